@@ -1,0 +1,136 @@
+# Finds LibTorch and defines the target TorchAttention::libtorch.
+#
+# LibTorch's own package stops where it is a CUDA build and the machine has no
+# CUDA toolkit, though nothing here compiles CUDA: device work goes through
+# ATen's dispatcher. So this looks only for LibTorch's headers and libraries.
+#
+# Looked at in this order:
+#   1. a LibTorch that the project has already found (target `torch`)
+#   2. Torch_DIR, CMAKE_PREFIX_PATH (CMake variables, then environment)
+#   3. the Python package `torch` of the python3 on PATH
+#   4. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
+#
+# Sets TORCH_ATTENTION_LIBTORCH_ROOT and TORCH_ATTENTION_LIBTORCH_VERSION. On
+# failure sets TORCH_ATTENTION_LIBTORCH_ERROR, and no target.
+
+# The folder of the Python package `torch`, without importing it.
+function(_torch_attention_python_torch python result)
+  execute_process(
+    COMMAND
+      "${python}" -c
+      "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '', end='')"
+    OUTPUT_VARIABLE root
+    RESULT_VARIABLE status
+    ERROR_QUIET)
+  if(status EQUAL 0 AND EXISTS "${root}/share/cmake/Torch/TorchConfig.cmake")
+    set(${result} "${root}" PARENT_SCOPE)
+  else()
+    set(${result} "" PARENT_SCOPE)
+  endif()
+endfunction()
+
+function(_torch_attention_libtorch_root result)
+  if(TARGET torch AND TORCH_INSTALL_PREFIX)
+    set(${result} "${TORCH_INSTALL_PREFIX}" PARENT_SCOPE)
+    return()
+  endif()
+  # Not cached: another CMAKE_PREFIX_PATH must find another LibTorch.
+  find_path(
+    _torch_attention_config_dir TorchConfig.cmake
+    HINTS "${Torch_DIR}" ENV Torch_DIR
+    PATH_SUFFIXES share/cmake/Torch Torch
+    NO_CACHE)
+  if(_torch_attention_config_dir)
+    get_filename_component(root "${_torch_attention_config_dir}/../../.."
+                           ABSOLUTE)
+    set(${result} "${root}" PARENT_SCOPE)
+    return()
+  endif()
+  find_program(_torch_attention_python python3 NO_CACHE)
+  foreach(python "${_torch_attention_python}"
+                 "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
+    if(EXISTS "${python}")
+      _torch_attention_python_torch("${python}" root)
+      if(root)
+        set(${result} "${root}" PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+  endforeach()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+# The version that the headers state, such as 2.11.0.
+function(_torch_attention_libtorch_version root result)
+  foreach(header torch/headeronly/version.h
+                 torch/csrc/api/include/torch/version.h)
+    if(EXISTS "${root}/include/${header}")
+      file(STRINGS "${root}/include/${header}" lines
+           REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+      string(REGEX REPLACE "[^0-9]+" ";" numbers "${lines}")
+      list(FILTER numbers INCLUDE REGEX "^[0-9]+$")
+      list(LENGTH numbers count)
+      if(count EQUAL 3)
+        list(JOIN numbers "." version)
+        set(${result} "${version}" PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+  endforeach()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+function(_torch_attention_define_libtorch root version)
+  add_library(TorchAttention::libtorch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(
+    TorchAttention::libtorch SYSTEM
+    INTERFACE "${root}/include" "${root}/include/torch/csrc/api/include")
+  target_link_libraries(
+    TorchAttention::libtorch INTERFACE "${root}/lib/libtorch_cpu.so"
+                                       "${root}/lib/libc10.so")
+  if(version VERSION_LESS 2.14)
+    target_compile_features(TorchAttention::libtorch INTERFACE cxx_std_17)
+  else()
+    target_compile_features(TorchAttention::libtorch INTERFACE cxx_std_20)
+  endif()
+  # Older wheels use the C++ library's old string layout, and say so here.
+  file(STRINGS "${root}/share/cmake/Torch/TorchConfig.cmake" abi
+       REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+  if(abi)
+    target_compile_definitions(TorchAttention::libtorch
+                               INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
+  endif()
+
+  # Programs also need libtorch.so: it pulls in the CUDA backend, if there is
+  # one, which registers itself when loaded and which nothing refers to by name.
+  add_library(TorchAttention::libtorch_backends INTERFACE IMPORTED GLOBAL)
+  target_link_options(
+    TorchAttention::libtorch_backends INTERFACE
+    "LINKER:--push-state,--no-as-needed" "${root}/lib/libtorch.so"
+    "LINKER:--pop-state")
+endfunction()
+
+if(NOT TARGET TorchAttention::libtorch)
+  set(TORCH_ATTENTION_LIBTORCH_ERROR "")
+  _torch_attention_libtorch_root(TORCH_ATTENTION_LIBTORCH_ROOT)
+  if(NOT TORCH_ATTENTION_LIBTORCH_ROOT)
+    set(TORCH_ATTENTION_LIBTORCH_ERROR
+        "LibTorch not found. Looked at CMAKE_PREFIX_PATH and Torch_DIR, at the Python package `torch` of the python3 on PATH, and at .venv of the project. Either run ./scripts/verify.sh, which installs it, or set CMAKE_PREFIX_PATH to the folder that holds share/cmake/Torch/TorchConfig.cmake."
+    )
+  else()
+    _torch_attention_libtorch_version("${TORCH_ATTENTION_LIBTORCH_ROOT}"
+                                      TORCH_ATTENTION_LIBTORCH_VERSION)
+    if(TORCH_ATTENTION_LIBTORCH_VERSION VERSION_LESS 2.6)
+      set(TORCH_ATTENTION_LIBTORCH_ERROR
+          "Expected LibTorch 2.6 or newer, but ${TORCH_ATTENTION_LIBTORCH_ROOT} is \"${TORCH_ATTENTION_LIBTORCH_VERSION}\"."
+      )
+    elseif(NOT EXISTS "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib/libtorch_cpu.so")
+      set(TORCH_ATTENTION_LIBTORCH_ERROR
+          "Expected LibTorch's shared libraries, but ${TORCH_ATTENTION_LIBTORCH_ROOT}/lib has no libtorch_cpu.so."
+      )
+    else()
+      _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
+                                       "${TORCH_ATTENTION_LIBTORCH_VERSION}")
+    endif()
+  endif()
+endif()

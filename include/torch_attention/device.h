@@ -1,0 +1,22 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <torch_attention/export.h>
+
+#include <string>
+
+namespace torch_attention {
+
+/// The device of that name: "cpu", "cuda", "cuda:N", or "auto" for CUDA if this
+/// machine has it and the CPU otherwise.
+///
+/// Throws c10::Error that says what was asked and what exists.
+///
+/// Example:
+/// ```
+/// attention->to(select_device("auto"));
+/// ```
+TORCH_ATTENTION_API c10::Device select_device(const std::string& name = "auto");
+
+} // namespace torch_attention

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/options/attention.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+/// Attention as functions of tensors: the documents' steps one by one, and the
+/// whole.
+///
+/// Sizes: `T` queries, `S` keys, `D` head_dim; `...` is any number of leading
+/// dimensions, such as batch and heads.
+namespace torch_attention::functional {
+
+/// `exp(x) / exp(x).sum(dim)`, the softmax that the book writes by hand. It
+/// overflows for x > 88 in float32; the modules use `torch::softmax`.
+///
+/// Example:
+/// ```
+/// auto weights = softmax_naive(torch::tensor({0.9544, 1.4950}));
+/// ```
+TORCH_ATTENTION_API torch::Tensor softmax_naive(
+    const torch::Tensor& x,
+    int64_t dim = 0);
+
+/// Dot products of all queries with all keys, not scaled.
+///
+/// query (..., T, D), key (..., S, D) -> (..., T, S). A single query (D) gives
+/// (..., S).
+///
+/// Example:
+/// ```
+/// auto scores = attention_scores(inputs[1], inputs); // (6)
+/// ```
+TORCH_ATTENTION_API torch::Tensor attention_scores(
+    const torch::Tensor& query,
+    const torch::Tensor& key);
+
+/// The bool mask (T, S) of causal attention; true hides a key. The T queries
+/// are the last T of the S positions: entry (t, s) is `s > S - T + t`. For
+/// T == S it is the Python classes' `mask.bool()`.
+///
+/// Example:
+/// ```
+/// scores.masked_fill_(causal_mask(6, 6), -INFINITY);
+/// ```
+TORCH_ATTENTION_API torch::Tensor causal_mask(
+    int64_t T,
+    int64_t S,
+    torch::Device device = torch::kCPU);
+
+/// Softmax over the keys of scaled and masked scores (..., T, S) -> same shape.
+///
+/// Without `scale`, in the Python classes' order: mask, then divide by
+/// sqrt(head_dim). With `scale`, as documents 003 and 004: multiply, then mask.
+/// A query whose keys are all hidden gets zeros, where Python gives NaN.
+/// `scores` is left unchanged. `dropout` and `kernel` of the options are not
+/// read.
+///
+/// Example:
+/// ```
+/// auto weights = attention_weights(scores, keys.size(-1),
+///     ScaledDotProductAttentionFuncOptions().causal(true));
+/// ```
+TORCH_ATTENTION_API torch::Tensor attention_weights(
+    const torch::Tensor& scores,
+    int64_t head_dim,
+    const ScaledDotProductAttentionFuncOptions& options = {});
+
+/// Scaled dot product attention (Vaswani et al. 2017, section 3.2.1):
+/// softmax(query key^T scale) value.
+///
+/// query (..., T, D), key (..., S, D), value (..., S, Dv) -> (..., T, Dv), all
+/// of one floating-point dtype and device. The leading dimensions broadcast. A
+/// query whose keys are all hidden gives zeros.
+///
+/// Throws c10::Error if shapes, dtypes or devices do not fit, or if the mask
+/// does not broadcast to (..., T, S) or is not bool.
+///
+/// Example:
+/// ```
+/// namespace F = torch_attention::functional;
+/// auto context = F::scaled_dot_product_attention(
+///     query, key, value,
+///     F::ScaledDotProductAttentionFuncOptions().causal(true));
+/// ```
+TORCH_ATTENTION_API torch::Tensor scaled_dot_product_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const ScaledDotProductAttentionFuncOptions& options = {});
+
+/// `scaled_dot_product_attention` that also returns the weights (..., T, S)
+/// which multiplied the values, after dropout. It forms them by
+/// `Kernel::kReference`; `Kernel::kFused` is refused.
+///
+/// Example:
+/// ```
+/// auto [context, weights] =
+///     scaled_dot_product_attention_with_weights(query, key, value);
+/// ```
+TORCH_ATTENTION_API std::tuple<torch::Tensor, torch::Tensor>
+scaled_dot_product_attention_with_weights(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const ScaledDotProductAttentionFuncOptions& options = {});
+
+} // namespace torch_attention::functional

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/options/attention.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <tuple>
+
+namespace torch_attention {
+
+/// One head of causal self-attention with dropout; Python's `CausalAttention`.
+///
+/// The buffer `mask` (context_length, context_length) is Python's float upper
+/// triangle. It is kept for the state dict; what is hidden follows from
+/// `options.causal()`, so editing the buffer changes nothing.
+///
+/// Example:
+/// ```
+/// CausalAttention attention(
+///     /*d_in=*/3, /*d_out=*/2, /*context_length=*/6, /*dropout=*/0.0);
+/// auto context = attention->forward(torch::rand({2, 6, 3})); // (2, 6, 2)
+/// ```
+class TORCH_ATTENTION_API CausalAttentionImpl
+    : public torch::nn::Cloneable<CausalAttentionImpl> {
+ public:
+  CausalAttentionImpl(
+      int64_t d_in,
+      int64_t d_out,
+      int64_t context_length,
+      double dropout_p,
+      bool qkv_bias = false);
+  explicit CausalAttentionImpl(CausalAttentionOptions options_);
+
+  void reset() override;
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out).
+  /// Throws c10::Error if shape, dtype or device of x do not fit.
+  torch::Tensor forward(const torch::Tensor& x);
+
+  /// `forward` and the attention weights (B, T, T), after dropout.
+  std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
+      const torch::Tensor& x);
+
+  /// The options with which this `Module` was constructed.
+  CausalAttentionOptions options;
+
+  torch::nn::Linear W_query = nullptr;
+  torch::nn::Linear W_key = nullptr;
+  torch::nn::Linear W_value = nullptr;
+  torch::nn::Dropout dropout = nullptr;
+  torch::Tensor mask;
+};
+
+/// A `ModuleHolder` for `CausalAttentionImpl`.
+TORCH_MODULE(CausalAttention);
+
+} // namespace torch_attention

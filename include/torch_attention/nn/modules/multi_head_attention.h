@@ -1,0 +1,73 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/options/attention.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <tuple>
+
+namespace torch_attention {
+
+/// Causal multi-head self-attention with weight splits; Python's
+/// `MultiHeadAttention`.
+///
+/// The buffer `mask` (context_length, context_length) is Python's float upper
+/// triangle. It is kept for the state dict; what is hidden follows from
+/// `options.causal()`, so editing the buffer changes nothing.
+///
+/// Example:
+/// ```
+/// MultiHeadAttention attention(
+///     /*d_in=*/768, /*d_out=*/768, /*context_length=*/1024, /*dropout=*/0.1,
+///     /*num_heads=*/12);
+/// auto context = attention->forward(torch::rand({2, 6, 768})); // (2, 6, 768)
+/// ```
+class TORCH_ATTENTION_API MultiHeadAttentionImpl
+    : public torch::nn::Cloneable<MultiHeadAttentionImpl> {
+ public:
+  MultiHeadAttentionImpl(
+      int64_t d_in,
+      int64_t d_out,
+      int64_t context_length,
+      double dropout_p,
+      int64_t num_heads,
+      bool qkv_bias = false);
+  explicit MultiHeadAttentionImpl(MultiHeadAttentionOptions options_);
+
+  void reset() override;
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out).
+  /// Throws c10::Error if shape, dtype or device of x do not fit.
+  torch::Tensor forward(const torch::Tensor& x);
+
+  /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
+  std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
+      const torch::Tensor& x);
+
+  /// The options with which this `Module` was constructed.
+  MultiHeadAttentionOptions options;
+
+  /// d_out / num_heads.
+  int64_t head_dim = 0;
+
+  torch::nn::Linear W_query = nullptr;
+  torch::nn::Linear W_key = nullptr;
+  torch::nn::Linear W_value = nullptr;
+  /// Empty for `out_proj(false)`.
+  torch::nn::Linear out_proj = nullptr;
+  torch::nn::Dropout dropout = nullptr;
+  torch::Tensor mask;
+};
+
+/// A `ModuleHolder` for `MultiHeadAttentionImpl`.
+TORCH_MODULE(MultiHeadAttention);
+
+} // namespace torch_attention

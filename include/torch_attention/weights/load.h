@@ -1,0 +1,91 @@
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/nn/module.h>
+
+#include <torch_attention/export.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace torch_attention {
+
+/// What `load_weights` asks of the file's causal masks (buffers `mask`).
+enum class MaskPolicy {
+  /// The file has the mask, equal to the module's.
+  kEqual,
+  /// The file may lack the mask; if it is there, it equals the module's.
+  kOptional,
+  /// The file's mask is not read: it may be of another context_length.
+  kIgnore,
+};
+
+/// Options for `load_weights`.
+///
+/// Example:
+/// ```
+/// load_weights(*attention, "gpt.pt",
+/// LoadOptions().prefix("trf_blocks.3.att"));
+/// ```
+struct TORCH_ATTENTION_API LoadOptions {
+  /// refuse missing and unexpected keys, as Python's `load_state_dict` does.
+  /// Wrong shapes are refused in any case. Default: true
+  TORCH_ARG(bool, strict) = true;
+
+  /// dotted path of the module inside the file; keys outside are not read.
+  /// Default: the whole file
+  TORCH_ARG(std::string, prefix) = "";
+
+  /// what is asked of the file's masks. Default: MaskPolicy::kEqual
+  TORCH_ARG(MaskPolicy, mask) = MaskPolicy::kEqual;
+};
+
+/// What `load_weights` did. Prints itself as a table.
+struct TORCH_ATTENTION_API LoadReport {
+  /// A tensor that was copied into the module.
+  struct Tensor {
+    std::string key;
+    std::vector<int64_t> shape;
+    /// dtype in the file and in the module; they differ where it was converted.
+    torch::ScalarType file_dtype;
+    torch::ScalarType module_dtype;
+  };
+
+  std::string path;
+  /// What the file is, for example "TorchScript archive".
+  std::string format;
+  std::vector<Tensor> loaded;
+  /// Keys of the module that kept their values.
+  std::vector<std::string> missing;
+  /// Keys of the file that were not used.
+  std::vector<std::string> unexpected;
+};
+
+TORCH_ATTENTION_API std::ostream& operator<<(
+    std::ostream& stream,
+    const LoadReport& report);
+
+/// Copies the tensors of a file into the parameters and buffers of `module`,
+/// all of them or, on any error, none.
+///
+/// Reads TorchScript archives (`torch.jit.trace(...).save` or
+/// `torch.jit.script(...).save`). LibTorch's loader reads them: it trusts the
+/// file, so load only files that you trust.
+///
+/// Throws c10::Error that lists every missing, unexpected and mismatched key in
+/// the words of Python's `load_state_dict`, or says what is wrong with the
+/// file.
+///
+/// Example:
+/// ```
+/// MultiHeadAttention attention(768, 768, 1024, 0.1, 12);
+/// std::cout << load_weights(*attention, "attention.pt");
+/// ```
+TORCH_ATTENTION_API LoadReport load_weights(
+    torch::nn::Module& module,
+    const std::string& path,
+    const LoadOptions& options = {});
+
+} // namespace torch_attention

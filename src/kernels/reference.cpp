@@ -1,0 +1,68 @@
+#include <kernels/attention.h>
+
+#include <cmath>
+#include <limits>
+
+namespace torch_attention::kernels {
+
+namespace {
+
+constexpr double kHidden = -std::numeric_limits<double>::infinity();
+
+void hide(torch::Tensor& scores, const Attention& attention) {
+  if (attention.causal) {
+    scores.masked_fill_(
+        causal_mask(scores.size(-2), scores.size(-1), scores.device()),
+        kHidden);
+  }
+  if (attention.mask.defined()) {
+    scores.masked_fill_(attention.mask, kHidden);
+  }
+}
+
+/// Whether a query may have no key to attend to.
+bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
+  return a.mask.defined() || a.bias.defined() ||
+      (a.causal && scores.size(-2) > scores.size(-1));
+}
+
+} // namespace
+
+torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
+  return torch::ones({T, S}, torch::device(device).dtype(torch::kBool))
+      .triu_(S - T + 1);
+}
+
+torch::Tensor weights_of_scores(
+    torch::Tensor scores,
+    int64_t head_dim,
+    const Attention& attention) {
+  if (attention.scale) {
+    scores = scores * *attention.scale;
+    hide(scores, attention);
+  } else {
+    hide(scores, attention);
+    scores = scores / std::sqrt(static_cast<double>(head_dim));
+  }
+  if (attention.bias.defined()) {
+    scores = scores + attention.bias;
+  }
+  if (!may_hide_all_keys(scores, attention)) {
+    return torch::softmax(scores, -1);
+  }
+  // The softmax of a row of -inf is NaN, in the gradient as well: take the
+  // softmax of zeros there, then zero it.
+  const auto no_key = scores.eq(kHidden).all(-1, /*keepdim=*/true);
+  return torch::softmax(scores.masked_fill(no_key, 0), -1)
+      .masked_fill(no_key, 0);
+}
+
+std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {
+  auto scores = torch::matmul(attention.query, attention.key.transpose(-2, -1));
+  auto weights =
+      weights_of_scores(std::move(scores), attention.query.size(-1), attention);
+  weights = torch::dropout(weights, attention.dropout, /*train=*/true);
+  return {torch::matmul(weights, attention.value), weights};
+}
+
+} // namespace torch_attention::kernels

@@ -1,0 +1,301 @@
+#include <torch_attention/nn/functional/attention.h>
+
+#include <kernels/attention.h>
+
+#include <ATen/ExpandUtils.h>
+
+#include <cmath>
+#include <vector>
+
+namespace torch_attention::functional {
+
+namespace {
+
+using Options = ScaledDotProductAttentionFuncOptions;
+
+constexpr const char* kName = "scaled_dot_product_attention";
+
+void check_dropout(double dropout) {
+  TORCH_CHECK(
+      dropout >= 0 && dropout <= 1,
+      kName,
+      ": expected dropout in [0, 1], but got ",
+      dropout);
+}
+
+void check_broadcasts_to_scores(
+    const char* what,
+    const torch::Tensor& tensor,
+    torch::IntArrayRef scores) {
+  const auto sizes = tensor.sizes();
+  bool fits = sizes.size() <= scores.size();
+  for (size_t i = 1; fits && i <= sizes.size(); ++i) {
+    const auto size = sizes[sizes.size() - i];
+    fits = size == 1 || size == scores[scores.size() - i];
+  }
+  TORCH_CHECK(
+      fits,
+      kName,
+      ": expected a ",
+      what,
+      " that broadcasts to the scores ",
+      scores,
+      ", but got ",
+      sizes);
+}
+
+void check_mask_and_bias(
+    const Options& options,
+    const torch::Tensor& query,
+    torch::IntArrayRef scores) {
+  const auto check_device = [&](const char* what, const torch::Tensor& tensor) {
+    TORCH_CHECK(
+        tensor.device() == query.device(),
+        kName,
+        ": expected the ",
+        what,
+        " on ",
+        query.device(),
+        ", where the query is, but got ",
+        tensor.device());
+  };
+  if (options.mask().defined()) {
+    TORCH_CHECK(
+        options.mask().scalar_type() == torch::kBool,
+        kName,
+        ": expected a bool mask (true hides), but got ",
+        options.mask().scalar_type(),
+        "; convert it with .to(torch::kBool), or pass what is to be added to "
+        "the scores as `bias`");
+    check_device("mask", options.mask());
+    check_broadcasts_to_scores("mask", options.mask(), scores);
+  }
+  if (options.bias().defined()) {
+    TORCH_CHECK(
+        options.bias().is_floating_point(),
+        kName,
+        ": expected a floating-point bias, but got ",
+        options.bias().scalar_type(),
+        "; pass a bool mask as `mask`");
+    check_device("bias", options.bias());
+    check_broadcasts_to_scores("bias", options.bias(), scores);
+  }
+}
+
+void check_tensors(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value) {
+  const auto check_one = [&](const char* what, const torch::Tensor& tensor) {
+    TORCH_CHECK(tensor.defined(), kName, ": the ", what, " is undefined");
+    TORCH_CHECK(
+        tensor.dim() >= 2,
+        kName,
+        ": expected a ",
+        what,
+        " of shape (..., tokens, head_dim), but got ",
+        tensor.sizes());
+    TORCH_CHECK(
+        tensor.is_floating_point(),
+        kName,
+        ": expected a floating-point ",
+        what,
+        ", but got ",
+        tensor.scalar_type());
+    TORCH_CHECK(
+        tensor.device() == query.device() &&
+            tensor.scalar_type() == query.scalar_type(),
+        kName,
+        ": expected query, key and value of one dtype on one device, but got "
+        "query ",
+        query.scalar_type(),
+        " on ",
+        query.device(),
+        ", ",
+        what,
+        " ",
+        tensor.scalar_type(),
+        " on ",
+        tensor.device());
+  };
+  check_one("query", query);
+  check_one("key", key);
+  check_one("value", value);
+  TORCH_CHECK(
+      query.size(-1) == key.size(-1) && query.size(-1) > 0,
+      kName,
+      ": expected query and key of the same head_dim > 0, but got query ",
+      query.sizes(),
+      ", key ",
+      key.sizes());
+  TORCH_CHECK(
+      key.size(-2) == value.size(-2),
+      kName,
+      ": expected as many keys as values, but got key ",
+      key.sizes(),
+      ", value ",
+      value.sizes());
+}
+
+/// Gives query, key and value the same leading dimensions.
+void broadcast_leading(kernels::Attention& a) {
+  const auto leading = [](const torch::Tensor& x) {
+    return x.sizes().slice(0, static_cast<size_t>(x.dim() - 2));
+  };
+  if (leading(a.query) == leading(a.key) &&
+      leading(a.query) == leading(a.value)) {
+    return;
+  }
+  std::vector<int64_t> sizes;
+  try {
+    sizes = at::infer_size(leading(a.query), leading(a.key));
+    sizes = at::infer_size(sizes, leading(a.value));
+  } catch (const c10::Error&) {
+    TORCH_CHECK(
+        false,
+        kName,
+        ": expected leading dimensions that broadcast, but got query ",
+        a.query.sizes(),
+        ", key ",
+        a.key.sizes(),
+        ", value ",
+        a.value.sizes());
+  }
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    auto expanded = sizes;
+    expanded.push_back(x->size(-2));
+    expanded.push_back(x->size(-1));
+    *x = x->expand(expanded);
+  }
+}
+
+void check_scale(const std::optional<double>& scale) {
+  TORCH_CHECK(
+      !scale || std::isfinite(*scale),
+      kName,
+      ": expected a finite scale, but got ",
+      *scale);
+}
+
+kernels::Attention make_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Options& options) {
+  check_tensors(query, key, value);
+  check_dropout(options.dropout());
+  check_scale(options.scale());
+  kernels::Attention attention{
+      query,
+      key,
+      value,
+      options.causal(),
+      options.mask(),
+      options.bias(),
+      options.scale(),
+      options.training() ? options.dropout() : 0.0};
+  broadcast_leading(attention);
+  auto scores = attention.query.sizes().vec();
+  scores.back() = key.size(-2);
+  check_mask_and_bias(options, query, scores);
+  return attention;
+}
+
+/// What `Kernel::kAuto` stands for.
+Kernel fastest(const kernels::Attention& attention) {
+  // LibTorch's fused kernels have no dropout on the CPU: it would form the
+  // T x S weights there as well, so take the kernel with Python's stream.
+  if (attention.dropout > 0 && attention.query.is_cpu()) {
+    return Kernel::kReference;
+  }
+  return Kernel::kFused;
+}
+
+} // namespace
+
+torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
+  const auto exp_x = torch::exp(x);
+  return exp_x / exp_x.sum(dim, /*keepdim=*/true);
+}
+
+torch::Tensor attention_scores(
+    const torch::Tensor& query,
+    const torch::Tensor& key) {
+  TORCH_CHECK(
+      query.dim() >= 1 && key.dim() >= 2 && query.size(-1) == key.size(-1),
+      "attention_scores: expected query (..., T, D) and key (..., S, D), but "
+      "got query ",
+      query.sizes(),
+      ", key ",
+      key.sizes());
+  if (query.dim() == 1) {
+    return torch::matmul(key, query);
+  }
+  return torch::matmul(query, key.transpose(-2, -1));
+}
+
+torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
+  TORCH_CHECK(
+      T >= 0 && S >= 0,
+      "causal_mask: expected sizes >= 0, but got T = ",
+      T,
+      ", S = ",
+      S);
+  return kernels::causal_mask(T, S, device);
+}
+
+torch::Tensor attention_weights(
+    const torch::Tensor& scores,
+    int64_t head_dim,
+    const Options& options) {
+  TORCH_CHECK(
+      scores.dim() >= 2 && scores.is_floating_point(),
+      "attention_weights: expected floating-point scores (..., T, S), but got ",
+      scores.scalar_type(),
+      " of shape ",
+      scores.sizes());
+  TORCH_CHECK(
+      head_dim > 0,
+      "attention_weights: expected head_dim > 0, but got ",
+      head_dim);
+  check_scale(options.scale());
+  check_mask_and_bias(options, scores, scores.sizes());
+  kernels::Attention attention;
+  attention.causal = options.causal();
+  attention.mask = options.mask();
+  attention.bias = options.bias();
+  attention.scale = options.scale();
+  return kernels::weights_of_scores(scores.clone(), head_dim, attention);
+}
+
+torch::Tensor scaled_dot_product_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Options& options) {
+  const auto attention = make_attention(query, key, value, options);
+  auto kernel =
+      options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
+  // LibTorch's kernels differ in what they make of empty tensors.
+  if (attention.query.numel() == 0 || attention.value.numel() == 0) {
+    kernel = Kernel::kReference;
+  }
+  return kernel == Kernel::kFused ? kernels::fused(attention)
+                                  : std::get<0>(kernels::reference(attention));
+}
+
+std::tuple<torch::Tensor, torch::Tensor>
+scaled_dot_product_attention_with_weights(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Options& options) {
+  TORCH_CHECK(
+      options.kernel() != Kernel::kFused,
+      kName,
+      "_with_weights: Kernel::kFused never forms the weights; use "
+      "Kernel::kReference or Kernel::kAuto");
+  return kernels::reference(make_attention(query, key, value, options));
+}
+
+} // namespace torch_attention::functional

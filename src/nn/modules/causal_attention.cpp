@@ -1,0 +1,99 @@
+#include <torch_attention/nn/modules/causal_attention.h>
+
+#include <nn/modules/checks.h>
+#include <nn/modules/projected.h>
+#include <nn/modules/python_mask.h>
+#include <torch_attention/nn/functional/attention.h>
+
+#include <ostream>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kName = "CausalAttention";
+
+Projected project(CausalAttentionImpl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kName,
+      x,
+      module.W_query->weight,
+      module.options.d_in(),
+      module.options.context_length());
+  return project_linear(module, x);
+}
+
+functional::ScaledDotProductAttentionFuncOptions func_options(
+    const CausalAttentionImpl& module) {
+  return functional::ScaledDotProductAttentionFuncOptions()
+      .causal(module.options.causal())
+      .scale(module.options.scale())
+      .dropout(module.dropout->options.p())
+      .training(module.dropout->is_training());
+}
+
+} // namespace
+
+CausalAttentionImpl::CausalAttentionImpl(
+    int64_t d_in,
+    int64_t d_out,
+    int64_t context_length,
+    double dropout_p,
+    bool qkv_bias)
+    : CausalAttentionImpl(CausalAttentionOptions(d_in, d_out, context_length)
+                              .dropout(dropout_p)
+                              .qkv_bias(qkv_bias)) {}
+
+CausalAttentionImpl::CausalAttentionImpl(CausalAttentionOptions options_)
+    : options(std::move(options_)) {
+  CausalAttentionImpl::reset();
+}
+
+void CausalAttentionImpl::reset() {
+  checks::check_positive(kName, "d_in", options.d_in());
+  checks::check_positive(kName, "d_out", options.d_out());
+  checks::check_positive(kName, "context_length", options.context_length());
+  checks::check_dropout(kName, options.dropout());
+  checks::check_scale(kName, options.scale());
+  const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
+                          .bias(options.qkv_bias());
+  W_query = register_module("W_query", torch::nn::Linear(linear));
+  W_key = register_module("W_key", torch::nn::Linear(linear));
+  W_value = register_module("W_value", torch::nn::Linear(linear));
+  dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
+  mask = register_buffer("mask", python_mask(options.context_length()));
+}
+
+void CausalAttentionImpl::reset_parameters() {
+  W_query->reset_parameters();
+  W_key->reset_parameters();
+  W_value->reset_parameters();
+}
+
+void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::CausalAttention(d_in=" << options.d_in()
+         << ", d_out=" << options.d_out()
+         << ", context_length=" << options.context_length()
+         << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
+         << options.qkv_bias() << ", causal=" << options.causal()
+         << ", kernel=" << options.kernel() << ")";
+}
+
+torch::Tensor CausalAttentionImpl::forward(const torch::Tensor& x) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      func_options(*this).kernel(options.kernel()));
+}
+
+std::tuple<torch::Tensor, torch::Tensor> CausalAttentionImpl::
+    forward_with_weights(const torch::Tensor& x) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention_with_weights(
+      projected.queries, projected.keys, projected.values, func_options(*this));
+}
+
+} // namespace torch_attention

@@ -1,0 +1,85 @@
+#include <nn/modules/checks.h>
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace torch_attention::checks {
+
+void check_positive(const char* module, const char* option, int64_t value) {
+  TORCH_CHECK(
+      value > 0, module, ": expected ", option, " > 0, but got ", value);
+}
+
+void check_dropout(const char* module, double dropout) {
+  TORCH_CHECK(
+      dropout >= 0 && dropout <= 1,
+      module,
+      ": expected dropout in [0, 1], but got ",
+      dropout);
+}
+
+void check_scale(const char* module, const std::optional<double>& scale) {
+  TORCH_CHECK(
+      !scale || std::isfinite(*scale),
+      module,
+      ": expected a finite scale, but got ",
+      *scale);
+}
+
+void check_input(
+    const char* module,
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    int64_t d_in,
+    std::optional<int64_t> context_length,
+    bool takes_2d) {
+  TORCH_CHECK(x.defined(), module, ": the input is undefined");
+  const auto shape = takes_2d ? "(T, " : "(B, T, ";
+  TORCH_CHECK(
+      x.dim() == 3 || (takes_2d && x.dim() == 2),
+      module,
+      ": expected input of shape ",
+      shape,
+      d_in,
+      "), but got ",
+      x.sizes());
+  TORCH_CHECK(
+      x.size(-1) == d_in,
+      module,
+      ": expected input whose last dimension is d_in = ",
+      d_in,
+      ", but got shape ",
+      x.sizes());
+  TORCH_CHECK(
+      !context_length || x.size(-2) <= *context_length,
+      module,
+      ": expected at most ",
+      context_length.value_or(0),
+      " tokens (context_length), but got ",
+      x.size(-2));
+  TORCH_CHECK(
+      x.is_floating_point(),
+      module,
+      ": expected floating-point input, but got ",
+      x.scalar_type());
+  TORCH_CHECK(
+      x.device() == weight.device(),
+      module,
+      ": expected input on ",
+      weight.device(),
+      ", where the weights are, but got input on ",
+      x.device());
+  // Under autocast the projections convert both.
+  TORCH_CHECK(
+      x.scalar_type() == weight.scalar_type() ||
+          at::autocast::is_autocast_enabled(x.device().type()),
+      module,
+      ": expected input of dtype ",
+      weight.scalar_type(),
+      ", that of the weights, but got ",
+      x.scalar_type());
+}
+
+} // namespace torch_attention::checks

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+
+/// What the modules ask of their options and inputs. `module` is the class that
+/// the messages name.
+namespace torch_attention::checks {
+
+void check_positive(const char* module, const char* option, int64_t value);
+
+/// In [0, 1].
+void check_dropout(const char* module, double dropout);
+
+/// Finite, if given.
+void check_scale(const char* module, const std::optional<double>& scale);
+
+/// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, with at most
+/// `context_length` tokens, if given, and of the dtype and on the device of
+/// `weight`.
+void check_input(
+    const char* module,
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    int64_t d_in,
+    std::optional<int64_t> context_length,
+    bool takes_2d = false);
+
+} // namespace torch_attention::checks

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+namespace torch_attention {
+
+/// An input after the three projections.
+struct Projected {
+  torch::Tensor queries;
+  torch::Tensor keys;
+  torch::Tensor values;
+};
+
+/// Python's `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward`
+/// multiplies and then adds the bias, which rounds otherwise in bfloat16.)
+inline torch::Tensor linear(
+    const torch::nn::Linear& module,
+    const torch::Tensor& x) {
+  return torch::linear(x, module->weight, module->bias);
+}
+
+/// Projects x in the Python classes' order, keys first: it decides in which
+/// order autograd adds the three gradients of x, hence their last bits.
+template <typename Module>
+Projected project_linear(Module& module, const torch::Tensor& x) {
+  Projected projected;
+  projected.keys = linear(module.W_key, x);
+  projected.queries = linear(module.W_query, x);
+  projected.values = linear(module.W_value, x);
+  return projected;
+}
+
+} // namespace torch_attention

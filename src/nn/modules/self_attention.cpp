@@ -1,0 +1,159 @@
+#include <torch_attention/nn/modules/self_attention.h>
+
+#include <nn/modules/checks.h>
+#include <nn/modules/projected.h>
+#include <torch_attention/nn/functional/attention.h>
+
+#include <ostream>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kV1 = "SelfAttentionV1";
+constexpr const char* kV2 = "SelfAttentionV2";
+
+void check_options(const char* module, const SelfAttentionOptions& options) {
+  checks::check_positive(module, "d_in", options.d_in());
+  checks::check_positive(module, "d_out", options.d_out());
+  checks::check_scale(module, options.scale());
+}
+
+torch::Tensor attend(
+    const Projected& projected,
+    const SelfAttentionOptions& options) {
+  return functional::scaled_dot_product_attention(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      functional::ScaledDotProductAttentionFuncOptions()
+          .scale(options.scale())
+          .kernel(options.kernel()));
+}
+
+std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
+    const Projected& projected,
+    const SelfAttentionOptions& options) {
+  return functional::scaled_dot_product_attention_with_weights(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      functional::ScaledDotProductAttentionFuncOptions().scale(
+          options.scale()));
+}
+
+Projected project(SelfAttentionV1Impl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kV1,
+      x,
+      module.W_query,
+      module.options.d_in(),
+      std::nullopt,
+      /*takes_2d=*/true);
+  Projected projected;
+  projected.keys = torch::matmul(x, module.W_key);
+  projected.queries = torch::matmul(x, module.W_query);
+  projected.values = torch::matmul(x, module.W_value);
+  return projected;
+}
+
+Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kV2,
+      x,
+      module.W_query->weight,
+      module.options.d_in(),
+      std::nullopt,
+      /*takes_2d=*/true);
+  return project_linear(module, x);
+}
+
+} // namespace
+
+SelfAttentionV1Impl::SelfAttentionV1Impl(int64_t d_in, int64_t d_out)
+    : SelfAttentionV1Impl(SelfAttentionOptions(d_in, d_out)) {}
+
+SelfAttentionV1Impl::SelfAttentionV1Impl(SelfAttentionOptions options_)
+    : options(std::move(options_)) {
+  SelfAttentionV1Impl::reset();
+}
+
+void SelfAttentionV1Impl::reset() {
+  check_options(kV1, options);
+  TORCH_CHECK(
+      !options.qkv_bias(),
+      kV1,
+      ": expected qkv_bias = false, since it has no bias; SelfAttentionV2 has");
+  const auto sizes = {options.d_in(), options.d_out()};
+  W_query = register_parameter("W_query", torch::empty(sizes));
+  W_key = register_parameter("W_key", torch::empty(sizes));
+  W_value = register_parameter("W_value", torch::empty(sizes));
+  reset_parameters();
+}
+
+void SelfAttentionV1Impl::reset_parameters() {
+  torch::NoGradGuard no_grad;
+  for (auto* weight : {&W_query, &W_key, &W_value}) {
+    weight->uniform_(0, 1);
+  }
+}
+
+void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::SelfAttentionV1(d_in=" << options.d_in()
+         << ", d_out=" << options.d_out() << ", kernel=" << options.kernel()
+         << ")";
+}
+
+torch::Tensor SelfAttentionV1Impl::forward(const torch::Tensor& x) {
+  return attend(project(*this, x), options);
+}
+
+std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV1Impl::
+    forward_with_weights(const torch::Tensor& x) {
+  return attend_with_weights(project(*this, x), options);
+}
+
+SelfAttentionV2Impl::SelfAttentionV2Impl(
+    int64_t d_in,
+    int64_t d_out,
+    bool qkv_bias)
+    : SelfAttentionV2Impl(
+          SelfAttentionOptions(d_in, d_out).qkv_bias(qkv_bias)) {}
+
+SelfAttentionV2Impl::SelfAttentionV2Impl(SelfAttentionOptions options_)
+    : options(std::move(options_)) {
+  SelfAttentionV2Impl::reset();
+}
+
+void SelfAttentionV2Impl::reset() {
+  check_options(kV2, options);
+  const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
+                          .bias(options.qkv_bias());
+  W_query = register_module("W_query", torch::nn::Linear(linear));
+  W_key = register_module("W_key", torch::nn::Linear(linear));
+  W_value = register_module("W_value", torch::nn::Linear(linear));
+}
+
+void SelfAttentionV2Impl::reset_parameters() {
+  W_query->reset_parameters();
+  W_key->reset_parameters();
+  W_value->reset_parameters();
+}
+
+void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::SelfAttentionV2(d_in=" << options.d_in()
+         << ", d_out=" << options.d_out() << ", qkv_bias=" << std::boolalpha
+         << options.qkv_bias() << ", kernel=" << options.kernel() << ")";
+}
+
+torch::Tensor SelfAttentionV2Impl::forward(const torch::Tensor& x) {
+  return attend(project(*this, x), options);
+}
+
+std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV2Impl::
+    forward_with_weights(const torch::Tensor& x) {
+  return attend_with_weights(project(*this, x), options);
+}
+
+} // namespace torch_attention

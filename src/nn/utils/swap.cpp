@@ -1,0 +1,180 @@
+#include <torch_attention/nn/utils/swap.h>
+
+#include <torch/nn/modules/container/moduledict.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace torch_attention {
+
+namespace {
+
+using ModulePtr = std::shared_ptr<torch::nn::Module>;
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string result;
+  for (const auto& name : names) {
+    result += (result.empty() ? "\"" : ", \"") + name + "\"";
+  }
+  return result.empty() ? "none" : result;
+}
+
+std::vector<std::string> split_path(const std::string& path) {
+  std::vector<std::string> names;
+  size_t begin = 0;
+  while (begin <= path.size()) {
+    const auto end = std::min(path.find('.', begin), path.size());
+    names.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+/// The place of `name` among the children of `parent`.
+size_t child_index(
+    const torch::nn::Module& parent,
+    const std::string& parent_path,
+    const std::string& name) {
+  const auto names = parent.named_children().keys();
+  const auto found = std::find(names.begin(), names.end(), name);
+  TORCH_CHECK(
+      found != names.end(),
+      "replace_module: ",
+      parent_path.empty() ? "the root" : "\"" + parent_path + "\"",
+      " (",
+      parent.name(),
+      ") has no child \"",
+      name,
+      "\"; its children: ",
+      joined(names));
+  return static_cast<size_t>(found - names.begin());
+}
+
+/// Replaces what the parent's own `forward` uses, beside the module tree.
+/// Returns false if the parent is no container of LibTorch's.
+bool replace_in_container(
+    torch::nn::Module& parent,
+    size_t index,
+    const detail::Replacement& replacement) {
+  const auto offset = static_cast<std::ptrdiff_t>(index);
+  if (auto* sequential = parent.as<torch::nn::SequentialImpl>()) {
+    *(sequential->begin() + offset) = replacement.any;
+    return true;
+  }
+  if (auto* list = parent.as<torch::nn::ModuleListImpl>()) {
+    *(list->begin() + offset) = replacement.module;
+    return true;
+  }
+  if (auto* dict = parent.as<torch::nn::ModuleDictImpl>()) {
+    (dict->begin() + offset)->value() = replacement.module;
+    return true;
+  }
+  return false;
+}
+
+void check_source(const torch::nn::MultiheadAttentionOptions& options) {
+  constexpr const char* kName = "from_multihead_attention";
+  TORCH_CHECK(
+      options.kdim() == options.embed_dim() &&
+          options.vdim() == options.embed_dim(),
+      kName,
+      ": expected kdim = vdim = embed_dim = ",
+      options.embed_dim(),
+      ", since self-attention has one input, but got kdim = ",
+      options.kdim(),
+      ", vdim = ",
+      options.vdim());
+  TORCH_CHECK(
+      !options.add_bias_kv() && !options.add_zero_attn(),
+      kName,
+      ": expected add_bias_kv = add_zero_attn = false, which add tokens that "
+      "MultiHeadAttention has not");
+}
+
+} // namespace
+
+namespace detail {
+
+ModulePtr replace_module(
+    torch::nn::Module& root,
+    const std::string& path,
+    Replacement replacement) {
+  TORCH_CHECK(
+      replacement.module != nullptr,
+      "replace_module: the replacement for \"",
+      path,
+      "\" is empty");
+  const auto names = split_path(path);
+  auto* parent = &root;
+  std::string parent_path;
+  for (size_t i = 0; i + 1 < names.size(); ++i) {
+    const auto index = child_index(*parent, parent_path, names[i]);
+    parent = parent->children()[index].get();
+    parent_path += (i == 0 ? "" : ".") + names[i];
+  }
+  const auto& name = names.back();
+  const auto index = child_index(*parent, parent_path, name);
+  const auto old = parent->children()[index];
+  if (!replace_in_container(*parent, index, replacement)) {
+    // Held by the tree and by `old`; a third holder is a member of the parent,
+    // or the caller.
+    TORCH_CHECK(
+        old.use_count() <= 2,
+        "replace_module: \"",
+        path,
+        "\" is held outside of the module tree as well. If ",
+        parent->name(),
+        " holds it as a member, its forward would go on calling the old "
+        "module; assign the member: parent->",
+        name,
+        " = parent->replace_module(\"",
+        name,
+        "\", replacement). If you hold it yourself, release it first");
+  }
+  parent->replace_module(name, replacement.module);
+  return old;
+}
+
+} // namespace detail
+
+MultiHeadAttention from_multihead_attention(
+    const torch::nn::MultiheadAttentionImpl& source,
+    int64_t context_length,
+    bool causal) {
+  const auto& options = source.options;
+  check_source(options);
+  MultiHeadAttention result(MultiHeadAttentionOptions(
+                                options.embed_dim(),
+                                options.embed_dim(),
+                                context_length,
+                                options.num_heads())
+                                .dropout(options.dropout())
+                                .qkv_bias(options.bias())
+                                .causal(causal));
+  const auto& weight = source.in_proj_weight;
+  result->to(weight.device(), weight.scalar_type());
+  result->train(source.is_training());
+
+  torch::NoGradGuard no_grad;
+  // LibTorch stacks the three projections: query, key, value.
+  const auto weights = weight.chunk(3);
+  result->W_query->weight.copy_(weights[0]);
+  result->W_key->weight.copy_(weights[1]);
+  result->W_value->weight.copy_(weights[2]);
+  result->out_proj->weight.copy_(source.out_proj->weight);
+  if (options.bias()) {
+    const auto biases = source.in_proj_bias.chunk(3);
+    result->W_query->bias.copy_(biases[0]);
+    result->W_key->bias.copy_(biases[1]);
+    result->W_value->bias.copy_(biases[2]);
+    result->out_proj->bias.copy_(source.out_proj->bias);
+  } else {
+    result->out_proj->bias.zero_();
+  }
+  return result;
+}
+
+} // namespace torch_attention

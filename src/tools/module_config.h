@@ -1,0 +1,39 @@
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
+
+#include <torch_attention/nn/options/attention.h>
+#include <weights/state_dict.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// Which of our modules, and its options.
+struct ModuleConfig {
+  /// "MultiHeadAttention", "CausalAttention", ...
+  std::string class_name;
+  int64_t d_in = 0;
+  int64_t d_out = 0;
+  int64_t context_length = 1;
+  int64_t num_heads = 1;
+  double dropout = 0.0;
+  bool qkv_bias = false;
+  bool causal = true;
+  bool out_proj = true;
+};
+
+/// The module of a state dict, as far as keys and shapes tell. `num_heads` is
+/// needed for a `MultiHeadAttention`, whose weights do not show it. Throws
+/// c10::Error if the keys are of none of our classes.
+ModuleConfig infer_config(
+    const StateDict& tensors,
+    std::optional<int64_t> num_heads);
+
+/// Throws c10::Error for a class that we have not, or for bad options.
+torch::nn::AnyModule make_module(const ModuleConfig& config, Kernel kernel);
+
+} // namespace torch_attention::tools

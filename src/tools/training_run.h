@@ -1,0 +1,42 @@
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+#include <torch/types.h>
+
+#include <weights/state_dict.h>
+
+#include <cstdint>
+
+namespace torch_attention::tools {
+
+/// A few steps of AdamW (Loshchilov and Hutter 2019).
+struct AdamW {
+  double lr = 1e-2;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-3;
+  double weight_decay = 1e-2;
+  int64_t steps = 0;
+};
+
+/// Input and settings of a run that two implementations shall make alike.
+struct TrainingRun {
+  torch::Tensor input;
+  /// Gradient of the loss with respect to the output.
+  torch::Tensor cotangent;
+  bool training = false;
+  /// Set once, before the first step.
+  uint64_t seed = 0;
+  AdamW adamw;
+};
+
+/// Names of what a run gives.
+std::string gradient_name(const std::string& tensor);
+std::string trained_name(const std::string& parameter);
+
+/// Runs `module` where its parameters are, and returns the output and the
+/// gradients of input and parameters in the first step, and the parameters
+/// after all steps.
+StateDict run(torch::nn::AnyModule module, const TrainingRun& run);
+
+} // namespace torch_attention::tools

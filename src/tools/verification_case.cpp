@@ -1,0 +1,204 @@
+#include <tools/verification_case.h>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/randn.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include <weights/read.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+namespace torch_attention::tools {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A dict that Python saved, with errors that name the file and the key.
+class Dict {
+ public:
+  Dict(std::string path, c10::Dict<c10::IValue, c10::IValue> dict)
+      : path_(std::move(path)), dict_(std::move(dict)) {}
+
+  c10::IValue at(const std::string& key) const {
+    const auto found = dict_.find(key);
+    TORCH_CHECK(
+        found != dict_.end(), "\"", path_, "\" has no entry \"", key, "\"");
+    return found->value();
+  }
+
+  Dict dict_at(const std::string& key) const {
+    return {path_, at(key).toGenericDict()};
+  }
+
+  template <typename T>
+  T value_or(const std::string& key, T otherwise) const {
+    const auto found = dict_.find(key);
+    return found == dict_.end() ? otherwise : found->value().to<T>();
+  }
+
+  template <typename Function>
+  void for_each_tensor(const Function& function) const {
+    for (const auto& item : dict_) {
+      function(item.key().toStringRef(), item.value().toTensor());
+    }
+  }
+
+ private:
+  std::string path_;
+  c10::Dict<c10::IValue, c10::IValue> dict_;
+};
+
+Dict read_dict(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, "cannot read \"", path, "\"");
+  const std::vector<char> bytes(
+      (std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return {path, torch::jit::pickle_load(bytes).toGenericDict()};
+}
+
+ModuleConfig read_config(const Dict& dict) {
+  ModuleConfig config;
+  config.class_name = dict.at("class").toStringRef();
+  config.d_in = dict.at("d_in").toInt();
+  config.d_out = dict.at("d_out").toInt();
+  config.context_length =
+      dict.value_or("context_length", config.context_length);
+  config.num_heads = dict.value_or("num_heads", config.num_heads);
+  config.dropout = dict.value_or("dropout", config.dropout);
+  config.qkv_bias = dict.value_or("qkv_bias", config.qkv_bias);
+  config.causal = dict.value_or("causal", config.causal);
+  return config;
+}
+
+AdamW read_adamw(const Dict& dict) {
+  AdamW adamw;
+  adamw.lr = dict.at("lr").toDouble();
+  adamw.beta1 = dict.at("beta1").toDouble();
+  adamw.beta2 = dict.at("beta2").toDouble();
+  adamw.eps = dict.at("eps").toDouble();
+  adamw.weight_decay = dict.at("weight_decay").toDouble();
+  adamw.steps = dict.at("steps").toInt();
+  return adamw;
+}
+
+void read_recorded(VerificationCase& result, const std::string& path) {
+  const auto dict = read_dict(path);
+  result.config = read_config(dict.dict_at("config"));
+  result.run.input = dict.at("input").toTensor();
+  result.run.cotangent = dict.at("cotangent").toTensor();
+  result.run.training = dict.at("training").toBool();
+  result.run.seed = static_cast<uint64_t>(dict.at("seed").toInt());
+  result.run.adamw = read_adamw(dict.dict_at("adamw"));
+  result.expected.insert("output", dict.at("output").toTensor());
+  dict.dict_at("gradients")
+      .for_each_tensor([&](const std::string& key, const torch::Tensor& value) {
+        result.expected.insert(gradient_name(key), value);
+      });
+  dict.dict_at("trained").for_each_tensor(
+      [&](const std::string& key, const torch::Tensor& value) {
+        result.expected.insert(trained_name(key), value);
+      });
+}
+
+torch::jit::Module submodule(
+    torch::jit::Module module,
+    const std::string& prefix,
+    const std::string& archive) {
+  size_t begin = 0;
+  while (begin < prefix.size()) {
+    const auto end = std::min(prefix.find('.', begin), prefix.size());
+    const auto name = prefix.substr(begin, end - begin);
+    TORCH_CHECK(
+        module.hasattr(name) && module.attr(name).isModule(),
+        fmt::format("\"{}\" has no module \"{}\"", archive, prefix));
+    module = module.attr(name).toModule();
+    begin = end + 1;
+  }
+  return module;
+}
+
+/// Output and gradients of the archive's own code.
+StateDict run_archive(torch::jit::Module module, const TrainingRun& run) {
+  const auto input = run.input.clone().requires_grad_();
+  const auto output = module.forward({input}).toTensor();
+  output.backward(run.cotangent);
+  StateDict result;
+  result.insert("output", output.detach());
+  result.insert(gradient_name("input"), input.grad());
+  for (const auto& parameter : module.named_parameters()) {
+    if (parameter.value.grad().defined()) {
+      result.insert(gradient_name(parameter.name), parameter.value.grad());
+    }
+  }
+  return result;
+}
+
+void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
+  // Checks the file with our words, and lists its tensors, before LibTorch
+  // compiles it.
+  read_weight_file(result.archive);
+  auto module = submodule(
+      torch::jit::load(result.archive, torch::kCPU),
+      options.prefix,
+      result.archive);
+  module.eval();
+  StateDict tensors;
+  for (const auto& parameter : module.named_parameters()) {
+    parameter.value.requires_grad_();
+    tensors.insert(parameter.name, parameter.value);
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    tensors.insert(buffer.name, buffer.value);
+  }
+  result.config = infer_config(tensors, options.num_heads);
+  result.config.causal = !options.unmasked;
+
+  at::manual_seed(result.run.seed);
+  const auto& config = result.config;
+  const bool is_self_attention = config.class_name.rfind("Self", 0) == 0;
+  const auto T = is_self_attention
+      ? options.tokens
+      : std::min(options.tokens, config.context_length);
+  const auto dtype = tensors.begin()->value().options();
+  result.run.input = is_self_attention ? at::randn({T, config.d_in}, dtype)
+                                       : at::randn({2, T, config.d_in}, dtype);
+  torch::NoGradGuard no_grad;
+  const auto shape =
+      module.forward({result.run.input}).toTensor().sizes().vec();
+  result.run.cotangent = at::randn(shape, dtype);
+  torch::AutoGradMode grad(true);
+  result.expected = run_archive(module, result.run);
+}
+
+} // namespace
+
+std::string recorded_path(const std::string& archive) {
+  return fs::path(archive).replace_extension(".expected.pt").string();
+}
+
+VerificationCase make_case(
+    const std::string& archive,
+    const ArchiveOptions& options) {
+  VerificationCase result;
+  result.name = fs::path(archive).stem().string();
+  result.archive = archive;
+  const auto recorded = recorded_path(archive);
+  if (fs::exists(recorded)) {
+    read_recorded(result, recorded);
+  } else {
+    result.prefix = options.prefix;
+    run_own_code(result, options);
+  }
+  return result;
+}
+
+} // namespace torch_attention::tools

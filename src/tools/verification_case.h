@@ -1,0 +1,45 @@
+#pragma once
+
+#include <tools/module_config.h>
+#include <tools/training_run.h>
+#include <weights/state_dict.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// A TorchScript archive, and what a module with its weights must give.
+struct VerificationCase {
+  std::string name;
+  std::string archive;
+  /// Dotted path of the module inside the archive.
+  std::string prefix;
+  ModuleConfig config;
+  TrainingRun run;
+  StateDict expected;
+};
+
+/// How an archive without recorded results is verified.
+struct ArchiveOptions {
+  std::string prefix;
+  std::optional<int64_t> num_heads;
+  /// The module hides no keys: causal(false).
+  bool unmasked = false;
+  /// Tokens of the random input; the smaller of this and context_length.
+  int64_t tokens = 16;
+};
+
+/// The file of recorded results that belongs to an archive:
+/// "a.expected.pt" for "a.pt".
+std::string recorded_path(const std::string& archive);
+
+/// The case of an archive. With a file of recorded results beside it, as
+/// scripts/export_reference.py writes them, these are what is expected;
+/// otherwise the archive's own code is run on random input.
+VerificationCase make_case(
+    const std::string& archive,
+    const ArchiveOptions& options);
+
+} // namespace torch_attention::tools
