@@ -1,1 +1,72 @@
-# placeholder
+# What `cmake --install` puts where. The installed folder can be moved: its
+# files name each other by relative paths, and LibTorch is looked for anew when
+# a project is configured.
+
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/TorchAttention")
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_ATTENTION_LIBTORCH_WANTED
+             "${TORCH_ATTENTION_LIBTORCH_VERSION}")
+
+# LibTorch mostly lies in a virtual environment, where no loader looks.
+set(libtorch_lib "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib")
+set_target_properties(torch_attention PROPERTIES INSTALL_RPATH
+                                                 "${libtorch_lib}")
+install(
+  TARGETS torch_attention
+  EXPORT TorchAttentionTargets
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TORCH_ATTENTION_TOOLS)
+  file(RELATIVE_PATH bin_to_lib "${CMAKE_INSTALL_FULL_BINDIR}"
+       "${CMAKE_INSTALL_FULL_LIBDIR}")
+  set_target_properties(
+    torch-attention PROPERTIES INSTALL_RPATH
+                               "$ORIGIN/${bin_to_lib};${libtorch_lib}")
+  install(TARGETS torch-attention RUNTIME DESTINATION
+                                          "${CMAKE_INSTALL_BINDIR}")
+endif()
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/"
+                  "${PROJECT_BINARY_DIR}/include/"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+# find_package(TorchAttention)
+install(
+  EXPORT TorchAttentionTargets
+  NAMESPACE TorchAttention::
+  DESTINATION "${package_dir}")
+set(package_files "${PROJECT_BINARY_DIR}/package")
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/TorchAttentionConfig.cmake.in"
+  "${package_files}/TorchAttentionConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}"
+  NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(
+  "${package_files}/TorchAttentionConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(
+  FILES "${package_files}/TorchAttentionConfig.cmake"
+        "${package_files}/TorchAttentionConfigVersion.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/TorchAttentionLibTorch.cmake"
+  DESTINATION "${package_dir}")
+
+# pkg-config
+file(RELATIVE_PATH pkgconfig_to_prefix
+     "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
+string(REGEX REPLACE "/$" "" pkgconfig_to_prefix "${pkgconfig_to_prefix}")
+get_target_property(libtorch_definitions TorchAttention::libtorch
+                    INTERFACE_COMPILE_DEFINITIONS)
+set(pkgconfig_definitions "")
+if(libtorch_definitions)
+  list(TRANSFORM libtorch_definitions PREPEND " -D"
+       OUTPUT_VARIABLE pkgconfig_definitions)
+  list(JOIN pkgconfig_definitions "" pkgconfig_definitions)
+endif()
+configure_file(cmake/torch_attention.pc.in "${package_files}/torch_attention.pc"
+               @ONLY)
+install(FILES "${package_files}/torch_attention.pc"
+        DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

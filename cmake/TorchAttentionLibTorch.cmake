@@ -6,9 +6,15 @@
 #
 # Looked at in this order:
 #   1. a LibTorch that the project has already found (target `torch`)
-#   2. Torch_DIR, CMAKE_PREFIX_PATH (CMake variables, then environment)
-#   3. the Python package `torch` of the python3 on PATH
-#   4. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
+#   2. Torch_DIR (CMake variable, then environment)
+#   3. CMAKE_PREFIX_PATH (CMake variable, then environment), system folders
+#   4. the Python package `torch` of the python3 on PATH
+#   5. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
+#   6. the folder TORCH_ATTENTION_LIBTORCH_HINT
+# 5 serves the project's own build, 6 the installed package.
+#
+# The first one found must be LibTorch TORCH_ATTENTION_LIBTORCH_WANTED, such as
+# 2.11, where that is set.
 #
 # Sets TORCH_ATTENTION_LIBTORCH_ROOT and TORCH_ATTENTION_LIBTORCH_VERSION. On
 # failure sets TORCH_ATTENTION_LIBTORCH_ERROR, and no target.
@@ -37,7 +43,10 @@ function(_torch_attention_libtorch_root result)
   # Not cached: another CMAKE_PREFIX_PATH must find another LibTorch.
   find_path(
     _torch_attention_config_dir TorchConfig.cmake
-    HINTS "${Torch_DIR}" ENV Torch_DIR
+    PATHS "${Torch_DIR}" ENV Torch_DIR
+    NO_DEFAULT_PATH NO_CACHE)
+  find_path(
+    _torch_attention_config_dir TorchConfig.cmake
     PATH_SUFFIXES share/cmake/Torch Torch
     NO_CACHE)
   if(_torch_attention_config_dir)
@@ -47,8 +56,11 @@ function(_torch_attention_libtorch_root result)
     return()
   endif()
   find_program(_torch_attention_python python3 NO_CACHE)
-  foreach(python "${_torch_attention_python}"
-                 "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
+  set(pythons "${_torch_attention_python}")
+  if(TORCH_ATTENTION_VENV_PARENT)
+    list(APPEND pythons "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
+  endif()
+  foreach(python ${pythons})
     if(EXISTS "${python}")
       _torch_attention_python_torch("${python}" root)
       if(root)
@@ -57,7 +69,11 @@ function(_torch_attention_libtorch_root result)
       endif()
     endif()
   endforeach()
-  set(${result} "" PARENT_SCOPE)
+  if(NOT EXISTS
+     "${TORCH_ATTENTION_LIBTORCH_HINT}/share/cmake/Torch/TorchConfig.cmake")
+    set(TORCH_ATTENTION_LIBTORCH_HINT "")
+  endif()
+  set(${result} "${TORCH_ATTENTION_LIBTORCH_HINT}" PARENT_SCOPE)
 endfunction()
 
 # The version that the headers state, such as 2.11.0.
@@ -110,27 +126,45 @@ function(_torch_attention_define_libtorch root version)
     "LINKER:--pop-state")
 endfunction()
 
-if(NOT TARGET TorchAttention::libtorch)
-  set(TORCH_ATTENTION_LIBTORCH_ERROR "")
-  _torch_attention_libtorch_root(TORCH_ATTENTION_LIBTORCH_ROOT)
-  if(NOT TORCH_ATTENTION_LIBTORCH_ROOT)
-    set(TORCH_ATTENTION_LIBTORCH_ERROR
-        "LibTorch not found. Looked at CMAKE_PREFIX_PATH and Torch_DIR, at the Python package `torch` of the python3 on PATH, and at .venv of the project. Either run ./scripts/verify.sh, which installs it, or set CMAKE_PREFIX_PATH to the folder that holds share/cmake/Torch/TorchConfig.cmake."
+function(_torch_attention_libtorch_error root version result)
+  set(advice
+      "set CMAKE_PREFIX_PATH to the folder that holds share/cmake/Torch/TorchConfig.cmake"
+  )
+  if(TORCH_ATTENTION_VENV_PARENT)
+    string(PREPEND advice "run ./scripts/verify.sh, which installs it, or ")
+  endif()
+  set(wanted "${TORCH_ATTENTION_LIBTORCH_WANTED}")
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" found "${version}")
+  set(error "")
+  if(NOT root)
+    set(error
+        "LibTorch not found. Looked at Torch_DIR, CMAKE_PREFIX_PATH, and the Python package `torch` of the python3 on PATH. To help, ${advice}."
     )
-  else()
-    _torch_attention_libtorch_version("${TORCH_ATTENTION_LIBTORCH_ROOT}"
-                                      TORCH_ATTENTION_LIBTORCH_VERSION)
-    if(TORCH_ATTENTION_LIBTORCH_VERSION VERSION_LESS 2.6)
-      set(TORCH_ATTENTION_LIBTORCH_ERROR
-          "Expected LibTorch 2.6 or newer, but ${TORCH_ATTENTION_LIBTORCH_ROOT} is \"${TORCH_ATTENTION_LIBTORCH_VERSION}\"."
-      )
-    elseif(NOT EXISTS "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib/libtorch_cpu.so")
-      set(TORCH_ATTENTION_LIBTORCH_ERROR
-          "Expected LibTorch's shared libraries, but ${TORCH_ATTENTION_LIBTORCH_ROOT}/lib has no libtorch_cpu.so."
-      )
-    else()
-      _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
-                                       "${TORCH_ATTENTION_LIBTORCH_VERSION}")
-    endif()
+  elseif(wanted AND NOT found STREQUAL wanted)
+    set(error
+        "Expected LibTorch ${wanted}, with which TorchAttention was built, but found LibTorch ${version} in ${root}. To use another one, ${advice}."
+    )
+  elseif(version VERSION_LESS 2.6)
+    set(error
+        "Expected LibTorch 2.6 or newer, but ${root} is \"${version}\".")
+  elseif(NOT EXISTS "${root}/lib/libtorch_cpu.so")
+    set(error
+        "Expected LibTorch's shared libraries, but ${root}/lib has no libtorch_cpu.so."
+    )
+  endif()
+  set(${result} "${error}" PARENT_SCOPE)
+endfunction()
+
+set(TORCH_ATTENTION_LIBTORCH_ERROR "")
+if(NOT TARGET TorchAttention::libtorch)
+  _torch_attention_libtorch_root(TORCH_ATTENTION_LIBTORCH_ROOT)
+  _torch_attention_libtorch_version("${TORCH_ATTENTION_LIBTORCH_ROOT}"
+                                    TORCH_ATTENTION_LIBTORCH_VERSION)
+  _torch_attention_libtorch_error(
+    "${TORCH_ATTENTION_LIBTORCH_ROOT}" "${TORCH_ATTENTION_LIBTORCH_VERSION}"
+    TORCH_ATTENTION_LIBTORCH_ERROR)
+  if(NOT TORCH_ATTENTION_LIBTORCH_ERROR)
+    _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
+                                     "${TORCH_ATTENTION_LIBTORCH_VERSION}")
   endif()
 endif()

@@ -7,34 +7,43 @@
 namespace torch_attention::tools {
 
 /// How far a result may be from the expected one: the largest absolute
-/// difference is at most `atol + rtol * max|expected|`.
+/// difference is at most `atol + rtol * scale`.
 struct Tolerance {
   double rtol = 0;
   double atol = 0;
+
+  double allowed(double scale) const {
+    return atol + rtol * scale;
+  }
 };
 
 /// What PyTorch's own tests allow for a dtype.
 Tolerance tolerance_of(torch::ScalarType dtype);
 
+/// max|x|; 0 if empty.
+double largest_of(const torch::Tensor& x);
+
 /// How far a result is from the expected one.
 struct Difference {
   /// max|actual - expected|
   double absolute = 0;
-  /// The same divided by max|expected|; 0 if both are 0.
+  /// The same divided by the scale.
   double relative = 0;
-  /// The absolute difference as a part of what the tolerance allows.
-  double of_tolerance = 0;
+  /// The same divided by what is allowed.
+  double of_allowed = 0;
 
   /// False for NaN.
-  bool within_tolerance() const {
-    return of_tolerance <= 1;
+  bool is_allowed() const {
+    return of_allowed <= 1;
   }
 };
 
 /// Compares in double. Infinite for shapes that differ, NaN where there is NaN.
+/// `scale` is the size of numbers of which the tensors are sums.
 Difference compare(
     const torch::Tensor& actual,
     const torch::Tensor& expected,
-    const Tolerance& tolerance);
+    double scale,
+    double allowed);
 
 } // namespace torch_attention::tools

@@ -1,18 +1,70 @@
 #include <tools/training_run.h>
 
 #include <ATen/Context.h>
-#include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 namespace torch_attention::tools {
+
+namespace {
+
+const std::string kTrained = "trained ";
+
+/// AdamW in the order of operations of Python's `torch.optim.AdamW`. LibTorch's
+/// C++ optimizer rounds otherwise, which three steps in bfloat16 show; here
+/// what is verified is the module.
+class PythonAdamW {
+ public:
+  PythonAdamW(const AdamW& options, std::vector<torch::Tensor> parameters)
+      : options_(options), parameters_(std::move(parameters)) {
+    for (const auto& parameter : parameters_) {
+      average_.push_back(torch::zeros_like(parameter));
+      square_average_.push_back(torch::zeros_like(parameter));
+    }
+  }
+
+  void step() {
+    torch::NoGradGuard no_grad;
+    ++steps_;
+    const auto n = static_cast<double>(steps_);
+    const auto step_size = options_.lr / (1 - std::pow(options_.beta1, n));
+    const auto correction = std::sqrt(1 - std::pow(options_.beta2, n));
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      auto& parameter = parameters_[i];
+      const auto gradient = parameter.grad();
+      parameter.mul_(1 - options_.lr * options_.weight_decay);
+      average_[i].lerp_(gradient, 1 - options_.beta1);
+      square_average_[i]
+          .mul_(options_.beta2)
+          .addcmul_(gradient, gradient, 1 - options_.beta2);
+      const auto denominator =
+          (square_average_[i].sqrt() / correction).add_(options_.eps);
+      parameter.addcdiv_(average_[i], denominator, -step_size);
+    }
+  }
+
+ private:
+  AdamW options_;
+  std::vector<torch::Tensor> parameters_;
+  std::vector<torch::Tensor> average_;
+  std::vector<torch::Tensor> square_average_;
+  int64_t steps_ = 0;
+};
+
+} // namespace
 
 std::string gradient_name(const std::string& tensor) {
   return "gradient of " + tensor;
 }
 
 std::string trained_name(const std::string& parameter) {
-  return "trained " + parameter;
+  return kTrained + parameter;
+}
+
+std::string parameter_of_trained(const std::string& name) {
+  return name.rfind(kTrained, 0) == 0 ? name.substr(kTrained.size()) : "";
 }
 
 StateDict run(torch::nn::AnyModule module, const TrainingRun& run) {
@@ -26,17 +78,13 @@ StateDict run(torch::nn::AnyModule module, const TrainingRun& run) {
       /*copy=*/true);
   input.requires_grad_();
   const auto cotangent = run.cotangent.to(device);
-  torch::optim::AdamW optimizer(
-      tree->parameters(),
-      torch::optim::AdamWOptions(run.adamw.lr)
-          .betas({run.adamw.beta1, run.adamw.beta2})
-          .eps(run.adamw.eps)
-          .weight_decay(run.adamw.weight_decay));
+  PythonAdamW optimizer(run.adamw, tree->parameters());
 
   StateDict result;
   at::manual_seed(run.seed);
   for (int64_t step = 0; step < std::max<int64_t>(run.adamw.steps, 1); ++step) {
-    optimizer.zero_grad();
+    tree->zero_grad();
+    input.mutable_grad() = torch::Tensor();
     const auto output = module.forward<torch::Tensor>(input);
     output.backward(cotangent);
     if (step == 0) {

@@ -9,7 +9,7 @@
 
 namespace torch_attention::tools {
 
-/// A few steps of AdamW (Loshchilov and Hutter 2019).
+/// Steps of AdamW (Loshchilov and Hutter 2019).
 struct AdamW {
   double lr = 1e-2;
   double beta1 = 0.9;
@@ -33,6 +33,9 @@ struct TrainingRun {
 /// Names of what a run gives.
 std::string gradient_name(const std::string& tensor);
 std::string trained_name(const std::string& parameter);
+
+/// The parameter of a `trained_name`; empty for any other name.
+std::string parameter_of_trained(const std::string& name);
 
 /// Runs `module` where its parameters are, and returns the output and the
 /// gradients of input and parameters in the first step, and the parameters

@@ -24,7 +24,7 @@ struct Verdict {
   std::string error;
 
   bool passed() const {
-    return error.empty() && difference.within_tolerance();
+    return error.empty() && difference.is_allowed();
   }
 };
 

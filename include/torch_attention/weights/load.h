@@ -42,20 +42,25 @@ struct TORCH_ATTENTION_API LoadOptions {
   TORCH_ARG(MaskPolicy, mask) = MaskPolicy::kEqual;
 };
 
-/// What `load_weights` did. Prints itself as a table.
+/// What `load_weights` did.
 struct TORCH_ATTENTION_API LoadReport {
   /// A tensor that was copied into the module.
   struct Tensor {
+    /// Its key in the module's state dict.
     std::string key;
+    /// Its shape in the module.
     std::vector<int64_t> shape;
-    /// dtype in the file and in the module; they differ where it was converted.
+    /// dtype in the file.
     torch::ScalarType file_dtype;
+    /// dtype in the module, to which it was converted.
     torch::ScalarType module_dtype;
   };
 
+  /// The file.
   std::string path;
   /// What the file is, for example "TorchScript archive".
   std::string format;
+  /// The tensors that were copied, in the module's order.
   std::vector<Tensor> loaded;
   /// Keys of the module that kept their values.
   std::vector<std::string> missing;
@@ -63,6 +68,7 @@ struct TORCH_ATTENTION_API LoadReport {
   std::vector<std::string> unexpected;
 };
 
+/// Prints the report as a table.
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     const LoadReport& report);

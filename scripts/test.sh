@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# All checks of the project. The quick ones come first, and the tests of the
+# release build last, so that their summary ends the output.
+
+set -euo pipefail
+
+# shellcheck source-path=SCRIPTDIR source=setup.sh disable=SC1091
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+usage() {
+  cat <<'TEXT'
+Usage: scripts/test.sh [--quick]
+
+Runs all checks: format, golden files against Python, clang-tidy, the tests
+under sanitizers, and the tests of the release build. Installs what is missing
+(scripts/setup.sh). Stops at the first step that fails.
+
+  --quick  only the release build and its tests
+  --help   this text
+
+With CI=true in the environment a missing tool is an error; otherwise the check
+that needs it is left out.
+TEXT
+}
+
+# For a check whose tool is not there.
+leave_out() {
+  [[ "${CI:-}" != true ]] || die "$1"
+  say "      LEFT OUT: $1"
+}
+
+check_format() {
+  local tool folder folders=()
+  tool="$(lint_tool clang-format)"
+  if [[ -z "$tool" ]]; then
+    leave_out "clang-format $LINT_VERSION not found. Other versions format differently."
+    return
+  fi
+  for folder in include src tests examples benchmarks; do
+    [[ ! -d "$ROOT/$folder" ]] || folders+=("$ROOT/$folder")
+  done
+  find "${folders[@]}" \( -name '*.h' -o -name '*.cpp' \) -print0 |
+    xargs -0 "$tool" --dry-run -Werror
+}
+
+check_golden() {
+  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" check "$ROOT/tests/golden"
+}
+
+# In a build folder of its own: clang cannot read the precompiled headers of
+# another compiler, and refuses those that it finds. Its default standard is
+# older than another compiler's, so the standard is spelled out.
+run_tidy() {
+  local clang_tidy runner pattern folder="$ROOT/build/tidy"
+  clang_tidy="$(lint_tool clang-tidy)"
+  runner="run-$clang_tidy"
+  if [[ -z "$clang_tidy" ]] || ! command -v "$runner" >/dev/null; then
+    leave_out "clang-tidy $LINT_VERSION with run-clang-tidy not found."
+    return
+  fi
+  run_logged "$ROOT/build/setup/configure-tidy.log" cmake --preset release \
+    -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+    -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF
+  # The runner takes a regular expression of full paths.
+  # shellcheck disable=SC2016 # nothing to expand
+  pattern="^$(printf '%s' "$ROOT/src/" | sed 's/[][\.*+?^$(){}|]/\\&/g')"
+  run_logged "$folder/clang-tidy.log" "$runner" \
+    -clang-tidy-binary "$(command -v "$clang_tidy")" -quiet -p "$folder" \
+    -j "$CMAKE_BUILD_PARALLEL_LEVEL" -extra-arg=-Wno-unknown-warning-option \
+    "$pattern"
+}
+
+build() {
+  local preset="$1"
+  run_logged "$ROOT/build/setup/configure-$preset.log" cmake --preset "$preset"
+  cmake --build --preset "$preset"
+}
+
+# Sanitizers of older compilers stop where the kernel spreads addresses wider
+# than they expect. Containers may forbid to switch that off.
+fixed_addresses() {
+  local prefix=(setarch "$(uname -m)" -R)
+  if "${prefix[@]}" true 2>/dev/null; then
+    "${prefix[@]}" "$@"
+  else
+    "$@"
+  fi
+}
+
+run_sanitizer() {
+  build "$1"
+  fixed_addresses ctest --preset "$1" --output-on-failure
+}
+
+all_checks() {
+  step "format"
+  check_format
+  step "golden files, made anew by Python"
+  check_golden
+  step "clang-tidy"
+  run_tidy
+  step "address and undefined behaviour sanitizers"
+  run_sanitizer asan-ubsan
+  step "thread sanitizer"
+  run_sanitizer tsan
+}
+
+quick=""
+while (($# > 0)); do
+  case "$1" in
+    --quick) quick=yes ;;
+    -h | --help)
+      usage
+      exit
+      ;;
+    *) die "unknown argument \"$1\". See scripts/test.sh --help" ;;
+  esac
+  shift
+done
+
+cd "$ROOT"
+if [[ -n "$quick" ]]; then
+  step_total=4
+  setup
+else
+  step_total=9
+  setup lint
+  all_checks
+fi
+step "release build"
+build release
+step_done
+say "Times:"
+printf '%s' "$step_times"
+step "tests of the release build"
+# CTest's summary ends the output.
+ctest --preset release --output-on-failure

@@ -1,0 +1,14 @@
+# The repository as a part of another project: it brings the library only.
+include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+set(build "${binary_dir}/add_subdirectory")
+configure(
+  add_subdirectory "${build}" "-DCMAKE_PREFIX_PATH=${libtorch}"
+  "-DTORCH_ATTENTION_SOURCE_DIR=${project_source_dir}")
+build("${build}")
+run("${build}/consumer" "${golden}")
+
+run("${CMAKE_COMMAND}" --install "${build}" --prefix "${build}/prefix")
+file(GLOB_RECURSE installed "${build}/prefix/*")
+if(installed)
+  message(FATAL_ERROR "installed, though nobody asked for it: ${installed}")
+endif()

@@ -1,0 +1,155 @@
+#include <support/close.h>
+#include <support/test.h>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+namespace {
+
+/// A model with the attention where LibTorch models have it.
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() {
+    register_module("sequential", sequential);
+    sequential->push_back(
+        "norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({8})));
+    sequential->push_back("att", torch::nn::Linear(8, 8));
+    register_module("list", list);
+    list->push_back(torch::nn::Linear(8, 8));
+    register_module("dict", dict);
+    torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>> items;
+    items.insert("att", torch::nn::Linear(8, 8).ptr());
+    dict->update(items);
+    att = register_module("att", CausalAttention(8, 8, 4, 0.0));
+  }
+
+  torch::nn::Sequential sequential;
+  torch::nn::ModuleList list;
+  torch::nn::ModuleDict dict;
+  CausalAttention att = nullptr;
+};
+
+} // namespace
+
+TEST_CASE("A child is replaced by its path in what forward calls") {
+  torch::manual_seed(1);
+  ModelImpl model;
+  MultiHeadAttention attention(8, 8, 4, 0.0, 2);
+  const auto x = torch::rand({2, 4, 8});
+
+  SECTION("in Sequential") {
+    const auto old = replace_module(model, "sequential.att", attention);
+    CHECK(old->as<torch::nn::LinearImpl>() != nullptr);
+    CHECK_THAT(
+        model.sequential->forward(x),
+        IsEqualTo(attention(torch::layer_norm(
+            x,
+            {8},
+            model.named_parameters()["sequential.norm.weight"],
+            model.named_parameters()["sequential.norm.bias"]))));
+    CHECK(model.named_parameters().contains("sequential.att.W_query.weight"));
+    CHECK_FALSE(model.named_parameters().contains("sequential.att.weight"));
+  }
+  SECTION("in ModuleList") {
+    replace_module(model, "list.0", attention);
+    CHECK(model.list->ptr(0) == attention.ptr());
+    CHECK(model.named_parameters().contains("list.0.W_query.weight"));
+  }
+  SECTION("in ModuleDict") {
+    replace_module(model, "dict.att", attention);
+    CHECK((*model.dict)["att"] == attention.ptr());
+    CHECK(model.named_parameters().contains("dict.att.W_query.weight"));
+  }
+}
+
+TEST_CASE("A typed member keeps the old module, so replacing it throws") {
+  ModelImpl model;
+  const auto old = model.att.ptr().get();
+  CausalAttention attention(8, 8, 4, 0.0);
+  THROWS_WITH(
+      replace_module(model, "att", attention),
+      "assign the member: parent->att = parent->replace_module(\"att\", "
+      "replacement)");
+  CHECK(model.named_children()["att"].get() == old);
+
+  // The way that works.
+  model.att = model.replace_module("att", attention);
+  CHECK(model.named_children()["att"] == attention.ptr());
+  CHECK(model.att.ptr() == attention.ptr());
+}
+
+TEST_CASE("A path that leads nowhere is refused with the children there are") {
+  ModelImpl model;
+  CausalAttention attention(8, 8, 4, 0.0);
+  THROWS_WITH(
+      replace_module(model, "blocks.0", attention),
+      "replace_module: the root (");
+  THROWS_WITH(
+      replace_module(model, "blocks.0", attention),
+      "has no child \"blocks\"; its children: \"sequential\", \"list\", "
+      "\"dict\", \"att\"");
+  THROWS_WITH(
+      replace_module(model, "sequential.attn", attention),
+      "\"sequential\" (torch::nn::SequentialImpl) has no child \"attn\"; its "
+      "children: \"norm\", \"att\"");
+  THROWS_WITH(replace_module(model, "", attention), "has no child \"\"");
+  THROWS_WITH(
+      replace_module(model, "list.0", CausalAttention(nullptr)),
+      "the replacement for \"list.0\" is empty");
+}
+
+TEST_CASE("torch::nn::MultiheadAttention becomes our module") {
+  torch::manual_seed(2);
+  const auto bias = GENERATE(true, false);
+  const auto causal = GENERATE(true, false);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  CAPTURE(bias, causal, dtype);
+  torch::nn::MultiheadAttention source(
+      torch::nn::MultiheadAttentionOptions(12, 3).bias(bias).dropout(0.25));
+  if (bias) {
+    // LibTorch starts them at zero, which would hide a mistake.
+    torch::nn::init::normal_(source->in_proj_bias);
+    torch::nn::init::normal_(source->out_proj->bias);
+  }
+  source->to(dtype);
+  source->eval();
+  auto ours = from_multihead_attention(*source, 10, causal);
+  CHECK_FALSE(ours->is_training());
+  CHECK(ours->options.dropout() == 0.25);
+
+  const auto x = torch::randn({2, 7, 12}, dtype); // (B, T, C)
+  const auto transposed = x.transpose(0, 1); // (T, B, C)
+  torch::Tensor mask;
+  if (causal) {
+    // Additive: LibTorch's C++ module adds a bool mask as 1.
+    mask = torch::zeros({7, 7}, dtype)
+               .masked_fill(
+                   functional::causal_mask(7, 7),
+                   -std::numeric_limits<double>::infinity());
+  }
+  const auto expected = std::get<0>(source->forward(
+      transposed, transposed, transposed, {}, /*need_weights=*/false, mask));
+  CHECK_THAT(ours->forward(x), IsCloseTo(expected.transpose(0, 1)));
+
+  // Copies, not shares.
+  torch::nn::init::zeros_(source->in_proj_weight);
+  CHECK(ours->W_query->weight.abs().sum().item<double>() > 0);
+}
+
+TEST_CASE(
+    "A torch::nn::MultiheadAttention that is no self-attention is refused") {
+  using Options = torch::nn::MultiheadAttentionOptions;
+  const auto convert = [](const Options& options) {
+    return from_multihead_attention(
+        *torch::nn::MultiheadAttention(options), 10);
+  };
+  THROWS_WITH(
+      convert(Options(12, 3).kdim(8)),
+      "from_multihead_attention: expected kdim = vdim = embed_dim = 12, since "
+      "self-attention has one input, but got kdim = 8, vdim = 12");
+  THROWS_WITH(
+      convert(Options(12, 3).add_bias_kv(true)),
+      "expected add_bias_kv = add_zero_attn = false");
+  THROWS_WITH(
+      convert(Options(12, 3).add_zero_attn(true)),
+      "expected add_bias_kv = add_zero_attn = false");
+}

@@ -1,0 +1,168 @@
+#include <support/close.h>
+#include <support/temporary_folder.h>
+#include <support/test.h>
+
+#include <tools/verify.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+using namespace torch_attention::tools;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The archives that Python exported, by name.
+std::vector<std::string> golden_archives() {
+  std::vector<std::string> archives;
+  for (const auto& entry : fs::directory_iterator(TORCH_ATTENTION_GOLDEN_DIR)) {
+    const auto path = entry.path().string();
+    if (path.find(".expected.pt") == std::string::npos) {
+      archives.push_back(path);
+    }
+  }
+  std::sort(archives.begin(), archives.end());
+  return archives;
+}
+
+std::string golden(const std::string& part) {
+  for (const auto& archive : golden_archives()) {
+    if (archive.find(part) != std::string::npos) {
+      return archive;
+    }
+  }
+  FAIL("no golden archive has \"" << part << "\" in its name");
+  return "";
+}
+
+std::vector<torch::Device> devices() {
+  std::vector<torch::Device> result = {torch::kCPU};
+  if (torch::cuda::is_available()) {
+    result.emplace_back(torch::kCUDA);
+  }
+  return result;
+}
+
+} // namespace
+
+TEST_CASE(
+    "Every golden case agrees with Python: outputs, gradients, training") {
+  const auto archives = golden_archives();
+  REQUIRE(archives.size() >= 12);
+  const auto archive = GENERATE_COPY(from_range(archives));
+  const auto verification_case = make_case(archive, {});
+  REQUIRE(verification_case.expected.size() > 5);
+  for (const auto& device : devices()) {
+    for (const auto kernel :
+         {Kernel::kReference, Kernel::kFused, Kernel::kAuto}) {
+      if (!is_comparable(verification_case, device, kernel)) {
+        continue;
+      }
+      const auto verdict = verify(verification_case, device, kernel);
+      CAPTURE(
+          verdict.case_name,
+          verdict.device,
+          verdict.kernel,
+          verdict.worst,
+          verdict.difference.absolute,
+          verdict.error);
+      CHECK(verdict.passed());
+      if (kernel == Kernel::kReference && device.is_cpu() &&
+          verification_case.run.input.scalar_type() == torch::kFloat) {
+        CHECK(verdict.difference.absolute <= 1e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE("A result that differs fails, and its tensor is named") {
+  auto verification_case = make_case(golden("mha-h2-3to2"), {});
+  auto& expected = verification_case.expected;
+  const auto* name = GENERATE(
+      "output",
+      "gradient of input",
+      "gradient of W_key.weight",
+      "trained out_proj.bias");
+  CAPTURE(name);
+  REQUIRE(expected.contains(name));
+  SECTION("by a little") {
+    expected[name] = expected[name] + 1e-4;
+  }
+  SECTION("by NaN") {
+    expected[name] = expected[name] * std::nan("");
+  }
+  SECTION("by its shape") {
+    expected[name] = expected[name].unsqueeze(0);
+  }
+  const auto verdict =
+      verify(verification_case, torch::kCPU, Kernel::kReference);
+  CHECK_FALSE(verdict.passed());
+  CHECK(verdict.worst == name);
+}
+
+TEST_CASE("A tensor that our module does not give fails") {
+  auto verification_case = make_case(golden("mha-h2-3to2"), {});
+  verification_case.expected.insert("gradient of more", torch::ones({1}));
+  const auto verdict =
+      verify(verification_case, torch::kCPU, Kernel::kReference);
+  CHECK_FALSE(verdict.passed());
+  CHECK(verdict.worst == "gradient of more");
+}
+
+TEST_CASE("An archive without recorded results is compared with its own code") {
+  const TemporaryFolder folder;
+  const auto copy = [&](const std::string& part) {
+    const auto path = folder.file(part + ".pt");
+    fs::copy_file(golden(part), path);
+    return path;
+  };
+  std::ostringstream out;
+
+  SECTION("which is found from its keys") {
+    const auto part = GENERATE(
+        as<std::string>(),
+        "self-v1-3to2",
+        "self-v2-4to4-bias",
+        "single-3to2",
+        "wrapper-h2-3to2");
+    CHECK(verify_files({copy(part)}, "", {}, out));
+    CHECK_THAT(out.str(), ContainsText("1 cases, 3 runs: 3 ok, 0 failed."));
+  }
+  SECTION("with the number of heads given") {
+    ArchiveOptions options;
+    options.num_heads = 2;
+    CHECK(verify_files({copy("mha-h2-3to2")}, "cpu", options, out));
+    options.num_heads = 1;
+    CHECK_FALSE(
+        verify_files({folder.file("mha-h2-3to2.pt")}, "cpu", options, out));
+  }
+  SECTION("without which the number is asked for") {
+    CHECK_FALSE(verify_files({copy("mha-h2-3to2")}, "cpu", {}, out));
+    CHECK_THAT(out.str(), ContainsText("give it with --num-heads"));
+  }
+  SECTION("unmasked") {
+    ArchiveOptions options;
+    options.unmasked = true;
+    CHECK(
+        verify_files({copy("single-4to1-bias-unmasked")}, "cpu", options, out));
+    CHECK_FALSE(verify_files(
+        {folder.file("single-4to1-bias-unmasked.pt")}, "cpu", {}, out));
+  }
+}
+
+TEST_CASE("A folder is verified whole, and a file that fails fails the whole") {
+  const TemporaryFolder folder;
+  std::ostringstream out;
+  CHECK(verify_files({TORCH_ATTENTION_GOLDEN_DIR}, "", {}, out));
+  CHECK_THAT(out.str(), ContainsText(", 0 failed."));
+  CHECK_THAT(out.str(), !ContainsText("FAILED"));
+  CHECK_FALSE(verify_files(
+      {TORCH_ATTENTION_GOLDEN_DIR, folder.file("none.pt")}, "", {}, out));
+  CHECK_THAT(out.str(), ContainsText("FAILED: there is no file"));
+  THROWS_WITH(
+      verify_files({folder.path()}, "", {}, out), "has no archives *.pt");
+}

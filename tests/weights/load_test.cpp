@@ -1,0 +1,368 @@
+#include <support/close.h>
+#include <support/temporary_folder.h>
+#include <support/test.h>
+
+#include <torch/script.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+namespace {
+
+using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
+
+/// The parameters and buffers of a module, copied.
+Tensors state_dict(const torch::nn::Module& module) {
+  Tensors tensors;
+  for (const auto& item : module.named_parameters()) {
+    tensors.insert(item.key(), item.value().detach().clone());
+  }
+  for (const auto& item : module.named_buffers()) {
+    tensors.insert(item.key(), item.value().detach().clone());
+  }
+  return tensors;
+}
+
+/// Puts a tensor into a TorchScript module at a dotted path.
+void put(
+    torch::jit::Module& module,
+    const std::string& path,
+    const torch::Tensor& tensor) {
+  const auto dot = path.find('.');
+  if (dot == std::string::npos) {
+    module.register_buffer(path, tensor);
+    return;
+  }
+  const auto name = path.substr(0, dot);
+  if (!module.hasattr(name)) {
+    module.register_module(name, torch::jit::Module(name + "_class"));
+  }
+  auto child = module.attr(name).toModule();
+  put(child, path.substr(dot + 1), tensor);
+}
+
+/// Writes a TorchScript archive that holds `tensors`.
+void write_archive(const std::string& path, const Tensors& tensors) {
+  torch::jit::Module module("Root");
+  for (const auto& item : tensors) {
+    put(module, item.key(), item.value());
+  }
+  module.save(path);
+}
+
+MultiHeadAttention make_attention(uint64_t seed, bool qkv_bias = false) {
+  torch::manual_seed(seed);
+  return MultiHeadAttention(3, 4, 6, 0.0, 2, qkv_bias);
+}
+
+void check_equal(const torch::nn::Module& module, const Tensors& expected) {
+  const auto actual = state_dict(module);
+  REQUIRE(actual.size() == expected.size());
+  for (const auto& item : expected) {
+    CAPTURE(item.key());
+    CHECK_THAT(actual[item.key()], IsEqualTo(item.value()));
+  }
+}
+
+/// The message of the c10::Error that `function` throws.
+std::string message_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+Tensors without(Tensors tensors, const std::string& key) {
+  Tensors rest;
+  for (const auto& item : tensors) {
+    if (item.key() != key) {
+      rest.insert(item.key(), item.value());
+    }
+  }
+  return rest;
+}
+
+Tensors with(Tensors tensors, const std::string& key, torch::Tensor value) {
+  if (tensors.contains(key)) {
+    tensors[key] = std::move(value);
+  } else {
+    tensors.insert(key, std::move(value));
+  }
+  return tensors;
+}
+
+} // namespace
+
+TEST_CASE("A module takes the weights of an archive") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  const auto source = make_attention(1, true);
+  write_archive(path, state_dict(*source));
+  auto target = make_attention(2, true);
+  const auto* memory = target->W_query->weight.data_ptr();
+
+  const auto report = load_weights(*target, path);
+  check_equal(*target, state_dict(*source));
+  CHECK(target->W_query->weight.data_ptr() == memory);
+  CHECK(target->W_query->weight.requires_grad());
+  CHECK(target->W_query->weight.is_leaf());
+  CHECK(report.path == path);
+  CHECK(report.format == "TorchScript archive");
+  CHECK(report.loaded.size() == 9);
+  CHECK(report.missing.empty());
+  CHECK(report.unexpected.empty());
+
+  std::ostringstream printed;
+  printed << report;
+  CHECK_THAT(
+      printed.str(),
+      ContainsText("9 tensors from " + path + " (TorchScript archive)\n") &&
+          ContainsText("W_query.weight   (4, 3)            Float\n") &&
+          ContainsText("mask             (6, 6)            Float\n"));
+}
+
+TEST_CASE("All that is wrong with the keys is reported at once") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  auto tensors = state_dict(*make_attention(1));
+  tensors = without(without(tensors, "W_key.weight"), "out_proj.bias");
+  tensors = with(tensors, "W_query.weight", torch::ones({2, 3}));
+  tensors = with(tensors, "W_value.bias", torch::ones({4}));
+  tensors = with(tensors, "other.weight", torch::ones({1}));
+  write_archive(path, tensors);
+  auto target = make_attention(2);
+  const auto before = state_dict(*target);
+
+  CHECK(
+      message_of([&] { load_weights(*target, path); }) ==
+      "load_weights(\"" + path +
+          "\"): Error(s) in loading state_dict for MultiHeadAttention:\n"
+          "\tMissing key(s) in state_dict: \"W_key.weight\", "
+          "\"out_proj.bias\".\n"
+          "\tUnexpected key(s) in state_dict: \"W_value.bias\", "
+          "\"other.weight\".\n"
+          "\tsize mismatch for W_query.weight: copying a param with shape "
+          "torch.Size([2, 3]) from checkpoint, the shape in current model is "
+          "torch.Size([4, 3]).");
+  check_equal(*target, before);
+}
+
+TEST_CASE("strict(false) forgives keys, but no shapes") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  const auto source = state_dict(*make_attention(1));
+  auto target = make_attention(2);
+  const auto before = state_dict(*target);
+
+  SECTION("keys") {
+    write_archive(
+        path, with(without(source, "W_key.weight"), "extra", torch::ones({1})));
+    const auto report =
+        load_weights(*target, path, LoadOptions().strict(false));
+    CHECK(report.missing == std::vector<std::string>{"W_key.weight"});
+    CHECK(report.unexpected == std::vector<std::string>{"extra"});
+    check_equal(*target, with(source, "W_key.weight", before["W_key.weight"]));
+    std::ostringstream printed;
+    printed << report;
+    CHECK_THAT(
+        printed.str(),
+        ContainsText("W_key.weight     missing in the file, kept\n") &&
+            ContainsText("extra            only in the file, not used\n"));
+  }
+  SECTION("shapes") {
+    write_archive(path, with(source, "W_key.weight", torch::ones({4, 2})));
+    THROWS_WITH(
+        load_weights(*target, path, LoadOptions().strict(false)),
+        "size mismatch for W_key.weight");
+    check_equal(*target, before);
+  }
+}
+
+TEST_CASE("Another dtype is converted and reported") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  auto source = make_attention(1);
+  source->to(torch::kDouble);
+  write_archive(path, state_dict(*source));
+  const auto dtype =
+      GENERATE(torch::kFloat, torch::kBFloat16, torch::kHalf, torch::kDouble);
+  auto target = make_attention(2);
+  target->to(dtype);
+  const auto report = load_weights(*target, path);
+  CHECK(report.loaded.at(0).file_dtype == torch::kDouble);
+  CHECK(report.loaded.at(0).module_dtype == dtype);
+  source->to(dtype);
+  check_equal(*target, state_dict(*source));
+  std::ostringstream printed;
+  printed << report;
+  if (dtype == torch::kBFloat16) {
+    CHECK_THAT(printed.str(), ContainsText("Double -> BFloat16\n"));
+  }
+}
+
+TEST_CASE("Complex numbers are not cut to real ones") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  write_archive(
+      path,
+      with(
+          state_dict(*make_attention(1)),
+          "W_key.weight",
+          torch::ones({4, 3}, torch::kComplexFloat)));
+  auto target = make_attention(2);
+  const auto before = state_dict(*target);
+  THROWS_WITH(
+      load_weights(*target, path),
+      "dtype mismatch for W_key.weight: copying "
+      "complex numbers (ComplexFloat)");
+  check_equal(*target, before);
+}
+
+TEST_CASE("One module of a whole model is found by its prefix") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.pt");
+  const auto source = state_dict(*make_attention(1));
+  Tensors model;
+  model.insert("tok_emb.weight", torch::ones({10, 3}));
+  for (const auto& item : source) {
+    model.insert("trf_blocks.3.att." + item.key(), item.value());
+    model.insert("trf_blocks.31.att." + item.key(), item.value() + 1);
+  }
+  write_archive(path, model);
+  auto target = make_attention(2);
+
+  SECTION("with or without a dot at its end") {
+    const auto* prefix = GENERATE("trf_blocks.3.att", "trf_blocks.3.att.");
+    load_weights(*target, path, LoadOptions().prefix(prefix));
+    check_equal(*target, source);
+  }
+  SECTION("and a prefix that nothing has is refused") {
+    const auto before = state_dict(*target);
+    THROWS_WITH(
+        load_weights(*target, path, LoadOptions().prefix("trf_blocks.4.att")),
+        "no key begins with the prefix \"trf_blocks.4.att.\"; the file's keys: "
+        "\"tok_emb.weight\", \"trf_blocks.3.att.W_query.weight\"");
+    check_equal(*target, before);
+  }
+}
+
+TEST_CASE("The mask of the file is the module's, unless told otherwise") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  const auto source = state_dict(*make_attention(1));
+  auto target = make_attention(2);
+  const auto before = state_dict(*target);
+  const auto load = [&](MaskPolicy policy) {
+    return load_weights(*target, path, LoadOptions().mask(policy));
+  };
+  const auto check_loaded = [&] { check_equal(*target, source); };
+
+  SECTION("absent") {
+    write_archive(path, without(source, "mask"));
+    THROWS_WITH(
+        load(MaskPolicy::kEqual), "Missing key(s) in state_dict: \"mask\".");
+    check_equal(*target, before);
+    load(MaskPolicy::kOptional);
+    check_loaded();
+  }
+  SECTION("of another context_length") {
+    write_archive(path, with(source, "mask", torch::ones({9, 9}).triu(1)));
+    THROWS_WITH(
+        load(MaskPolicy::kEqual),
+        "size mismatch for mask: copying a param with shape torch.Size([9, 9]) "
+        "from checkpoint, the shape in current model is torch.Size([6, 6]).");
+    THROWS_WITH(load(MaskPolicy::kOptional), "size mismatch for mask");
+    check_equal(*target, before);
+    load(MaskPolicy::kIgnore);
+    check_loaded();
+  }
+  SECTION("of other values") {
+    const auto window =
+        torch::ones({6, 6}).triu(1) + torch::ones({6, 6}).tril(-3);
+    write_archive(path, with(source, "mask", window));
+    THROWS_WITH(
+        load(MaskPolicy::kEqual),
+        "value mismatch for mask: the file's mask is not the causal mask");
+    check_equal(*target, before);
+    load(MaskPolicy::kIgnore);
+    check_loaded();
+  }
+  SECTION("of bool") {
+    write_archive(path, with(source, "mask", source["mask"].to(torch::kBool)));
+    load(MaskPolicy::kEqual);
+    check_loaded();
+  }
+}
+
+TEST_CASE("A file that is no archive is refused, and the module kept") {
+  const TemporaryFolder folder;
+  auto target = make_attention(2);
+  const auto before = state_dict(*target);
+  const auto check = [&](const std::string& path, const std::string& message) {
+    THROWS_WITH(load_weights(*target, path), message);
+    THROWS_WITH(
+        load_weights(*target, path), "load_weights(\"" + path + "\"): ");
+    check_equal(*target, before);
+  };
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    std::ofstream(folder.file(name), std::ios::binary) << bytes;
+    return folder.file(name);
+  };
+
+  SECTION("missing") {
+    const auto path = folder.file("none.pt");
+    check(path, "there is no file \"" + path + "\"");
+  }
+  SECTION("a folder") {
+    check(folder.path(), "is not a file, but a folder");
+  }
+  SECTION("empty") {
+    check(write("empty.pt", ""), "empty.pt\" is empty");
+  }
+  SECTION("text") {
+    check(
+        write("text.pt", "These are no weights."),
+        "text.pt\" is not a TorchScript archive: it is no zip file");
+  }
+  SECTION("cut") {
+    const auto whole = folder.file("whole.pt");
+    write_archive(whole, state_dict(*make_attention(1)));
+    std::ostringstream bytes;
+    bytes << std::ifstream(whole, std::ios::binary).rdbuf();
+    const auto size = bytes.str().size();
+    for (const auto length :
+         {size_t{3}, size_t{5}, size / 2, size - 30, size - 1}) {
+      CAPTURE(length, size);
+      check(
+          write("cut.pt", bytes.str().substr(0, length)),
+          length < 4 ? "is not a TorchScript archive" : "is cut or damaged");
+    }
+  }
+  SECTION("a zip file of another kind") {
+    const auto path = folder.file("tensor.pt");
+    const auto bytes = torch::pickle_save(torch::ones({2}));
+    write("tensor.pt", std::string(bytes.begin(), bytes.end()));
+    check(path, "is a zip file, but not a TorchScript archive");
+  }
+}
+
+TEST_CASE("Weights load into any module, and into one on another device") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("linear.pt");
+  torch::nn::Linear source(3, 2);
+  torch::nn::Linear target(3, 2);
+  write_archive(path, state_dict(*source));
+  target->to(select_device("auto"));
+  load_weights(*target, path);
+  target->to(torch::kCPU);
+  check_equal(*target, state_dict(*source));
+  THROWS_WITH(
+      load_weights(*torch::nn::Linear(2, 2), path),
+      "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight");
+}
