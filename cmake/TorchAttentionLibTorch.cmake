@@ -119,10 +119,12 @@ function(_torch_attention_define_libtorch root version)
 
   # Programs also need libtorch.so: it pulls in the CUDA backend, if there is
   # one, which registers itself when loaded and which nothing refers to by name.
+  # Before it the C++ library: LibTorch's wheels export parts of an older
+  # std::filesystem, and a program that took these would crash.
   add_library(TorchAttention::libtorch_backends INTERFACE IMPORTED GLOBAL)
   target_link_options(
     TorchAttention::libtorch_backends INTERFACE
-    "LINKER:--push-state,--no-as-needed" "${root}/lib/libtorch.so"
+    "LINKER:--push-state,--no-as-needed" -lstdc++ "${root}/lib/libtorch.so"
     "LINKER:--pop-state")
 endfunction()
 

@@ -1,10 +1,11 @@
 #include <tools/comparison.h>
 
+#include <cmath>
 #include <limits>
 
 namespace torch_attention::tools {
 
-Tolerance tolerance_of(torch::ScalarType dtype) {
+Tolerance tolerance_of(torch::ScalarType dtype, bool same_operations) {
   switch (dtype) {
     case torch::kDouble:
       return {1e-7, 1e-7};
@@ -13,7 +14,7 @@ Tolerance tolerance_of(torch::ScalarType dtype) {
     case torch::kHalf:
       return {1e-3, 1e-3};
     default:
-      return {1.3e-6, 1e-5};
+      return same_operations ? Tolerance{1e-6, 1e-6} : Tolerance{1.3e-6, 1e-5};
   }
 }
 
@@ -39,7 +40,10 @@ Difference compare(
   difference.absolute = largest_of(in_double(actual) - in_double(expected));
   difference.relative =
       difference.absolute == 0 ? 0 : difference.absolute / scale;
-  difference.of_allowed = difference.absolute / allowed;
+  // NaN would be neither more nor less than what is allowed.
+  difference.of_allowed = std::isnan(difference.absolute)
+      ? infinity
+      : difference.absolute / allowed;
   return difference;
 }
 

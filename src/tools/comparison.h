@@ -17,8 +17,9 @@ struct Tolerance {
   }
 };
 
-/// What PyTorch's own tests allow for a dtype.
-Tolerance tolerance_of(torch::ScalarType dtype);
+/// What PyTorch's own tests allow for a dtype. `same_operations`: both results
+/// come from the same operations, and are equal but for another processor.
+Tolerance tolerance_of(torch::ScalarType dtype, bool same_operations);
 
 /// max|x|; 0 if empty.
 double largest_of(const torch::Tensor& x);
@@ -29,16 +30,15 @@ struct Difference {
   double absolute = 0;
   /// The same divided by the scale.
   double relative = 0;
-  /// The same divided by what is allowed.
+  /// The same divided by what is allowed; infinite for NaN.
   double of_allowed = 0;
 
-  /// False for NaN.
   bool is_allowed() const {
     return of_allowed <= 1;
   }
 };
 
-/// Compares in double. Infinite for shapes that differ, NaN where there is NaN.
+/// Compares in double. Shapes that differ are infinitely far apart.
 /// `scale` is the size of numbers of which the tensors are sums.
 Difference compare(
     const torch::Tensor& actual,

@@ -19,6 +19,11 @@ struct VerificationCase {
   ModuleConfig config;
   TrainingRun run;
   StateDict expected;
+
+  /// Whether the run draws random numbers.
+  bool has_dropout() const {
+    return run.training && config.dropout > 0;
+  }
 };
 
 /// How an archive without recorded results is verified.

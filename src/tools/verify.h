@@ -19,7 +19,8 @@ struct Verdict {
   /// The tensor whose difference takes the largest part of its tolerance.
   std::string worst;
   Difference difference;
-  Tolerance tolerance;
+  /// What its largest absolute difference may be.
+  double allowed = 0;
   /// Why there is no result; empty if there is one.
   std::string error;
 

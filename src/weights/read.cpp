@@ -4,7 +4,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <filesystem>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 
@@ -28,12 +31,16 @@ bool starts_with(std::string_view text, std::string_view prefix) {
 } // namespace
 
 WeightFile read_weight_file(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
+  // Not std::filesystem: LibTorch's wheels export older parts of it, and which
+  // ones a program gets is decided by its link order.
+  struct stat status {};
   TORCH_CHECK(
-      std::filesystem::exists(status), "there is no file \"", path, "\"");
+      stat(path.c_str(), &status) == 0,
+      errno == ENOENT ? "there is no file \"" : "cannot read \"",
+      path,
+      errno == ENOENT ? "\"" : std::string("\": ") + std::strerror(errno));
   TORCH_CHECK(
-      std::filesystem::is_regular_file(status),
+      S_ISREG(status.st_mode),
       "\"",
       path,
       "\" is not a file, but a folder or device");

@@ -20,10 +20,3 @@ endfunction()
 function(build build)
   run("${CMAKE_COMMAND}" --build "${build}")
 endfunction()
-
-# Installs into `folder`, which is emptied before.
-function(install_into folder)
-  file(REMOVE_RECURSE "${folder}")
-  run("${CMAKE_COMMAND}" --install "${project_binary_dir}" --config "${CONFIG}"
-      --prefix "${folder}")
-endfunction()

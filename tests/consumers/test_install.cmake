@@ -1,30 +1,34 @@
-# Installs for the other tests, and looks at what was installed.
+# Installs for the other tests, and looks at what was installed. They find it
+# under another name than it was installed by: it can be moved.
 
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
-install_into("${prefix}")
+set(before "${binary_dir}/before_move")
+file(REMOVE_RECURSE "${before}" "${prefix}")
+run("${CMAKE_COMMAND}" --install "${project_binary_dir}" --prefix "${before}")
+file(RENAME "${before}" "${prefix}")
 
+set(library "${prefix}/${libdir}/libtorch_attention.so")
 foreach(
   file
-  bin/torch-attention
-  include/torch_attention/export.h
-  include/torch_attention/torch_attention.h
-  include/torch_attention/version.h
-  ${libdir}/libtorch_attention.so
-  ${libdir}/cmake/TorchAttention/TorchAttentionConfig.cmake
-  ${libdir}/cmake/TorchAttention/TorchAttentionConfigVersion.cmake
-  ${libdir}/pkgconfig/torch_attention.pc)
-  if(NOT EXISTS "${prefix}/${file}")
+  "${prefix}/include/torch_attention/export.h"
+  "${prefix}/include/torch_attention/torch_attention.h"
+  "${prefix}/include/torch_attention/version.h"
+  "${prefix}/${libdir}/cmake/TorchAttention/TorchAttentionConfig.cmake"
+  "${prefix}/${libdir}/cmake/TorchAttention/TorchAttentionConfigVersion.cmake"
+  "${prefix}/${libdir}/pkgconfig/torch_attention.pc"
+  "${library}")
+  if(NOT EXISTS "${file}")
     message(FATAL_ERROR "not installed: ${file}")
   endif()
 endforeach()
 
-# Files that name these folders would break when the installation is moved.
+# No file names the folders of the build, apart from LibTorch, which may lie in
+# one.
 file(GLOB_RECURSE files "${prefix}/*.cmake" "${prefix}/*.pc" "${prefix}/*.h")
 foreach(file ${files})
   file(READ "${file}" text)
-  foreach(folder "${prefix}" "${project_binary_dir}/")
-    # The LibTorch of the build may lie inside.
-    string(REPLACE "${libtorch}" "" text "${text}")
+  string(REPLACE "${libtorch}" "" text "${text}")
+  foreach(folder "${project_binary_dir}" "${project_source_dir}")
     string(FIND "${text}" "${folder}" position)
     if(NOT position EQUAL -1)
       message(FATAL_ERROR "${file} names ${folder}")
@@ -32,4 +36,16 @@ foreach(file ${files})
   endforeach()
 endforeach()
 
-run("${prefix}/bin/torch-attention" --help)
+# The library exports its own names. Not looked at: weak ones, which are the
+# instantiations of others' templates, and reserved ones.
+if(nm)
+  execute_process(
+    COMMAND "${nm}" -D -C --defined-only "${library}" OUTPUT_VARIABLE symbols
+                                                      COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[0-9a-f]+ [BDRT] [^\n]*" symbols "${symbols}")
+  list(FILTER symbols EXCLUDE REGEX "^[0-9a-f]+ . (_|([a-z]+ )*torch_attention::)")
+  if(symbols)
+    list(JOIN symbols "\n " symbols)
+    message(FATAL_ERROR "exported:\n${symbols}")
+  endif()
+endif()

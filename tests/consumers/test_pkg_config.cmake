@@ -1,14 +1,24 @@
 # A program that is built without CMake.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
+
+function(pkg_config_flags kind result)
+  set(ENV{PKG_CONFIG_PATH} "${prefix}/${libdir}/pkgconfig")
+  execute_process(
+    COMMAND "${pkg_config}" ${kind} torch_attention
+    OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
+                    COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  set(${result} ${flags} PARENT_SCOPE)
+endfunction()
+
 set(program "${binary_dir}/pkg_config_consumer")
-set(ENV{PKG_CONFIG_PATH} "${prefix}/${libdir}/pkgconfig")
-execute_process(
-  COMMAND "${pkg_config}" --cflags --libs torch_attention
-  OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
-                  COMMAND_ERROR_IS_FATAL ANY)
-separate_arguments(flags UNIX_COMMAND "${flags}")
+pkg_config_flags(--cflags cflags)
+pkg_config_flags(--libs libs)
 separate_arguments(compiler_flags UNIX_COMMAND "${compiler_flags}")
-run("${compiler}" ${compiler_flags} -std=c++${standard}
-    "${CMAKE_CURRENT_LIST_DIR}/find_package/main.cpp" -o "${program}" ${flags})
+run(${launcher} "${compiler}" ${compiler_flags} -std=c++${standard} ${cflags} -c
+    "${CMAKE_CURRENT_LIST_DIR}/find_package/main.cpp" -o "${program}.o")
+run("${compiler}" ${compiler_flags} "${program}.o" ${libs} -o "${program}")
+
+# As for any library in a folder where the loader does not look.
 set(ENV{LD_LIBRARY_PATH} "${prefix}/${libdir}:$ENV{LD_LIBRARY_PATH}")
 run("${program}" "${golden}")

@@ -39,7 +39,7 @@ void put(
   }
   const auto name = path.substr(0, dot);
   if (!module.hasattr(name)) {
-    module.register_module(name, torch::jit::Module(name + "_class"));
+    module.register_module(name, torch::jit::Module("Child_" + name));
   }
   auto child = module.attr(name).toModule();
   put(child, path.substr(dot + 1), tensor);

@@ -276,8 +276,11 @@ torch::Tensor scaled_dot_product_attention(
   const auto attention = make_attention(query, key, value, options);
   auto kernel =
       options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
-  // LibTorch's kernels differ in what they make of empty tensors.
-  if (attention.query.numel() == 0 || attention.value.numel() == 0) {
+  // LibTorch's kernels differ in what they make of empty tensors. For a single
+  // key, whose weight is 1, they give rounding noise as the gradients of query
+  // and key, which are zero.
+  if (attention.query.numel() == 0 || attention.value.numel() == 0 ||
+      attention.key.size(-2) == 1) {
     kernel = Kernel::kReference;
   }
   return kernel == Kernel::kFused ? kernels::fused(attention)

@@ -120,6 +120,7 @@ TEST_CASE("Double backward works in the reference kernel") {
     auto x = torch::randn(subject.input, torch::kDouble).requires_grad_();
     check_gradient(
         [&] {
+          torch::AutoGradMode with_grad(true);
           return torch::autograd::grad(
               {subject.forward(x).pow(2).sum()},
               {x},
@@ -307,9 +308,12 @@ TEST_CASE("Fused equals reference, gradients included") {
 }
 
 TEST_CASE("The fused kernel forms no T x T tensor, forward or backward") {
-  constexpr int64_t kTokens = 1024;
+  constexpr int64_t kTokens = 2048;
   constexpr size_t kSquare = sizeof(float) * kTokens * kTokens;
   torch::manual_seed(9);
+  const auto threads = at::get_num_threads();
+  // LibTorch's kernel has buffers of a fixed size for each thread.
+  at::set_num_threads(2);
   const auto largest_allocation = [&](Kernel kernel) {
     MultiHeadAttention attention(
         MultiHeadAttentionOptions(64, 64, kTokens, 4).kernel(kernel));
@@ -318,8 +322,9 @@ TEST_CASE("The fused kernel forms no T x T tensor, forward or backward") {
     attention(x).sum().backward();
     return counter.largest();
   };
-  CHECK(largest_allocation(Kernel::kFused) < kSquare / 2);
-  CHECK(largest_allocation(Kernel::kAuto) < kSquare / 2);
+  CHECK(largest_allocation(Kernel::kFused) < kSquare / 4);
+  CHECK(largest_allocation(Kernel::kAuto) < kSquare / 4);
   // Four heads at once; were it less, the counter would not count.
   CHECK(largest_allocation(Kernel::kReference) >= 4 * kSquare);
+  at::set_num_threads(threads);
 }
