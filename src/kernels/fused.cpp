@@ -10,7 +10,7 @@ namespace {
 
 /// (..., T, S) -> (N, H, T, S), the only rank that LibTorch's fused kernels
 /// take. A dimension of size 1 is added, or the leading ones are joined.
-torch::Tensor to_rank_4(torch::Tensor x) {
+torch::Tensor to_rank_4(const torch::Tensor& x) {
   if (x.dim() == 2) {
     return x.unsqueeze(0).unsqueeze(0);
   }

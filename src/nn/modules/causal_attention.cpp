@@ -6,7 +6,6 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ostream>
-#include <utility>
 
 namespace torch_attention {
 
@@ -45,8 +44,8 @@ CausalAttentionImpl::CausalAttentionImpl(
                               .dropout(dropout_p)
                               .qkv_bias(qkv_bias)) {}
 
-CausalAttentionImpl::CausalAttentionImpl(CausalAttentionOptions options_)
-    : options(std::move(options_)) {
+CausalAttentionImpl::CausalAttentionImpl(const CausalAttentionOptions& options_)
+    : options(options_) {
   CausalAttentionImpl::reset();
 }
 

@@ -6,7 +6,6 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ostream>
-#include <utility>
 
 namespace torch_attention {
 
@@ -117,8 +116,8 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
               .qkv_bias(qkv_bias)) {}
 
 MultiHeadAttentionImpl::MultiHeadAttentionImpl(
-    MultiHeadAttentionOptions options_)
-    : options(std::move(options_)) {
+    const MultiHeadAttentionOptions& options_)
+    : options(options_) {
   MultiHeadAttentionImpl::reset();
 }
 

@@ -50,8 +50,8 @@ MultiHeadAttentionWrapperImpl::MultiHeadAttentionWrapperImpl(
               .qkv_bias(qkv_bias)) {}
 
 MultiHeadAttentionWrapperImpl::MultiHeadAttentionWrapperImpl(
-    MultiHeadAttentionOptions options_)
-    : options(std::move(options_)) {
+    const MultiHeadAttentionOptions& options_)
+    : options(options_) {
   MultiHeadAttentionWrapperImpl::reset();
 }
 

@@ -5,7 +5,6 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ostream>
-#include <utility>
 
 namespace torch_attention {
 
@@ -74,8 +73,8 @@ Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
 SelfAttentionV1Impl::SelfAttentionV1Impl(int64_t d_in, int64_t d_out)
     : SelfAttentionV1Impl(SelfAttentionOptions(d_in, d_out)) {}
 
-SelfAttentionV1Impl::SelfAttentionV1Impl(SelfAttentionOptions options_)
-    : options(std::move(options_)) {
+SelfAttentionV1Impl::SelfAttentionV1Impl(const SelfAttentionOptions& options_)
+    : options(options_) {
   SelfAttentionV1Impl::reset();
 }
 
@@ -121,8 +120,8 @@ SelfAttentionV2Impl::SelfAttentionV2Impl(
     : SelfAttentionV2Impl(
           SelfAttentionOptions(d_in, d_out).qkv_bias(qkv_bias)) {}
 
-SelfAttentionV2Impl::SelfAttentionV2Impl(SelfAttentionOptions options_)
-    : options(std::move(options_)) {
+SelfAttentionV2Impl::SelfAttentionV2Impl(const SelfAttentionOptions& options_)
+    : options(options_) {
   SelfAttentionV2Impl::reset();
 }
 

@@ -83,8 +83,7 @@ TEST_CASE("Both constructor forms make the same module") {
     CHECK_THAT(a->forward(x), IsEqualTo(b->forward(x)));
   }
   SECTION("MultiHeadAttention") {
-    auto a =
-        seeded([] { return MultiHeadAttention(3, 4, 6, 0.0, 2, true); });
+    auto a = seeded([] { return MultiHeadAttention(3, 4, 6, 0.0, 2, true); });
     auto b = seeded([] {
       return MultiHeadAttention(
           MultiHeadAttentionOptions(3, 4, 6, 2).qkv_bias(true));

@@ -93,8 +93,7 @@ TEST_CASE("A path that leads nowhere is refused with the children there are") {
       "children: \"norm\", \"att\"");
   THROWS_WITH(replace_module(model, "", attention), "has no child \"\"");
   THROWS_WITH(
-      replace_module(
-          model, "list.0", std::shared_ptr<CausalAttentionImpl>()),
+      replace_module(model, "list.0", std::shared_ptr<CausalAttentionImpl>()),
       "the replacement for \"list.0\" is empty");
 }
 

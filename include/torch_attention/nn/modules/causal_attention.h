@@ -35,7 +35,7 @@ class TORCH_ATTENTION_API CausalAttentionImpl
       int64_t context_length,
       double dropout_p,
       bool qkv_bias = false);
-  explicit CausalAttentionImpl(CausalAttentionOptions options_);
+  explicit CausalAttentionImpl(const CausalAttentionOptions& options_);
 
   void reset() override;
   void reset_parameters();

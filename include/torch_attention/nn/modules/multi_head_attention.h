@@ -38,7 +38,7 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
       double dropout_p,
       int64_t num_heads,
       bool qkv_bias = false);
-  explicit MultiHeadAttentionImpl(MultiHeadAttentionOptions options_);
+  explicit MultiHeadAttentionImpl(const MultiHeadAttentionOptions& options_);
 
   void reset() override;
   void reset_parameters();

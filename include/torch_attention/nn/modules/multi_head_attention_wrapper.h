@@ -35,7 +35,8 @@ class TORCH_ATTENTION_API MultiHeadAttentionWrapperImpl
       double dropout_p,
       int64_t num_heads,
       bool qkv_bias = false);
-  explicit MultiHeadAttentionWrapperImpl(MultiHeadAttentionOptions options_);
+  explicit MultiHeadAttentionWrapperImpl(
+      const MultiHeadAttentionOptions& options_);
 
   void reset() override;
   void reset_parameters();

@@ -27,7 +27,7 @@ class TORCH_ATTENTION_API SelfAttentionV1Impl
     : public torch::nn::Cloneable<SelfAttentionV1Impl> {
  public:
   SelfAttentionV1Impl(int64_t d_in, int64_t d_out);
-  explicit SelfAttentionV1Impl(SelfAttentionOptions options_);
+  explicit SelfAttentionV1Impl(const SelfAttentionOptions& options_);
 
   void reset() override;
   void reset_parameters();
@@ -61,7 +61,7 @@ class TORCH_ATTENTION_API SelfAttentionV2Impl
     : public torch::nn::Cloneable<SelfAttentionV2Impl> {
  public:
   SelfAttentionV2Impl(int64_t d_in, int64_t d_out, bool qkv_bias = false);
-  explicit SelfAttentionV2Impl(SelfAttentionOptions options_);
+  explicit SelfAttentionV2Impl(const SelfAttentionOptions& options_);
 
   void reset() override;
   void reset_parameters();
