@@ -8,6 +8,7 @@
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <torch_attention/weights/load.h>
 #include <weights/read.h>
 
 #include <algorithm>
@@ -199,6 +200,24 @@ VerificationCase make_case(
     run_own_code(result, options);
   }
   return result;
+}
+
+StateDict run_ours(
+    const VerificationCase& verification_case,
+    const TrainingRun& training_run,
+    torch::Device device,
+    Kernel kernel) {
+  const auto& config = verification_case.config;
+  auto module = make_module(config, kernel);
+  module.ptr()->to(device, training_run.input.scalar_type());
+  // An unmasked module may come from a class that registers no mask.
+  load_weights(
+      *module.ptr(),
+      verification_case.archive,
+      LoadOptions()
+          .prefix(verification_case.prefix)
+          .mask(config.causal ? MaskPolicy::kEqual : MaskPolicy::kOptional));
+  return run(std::move(module), training_run);
 }
 
 } // namespace torch_attention::tools

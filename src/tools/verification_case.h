@@ -47,4 +47,12 @@ VerificationCase make_case(
     const std::string& archive,
     const ArchiveOptions& options);
 
+/// Runs our module with the case's weights, all in the dtype of the run's
+/// input.
+StateDict run_ours(
+    const VerificationCase& verification_case,
+    const TrainingRun& training_run,
+    torch::Device device,
+    Kernel kernel);
+
 } // namespace torch_attention::tools

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <tools/comparison.h>
+#include <tools/verdict.h>
 #include <tools/verification_case.h>
 
 #include <torch_attention/nn/options/attention.h>
@@ -10,24 +10,6 @@
 #include <vector>
 
 namespace torch_attention::tools {
-
-/// One line of the table: a case on a device, computed by a kernel.
-struct Verdict {
-  std::string case_name;
-  torch::Device device = torch::kCPU;
-  Kernel kernel = Kernel::kAuto;
-  /// The tensor whose difference takes the largest part of its tolerance.
-  std::string worst;
-  Difference difference;
-  /// What its largest absolute difference may be.
-  double allowed = 0;
-  /// Why there is no result; empty if there is one.
-  std::string error;
-
-  bool passed() const {
-    return error.empty() && difference.is_allowed();
-  }
-};
 
 /// Whether a run with this kernel on this device draws the random numbers of
 /// the expected one: dropout follows Python's stream only in the reference

@@ -1,0 +1,89 @@
+#include <tools/verdict.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+#include <sstream>
+
+namespace torch_attention::tools {
+
+namespace {
+
+template <typename T>
+std::string text_of(const T& value) {
+  std::ostringstream stream;
+  stream << value;
+  return stream.str();
+}
+
+} // namespace
+
+VerdictTable::VerdictTable(std::ostream& out, size_t case_width)
+    : out_(out), width_(std::max<size_t>(case_width, 4)) {
+  out_ << fmt::format(
+      "{:<{}}  {:<7}  {:<9}  {:>8}  {:>8}  {:>8}  {:<7}  {}\n",
+      "case",
+      width_,
+      "device",
+      "kernel",
+      "max abs",
+      "max rel",
+      "allowed",
+      "verdict",
+      "nearest to what is allowed");
+}
+
+void VerdictTable::add(const Verdict& verdict) {
+  ++runs_;
+  failed_ += verdict.passed() ? 0 : 1;
+  const auto start = fmt::format(
+      "{:<{}}  {:<7}  {:<9}  ",
+      verdict.case_name,
+      width_,
+      text_of(verdict.device),
+      text_of(verdict.kernel));
+  if (!verdict.error.empty()) {
+    out_ << start << "FAILED: " << verdict.error << std::endl;
+    return;
+  }
+  out_ << fmt::format(
+              "{}{:>8.1e}  {:>8.1e}  {:>8.1e}  {:<7}  {}",
+              start,
+              verdict.difference.absolute,
+              verdict.difference.relative,
+              verdict.allowed,
+              verdict.passed() ? "ok" : "FAILED",
+              verdict.worst)
+       << std::endl;
+}
+
+void VerdictTable::add_incomparable() {
+  ++incomparable_;
+}
+
+bool VerdictTable::finish(size_t cases) {
+  out_ << "\nCompared: outputs, gradients of input and weights and, where "
+          "recorded, the weights\nafter 3 steps of AdamW. A line shows the "
+          "tensor that is nearest to what it may\ndiffer by (max abs <= "
+          "allowed); max rel is relative to max|expected|.\nAllowed: atol + "
+          "rtol * max|expected| (float32: 1e-6 for the reference kernel on "
+          "the CPU,\nelse 1e-5 and 1.3e-6; float64: 1e-7; bfloat16: 1e-3 and "
+          "1.6e-2), and for other\nkernels 3 times what Python's own "
+          "rounding differs by from the result in float64.\n";
+  if (incomparable_ > 0) {
+    out_ << fmt::format(
+        "Left out: {} runs under dropout. Only the reference kernel on the CPU "
+        "draws Python's\nrandom stream.\n",
+        incomparable_);
+  }
+  out_ << fmt::format(
+      "{} cases, {} runs: {} ok, {} failed.\n",
+      cases,
+      runs_,
+      runs_ - failed_,
+      failed_);
+  return failed_ == 0;
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <tools/comparison.h>
+
+#include <torch_attention/nn/options/attention.h>
+
+#include <cstddef>
+#include <iosfwd>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// One line of the table: a case on a device, computed by a kernel.
+struct Verdict {
+  std::string case_name;
+  torch::Device device = torch::kCPU;
+  Kernel kernel = Kernel::kAuto;
+  /// The tensor whose difference takes the largest part of its tolerance.
+  std::string worst;
+  Difference difference;
+  /// What its largest absolute difference may be.
+  double allowed = 0;
+  /// Why there is no result; empty if there is one.
+  std::string error;
+
+  bool passed() const {
+    return error.empty() && difference.is_allowed();
+  }
+};
+
+/// Prints verdicts as they come, and counts them.
+class VerdictTable {
+ public:
+  /// Prints the header. `case_width` is the length of the longest name.
+  VerdictTable(std::ostream& out, size_t case_width);
+
+  void add(const Verdict& verdict);
+
+  /// Counts a run that is left out: see `is_comparable`.
+  void add_incomparable();
+
+  /// Prints what the columns mean and the sums; returns whether all passed.
+  bool finish(size_t cases);
+
+ private:
+  std::ostream& out_;
+  size_t width_;
+  size_t runs_ = 0;
+  size_t failed_ = 0;
+  size_t incomparable_ = 0;
+};
+
+} // namespace torch_attention::tools
