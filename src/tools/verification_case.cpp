@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 /// A dict that Python saved, with errors that name the file and the key.
 class Dict {
  public:
-  Dict(std::string path, c10::Dict<c10::IValue, c10::IValue> dict)
-      : path_(std::move(path)), dict_(std::move(dict)) {}
+  Dict(std::string path, const c10::Dict<c10::IValue, c10::IValue>& dict)
+      : path_(std::move(path)), dict_(dict) {}
 
   c10::IValue at(const std::string& key) const {
     const auto found = dict_.find(key);

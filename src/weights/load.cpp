@@ -199,13 +199,15 @@ void check_plan(
 }
 
 /// Copies all or, if one cannot be brought to its dtype and device, none.
-void copy_all(std::vector<Assignment> assignments) {
+void copy_all(const std::vector<Assignment>& assignments) {
   torch::NoGradGuard no_grad;
-  for (auto& [target, source] : assignments) {
-    source = source.to(target.device(), target.scalar_type());
+  // What can fail, comes before the first change.
+  std::vector<torch::Tensor> sources;
+  for (const auto& [target, source] : assignments) {
+    sources.push_back(source.to(target.device(), target.scalar_type()));
   }
-  for (auto& [target, source] : assignments) {
-    target.copy_(source);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    assignments[i].target.copy_(sources[i]);
   }
 }
 
@@ -222,7 +224,7 @@ LoadReport load_weights(
         below_prefix(std::move(file.tensors), options.prefix()),
         options);
     check_plan(plan, class_name(module), options);
-    copy_all(std::move(plan.assignments));
+    copy_all(plan.assignments);
     plan.report.path = path;
     plan.report.format = std::move(file.format);
     return std::move(plan.report);

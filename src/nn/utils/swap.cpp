@@ -134,7 +134,7 @@ ModulePtr replace_module(
         name,
         "\", replacement). If you hold it yourself, release it first");
   }
-  parent->replace_module(name, replacement.module);
+  parent->replace_module(name, std::move(replacement.module));
   return old;
 }
 
