@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <CLI/CLI.hpp>
 
+#include <error_message.h>
 #include <tools/verify.h>
 #include <torch_attention/version.h>
 
@@ -79,10 +80,9 @@ int main(int argc, char** argv) {
     const bool passed = torch_attention::tools::verify_files(
         verify.paths, verify.device, verify.options, std::cout);
     return passed ? 0 : 1;
-  } catch (const c10::Error& error) {
-    std::cerr << "torch-attention: " << error.what_without_backtrace() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "torch-attention: " << error.what() << "\n";
+    std::cerr << "torch-attention: " << torch_attention::error_message(error)
+              << "\n";
   }
   return 1;
 }

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <torch/cuda.h>
 
+#include <error_message.h>
 #include <torch_attention/device.h>
 
 #include <algorithm>
@@ -27,11 +28,6 @@ constexpr std::array<Kernel, 3> kKernels = {
 bool ends_with(const std::string& text, const std::string& suffix) {
   return text.size() >= suffix.size() &&
       text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
-
-std::string message_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
 }
 
 /// The archives of `path`: itself, or those in the folder, by name.
@@ -109,7 +105,7 @@ void verify_archive(
   } catch (const std::exception& error) {
     Verdict verdict;
     verdict.case_name = case_name(archive);
-    verdict.error = message_of(error);
+    verdict.error = error_message(error);
     table.add(verdict);
   }
 }
@@ -139,7 +135,7 @@ Verdict verify(
         verification_case.expected,
         Allowance(verification_case, device, kernel));
   } catch (const std::exception& error) {
-    verdict.error = message_of(error);
+    verdict.error = error_message(error);
   }
   return verdict;
 }

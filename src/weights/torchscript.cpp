@@ -1,5 +1,7 @@
 #include <weights/torchscript.h>
 
+#include <error_message.h>
+
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/module.h>
@@ -47,13 +49,12 @@ StateDict read_torchscript(const std::string& path) {
       tensors.insert(buffer.name, buffer.value.detach());
     }
   } catch (const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     TORCH_CHECK(
         false,
         "LibTorch cannot load the TorchScript archive \"",
         path,
         "\": ",
-        torch_error ? torch_error->what_without_backtrace() : error.what());
+        error_message(error));
   }
   return tensors;
 }
