@@ -122,6 +122,15 @@ libfmt-dev
 #if !__has_include(<CLI/CLI.hpp>)
 libcli11-dev
 #endif
+#if !__has_include(<zip.h>)
+libzip-dev
+#endif
+#if !__has_include(<zlib.h>)
+zlib1g-dev
+#endif
+#if !__has_include(<nlohmann/json.hpp>)
+nlohmann-json3-dev
+#endif
 CODE
 }
 
@@ -130,7 +139,8 @@ missing_required() {
   compiler="$(find_compiler)"
   if [[ -z "$compiler" ]]; then
     # No compiler to ask for headers: apt skips the ones that are there.
-    say g++ catch2 libfmt-dev libcli11-dev
+    say g++ catch2 libfmt-dev libcli11-dev libzip-dev zlib1g-dev \
+      nlohmann-json3-dev
   else
     missing_libraries "$compiler"
   fi
@@ -176,6 +186,9 @@ describe_package() {
     catch2) say "Catch2 2.13 or newer" ;;
     libfmt-dev) say "fmt" ;;
     libcli11-dev) say "CLI11" ;;
+    libzip-dev) say "libzip" ;;
+    zlib1g-dev) say "zlib" ;;
+    nlohmann-json3-dev) say "nlohmann-json 3" ;;
     python3) say "Python $PYTHON_MINIMUM or newer" ;;
     python3-venv) say "the Python modules venv and ensurepip" ;;
     *) say "$1" ;;
@@ -559,7 +572,7 @@ setup_usage() {
 Usage: scripts/setup.sh [--lint]
 
 Finds or installs what the build and the tests need: compiler, CMake, Ninja,
-ccache, Catch2, fmt, CLI11 with apt, and LibTorch. LibTorch is looked for in
+ccache, Catch2, fmt, CLI11, libzip, nlohmann-json with apt, and LibTorch. LibTorch is looked for in
 CMAKE_PREFIX_PATH and Torch_DIR, in the package torch of the python3 on PATH,
 and in .venv, which is made from scripts/requirements.txt if there is none.
 

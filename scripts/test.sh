@@ -44,7 +44,11 @@ check_format() {
 }
 
 check_golden() {
-  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" check "$ROOT/tests/golden"
+  local golden="$ROOT/tests/golden"
+  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" check "$golden"
+  "$TORCH_PYTHON" "$ROOT/scripts/export_files.py" check "$golden/files"
+  # Without transformers it leaves out, and names, the cases that need it.
+  "$TORCH_PYTHON" "$ROOT/scripts/export_layouts.py" check "$golden/layouts"
 }
 
 # In a build folder of its own: clang cannot read the precompiled headers of

@@ -12,4 +12,6 @@
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/version.h>
+#include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/load.h>
+#include <torch_attention/weights/save.h>

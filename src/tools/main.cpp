@@ -2,56 +2,64 @@
 #include <CLI/CLI.hpp>
 
 #include <error_message.h>
+#include <tools/completion.h>
+#include <tools/convert.h>
+#include <tools/inspect.h>
 #include <tools/verify.h>
 #include <torch_attention/version.h>
 
+#include <functional>
 #include <iostream>
+#include <memory>
 
 namespace {
 
-using torch_attention::tools::ArchiveOptions;
+using torch_attention::Layout;
+using namespace torch_attention::tools;
 
-/// What the command line asks of `verify`.
-struct VerifyArguments {
-  std::vector<std::string> paths;
-  std::string device;
-  ArchiveOptions options;
-};
+/// A subcommand's work, which returns the exit status.
+using Action = std::function<int()>;
 
-void add_verify(CLI::App& app, VerifyArguments& arguments) {
+Action add_verify(CLI::App& app) {
+  struct Arguments {
+    std::vector<std::string> paths;
+    std::string device;
+    ArchiveOptions options;
+  };
+  auto arguments = std::make_shared<Arguments>();
   auto* verify = app.add_subcommand(
       "verify",
       "Compare our modules with TorchScript archives, on every device with "
       "every kernel");
   verify
-      ->add_option("FILE", arguments.paths, "archives, or folders of archives")
+      ->add_option("FILE", arguments->paths, "archives, or folders of archives")
       ->required()
       ->check(CLI::ExistingPath);
   verify->add_option(
       "--prefix",
-      arguments.options.prefix,
+      arguments->options.prefix,
       "path of the module in the archive");
   verify
       ->add_option(
           "--num-heads",
-          arguments.options.num_heads,
+          arguments->options.num_heads,
           "number of heads, which the weights of a MultiHeadAttention do not "
           "tell")
       ->check(CLI::PositiveNumber);
   verify->add_flag(
       "--unmasked",
-      arguments.options.unmasked,
+      arguments->options.unmasked,
       "the module in the archive hides no keys");
   verify
       ->add_option(
           "--tokens",
-          arguments.options.tokens,
+          arguments->options.tokens,
           "tokens of the random input, at most context_length")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   verify->add_option(
       "--device",
-      arguments.device,
+      arguments->device,
       "cpu, cuda or cuda:N; default: all there are");
   verify->footer(
       "An archive with recorded results beside it (a.expected.pt for a.pt) is "
@@ -61,6 +69,130 @@ void add_verify(CLI::App& app, VerifyArguments& arguments) {
       "  torch-attention verify gpt.pt --prefix trf_blocks.3.att --num-heads "
       "12\n\n"
       "Exit status: 0 if all agree, 1 if not, 2 if the command line is wrong.");
+  return [arguments] {
+    return verify_files(
+               arguments->paths,
+               arguments->device,
+               arguments->options,
+               std::cout)
+        ? 0
+        : 1;
+  };
+}
+
+Action add_inspect(CLI::App& app) {
+  struct Arguments {
+    std::string path;
+    InspectOptions options;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* inspect = app.add_subcommand(
+      "inspect", "Show what a file of weights holds; nothing in it is run");
+  inspect->add_option("FILE", arguments->path, "file of weights")
+      ->required()
+      ->check(CLI::ExistingPath);
+  inspect->add_option(
+      "--prefix", arguments->options.prefix, "only what is below this path");
+  inspect->add_flag(
+      "--check",
+      arguments->options.check,
+      "read all values, and compare their checksums");
+  inspect->add_flag("--json", arguments->options.json, "print JSON");
+  inspect->footer(
+      "Reads torch.save files, TorchScript and torch.export archives, and "
+      "safetensors files\n(or the model.safetensors.index.json of several).\n\n"
+      "Examples:\n"
+      "  torch-attention inspect gpt2.safetensors\n"
+      "  torch-attention inspect checkpoint.pt --json | jq .attention\n\n"
+      "Exit status: 0, or 1 if the file cannot be read.");
+  return [arguments] {
+    inspect_file(arguments->path, arguments->options, std::cout);
+    return 0;
+  };
+}
+
+std::string layout_names() {
+  std::string names;
+  for (const auto& layout : Layout::built_in()) {
+    names += (names.empty() ? "" : ", ") + layout.name();
+  }
+  return names;
+}
+
+Action add_convert(CLI::App& app) {
+  struct Arguments {
+    std::string input;
+    std::string output;
+    std::string source = "automatic";
+    std::string target;
+    std::string dtype;
+    int64_t num_heads = 0;
+    ConvertOptions options;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* convert = app.add_subcommand(
+      "convert", "Write weights in another format, layout or dtype");
+  convert->add_option("IN", arguments->input, "file of weights")
+      ->required()
+      ->check(CLI::ExistingPath);
+  convert
+      ->add_option(
+          "OUT", arguments->output, "file that ends with .safetensors or .pt")
+      ->required();
+  convert->add_option(
+      "--layout", arguments->target, "layout of OUT; default: that of IN");
+  convert->add_option("--from", arguments->source, "layout of IN")
+      ->capture_default_str();
+  convert->add_option(
+      "--prefix", arguments->options.prefix, "only what is below this path");
+  convert->add_option(
+      "--dtype",
+      arguments->dtype,
+      "dtype of the floating-point tensors, such as bfloat16");
+  convert
+      ->add_option(
+          "--num-heads", arguments->num_heads, "for layouts that list heads")
+      ->check(CLI::PositiveNumber);
+  convert->footer(
+      "Layouts: " + layout_names() +
+      ".\n\n"
+      "Examples:\n"
+      "  torch-attention convert gpt2.bin attention.safetensors --prefix "
+      "h.0.attn --layout book\n"
+      "  torch-attention convert model.pt model.safetensors --dtype "
+      "bfloat16\n\n"
+      "OUT is replaced when the new file is whole. Exit status: 0, or 1 if it "
+      "was not written.");
+  return [arguments] {
+    auto& options = arguments->options;
+    options.source = Layout::named(arguments->source);
+    if (!arguments->target.empty()) {
+      options.target = Layout::named(arguments->target);
+    }
+    if (!arguments->dtype.empty()) {
+      options.dtype = dtype_named(arguments->dtype);
+    }
+    if (arguments->num_heads > 0) {
+      options.num_heads = arguments->num_heads;
+    }
+    convert_file(arguments->input, arguments->output, options, std::cout);
+    return 0;
+  };
+}
+
+Action add_completion(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  auto* completion = app.add_subcommand(
+      "completion", "Print what lets a shell complete this command");
+  completion->add_option("SHELL", *shell, "bash or zsh")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  completion->footer(
+      "Example, for ~/.bashrc:\n  source <(torch-attention completion bash)");
+  return [&app, shell] {
+    print_completion(app, *shell, std::cout);
+    return 0;
+  };
 }
 
 } // namespace
@@ -69,17 +201,18 @@ int main(int argc, char** argv) {
   CLI::App app("Attention modules for LibTorch", "torch-attention");
   app.set_version_flag("--version", TORCH_ATTENTION_VERSION);
   app.require_subcommand(1);
-  VerifyArguments verify;
-  add_verify(app, verify);
+  const std::map<std::string, Action> actions{
+      {"verify", add_verify(app)},
+      {"inspect", add_inspect(app)},
+      {"convert", add_convert(app)},
+      {"completion", add_completion(app)}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   try {
-    const bool passed = torch_attention::tools::verify_files(
-        verify.paths, verify.device, verify.options, std::cout);
-    return passed ? 0 : 1;
+    return actions.at(app.get_subcommands().front()->get_name())();
   } catch (const std::exception& error) {
     std::cerr << "torch-attention: " << torch_attention::error_message(error)
               << "\n";

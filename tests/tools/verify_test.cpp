@@ -21,7 +21,8 @@ std::vector<std::string> golden_archives() {
   std::vector<std::string> archives;
   for (const auto& entry : fs::directory_iterator(TORCH_ATTENTION_GOLDEN_DIR)) {
     const auto path = entry.path().string();
-    if (path.find(".expected.pt") == std::string::npos) {
+    if (entry.is_regular_file() &&
+        path.find(".expected.pt") == std::string::npos) {
       archives.push_back(path);
     }
   }

@@ -122,7 +122,8 @@ TEST_CASE("A module takes the weights of an archive") {
   printed << report;
   CHECK_THAT(
       printed.str(),
-      ContainsText("9 tensors from " + path + " (TorchScript archive)\n") &&
+      ContainsText(
+          "9 tensors from " + path + " (TorchScript archive, layout book)\n") &&
           ContainsText("W_query.weight   (4, 3)            Float\n") &&
           ContainsText("mask             (6, 6)            Float\n"));
 }
@@ -328,7 +329,8 @@ TEST_CASE("A file that is no archive is refused, and the module kept") {
   SECTION("text") {
     check(
         write("text.pt", "These are no weights."),
-        "text.pt\" is not a TorchScript archive: it is no zip file");
+        "the file is none of torch.save, TorchScript, torch.export or "
+        "safetensors");
   }
   SECTION("cut") {
     const auto whole = folder.file("whole.pt");
@@ -341,14 +343,110 @@ TEST_CASE("A file that is no archive is refused, and the module kept") {
       CAPTURE(length, size);
       check(
           write("cut.pt", bytes.str().substr(0, length)),
-          length < 4 ? "is not a TorchScript archive" : "is cut or damaged");
+          length < 4 ? "the file is none of" : "is cut or damaged");
     }
   }
-  SECTION("a zip file of another kind") {
+  SECTION("one tensor") {
     const auto path = folder.file("tensor.pt");
     const auto bytes = torch::pickle_save(torch::ones({2}));
     write("tensor.pt", std::string(bytes.begin(), bytes.end()));
-    check(path, "is a zip file, but not a TorchScript archive");
+    check(path, "the file holds one tensor, not a state dict");
+  }
+  SECTION("a zip file of another kind") {
+    const auto empty_zip = "PK\x05\x06" + std::string(18, '\0');
+    check(
+        write("empty.zip", empty_zip),
+        "the file is a zip file, but none of torch.save, TorchScript or "
+        "torch.export");
+  }
+}
+
+TEST_CASE("A misspelled key is found") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  auto tensors = state_dict(*make_attention(1));
+  tensors = with(
+      without(tensors, "W_query.weight"),
+      "W_qery.weight",
+      tensors["W_query.weight"]);
+  write_archive(path, tensors);
+  THROWS_WITH(
+      load_weights(*make_attention(2), path),
+      "Is \"W_qery.weight\" of the file the \"W_query.weight\" that is "
+      "missing?");
+}
+
+TEST_CASE("A prefix that was forgotten is told") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.pt");
+  Tensors model;
+  for (const auto& item : state_dict(*make_attention(1))) {
+    model.insert("blocks.0.att." + item.key(), item.value());
+    model.insert("blocks.1.att." + item.key(), item.value());
+  }
+  write_archive(path, model);
+  THROWS_WITH(
+      load_weights(*make_attention(2), path),
+      "use LoadOptions().prefix(\"blocks.0.att\") or "
+      "prefix(\"blocks.1.att\")");
+}
+
+TEST_CASE("What is outside the prefix is not read") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.pt");
+  const auto source = state_dict(*make_attention(1));
+  Tensors model;
+  const auto other = torch::full({64}, 1234.5F);
+  model.insert("other", other);
+  for (const auto& item : source) {
+    model.insert("att." + item.key(), item.value());
+  }
+  write_archive(path, model);
+  // Damage the values of the other tensor.
+  std::ostringstream stream;
+  stream << std::ifstream(path, std::ios::binary).rdbuf();
+  auto bytes = stream.str();
+  const std::string values(
+      static_cast<const char*>(other.data_ptr()), other.nbytes());
+  const auto place = bytes.find(values);
+  REQUIRE(place != std::string::npos);
+  bytes[place] = 'x';
+  std::ofstream(path, std::ios::binary) << bytes;
+
+  auto target = make_attention(2);
+  load_weights(*target, path, LoadOptions().prefix("att"));
+  check_equal(*target, source);
+  torch::nn::Module whole("whole");
+  whole.register_buffer("other", torch::zeros({64}));
+  THROWS_WITH(
+      load_weights(whole, path, LoadOptions().strict(false)),
+      "has not the checksum (CRC-32) that was stored with it");
+  CHECK(whole.named_buffers()["other"].sum().item<double>() == 0);
+}
+
+TEST_CASE("A module is moved to another dtype as it is loaded") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  auto source = make_attention(1);
+  write_archive(path, state_dict(*source));
+  auto target = make_attention(2);
+  const auto weight = target->W_query->weight;
+  load_weights(
+      *target, path, LoadOptions().dtype(torch::kBFloat16).device(torch::kCPU));
+  // Also seen by who holds the parameter, an optimizer for example.
+  CHECK(weight.scalar_type() == torch::kBFloat16);
+  CHECK(weight.requires_grad());
+  source->to(torch::kBFloat16);
+  check_equal(*target, state_dict(*source));
+  target->forward(torch::ones({1, 2, 3}, torch::kBFloat16));
+
+  SECTION("and stays as it was after an error") {
+    auto other = make_attention(3, true);
+    const auto before = state_dict(*other);
+    CHECK_THROWS_AS(
+        load_weights(*other, path, LoadOptions().dtype(torch::kDouble)),
+        c10::Error);
+    check_equal(*other, before);
   }
 }
 

@@ -2,11 +2,14 @@
 
 #include <torch/arg.h>
 #include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/weights/layout.h>
 
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +17,8 @@ namespace torch_attention {
 
 /// What `load_weights` asks of the file's causal masks (buffers `mask`).
 enum class MaskPolicy {
-  /// The file has the mask, equal to the module's.
+  /// The file has the mask, equal to the module's. In a layout that has no
+  /// masks, such as GPT-2's, it may be absent.
   kEqual,
   /// The file may lack the mask; if it is there, it equals the module's.
   kOptional,
@@ -34,12 +38,22 @@ struct TORCH_ATTENTION_API LoadOptions {
   /// Wrong shapes are refused in any case. Default: true
   TORCH_ARG(bool, strict) = true;
 
-  /// dotted path of the module inside the file; keys outside are not read.
-  /// Default: the whole file
+  /// dotted path of the module inside the file; what is outside is not read.
+  /// Default: the file's state dict
   TORCH_ARG(std::string, prefix) = "";
 
   /// what is asked of the file's masks. Default: MaskPolicy::kEqual
   TORCH_ARG(MaskPolicy, mask) = MaskPolicy::kEqual;
+
+  /// how the file names and stores the weights.
+  /// Default: Layout::automatic(), found from keys and shapes
+  TORCH_ARG(Layout, layout) = Layout::automatic();
+
+  /// device to which the module is moved. Default: it stays
+  TORCH_ARG(std::optional<torch::Device>, device) = std::nullopt;
+
+  /// dtype of the module's floating-point tensors. Default: theirs
+  TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 };
 
 /// What `load_weights` did.
@@ -54,14 +68,20 @@ struct TORCH_ATTENTION_API LoadReport {
     torch::ScalarType file_dtype;
     /// dtype in the module, to which it was converted.
     torch::ScalarType module_dtype;
+    /// Its keys in the file.
+    std::vector<std::string> file_keys;
   };
 
   /// The file.
   std::string path;
   /// What the file is, for example "TorchScript archive".
   std::string format;
+  /// The layout in which the weights were, for example "gpt2".
+  std::string layout;
   /// The tensors that were copied, in the module's order.
   std::vector<Tensor> loaded;
+  /// Keys of the module that are zeros, the layout having no such tensor.
+  std::vector<std::string> zeros;
   /// Keys of the module that kept their values.
   std::vector<std::string> missing;
   /// Keys of the file that were not used.
@@ -76,9 +96,12 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 /// Copies the tensors of a file into the parameters and buffers of `module`,
 /// all of them or, on any error, none.
 ///
-/// Reads TorchScript archives (`torch.jit.trace(...).save` or
-/// `torch.jit.script(...).save`). LibTorch's loader reads them: it trusts the
-/// file, so load only files that you trust.
+/// Reads, by content and not by name: `torch.save` files (a state dict, or a
+/// checkpoint that holds one), TorchScript archives, archives of C++
+/// `torch::save`, `torch.export` archives (.pt2), safetensors files and the
+/// index of a model in several of them. Nothing in a file is ever run;
+/// checksums are checked where the format has them. The file is mapped into
+/// memory: only what is needed is read.
 ///
 /// Throws c10::Error that lists every missing, unexpected and mismatched key in
 /// the words of Python's `load_state_dict`, or says what is wrong with the

@@ -1,0 +1,110 @@
+// What benchmarks/load_weights.py calls: our loader, in Python's own process,
+// with Python's own LibTorch.
+
+#include <torch_attention/weights/load.h>
+
+#include <torch/nn/module.h>
+
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+
+namespace {
+
+/// A tree of modules with the parameters that a text lists: a key and the
+/// sizes in each line.
+class Tree : public torch::nn::Module {
+ public:
+  void add(const std::string& key, const torch::Tensor& tensor) {
+    const auto dot = key.find('.');
+    if (dot == std::string::npos) {
+      register_parameter(key, tensor, /*requires_grad=*/false);
+      return;
+    }
+    const auto name = key.substr(0, dot);
+    auto* child = named_children().find(name);
+    auto next = child != nullptr
+        ? std::dynamic_pointer_cast<Tree>(*child)
+        : register_module(name, std::make_shared<Tree>());
+    next->add(key.substr(dot + 1), tensor);
+  }
+};
+
+std::shared_ptr<Tree> make_tree(const std::string& description) {
+  auto tree = std::make_shared<Tree>();
+  std::istringstream lines(description);
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string key;
+    words >> key;
+    std::vector<int64_t> sizes;
+    int64_t size = 0;
+    while (words >> size) {
+      sizes.push_back(size);
+    }
+    tree->add(key, torch::zeros(sizes));
+  }
+  return tree;
+}
+
+std::shared_ptr<Tree> model;
+
+/// A line of /proc/self/status, in kB.
+int64_t status_kb(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind(name + ":", 0) == 0) {
+      return std::stoll(line.substr(name.size() + 1));
+    }
+  }
+  return -1;
+}
+
+void reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+} // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) void make_model(
+    const char* description) {
+  model = make_tree(description);
+}
+
+/// Seconds of one load, or -1 after an error. `peak_kb` becomes the memory that
+/// it took at most beyond what was taken before, pages of the file included.
+__attribute__((visibility("default"))) double load_model(
+    const char* path,
+    const char* prefix,
+    int64_t* peak_kb) {
+  try {
+    reset_peak();
+    const auto before = status_kb("VmRSS");
+    const auto start = std::chrono::steady_clock::now();
+    torch_attention::load_weights(
+        *model, path, torch_attention::LoadOptions().prefix(prefix));
+    const std::chrono::duration<double> seconds =
+        std::chrono::steady_clock::now() - start;
+    *peak_kb = status_kb("VmHWM") - before;
+    return seconds.count();
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << "\n";
+    return -1;
+  }
+}
+
+/// The sum of all elements, for comparison with Python's.
+__attribute__((visibility("default"))) double sum_model() {
+  double sum = 0;
+  for (const auto& parameter : model->parameters()) {
+    sum += parameter.sum(torch::kDouble).item<double>();
+  }
+  return sum;
+}
+}

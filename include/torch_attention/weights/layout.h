@@ -1,0 +1,172 @@
+#pragma once
+
+#include <torch_attention/export.h>
+
+#include <string>
+#include <vector>
+
+namespace torch_attention {
+
+/// How a file names and stores the weights of an attention module, in relation
+/// to the canonical keys, which are those of the book's `MultiHeadAttention`:
+///
+/// | canonical key | shape |
+/// | --- | --- |
+/// | `W_query.weight`, `W_key.weight`, `W_value.weight` | (d_out, d_in) |
+/// | `W_query.bias`, `W_key.bias`, `W_value.bias` | (d_out) |
+/// | `out_proj.weight`, `out_proj.bias` | (d_out, d_out), (d_out) |
+/// | `mask` | (context_length, context_length) |
+///
+/// (d_out of keys and values is smaller with grouped heads.) A layout is a list
+/// of rules, read in both directions: from a file into a module, and from a
+/// module into a file. Its keys are relative to the attention module, so that
+/// one layout serves every layer of a model. `{}` in a file key stands for
+/// the heads 0, 1, 2, ... Tensors that no rule names keep their names.
+///
+/// Of several rules for one canonical key the first whose tensors are there is
+/// read. One file key may feed several canonical keys, by a rule for each.
+///
+/// `load_weights` finds the built-in layouts by itself. Example of your own,
+/// for DistilBERT's attention:
+/// ```
+/// auto distilbert = Layout("distilbert")
+///                       .rename("q_lin.weight", "W_query.weight")
+///                       .rename("q_lin.bias", "W_query.bias")
+///                       .rename("k_lin.weight", "W_key.weight")
+///                       .rename("k_lin.bias", "W_key.bias")
+///                       .rename("v_lin.weight", "W_value.weight")
+///                       .rename("v_lin.bias", "W_value.bias")
+///                       .rename("out_lin.weight", "out_proj.weight")
+///                       .rename("out_lin.bias", "out_proj.bias");
+/// load_weights(*attention, "distilbert.safetensors",
+/// LoadOptions().prefix("transformer.layer.0.attention").layout(distilbert));
+/// ```
+class TORCH_ATTENTION_API Layout {
+ public:
+  /// The tensors of `file_key`, each transposed if so said, joined along
+  /// dimension 0, equal those of `canonical_keys`, joined along dimension 0.
+  struct Rule {
+    /// Key in the file, `{}` standing for the heads.
+    std::string file_key;
+    /// Keys of the tensors that it holds.
+    std::vector<std::string> canonical_keys;
+    /// Whether the file has the tensors transposed.
+    bool transposed = false;
+    /// Each of the heads' tensors is the canonical one; they are not joined.
+    bool tied = false;
+  };
+
+  /// A layout without rules, to which yours are added.
+  explicit Layout(std::string name);
+
+  /// The file's tensor is the canonical one under another name. With `{}` the
+  /// heads' tensors, stacked along dimension 0, are.
+  Layout& rename(std::string file_key, std::string canonical_key);
+
+  /// The same, with the file's tensor transposed: (d_in, d_out), as in Hugging
+  /// Face's `Conv1D`.
+  Layout& transpose(std::string file_key, std::string canonical_key);
+
+  /// The file's tensor holds the canonical ones one after the other along
+  /// dimension 0, or along dimension 1 if it is transposed. The shapes of the
+  /// module say where to split, and if these do not tell, the parts are equal.
+  Layout& split(
+      std::string file_key,
+      std::vector<std::string> canonical_keys,
+      bool transposed = false);
+
+  /// Each head of the file, by `{}`, has a copy of the canonical tensor.
+  Layout& tie(std::string file_key, std::string canonical_key);
+
+  /// The file's tensor has no meaning for the module: buffers that are
+  /// computed, layers that are not used. It is not read, and not written.
+  Layout& ignore(std::string file_key);
+
+  /// What the file does not have is zeros: a bias that the file's class lacks
+  /// and the module has.
+  Layout& zeros(std::string canonical_key);
+
+  /// The layout is found from the file's keys and shapes among the built-in
+  /// ones, for each attention module of a model.
+  static Layout automatic();
+
+  /// The book's `MultiHeadAttention`, `CausalAttention` and `SelfAttention_v2`:
+  /// the canonical keys.
+  static Layout book();
+
+  /// The book's `MultiHeadAttentionWrapper`: `heads.N.W_query.weight`.
+  static Layout head_list();
+
+  /// The book's `SelfAttention_v1`: bare parameters `W_query` (d_in, d_out).
+  static Layout self_attention_v1();
+
+  /// `q_linear`, `k_linear`, `v_linear`, `out_proj`.
+  static Layout q_linear();
+
+  /// `query`, `key`, `value` and, if there is one, `proj`; all heads in one.
+  static Layout query_key_value();
+
+  /// `heads.N.query`, `heads.N.key`, `heads.N.value`, and `proj`.
+  static Layout query_key_value_heads();
+
+  /// `query`, `value`, `proj` of a class that computes its scores from queries
+  /// and values, `q @ v`: `value` is loaded as `W_key`, too; `key` has no
+  /// effect there and is not read. Keys cannot tell, so this is never found by
+  /// itself.
+  static Layout value_as_key();
+
+  /// The same as a list of heads: `heads.N.query`, `heads.N.value`, and `proj`.
+  static Layout value_as_key_heads();
+
+  /// Hugging Face's GPT-2: `c_attn` (d_in, 3 d_out) and `c_proj`, transposed.
+  static Layout gpt2();
+
+  /// nanoGPT: `c_attn` (3 d_out, d_in) and `c_proj`.
+  static Layout nano_gpt();
+
+  /// Hugging Face's BERT, below `attention`: `self.query`, `self.key`,
+  /// `self.value`, `output.dense`. The layer norm in `output` is not read.
+  static Layout bert();
+
+  /// Llama, Mistral, Qwen: `q_proj`, `k_proj`, `v_proj`, `o_proj`.
+  static Layout llama();
+
+  /// BART, OPT, CLIP, Whisper: `q_proj`, `k_proj`, `v_proj`, `out_proj`.
+  static Layout bart();
+
+  /// `torch.nn.MultiheadAttention`: `in_proj_weight`, or `q_proj_weight`,
+  /// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj`.
+  static Layout torch_multihead_attention();
+
+  /// All of the above but `automatic`.
+  static std::vector<Layout> built_in();
+
+  /// The built-in layout of this name, or "automatic".
+  /// Throws c10::Error that lists the names if there is none.
+  static Layout named(const std::string& name);
+
+  /// "gpt2", for example.
+  const std::string& name() const;
+
+  /// Whether this is `automatic()`.
+  bool is_automatic() const;
+
+  /// The rules, in the order in which they were added.
+  const std::vector<Rule>& rules() const;
+
+  /// The file keys that are not read.
+  const std::vector<std::string>& ignored() const;
+
+  /// The canonical keys that are zeros when the file has none.
+  const std::vector<std::string>& zero_keys() const;
+
+ private:
+  Layout& add(Rule rule);
+
+  std::string name_;
+  std::vector<Rule> rules_;
+  std::vector<std::string> ignored_;
+  std::vector<std::string> zero_keys_;
+};
+
+} // namespace torch_attention

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/weights/layout.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace torch_attention {
+
+/// The kinds of file that `save_weights` writes.
+enum class FileFormat {
+  /// By the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin` for
+  /// `torch.save`'s.
+  kByExtension,
+  /// Safetensors, with a checksum of each tensor in `__metadata__`.
+  kSafetensors,
+  /// A zip file as `torch.save(state_dict, path)` writes it; Python reads it
+  /// with `torch.load(path, weights_only=True)`.
+  kTorch,
+};
+
+/// Options for `save_weights`.
+///
+/// Example:
+/// ```
+/// save_weights(*attention, "gpt2.safetensors",
+/// SaveOptions().layout(Layout::gpt2()).prefix("h.0.attn"));
+/// ```
+struct TORCH_ATTENTION_API SaveOptions {
+  /// what kind of file is written. Default: FileFormat::kByExtension
+  TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
+
+  /// dotted path that is put before every key. Default: none
+  TORCH_ARG(std::string, prefix) = "";
+
+  /// how the file names and stores the weights. Default: as the module does
+  TORCH_ARG(std::optional<Layout>, layout) = std::nullopt;
+
+  /// number of heads, for layouts that list them. Default: not known
+  TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;
+
+  /// dtype of the floating-point tensors in the file. Default: the module's
+  TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
+};
+
+/// Writes the parameters and buffers of `module` to a file, under the keys of
+/// Python's `state_dict`. The file is written beside `path` and then renamed:
+/// a crash leaves the old file as it was.
+///
+/// Throws c10::Error if the file cannot be written, or its format has not got
+/// a tensor's dtype.
+///
+/// Example:
+/// ```
+/// save_weights(*attention, "attention.safetensors");
+/// ```
+TORCH_ATTENTION_API void save_weights(
+    const torch::nn::Module& module,
+    const std::string& path,
+    const SaveOptions& options = {});
+
+} // namespace torch_attention

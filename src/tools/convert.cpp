@@ -1,0 +1,94 @@
+#include <tools/convert.h>
+
+#include <tools/progress_bar.h>
+#include <weights/files/dtypes.h>
+#include <weights/files/write.h>
+#include <weights/layout_map.h>
+#include <weights/read.h>
+#include <weights/select.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ostream>
+#include <utility>
+
+namespace torch_attention::tools {
+
+namespace {
+
+/// A small file can describe a huge tensor by strides of zero.
+void check_expanded(const std::string& key, const torch::Tensor& tensor) {
+  TORCH_CHECK(
+      tensor.storage().nbytes() >= tensor.nbytes() || tensor.numel() == 0,
+      fmt::format(
+          "\"{}\" of shape ({}) repeats its {} bytes (expand); convert it in "
+          "Python by clone()",
+          key,
+          fmt::join(tensor.sizes(), ", "),
+          tensor.storage().nbytes()));
+}
+
+StateDict with_dtype(
+    const StateDict& tensors,
+    std::optional<torch::ScalarType> dtype) {
+  StateDict result;
+  for (const auto& item : tensors) {
+    check_expanded(item.key(), item.value());
+    const bool converts = dtype && item.value().is_floating_point();
+    result.insert(
+        item.key(), converts ? item.value().to(*dtype) : item.value());
+  }
+  return result;
+}
+
+} // namespace
+
+torch::ScalarType dtype_named(const std::string& name) {
+  const auto dtype = dtype_from_python("torch." + name);
+  TORCH_CHECK(
+      dtype && c10::isFloatingType(*dtype),
+      "expected a dtype such as float32, float64, float16 or bfloat16, but got "
+      "\"",
+      name,
+      "\"");
+  return *dtype;
+}
+
+void convert_file(
+    const std::string& input,
+    const std::string& output,
+    const ConvertOptions& options,
+    std::ostream& out) {
+  const auto file = select_below(
+      read_weight_file(input, dotted(options.prefix)), options.prefix);
+  TORCH_CHECK(
+      file.unreadable.empty(),
+      fmt::format(
+          "\"{}\" {}",
+          file.unreadable.empty() ? "" : file.unreadable.front().first,
+          file.unreadable.empty() ? "" : file.unreadable.front().second));
+  file.check(file.tensors.keys());
+  Converted converted{file.tensors, file.others};
+  if (options.target) {
+    converted = convert_layout(
+        file.tensors, options.source, *options.target, options.num_heads);
+  }
+  const auto tensors = with_dtype(converted.tensors, options.dtype);
+  uint64_t bytes = 0;
+  for (const auto& item : tensors) {
+    bytes += item.value().nbytes();
+  }
+  {
+    ProgressBar bar(output, bytes);
+    write_weight_file(
+        tensors, output, [&](uint64_t written) { bar.advance(written); });
+  }
+  out << fmt::format("{}: {} tensors\n", output, tensors.size());
+  if (!converted.left_out.empty()) {
+    out << fmt::format("left out: {}\n", fmt::join(converted.left_out, ", "));
+  }
+}
+
+} // namespace torch_attention::tools

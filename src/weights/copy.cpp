@@ -1,0 +1,143 @@
+#include <weights/copy.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+/// A copy of which all views are made: nothing but the copying is left.
+struct Copy {
+  torch::Tensor to;
+  /// Undefined: zeros.
+  torch::Tensor from;
+  /// Where the values lie in the file.
+  torch::Tensor file_tensor;
+};
+
+/// LibTorch transposes by way of a buffer, which could not be had; seen from
+/// the other side the same copy needs none.
+bool is_transposed(const torch::Tensor& from) {
+  return from.dim() == 2 && from.stride(0) == 1 && from.stride(1) != 1;
+}
+
+void add_copies(
+    std::vector<Copy>& copies,
+    const torch::Tensor& target,
+    const Source& source) {
+  if (source.zeros) {
+    copies.push_back({target.detach(), {}, {}});
+    return;
+  }
+  int64_t row = 0;
+  for (const auto& part : source.parts) {
+    auto to = target.detach();
+    if (source.parts.size() > 1) {
+      to = to.narrow(0, row, part.size(0));
+      row += part.size(0);
+    }
+    if (is_transposed(part)) {
+      copies.push_back({to.t(), part.t(), part});
+    } else {
+      copies.push_back({to, part, part});
+    }
+  }
+}
+
+/// Frees the pages of the mapped files in which the values of `tensor` lie.
+void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() ||
+      !tensor.is_non_overlapping_and_dense()) {
+    return;
+  }
+  const auto* data = static_cast<const uint8_t*>(tensor.data_ptr());
+  for (const auto& mapped : file.mapped) {
+    if (data >= mapped.data && data < mapped.data + mapped.size) {
+      release(mapped.part(
+          static_cast<size_t>(data - mapped.data), tensor.nbytes()));
+    }
+  }
+}
+
+void run(const std::vector<Copy>& copies, const WeightFile& file) {
+  for (const auto& copy : copies) {
+    if (copy.from.defined()) {
+      copy.to.copy_(copy.from);
+      release_tensor(file, copy.file_tensor);
+    } else {
+      copy.to.zero_();
+    }
+  }
+}
+
+torch::TensorOptions wanted_options(
+    const torch::Tensor& tensor,
+    const LoadOptions& options) {
+  auto wanted = tensor.options().requires_grad(false);
+  if (options.device()) {
+    wanted = wanted.device(*options.device());
+  }
+  if (options.dtype() && tensor.is_floating_point()) {
+    wanted = wanted.dtype(*options.dtype());
+  }
+  return wanted;
+}
+
+/// A tensor of the module, and the one that takes its place.
+struct Exchange {
+  torch::Tensor old;
+  torch::Tensor made;
+};
+
+} // namespace
+
+void copy_all(
+    torch::nn::Module& module,
+    const std::vector<Assignment>& assignments,
+    const LoadOptions& options,
+    const WeightFile& file) {
+  const torch::NoGradGuard no_grad;
+  std::unordered_map<c10::TensorImpl*, const Source*> sources;
+  for (const auto& assignment : assignments) {
+    sources.emplace(
+        assignment.target.unsafeGetTensorImpl(), &assignment.source);
+  }
+  std::vector<Copy> direct;
+  std::vector<Copy> staged;
+  std::vector<Exchange> exchanges;
+  for (const auto& item : state_dict(module)) {
+    const auto& tensor = item.value();
+    const auto found = sources.find(tensor.unsafeGetTensorImpl());
+    const auto* source = found == sources.end() ? nullptr : found->second;
+    const auto wanted = wanted_options(tensor, options);
+    const bool moves =
+        wanted.device() != tensor.device() || wanted.dtype() != tensor.dtype();
+    if (!moves && (source == nullptr || tensor.is_cpu())) {
+      if (source != nullptr) {
+        add_copies(direct, tensor, *source);
+      }
+      continue;
+    }
+    auto made = at::empty_like(tensor, wanted);
+    if (source != nullptr) {
+      add_copies(staged, made, *source);
+    } else {
+      staged.push_back({made, tensor.detach(), {}});
+    }
+    exchanges.push_back({tensor, std::move(made)});
+  }
+  run(staged, file);
+  // Nothing fails from here on.
+  run(direct, file);
+  for (auto& [old, made] : exchanges) {
+    old.set_data(made);
+  }
+}
+
+} // namespace torch_attention

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <weights/files/weight_file.h>
+#include <weights/files/zip_archive.h>
+
+#include <memory>
+
+namespace torch_attention {
+
+/// Whether the zip file is one of `torch.export.save` (.pt2).
+bool is_export_archive(const ZipArchive& archive);
+
+/// Reads the state dict of a .pt2. Its program is neither compiled nor run.
+/// Throws c10::Error that says what is wrong with it.
+WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive);
+
+} // namespace torch_attention

@@ -1,0 +1,96 @@
+#include <weights/files/mapped_file.h>
+
+#include <c10/util/Exception.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace torch_attention {
+
+namespace {
+
+/// Closes a file descriptor at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) {
+      ::close(number_);
+    }
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
+
+  int number() const {
+    return number_;
+  }
+
+ private:
+  int number_;
+};
+
+} // namespace
+
+Bytes MappedFile::open(const std::string& path) {
+  // Not std::filesystem: LibTorch's wheels export older parts of it, and which
+  // ones a program gets is decided by its link order. O_NONBLOCK: a named pipe
+  // must not keep us waiting for its writer.
+  const Descriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  TORCH_CHECK(
+      file.number() >= 0,
+      errno == ENOENT ? "there is no file \"" : "cannot read \"",
+      path,
+      errno == ENOENT ? "\"" : std::string("\": ") + std::strerror(errno));
+  struct stat status {};
+  TORCH_CHECK(
+      ::fstat(file.number(), &status) == 0,
+      "cannot read \"",
+      path,
+      "\": ",
+      std::strerror(errno));
+  TORCH_CHECK(
+      S_ISREG(status.st_mode),
+      "\"",
+      path,
+      "\" is not a file, but a folder or device");
+  const auto size = static_cast<size_t>(status.st_size);
+  TORCH_CHECK(size > 0, "\"", path, "\" is empty");
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number(), 0);
+  TORCH_CHECK(
+      data != MAP_FAILED,
+      "cannot map \"",
+      path,
+      "\" into memory: ",
+      std::strerror(errno));
+  const std::shared_ptr<const MappedFile> mapped(
+      new MappedFile(static_cast<const uint8_t*>(data), size));
+  return {mapped, mapped->data_, size, /*mapped=*/true};
+}
+
+MappedFile::~MappedFile() {
+  ::munmap(const_cast<uint8_t*>(data_), size_);
+}
+
+void release(const Bytes& bytes) {
+  if (!bytes.mapped) {
+    return;
+  }
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data);
+  // Whole pages only: the others hold bytes of somebody else too.
+  const auto first = (begin + page - 1) / page * page;
+  const auto last = (begin + bytes.size) / page * page;
+  if (first < last) {
+    ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
+
+} // namespace torch_attention

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torch_attention {
+
+/// A value of a pickle. Calls and objects are only described, never made: a
+/// pickle is read, and nothing that it names is run.
+struct PickleValue {
+  enum class Kind {
+    kNone,
+    kBool,
+    kInteger,
+    kReal,
+    kText,
+    /// Bytes, and integers of more than 64 bits.
+    kBytes,
+    kTuple,
+    kList,
+    kDict,
+    /// A function or class by its full name.
+    kGlobal,
+    /// `function` called with `arguments`.
+    kCall,
+    /// An object of the class `function`.
+    kObject,
+    /// What `arguments` refers to outside of the pickle.
+    kPersistent,
+  };
+
+  Kind kind = Kind::kNone;
+  /// Whether `items` are keys and values by turns.
+  bool keyed = false;
+  int64_t integer = 0;
+  double real = 0;
+  std::string_view text;
+  /// Elements; for calls and objects what was appended to them.
+  std::vector<const PickleValue*> items;
+  const PickleValue* function = nullptr;
+  const PickleValue* arguments = nullptr;
+  /// What was passed to `__setstate__`, or the attributes.
+  const PickleValue* state = nullptr;
+};
+
+/// A pickle of protocol 2 to 5, as `torch.save` and TorchScript write them.
+class Pickle {
+ public:
+  using IsKnown = std::function<bool(std::string_view name)>;
+
+  /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if it is
+  /// damaged, or names a function or class that is not known.
+  Pickle(std::string_view bytes, const IsKnown& is_known);
+
+  const PickleValue& root() const {
+    return *root_;
+  }
+  /// The number of values.
+  size_t size() const {
+    return values_.size();
+  }
+
+ private:
+  friend class PickleMachine;
+
+  // Values refer to each other, in circles if the pickle says so.
+  std::deque<PickleValue> values_;
+  std::deque<std::string> names_;
+  const PickleValue* root_ = nullptr;
+};
+
+} // namespace torch_attention

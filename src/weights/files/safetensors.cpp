@@ -1,0 +1,353 @@
+#include <weights/files/safetensors.h>
+
+#include <weights/files/checksum.h>
+#include <weights/files/dtypes.h>
+#include <weights/files/tensor_view.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+// Of the format's own definition.
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr size_t kLengthBytes = 8;
+constexpr size_t kMaxTensors = 1'000'000;
+constexpr size_t kMaxDimensions = 64;
+const std::string kChecksum = "crc32:";
+
+/// What the header says of a tensor.
+struct Entry {
+  std::string key;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint64_t> offsets;
+  bool has_shape = false;
+  bool has_offsets = false;
+};
+
+[[noreturn]] void fail(const std::string& problem) {
+  TORCH_CHECK(false, "the file is damaged or no safetensors file: ", problem);
+}
+
+/// Reads the header as it comes: no tree is made of it, duplicate keys are
+/// seen, and nothing is deeper than the format.
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::vector<Entry> entries;
+  std::map<std::string, std::string> metadata;
+
+  bool start_object(std::size_t /*elements*/) override {
+    if (depth_ == 1) {
+      is_metadata_ = key_ == "__metadata__";
+      if (!is_metadata_) {
+        if (entries.size() >= kMaxTensors) {
+          fail("more than a million tensors");
+        }
+        entries.emplace_back();
+        entries.back().key = key_;
+      }
+    } else if (depth_ != 0) {
+      fail("its header is nested too deep");
+    }
+    ++depth_;
+    return true;
+  }
+
+  bool end_object() override {
+    if (--depth_ == 1 && !is_metadata_) {
+      const auto& entry = entries.back();
+      if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
+        fail(fmt::format(
+            "\"{}\" lacks dtype, shape or data_offsets", entry.key));
+      }
+    }
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    if (depth_ == 1) {
+      if (!keys_.insert(name).second) {
+        fail(fmt::format("it has the key \"{}\" twice", name));
+      }
+      key_ = name;
+    } else {
+      field_ = name;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t /*elements*/) override {
+    if (depth_ != 2 || is_metadata_ || in_array_) {
+      fail("its header has a list where none belongs");
+    }
+    auto& entry = entries.back();
+    auto& seen = field_ == "shape" ? entry.has_shape : entry.has_offsets;
+    if ((field_ != "shape" && field_ != "data_offsets") || seen) {
+      fail(fmt::format(
+          "\"{}\" has \"{}\" twice or unexpectedly", entry.key, field_));
+    }
+    seen = true;
+    in_array_ = true;
+    return true;
+  }
+
+  bool end_array() override {
+    in_array_ = false;
+    return true;
+  }
+
+  bool string(string_t& text) override {
+    if (depth_ == 2 && is_metadata_) {
+      if (!metadata.emplace(field_, text).second) {
+        fail(fmt::format("__metadata__ has \"{}\" twice", field_));
+      }
+      return true;
+    }
+    if (depth_ != 2 || in_array_ || field_ != "dtype" ||
+        !entries.back().dtype.empty()) {
+      fail("its header has a text where none belongs");
+    }
+    entries.back().dtype = text;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t number) override {
+    if (!in_array_) {
+      fail("its header has a number where none belongs");
+    }
+    auto& entry = entries.back();
+    if (field_ == "shape") {
+      if (number > static_cast<uint64_t>(INT64_MAX) ||
+          entry.shape.size() >= kMaxDimensions) {
+        fail(fmt::format("the shape of \"{}\" is too large", entry.key));
+      }
+      entry.shape.push_back(static_cast<int64_t>(number));
+    } else {
+      if (entry.offsets.size() >= 2) {
+        fail(fmt::format("\"{}\" has more than two data_offsets", entry.key));
+      }
+      entry.offsets.push_back(number);
+    }
+    return true;
+  }
+
+  bool null() override {
+    fail("its header has a null");
+  }
+  bool boolean(bool /*value*/) override {
+    fail("its header has true or false");
+  }
+  bool number_integer(number_integer_t number) override {
+    fail(fmt::format("its header has the negative number {}", number));
+  }
+  bool number_float(number_float_t /*number*/, const string_t& text) override {
+    fail(fmt::format("its header has the number {}", text));
+  }
+  bool binary(binary_t& /*value*/) override {
+    fail("its header has binary data");
+  }
+  bool parse_error(
+      std::size_t position,
+      const std::string& /*token*/,
+      const nlohmann::detail::exception& /*error*/) override {
+    fail(fmt::format("its header is no JSON (at byte {})", position));
+  }
+
+ private:
+  int depth_ = 0;
+  bool is_metadata_ = false;
+  bool in_array_ = false;
+  std::string key_;
+  std::string field_;
+  std::unordered_set<std::string> keys_;
+};
+
+uint64_t header_length(const Bytes& file) {
+  uint64_t length = 0;
+  std::memcpy(&length, file.data, sizeof(length));
+  return length;
+}
+
+Bytes header_of(const Bytes& file) {
+  if (file.size < kLengthBytes) {
+    fail(fmt::format("it has only {} bytes", file.size));
+  }
+  const auto length = header_length(file);
+  if (length > kMaxHeader) {
+    fail(fmt::format("its header claims {} bytes, more than 100 MB", length));
+  }
+  if (length > file.size - kLengthBytes) {
+    fail(fmt::format(
+        "its header claims {} bytes, more than the file has; it is cut short",
+        length));
+  }
+  return file.part(kLengthBytes, length);
+}
+
+HeaderReader read_header(const Bytes& header) {
+  HeaderReader reader;
+  const auto text = header.text();
+  if (text.empty() || text.front() != '{') {
+    fail("its header is no JSON object");
+  }
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  return reader;
+}
+
+/// Offsets begin where the ones before end: no holes, no overlaps.
+void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
+  std::vector<const Entry*> order;
+  for (const auto& entry : entries) {
+    if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
+      fail(fmt::format(
+          "the data_offsets of \"{}\" are [{}]",
+          entry.key,
+          fmt::join(entry.offsets, ", ")));
+    }
+    order.push_back(&entry);
+  }
+  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+    return a->offsets < b->offsets;
+  });
+  uint64_t end = 0;
+  for (const auto* entry : order) {
+    if (entry->offsets[0] != end) {
+      fail(fmt::format(
+          "the data of \"{}\" begin at byte {}, expected {}",
+          entry->key,
+          entry->offsets[0],
+          end));
+    }
+    end = entry->offsets[1];
+  }
+  if (end != data_size) {
+    fail(fmt::format(
+        "its tensors have {} bytes, but {} follow the header{}",
+        end,
+        data_size,
+        end > data_size ? "; it is cut short" : ""));
+  }
+}
+
+/// A tensor's bytes and what is known of their checksum.
+struct Checked {
+  Bytes bytes;
+  std::optional<uint32_t> crc;
+};
+
+torch::Tensor read_tensor(const Entry& entry, const Bytes& bytes) {
+  const auto dtype = dtype_from_safetensors(entry.dtype);
+  if (!dtype) {
+    fail(fmt::format(
+        "\"{}\" has the dtype \"{}\", which is not known",
+        entry.key,
+        entry.dtype));
+  }
+  const auto item = c10::elementSize(*dtype);
+  TensorLayout layout{*dtype, entry.shape, contiguous_strides(entry.shape), 0};
+  const auto tensor = view_tensor(aligned(bytes, item), layout);
+  if (static_cast<uint64_t>(tensor.numel()) * item != bytes.size) {
+    fail(fmt::format(
+        "\"{}\" of shape ({}) and dtype {} has {} bytes",
+        entry.key,
+        fmt::join(entry.shape, ", "),
+        entry.dtype,
+        bytes.size));
+  }
+  return tensor;
+}
+
+std::optional<uint32_t> stored_checksum(
+    const std::map<std::string, std::string>& metadata,
+    const std::string& key) {
+  const auto found = metadata.find(checksum_name(key));
+  if (found == metadata.end()) {
+    return std::nullopt;
+  }
+  const auto& digits = found->second;
+  if (digits.size() != 8 ||
+      digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    fail(fmt::format("the checksum of \"{}\" is \"{}\"", key, digits));
+  }
+  return static_cast<uint32_t>(std::stoul(digits, nullptr, 16));
+}
+
+/// Where there are checksums, every tensor has one, and every one its tensor: a
+/// damaged key is as bad as a damaged value.
+void check_checksum_names(const HeaderReader& reader) {
+  size_t checksums = 0;
+  for (const auto& [name, value] : reader.metadata) {
+    checksums += name.compare(0, kChecksum.size(), kChecksum) == 0 ? 1 : 0;
+  }
+  if (checksums == 0) {
+    return;
+  }
+  for (const auto& entry : reader.entries) {
+    if (reader.metadata.count(checksum_name(entry.key)) == 0) {
+      fail(fmt::format("\"{}\" has no checksum, but others have", entry.key));
+    }
+  }
+  if (checksums != reader.entries.size()) {
+    fail(fmt::format(
+        "it has {} checksums of {} tensors", checksums, reader.entries.size()));
+  }
+}
+
+} // namespace
+
+std::string checksum_name(const std::string& key) {
+  return kChecksum + key;
+}
+
+bool is_safetensors(const Bytes& file) {
+  return file.size > kLengthBytes && file.data[kLengthBytes] == '{' &&
+      header_length(file) <= uint64_t{1} << 40;
+}
+
+WeightFile read_safetensors(const Bytes& file) {
+  const auto header = header_of(file);
+  const auto reader = read_header(header);
+  const auto data = file.part(
+      kLengthBytes + header.size, file.size - kLengthBytes - header.size);
+  check_offsets(reader.entries, data.size);
+  check_checksum_names(reader);
+
+  WeightFile result;
+  result.format = "safetensors file";
+  std::unordered_map<std::string, Checked> checked;
+  for (const auto& entry : reader.entries) {
+    const auto bytes =
+        data.part(entry.offsets[0], entry.offsets[1] - entry.offsets[0]);
+    result.tensors.insert(entry.key, read_tensor(entry, bytes));
+    checked.emplace(
+        entry.key, Checked{bytes, stored_checksum(reader.metadata, entry.key)});
+  }
+  result.check = [checked = std::move(checked), tensors = result.tensors](
+                     const std::vector<std::string>& keys) {
+    for (const auto& key : keys) {
+      const auto& [bytes, crc] = checked.at(key);
+      TORCH_CHECK(
+          !crc || crc32(bytes) == *crc,
+          "the file is damaged: \"",
+          key,
+          "\" has not the checksum (CRC-32) that was stored with it");
+      check_values(key, tensors[key]);
+    }
+  };
+  return result;
+}
+
+} // namespace torch_attention

@@ -1,0 +1,136 @@
+#include <weights/files/tensor_view.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace torch_attention {
+
+namespace {
+
+// More dimensions than any model has; some of LibTorch's code takes no more.
+constexpr size_t kMaxDimensions = 64;
+
+int64_t multiply(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK(
+      !__builtin_mul_overflow(a, b, &result),
+      "the file is damaged or malicious: a tensor of more than 2^63 elements");
+  return result;
+}
+
+int64_t add(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK(
+      !__builtin_add_overflow(a, b, &result),
+      "the file is damaged or malicious: a tensor of more than 2^63 elements");
+  return result;
+}
+
+/// One more than the index of the last element that the tensor reads.
+int64_t end_of(const TensorLayout& layout) {
+  TORCH_CHECK(
+      layout.sizes.size() <= kMaxDimensions,
+      "the file is damaged or malicious: a tensor of ",
+      layout.sizes.size(),
+      " dimensions");
+  TORCH_CHECK(
+      layout.sizes.size() == layout.strides.size(),
+      "the file is damaged: a tensor of ",
+      layout.sizes.size(),
+      " dimensions has ",
+      layout.strides.size(),
+      " strides");
+  int64_t elements = 1;
+  int64_t last = layout.offset;
+  TORCH_CHECK(
+      layout.offset >= 0,
+      "the file is damaged: a tensor begins at ",
+      layout.offset);
+  for (size_t i = 0; i < layout.sizes.size(); ++i) {
+    const auto size = layout.sizes[i];
+    const auto stride = layout.strides[i];
+    TORCH_CHECK(
+        size >= 0 && stride >= 0,
+        fmt::format(
+            "the file is damaged: a tensor of shape ({}) with strides ({})",
+            fmt::join(layout.sizes, ", "),
+            fmt::join(layout.strides, ", ")));
+    elements = multiply(elements, size);
+    last = add(last, multiply(stride, size > 0 ? size - 1 : 0));
+  }
+  return elements == 0 ? layout.offset : add(last, 1);
+}
+
+} // namespace
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (auto i = sizes.size(); i-- > 0;) {
+    TORCH_CHECK(
+        sizes[i] >= 0,
+        fmt::format(
+            "the file is damaged: a tensor of shape ({})",
+            fmt::join(sizes, ", ")));
+    strides[i] = stride;
+    // As LibTorch counts: an empty dimension makes no stride zero.
+    stride = multiply(stride, std::max<int64_t>(sizes[i], 1));
+  }
+  return strides;
+}
+
+Bytes aligned(const Bytes& bytes, size_t alignment) {
+  if (bytes.size == 0 ||
+      reinterpret_cast<uintptr_t>(bytes.data) % alignment == 0) {
+    return bytes;
+  }
+  const auto copy = at::empty({static_cast<int64_t>(bytes.size)}, torch::kByte);
+  std::memcpy(copy.data_ptr(), bytes.data, bytes.size);
+  return {
+      std::make_shared<torch::Tensor>(copy),
+      static_cast<const uint8_t*>(copy.data_ptr()),
+      bytes.size};
+}
+
+torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout) {
+  const auto item = static_cast<int64_t>(c10::elementSize(layout.dtype));
+  const auto end = multiply(end_of(layout), item);
+  TORCH_CHECK(
+      static_cast<uint64_t>(end) <= storage.size,
+      fmt::format(
+          "the file is damaged: a tensor of shape ({}), strides ({}) and "
+          "offset {} ends at byte {} of a storage of {} bytes",
+          fmt::join(layout.sizes, ", "),
+          fmt::join(layout.strides, ", "),
+          layout.offset,
+          end,
+          storage.size));
+  // Nothing writes to it: the loader only copies from it.
+  auto* data =
+      const_cast<uint8_t*>(storage.data) + multiply(layout.offset, item);
+  return at::from_blob(
+      data,
+      layout.sizes,
+      layout.strides,
+      [owner = storage.owner](void*) {},
+      torch::TensorOptions(layout.dtype));
+}
+
+void check_values(const std::string& key, const torch::Tensor& tensor) {
+  if (tensor.scalar_type() != torch::kBool || tensor.numel() == 0) {
+    return;
+  }
+  TORCH_CHECK(
+      tensor.view(torch::kByte).max().item<int64_t>() <= 1,
+      "the file is damaged: the bool tensor \"",
+      key,
+      "\" has values other than 0 and 1");
+}
+
+} // namespace torch_attention

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <weights/files/mapped_file.h>
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace torch_attention {
+
+/// What a file says of one of its tensors.
+struct TensorLayout {
+  torch::ScalarType dtype = torch::kFloat;
+  std::vector<int64_t> sizes;
+  /// In elements, none negative.
+  std::vector<int64_t> strides;
+  /// In elements, from the begin of the storage.
+  int64_t offset = 0;
+};
+
+/// Strides of a tensor whose elements lie in order. Throws c10::Error for
+/// negative sizes, and for more elements than can be counted.
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
+
+/// The bytes at an address that is a multiple of `alignment`: themselves, or a
+/// copy.
+Bytes aligned(const Bytes& bytes, size_t alignment);
+
+/// A tensor that reads `storage`, aligned for its dtype, where it lies. Throws
+/// c10::Error if `storage` does not hold all of its elements.
+torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout);
+
+/// Throws c10::Error if a bool tensor has a byte that is neither 0 nor 1.
+void check_values(const std::string& key, const torch::Tensor& tensor);
+
+} // namespace torch_attention

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <weights/files/weight_file.h>
+#include <weights/files/zip_archive.h>
+
+namespace torch_attention {
+
+/// Whether the zip file is one of `torch.save`, TorchScript or C++
+/// `torch::save`.
+bool is_torch_archive(const ZipArchive& archive);
+
+/// Reads an archive of `torch.save`, TorchScript or C++ `torch::save`. Its code
+/// is neither compiled nor run. Throws c10::Error that says what is wrong with
+/// it.
+WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive);
+
+} // namespace torch_attention

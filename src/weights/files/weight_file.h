@@ -1,0 +1,42 @@
+#pragma once
+
+#include <weights/files/mapped_file.h>
+#include <weights/state_dict.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_attention {
+
+/// A file of weights, on the CPU. Its tensors read the file where it lies.
+struct WeightFile {
+  /// What the file is, in words.
+  std::string format;
+
+  /// All tensors by their dotted paths.
+  StateDict tensors;
+
+  /// Paths of values that are no tensors.
+  std::vector<std::string> others;
+
+  /// Paths of tensors that cannot be read, and why: "is a sparse tensor".
+  std::vector<std::pair<std::string, std::string>> unreadable;
+
+  /// Path of the state dict among other things that the file holds, such as
+  /// "model_state_dict"; empty if the file is the state dict.
+  std::string root;
+
+  /// Why there is no such path, if several could be meant.
+  std::string ambiguity;
+
+  /// Reads the bytes of the tensors named, and throws c10::Error if they are
+  /// not those that were written, as far as the format can tell.
+  std::function<void(const std::vector<std::string>& keys)> check;
+
+  /// The files in memory, so that what was read can be released.
+  std::vector<Bytes> mapped;
+};
+
+} // namespace torch_attention

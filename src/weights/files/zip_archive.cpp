@@ -1,0 +1,263 @@
+#include <weights/files/zip_archive.h>
+
+#include <weights/files/checksum.h>
+
+#include <c10/util/Exception.h>
+
+#include <zip.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+// Weights are random numbers that hardly shrink; zeros shrink to 1/1000.
+constexpr uint64_t kMaxRatio = 100;
+
+/// What libzip reads from. libzip does not tell where in the file a record
+/// lies, but asks for its bytes: `last_read` is where it asked last.
+struct Source {
+  Bytes file;
+  size_t position = 0;
+  size_t last_read = 0;
+  zip_error_t error{};
+};
+
+zip_int64_t read_bytes(Source& source, void* data, zip_uint64_t length) {
+  const auto count =
+      std::min<size_t>(length, source.file.size - source.position);
+  source.last_read = source.position;
+  std::memcpy(data, source.file.data + source.position, count);
+  source.position += count;
+  return static_cast<zip_int64_t>(count);
+}
+
+zip_int64_t seek(Source& source, void* data, zip_uint64_t length) {
+  const auto position = zip_source_seek_compute_offset(
+      source.position, source.file.size, data, length, &source.error);
+  if (position < 0) {
+    return -1;
+  }
+  source.position = static_cast<size_t>(position);
+  return 0;
+}
+
+zip_int64_t describe(const Source& source, void* data) {
+  auto* status = static_cast<zip_stat_t*>(data);
+  zip_stat_init(status);
+  status->size = source.file.size;
+  status->valid |= ZIP_STAT_SIZE;
+  return sizeof(*status);
+}
+
+/// What libzip calls.
+zip_int64_t answer(
+    void* state,
+    void* data,
+    zip_uint64_t length,
+    zip_source_cmd_t command) {
+  auto& source = *static_cast<Source*>(state);
+  switch (command) {
+    case ZIP_SOURCE_OPEN:
+      source.position = 0;
+      return 0;
+    case ZIP_SOURCE_READ:
+      return read_bytes(source, data, length);
+    case ZIP_SOURCE_CLOSE:
+    case ZIP_SOURCE_FREE:
+      return 0;
+    case ZIP_SOURCE_STAT:
+      return describe(source, data);
+    case ZIP_SOURCE_ERROR:
+      return zip_error_to_data(&source.error, data, length);
+    case ZIP_SOURCE_SEEK:
+      return seek(source, data, length);
+    case ZIP_SOURCE_TELL:
+      return static_cast<zip_int64_t>(source.position);
+    case ZIP_SOURCE_SUPPORTS:
+      return ZIP_SOURCE_SUPPORTS_SEEKABLE;
+    default:
+      zip_error_set(&source.error, ZIP_ER_OPNOTSUPP, 0);
+      return -1;
+  }
+}
+
+struct Discard {
+  void operator()(zip_t* archive) const {
+    zip_discard(archive);
+  }
+};
+using Archive = std::unique_ptr<zip_t, Discard>;
+
+Archive open_archive(Source& source) {
+  zip_error_t error;
+  zip_error_init(&error);
+  auto* callback = zip_source_function_create(answer, &source, &error);
+  zip_t* archive = nullptr;
+  if (callback != nullptr) {
+    // CHECKCONS: the archive's directory and the heads of its records agree.
+    archive =
+        zip_open_from_source(callback, ZIP_RDONLY | ZIP_CHECKCONS, &error);
+    if (archive == nullptr) {
+      zip_source_free(callback);
+    }
+  }
+  const std::string message = zip_error_strerror(&error);
+  zip_error_fini(&error);
+  TORCH_CHECK(
+      archive != nullptr,
+      "the file is cut or damaged: it begins as a zip file, but cannot be read as one (",
+      message,
+      ")");
+  return Archive(archive);
+}
+
+/// Where in the file the bytes of the record begin.
+size_t record_offset(zip_t& archive, Source& source, zip_uint64_t index) {
+  auto* file = zip_fopen_index(&archive, index, ZIP_FL_COMPRESSED);
+  TORCH_CHECK(
+      file != nullptr,
+      "the file is damaged: ",
+      zip_error_strerror(zip_get_error(&archive)));
+  char byte = 0;
+  const auto count = zip_fread(file, &byte, 1);
+  zip_fclose(file);
+  TORCH_CHECK(
+      count == 1, "the file is damaged: a record ends before it begins");
+  return source.last_read;
+}
+
+void check_overlaps(std::vector<std::pair<size_t, size_t>> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    TORCH_CHECK(
+        ranges[i - 1].second <= ranges[i].first,
+        "the file is damaged or malicious: records of the zip file overlap");
+  }
+}
+
+} // namespace
+
+ZipArchive::ZipArchive(const Bytes& file) : file_(file) {
+  Source source{file};
+  zip_error_init(&source.error);
+  const auto archive = open_archive(source);
+  std::vector<std::pair<size_t, size_t>> ranges;
+  uint64_t packed = 0;
+  const auto count = zip_get_num_entries(archive.get(), 0);
+  for (zip_uint64_t i = 0; i < static_cast<zip_uint64_t>(count); ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    TORCH_CHECK(
+        zip_stat_index(archive.get(), i, ZIP_FL_ENC_RAW, &status) == 0 &&
+            (status.valid & ZIP_STAT_NAME) != 0,
+        "the file is damaged: a record of the zip file has no name");
+    const std::string name = status.name;
+    Record record;
+    record.index = i;
+    record.crc = status.crc;
+    record.packed_size = status.comp_size;
+    record.size = status.size;
+    record.stored = status.comp_method == ZIP_CM_STORE &&
+        status.encryption_method == ZIP_EM_NONE;
+    if (record.stored && status.size > 0) {
+      const auto offset = record_offset(*archive, source, i);
+      TORCH_CHECK(
+          status.comp_size == status.size && status.size <= file.size - offset,
+          "the file is damaged: the zip record \"",
+          name,
+          "\" has ",
+          status.size,
+          " bytes, more than there are");
+      record.bytes = file.part(offset, status.size);
+      ranges.emplace_back(offset, offset + status.size);
+    }
+    packed += std::min<uint64_t>(record.packed_size, file.size + 1);
+    TORCH_CHECK(
+        packed <= file.size,
+        "the file is damaged or malicious: the records of the zip file are "
+        "larger than it");
+    TORCH_CHECK(
+        records_.emplace(name, std::move(record)).second,
+        "the file is damaged or malicious: the zip file has two records \"",
+        name,
+        "\"");
+    names_.push_back(name);
+  }
+  check_overlaps(std::move(ranges));
+}
+
+const ZipArchive::Record& ZipArchive::record(const std::string& name) const {
+  const auto found = records_.find(name);
+  TORCH_CHECK(
+      found != records_.end(),
+      "the file is damaged: there is no record \"",
+      name,
+      "\"");
+  return found->second;
+}
+
+Bytes ZipArchive::find(const std::string& name) const {
+  const auto& found = record(name);
+  return found.stored ? found.bytes : unpack(name, found);
+}
+
+Bytes ZipArchive::unpack(const std::string& name, const Record& record) const {
+  TORCH_CHECK(
+      record.size / kMaxRatio <= record.packed_size,
+      "the file is damaged or malicious: the zip record \"",
+      name,
+      "\" of ",
+      record.packed_size,
+      " bytes claims to unpack to ",
+      record.size);
+  Source source{file_};
+  zip_error_init(&source.error);
+  const auto archive = open_archive(source);
+  auto bytes = std::make_shared<std::vector<uint8_t>>(record.size);
+  auto* file = zip_fopen_index(archive.get(), record.index, 0);
+  TORCH_CHECK(
+      file != nullptr,
+      "the zip record \"",
+      name,
+      "\" cannot be unpacked: ",
+      zip_error_strerror(zip_get_error(archive.get())));
+  // One byte more: only at its end is a record compared with its checksum.
+  uint8_t beyond = 0;
+  const auto count = zip_fread(file, bytes->data(), record.size);
+  const auto rest = zip_fread(file, &beyond, 1);
+  zip_fclose(file);
+  TORCH_CHECK(
+      count == static_cast<zip_int64_t>(record.size) && rest == 0,
+      "the file is damaged: the zip record \"",
+      name,
+      "\" cannot be unpacked, or has not its checksum (CRC-32)");
+  const auto* data = bytes->data();
+  return {std::move(bytes), data, record.size};
+}
+
+void ZipArchive::check(const std::string& name) const {
+  const auto& found = record(name);
+  if (!found.stored) {
+    return; // by `unpack`
+  }
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  TORCH_CHECK(
+      crc32(found.bytes) == found.crc,
+      "the file is damaged: the record \"",
+      name,
+      "\" has not the checksum (CRC-32) that was stored with it");
+#endif
+}
+
+Bytes ZipArchive::read(const std::string& name) const {
+  auto bytes = find(name);
+  check(name);
+  return bytes;
+}
+
+} // namespace torch_attention

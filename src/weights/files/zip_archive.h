@@ -1,0 +1,59 @@
+#pragma once
+
+#include <weights/files/mapped_file.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace torch_attention {
+
+/// The records of a zip archive where they lie in the file, as LibTorch stores
+/// them; a compressed one is unpacked, unless it claims far more than it has.
+class ZipArchive {
+ public:
+  /// Throws c10::Error that says what is wrong with the archive.
+  explicit ZipArchive(const Bytes& file);
+
+  /// Names in the order of the archive.
+  const std::vector<std::string>& names() const {
+    return names_;
+  }
+
+  bool contains(const std::string& name) const {
+    return records_.count(name) > 0;
+  }
+
+  /// The bytes of a record; those of a stored one are not read, nor their
+  /// checksum checked. Throws c10::Error if there is no such record, or it
+  /// cannot be unpacked.
+  Bytes find(const std::string& name) const;
+
+  /// Throws c10::Error if the checksum (CRC-32) of a record is not the one
+  /// that the archive gives.
+  void check(const std::string& name) const;
+
+  /// `find` and `check`.
+  Bytes read(const std::string& name) const;
+
+ private:
+  struct Record {
+    uint64_t index = 0;
+    Bytes bytes;
+    uint32_t crc = 0;
+    bool stored = false;
+    uint64_t packed_size = 0;
+    uint64_t size = 0;
+  };
+
+  const Record& record(const std::string& name) const;
+  Bytes unpack(const std::string& name, const Record& record) const;
+
+  Bytes file_;
+
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, Record> records_;
+};
+
+} // namespace torch_attention

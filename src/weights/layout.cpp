@@ -1,0 +1,158 @@
+#include <torch_attention/weights/layout.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kAutomatic = "automatic";
+
+constexpr std::array<const char*, 9> kCanonicalKeys = {
+    "W_query.weight",
+    "W_query.bias",
+    "W_key.weight",
+    "W_key.bias",
+    "W_value.weight",
+    "W_value.bias",
+    "out_proj.weight",
+    "out_proj.bias",
+    "mask"};
+
+void check_canonical_key(const std::string& layout, const std::string& key) {
+  TORCH_CHECK(
+      std::find(kCanonicalKeys.begin(), kCanonicalKeys.end(), key) !=
+          kCanonicalKeys.end(),
+      fmt::format(
+          "Layout \"{}\": expected a canonical key, one of \"{}\", but got "
+          "\"{}\"",
+          layout,
+          fmt::join(kCanonicalKeys, "\", \""),
+          key));
+}
+
+void check_file_key(const std::string& layout, const std::string& key) {
+  const auto place = key.find("{}");
+  TORCH_CHECK(
+      !key.empty() &&
+          (place == std::string::npos ||
+           key.find("{}", place + 1) == std::string::npos),
+      fmt::format(
+          "Layout \"{}\": expected a key of the file with at most one \"{{}}\""
+          ", but got \"{}\"",
+          layout,
+          key));
+}
+
+} // namespace
+
+Layout::Layout(std::string name) : name_(std::move(name)) {
+  TORCH_CHECK(!name_.empty(), "Layout: expected a name, but got \"\"");
+}
+
+Layout& Layout::add(Rule rule) {
+  check_file_key(name_, rule.file_key);
+  TORCH_CHECK(
+      !rule.canonical_keys.empty(),
+      fmt::format(
+          "Layout \"{}\": expected canonical keys for \"{}\", but got none",
+          name_,
+          rule.file_key));
+  for (const auto& key : rule.canonical_keys) {
+    check_canonical_key(name_, key);
+  }
+  rules_.push_back(std::move(rule));
+  return *this;
+}
+
+Layout& Layout::rename(std::string file_key, std::string canonical_key) {
+  return split(std::move(file_key), {std::move(canonical_key)});
+}
+
+Layout& Layout::transpose(std::string file_key, std::string canonical_key) {
+  return split(
+      std::move(file_key), {std::move(canonical_key)}, /*transposed=*/true);
+}
+
+Layout& Layout::split(
+    std::string file_key,
+    std::vector<std::string> canonical_keys,
+    bool transposed) {
+  return add(
+      {std::move(file_key),
+       std::move(canonical_keys),
+       transposed,
+       /*tied=*/false});
+}
+
+Layout& Layout::tie(std::string file_key, std::string canonical_key) {
+  return add(
+      {std::move(file_key),
+       {std::move(canonical_key)},
+       /*transposed=*/false,
+       /*tied=*/true});
+}
+
+Layout& Layout::ignore(std::string file_key) {
+  check_file_key(name_, file_key);
+  ignored_.push_back(std::move(file_key));
+  return *this;
+}
+
+Layout& Layout::zeros(std::string canonical_key) {
+  check_canonical_key(name_, canonical_key);
+  zero_keys_.push_back(std::move(canonical_key));
+  return *this;
+}
+
+Layout Layout::automatic() {
+  return Layout(kAutomatic);
+}
+
+Layout Layout::named(const std::string& name) {
+  if (name == kAutomatic) {
+    return automatic();
+  }
+  std::vector<std::string> names = {kAutomatic};
+  for (auto& layout : built_in()) {
+    if (layout.name() == name) {
+      return layout;
+    }
+    names.push_back(layout.name());
+  }
+  TORCH_CHECK(
+      false,
+      fmt::format(
+          "Layout: expected the name of a layout, one of \"{}\", but got "
+          "\"{}\"",
+          fmt::join(names, "\", \""),
+          name));
+}
+
+const std::string& Layout::name() const {
+  return name_;
+}
+
+bool Layout::is_automatic() const {
+  return name_ == kAutomatic && rules_.empty();
+}
+
+const std::vector<Layout::Rule>& Layout::rules() const {
+  return rules_;
+}
+
+const std::vector<std::string>& Layout::ignored() const {
+  return ignored_;
+}
+
+const std::vector<std::string>& Layout::zero_keys() const {
+  return zero_keys_;
+}
+
+} // namespace torch_attention

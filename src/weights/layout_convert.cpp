@@ -1,0 +1,338 @@
+#include <weights/layout_map.h>
+
+#include <weights/layout_find.h>
+#include <weights/layout_rules.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+std::string shapes_text(const Shapes& shapes) {
+  std::vector<std::string> texts;
+  for (const auto& [key, shape] : shapes) {
+    texts.push_back(fmt::format("{} {}", key, shape_text(shape)));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+/// The number of heads that `layout` lists at `scope`.
+std::optional<int64_t> heads_of(
+    const StateDict& file,
+    const std::string& scope,
+    const Layout& layout) {
+  for (const auto& rule : layout.rules()) {
+    if (lists_heads(rule.file_key) && !rule.tied) {
+      return static_cast<int64_t>(keys_of(file, scope, rule.file_key).size());
+    }
+  }
+  return std::nullopt;
+}
+
+/// Rewrites one attention module of a file.
+class PlaceConverter {
+ public:
+  PlaceConverter(
+      const StateDict& from,
+      std::string scope,
+      const Layout& source,
+      const Layout& target,
+      std::optional<int64_t> num_heads)
+      : scope_(std::move(scope)),
+        source_(source),
+        target_(target),
+        canonical_(to_canonical(from, scope_, source)),
+        num_heads_(num_heads) {
+    const auto listed = heads_of(from, scope_, source);
+    TORCH_CHECK(
+        !listed || !num_heads || *listed == *num_heads,
+        fmt::format(
+            "expected num_heads = {}, the number of heads in {}, but got {}",
+            listed.value_or(0),
+            scope_text(scope_),
+            num_heads.value_or(0)));
+    if (listed.has_value()) {
+      num_heads_ = listed;
+    }
+  }
+
+  /// The tensors in the target's layout.
+  StateDict convert() {
+    check_source();
+    add_zeros();
+    for (const auto& rule : target_.rules()) {
+      if (can_write(rule)) {
+        write(rule);
+      }
+    }
+    for (const auto& item : canonical_.tensors) {
+      TORCH_CHECK(
+          item.first == kMaskKey || written_.count(item.first) > 0,
+          fmt::format(
+              "layout \"{}\" has no place for {} of {}",
+              target_.name(),
+              item.first,
+              scope_text(scope_)));
+    }
+    return std::move(result_);
+  }
+
+  /// The source's mask, if the target has none.
+  std::vector<std::string> left_out() const {
+    std::vector<std::string> keys;
+    const auto mask = canonical_.tensors.find(kMaskKey);
+    if (mask != canonical_.tensors.end() && written_.count(kMaskKey) == 0) {
+      for (const auto& piece : mask->second.pieces) {
+        keys.insert(keys.end(), piece.keys.begin(), piece.keys.end());
+      }
+      for (const auto& copy : mask->second.copies) {
+        keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
+      }
+    }
+    return keys;
+  }
+
+ private:
+  void check_source() const {
+    TORCH_CHECK(
+        canonical_.problems.empty(),
+        fmt::format("{}", fmt::join(canonical_.problems, "\n\t")));
+    const auto shapes = shapes_of(canonical_);
+    TORCH_CHECK(
+        are_consistent(shapes),
+        fmt::format(
+            "the shapes of {} are not those of one attention in layout \"{}\": "
+            "{}",
+            scope_text(scope_),
+            source_.name(),
+            shapes_text(shapes)));
+    for (const auto& [key, tensor] : canonical_.tensors) {
+      for (const auto& copy : tensor.copies) {
+        check_equal(
+            tensor.pieces.front().keys.front(),
+            tensor.pieces.front().tensor,
+            copy.keys.front(),
+            copy.tensor);
+      }
+    }
+  }
+
+  /// Biases that the source's class has not and the target's has.
+  void add_zeros() {
+    const bool has_bias = canonical_.tensors.count("W_query.bias") > 0;
+    for (const auto& key : source_.zero_keys()) {
+      const bool is_needed = key == "out_proj.bias" || has_bias;
+      const auto& others = target_.zero_keys();
+      const auto weight =
+          canonical_.tensors.find(key.substr(0, key.find('.')) + ".weight");
+      if (is_needed && !contains(others, key) &&
+          weight != canonical_.tensors.end()) {
+        const auto rows = shape_of(weight->second).front();
+        canonical_.tensors.emplace(
+            key,
+            joined_zeros(
+                {rows}, weight->second.pieces.front().tensor.options()));
+      }
+    }
+  }
+
+  /// Whether the rule's tensors are there, not yet written, and of shapes that
+  /// can be joined.
+  bool can_write(const Layout::Rule& rule) const {
+    std::vector<Piece> pieces;
+    for (const auto& key : rule.canonical_keys) {
+      const auto tensor = canonical_.tensors.find(key);
+      if (tensor == canonical_.tensors.end() || written_.count(key) > 0) {
+        return false;
+      }
+      pieces.insert(
+          pieces.end(),
+          tensor->second.pieces.begin(),
+          tensor->second.pieces.end());
+    }
+    return pieces.size() == 1 || can_join(pieces);
+  }
+
+  void write(const Layout::Rule& rule) {
+    const auto keys = keys_for_heads(scope_, rule.file_key, check_heads(rule));
+    auto written = from_canonical(
+        canonical_,
+        rule,
+        keys,
+        std::vector<std::optional<int64_t>>(keys.size()));
+    TORCH_CHECK(written.problem.empty(), written.problem);
+    for (const auto& [key, joined] : written.tensors) {
+      add(key, joined, rule);
+    }
+    written_.insert(rule.canonical_keys.begin(), rule.canonical_keys.end());
+  }
+
+  /// The number of heads, if the rule needs it.
+  int64_t check_heads(const Layout::Rule& rule) const {
+    if (!lists_heads(rule.file_key)) {
+      return 1;
+    }
+    TORCH_CHECK(
+        num_heads_.has_value() && *num_heads_ > 0,
+        fmt::format(
+            "layout \"{}\" lists the heads: expected their number, num_heads",
+            target_.name()));
+    const auto shapes = shapes_of(canonical_);
+    TORCH_CHECK(
+        shapes.at("W_query.weight").front() ==
+            shapes.at("W_key.weight").front(),
+        fmt::format(
+            "layout \"{}\" lists the heads, each with its own keys and values, "
+            "but those of {} are shared: {}",
+            target_.name(),
+            scope_text(scope_),
+            shapes_text(shapes)));
+    return *num_heads_;
+  }
+
+  void add(
+      const std::string& key,
+      const Joined& joined,
+      const Layout::Rule& rule) {
+    std::vector<torch::Tensor> parts;
+    for (const auto& piece : joined.pieces) {
+      parts.push_back(piece.tensor);
+    }
+    auto tensor = parts.size() == 1 ? parts.front() : torch::cat(parts);
+    if (const auto* before = result_.find(key)) {
+      // One tensor of the target stands for several canonical ones.
+      check_equal(
+          fmt::format("{}, needed for {},", key, target_.name()),
+          *before,
+          key_at(scope_, rule.canonical_keys.front()),
+          tensor);
+      return;
+    }
+    result_.insert(key, std::move(tensor));
+  }
+
+  static void check_equal(
+      const std::string& a_key,
+      const torch::Tensor& a,
+      const std::string& b_key,
+      const torch::Tensor& b) {
+    TORCH_CHECK(
+        a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+            a.equal(b),
+        fmt::format(
+            "{} and {} differ, but one has to be the other", a_key, b_key));
+  }
+
+  std::string scope_;
+  const Layout& source_;
+  const Layout& target_;
+  Canonical canonical_;
+  std::optional<int64_t> num_heads_;
+  std::set<std::string> written_;
+  StateDict result_;
+};
+
+/// The attention modules of a file that are in layout `source`.
+std::vector<Place> places_in(const StateDict& file, const Layout& source) {
+  auto places = source.is_automatic()
+      ? find_places(file)
+      : find_places(file, std::vector<Layout>{source});
+  for (const auto& place : places) {
+    TORCH_CHECK(
+        place.choice.layout.has_value(),
+        ambiguous_text(place.scope, place.choice.ambiguous));
+  }
+  TORCH_CHECK(
+      !places.empty(),
+      source.is_automatic()
+          ? std::string("no attention was found in the file")
+          : fmt::format(
+                "no attention in layout \"{}\" was found in the file: it has "
+                "no {}",
+                source.name(),
+                names_in_file("", source, {"W_query.weight", "W_key.weight"})));
+  return places;
+}
+
+void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
+  TORCH_CHECK(
+      !state.contains(key),
+      fmt::format("two tensors would have the key \"{}\"", key));
+  state.insert(key, std::move(tensor));
+}
+
+} // namespace
+
+Converted convert_layout(
+    const StateDict& from,
+    const Layout& source,
+    const Layout& target,
+    std::optional<int64_t> num_heads) {
+  TORCH_CHECK(
+      !target.is_automatic(),
+      "expected a layout to convert to, but got \"automatic\"");
+  const torch::NoGradGuard no_grad;
+  const auto places = places_in(from, source);
+  std::map<std::string, size_t> place_of_key;
+  std::vector<StateDict> converted;
+  std::set<std::string> left_out;
+  for (const auto& place : places) {
+    const auto& layout = *place.choice.layout;
+    for (const auto& key : keys_read(from, place.scope, layout)) {
+      place_of_key.emplace(key, converted.size());
+    }
+    const auto ignored = keys_ignored(from, place.scope, layout);
+    left_out.insert(ignored.begin(), ignored.end());
+    PlaceConverter converter(from, place.scope, layout, target, num_heads);
+    converted.push_back(converter.convert());
+    const auto masks = converter.left_out();
+    left_out.insert(masks.begin(), masks.end());
+  }
+
+  Converted result;
+  std::set<size_t> inserted;
+  for (const auto& item : from) {
+    const auto& key = item.key();
+    if (left_out.count(key) > 0) {
+      result.left_out.push_back(key);
+    }
+    const auto place = place_of_key.find(key);
+    if (place != place_of_key.end() && inserted.insert(place->second).second) {
+      // All tensors of an attention module, where its first was.
+      for (const auto& tensor : converted[place->second]) {
+        insert(result.tensors, tensor.key(), tensor.value());
+      }
+    } else if (place == place_of_key.end() && left_out.count(key) == 0) {
+      insert(result.tensors, key, item.value());
+    }
+  }
+  return result;
+}
+
+std::vector<Found> find_layouts(const StateDict& file) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Found> result;
+  for (const auto& place : find_places(file)) {
+    Found found;
+    found.scope = place.scope;
+    found.ambiguous = names_of(place.choice.ambiguous);
+    if (place.choice.layout.has_value()) {
+      const auto& layout = *place.choice.layout;
+      found.layout = layout.name();
+      found.num_heads = heads_of(file, place.scope, layout);
+      found.shapes = shapes_of(to_canonical(file, place.scope, layout));
+    }
+    result.push_back(std::move(found));
+  }
+  return result;
+}
+
+} // namespace torch_attention

@@ -1,0 +1,476 @@
+#include <weights/layout_find.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <numeric>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr std::array<const char*, 3> kProjections = {
+    "W_query.weight",
+    "W_key.weight",
+    "W_value.weight"};
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() &&
+      text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+bool feeds(const Layout::Rule& rule, const std::string& canonical_key) {
+  const auto& keys = rule.canonical_keys;
+  return std::find(keys.begin(), keys.end(), canonical_key) != keys.end();
+}
+
+/// Whether `layout` has a tensor at `scope` for a canonical key.
+bool has(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout,
+    const std::string& canonical_key) {
+  return std::any_of(
+      layout.rules().begin(), layout.rules().end(), [&](const auto& rule) {
+        return feeds(rule, canonical_key) &&
+            !keys_of(state, scope, rule.file_key).empty();
+      });
+}
+
+/// How many of the weights of query, key and value `layout` has.
+size_t count_projections(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout) {
+  return static_cast<size_t>(std::count_if(
+      kProjections.begin(), kProjections.end(), [&](const char* key) {
+        return has(state, scope, layout, key);
+      }));
+}
+
+/// Whether each of the heads that `layout` lists has an output projection of
+/// its own: then they are attention modules, and no heads of one.
+bool lists_modules(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout) {
+  for (const auto& rule : layout.rules()) {
+    const auto heads = rule.file_key.find(".{}");
+    if (heads == std::string::npos) {
+      continue;
+    }
+    const auto first = key_at(scope, rule.file_key.substr(0, heads) + ".0");
+    return std::any_of(
+        layouts_to_find().begin(),
+        layouts_to_find().end(),
+        [&](const Layout& inner) {
+          return count_projections(state, first, inner) > 0 &&
+              has(state, first, inner, "out_proj.weight");
+        });
+  }
+  return false;
+}
+
+/// The layouts that have at least `count` of the three projections.
+std::vector<Layout> layouts_with(
+    const StateDict& state,
+    const std::string& scope,
+    const std::vector<Layout>& layouts,
+    size_t count) {
+  std::vector<Layout> result;
+  for (const auto& layout : layouts) {
+    if (count_projections(state, scope, layout) >= count &&
+        !lists_modules(state, scope, layout)) {
+      result.push_back(layout);
+    }
+  }
+  return result;
+}
+
+/// Keeps the layouts for which `is_better` holds, if there are any.
+template <typename Predicate>
+void prefer(std::vector<Layout>& layouts, const Predicate& is_better) {
+  std::vector<Layout> better;
+  std::copy_if(
+      layouts.begin(), layouts.end(), std::back_inserter(better), is_better);
+  if (!better.empty()) {
+    layouts = std::move(better);
+  }
+}
+
+/// Whether both find the same tensors for the same canonical keys.
+bool give_the_same(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& a,
+    const Layout& b) {
+  const auto of_a = to_canonical(state, scope, a).tensors;
+  const auto of_b = to_canonical(state, scope, b).tensors;
+  return of_a.size() == of_b.size() &&
+      std::equal(of_a.begin(), of_a.end(), of_b.begin(), [](auto& x, auto& y) {
+           const auto& pieces = x.second.pieces;
+           return x.first == y.first &&
+               std::equal(
+                      pieces.begin(),
+                      pieces.end(),
+                      y.second.pieces.begin(),
+                      y.second.pieces.end(),
+                      [](const Piece& p, const Piece& q) {
+                        return p.keys == q.keys && p.tensor.is_set_to(q.tensor);
+                      });
+         });
+}
+
+/// Whether all keys that `a` reads are read by `b`, which reads more.
+bool reads_less(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& a,
+    const Layout& b) {
+  const auto of_a = keys_read(state, scope, a);
+  const auto of_b = keys_read(state, scope, b);
+  return of_a.size() < of_b.size() &&
+      std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
+}
+
+/// Whether the projections have the shapes that the module needs.
+bool have_shapes(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout,
+    const Shapes& wanted) {
+  const auto shapes = shapes_of(to_canonical(state, scope, layout, &wanted));
+  return std::all_of(
+      kProjections.begin(), kProjections.end(), [&](const char* key) {
+        const auto found = shapes.find(key);
+        const auto needed = wanted.find(key);
+        return found != shapes.end() && needed != wanted.end() &&
+            found->second == needed->second;
+      });
+}
+
+/// Decides between layouts whose weights are there by what else is there and
+/// by the shapes.
+Choice choose(
+    const StateDict& state,
+    const std::string& scope,
+    std::vector<Layout> layouts,
+    const Shapes* wanted) {
+  if (layouts.empty()) {
+    return {};
+  }
+  const auto all = layouts;
+  prefer(layouts, [&](const Layout& layout) {
+    return std::none_of(all.begin(), all.end(), [&](const Layout& other) {
+      return reads_less(state, scope, layout, other);
+    });
+  });
+  if (layouts.size() > 1) {
+    prefer(layouts, [&](const Layout& layout) {
+      return are_consistent(shapes_of(to_canonical(state, scope, layout)));
+    });
+  }
+  if (layouts.size() > 1 && wanted != nullptr) {
+    prefer(layouts, [&](const Layout& layout) {
+      return have_shapes(state, scope, layout, *wanted);
+    });
+  }
+  const bool is_clear =
+      std::all_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+        return give_the_same(state, scope, layouts.front(), layout);
+      });
+  if (!is_clear) {
+    return {std::nullopt, std::move(layouts)};
+  }
+  return {std::move(layouts.front()), {}};
+}
+
+/// The paths in `state` below which a tensor is named as the queries' weights
+/// of one of `layouts`, in their order.
+std::vector<std::string> possible_scopes(
+    const StateDict& state,
+    const std::vector<Layout>& layouts) {
+  std::vector<std::string> names;
+  for (const auto& layout : layouts) {
+    for (const auto& rule : layout.rules()) {
+      if (feeds(rule, kProjections.front())) {
+        names.push_back(keys_for_heads("", rule.file_key, 1).front());
+      }
+    }
+  }
+  std::vector<std::string> scopes;
+  std::set<std::string> known;
+  const auto add = [&](const std::string& scope) {
+    if (known.insert(scope).second) {
+      scopes.push_back(scope);
+    }
+  };
+  for (const auto& item : state) {
+    const auto& key = item.key();
+    for (const auto& name : names) {
+      if (key == name) {
+        add("");
+      } else if (ends_with(key, "." + name)) {
+        add(key.substr(0, key.size() - name.size() - 1));
+      }
+    }
+  }
+  return scopes;
+}
+
+/// The keys that a place has, of the layout found or the first of several.
+std::vector<std::string> keys_at(const StateDict& state, const Place& place) {
+  const auto& choice = place.choice;
+  return keys_read(
+      state,
+      place.scope,
+      choice.layout.has_value() ? *choice.layout : choice.ambiguous.front());
+}
+
+/// Which of `places`, by scope, is above `place` and has its keys too.
+std::optional<size_t> find_outer(
+    const StateDict& state,
+    const std::vector<Place>& places,
+    const std::unordered_map<std::string, size_t>& by_scope,
+    const Place& place,
+    size_t levels) {
+  const auto key = keys_at(state, place).front();
+  auto scope = place.scope;
+  for (size_t level = 0; level < levels && !scope.empty(); ++level) {
+    const auto dot = scope.rfind('.');
+    scope.resize(dot == std::string::npos ? 0 : dot);
+    const auto found = by_scope.find(scope);
+    if (found != by_scope.end()) {
+      const auto keys = keys_at(state, places[found->second]);
+      if (std::binary_search(keys.begin(), keys.end(), key)) {
+        return found->second;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// How many modules deep the keys of `layouts` are.
+size_t depth_of(const std::vector<Layout>& layouts) {
+  size_t depth = 0;
+  for (const auto& layout : layouts) {
+    for (const auto& rule : layout.rules()) {
+      const auto& key = rule.file_key;
+      const auto dots = std::count(key.begin(), key.end(), '.');
+      depth = std::max(depth, static_cast<size_t>(dots));
+    }
+  }
+  return depth;
+}
+
+std::vector<int64_t> shape_at(const Shapes& shapes, const std::string& key) {
+  const auto found = shapes.find(key);
+  return found == shapes.end() ? std::vector<int64_t>{} : found->second;
+}
+
+} // namespace
+
+const std::vector<Layout>& layouts_to_find() {
+  static const auto layouts = [] {
+    std::vector<Layout> result;
+    for (auto& layout : Layout::built_in()) {
+      // These have the keys of `query_key_value` and its list of heads.
+      if (layout.name() != Layout::value_as_key().name() &&
+          layout.name() != Layout::value_as_key_heads().name()) {
+        result.push_back(std::move(layout));
+      }
+    }
+    return result;
+  }();
+  return layouts;
+}
+
+Choice find_layout(
+    const StateDict& state,
+    const std::string& scope,
+    const Shapes* wanted) {
+  const auto& layouts = layouts_to_find();
+  const auto whole = layouts_with(state, scope, layouts, kProjections.size());
+  if (!whole.empty()) {
+    return choose(state, scope, whole, wanted);
+  }
+  auto in_part =
+      choose(state, scope, layouts_with(state, scope, layouts, 1), wanted);
+  in_part.ambiguous.clear();
+  return in_part;
+}
+
+std::vector<Place> find_places(
+    const StateDict& state,
+    const std::vector<Layout>& layouts) {
+  const auto scopes = possible_scopes(state, layouts);
+  std::vector<size_t> order(scopes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // The outermost first: each of its heads may look like a module.
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return scopes[a].size() < scopes[b].size();
+  });
+  const auto levels = depth_of(layouts);
+  std::vector<Place> places;
+  std::vector<size_t> positions;
+  std::unordered_map<std::string, size_t> by_scope;
+  for (const auto position : order) {
+    const auto& scope = scopes[position];
+    auto whole = layouts_with(state, scope, layouts, kProjections.size());
+    if (whole.empty()) {
+      continue;
+    }
+    Place place{scope, choose(state, scope, std::move(whole), nullptr), {}};
+    const auto outer = find_outer(state, places, by_scope, place, levels);
+    if (outer.has_value()) {
+      places[*outer].inner.push_back(std::move(place));
+      continue;
+    }
+    by_scope.emplace(scope, places.size());
+    positions.push_back(position);
+    places.push_back(std::move(place));
+  }
+  // Back in the order of `state`.
+  std::vector<size_t> sorted(places.size());
+  std::iota(sorted.begin(), sorted.end(), size_t{0});
+  std::sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) {
+    return positions[a] < positions[b];
+  });
+  std::vector<Place> result;
+  result.reserve(places.size());
+  for (const auto i : sorted) {
+    result.push_back(std::move(places[i]));
+  }
+  return result;
+}
+
+bool are_consistent(const Shapes& shapes) {
+  for (const std::string layer : {"W_query", "W_key", "W_value", "out_proj"}) {
+    const auto weight = shape_at(shapes, layer + ".weight");
+    const auto bias = shape_at(shapes, layer + ".bias");
+    if (!weight.empty() && weight.size() != 2) {
+      return false;
+    }
+    if (!weight.empty() && !bias.empty() &&
+        bias != std::vector<int64_t>{weight.front()}) {
+      return false;
+    }
+  }
+  const auto query = shape_at(shapes, "W_query.weight");
+  const auto key = shape_at(shapes, "W_key.weight");
+  const auto value = shape_at(shapes, "W_value.weight");
+  const auto out = shape_at(shapes, "out_proj.weight");
+  // Several queries may share one key, as they share its value.
+  if (!key.empty() && !value.empty() && key.front() != value.front()) {
+    return false;
+  }
+  if (!query.empty() && !key.empty() &&
+      (key.front() == 0 || query.front() % key.front() != 0)) {
+    return false;
+  }
+  return query.empty() || out.empty() || out.back() == query.front();
+}
+
+bool are_same(const Layout& a, const Layout& b) {
+  const auto same_rule = [](const Layout::Rule& x, const Layout::Rule& y) {
+    return x.file_key == y.file_key && x.canonical_keys == y.canonical_keys &&
+        x.transposed == y.transposed && x.tied == y.tied;
+  };
+  return a.name() == b.name() &&
+      std::equal(
+             a.rules().begin(),
+             a.rules().end(),
+             b.rules().begin(),
+             b.rules().end(),
+             same_rule);
+}
+
+std::vector<std::string> keys_read(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout) {
+  std::set<std::string> keys;
+  for (const auto& rule : layout.rules()) {
+    const auto of_rule = keys_of(state, scope, rule.file_key);
+    keys.insert(of_rule.begin(), of_rule.end());
+  }
+  return {keys.begin(), keys.end()};
+}
+
+std::string names_in_file(
+    const std::string& scope,
+    const Layout& layout,
+    const std::vector<std::string>& canonical_keys) {
+  std::vector<std::string> names;
+  for (const auto& rule : layout.rules()) {
+    const bool is_asked = std::any_of(
+        canonical_keys.begin(), canonical_keys.end(), [&](const auto& key) {
+          return feeds(rule, key);
+        });
+    if (is_asked) {
+      names.push_back(keys_for_heads(scope, rule.file_key, 1).front());
+    }
+  }
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return fmt::format("{}", fmt::join(names, " or "));
+}
+
+bool has_layout(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout) {
+  const bool has_projections = std::any_of(
+      layout.rules().begin(), layout.rules().end(), [](const auto& rule) {
+        return std::any_of(
+            kProjections.begin(), kProjections.end(), [&](const char* key) {
+              return feeds(rule, key);
+            });
+      });
+  return has_projections ? count_projections(state, scope, layout) > 0
+                         : !keys_read(state, scope, layout).empty();
+}
+
+std::vector<std::string> keys_ignored(
+    const StateDict& state,
+    const std::string& scope,
+    const Layout& layout) {
+  std::vector<std::string> keys;
+  for (const auto& ignored : layout.ignored()) {
+    const auto of_rule = keys_of(state, scope, ignored);
+    keys.insert(keys.end(), of_rule.begin(), of_rule.end());
+  }
+  return keys;
+}
+
+std::string scope_text(const std::string& scope) {
+  return scope.empty() ? "the root" : fmt::format("\"{}\"", scope);
+}
+
+std::string ambiguous_text(
+    const std::string& scope,
+    const std::vector<Layout>& layouts) {
+  return fmt::format(
+      "cannot tell the layout of the attention at {}: the keys fit \"{}\", and "
+      "the shapes do not decide. Say which, as in "
+      "LoadOptions().layout(Layout::{}()).",
+      scope_text(scope),
+      fmt::join(names_of(layouts), "\" and \""),
+      layouts.front().name());
+}
+
+std::vector<std::string> names_of(const std::vector<Layout>& layouts) {
+  std::vector<std::string> names;
+  names.reserve(layouts.size());
+  for (const auto& layout : layouts) {
+    names.push_back(layout.name());
+  }
+  return names;
+}
+
+} // namespace torch_attention

@@ -1,0 +1,180 @@
+// The built-in layouts.
+
+#include <torch_attention/weights/layout.h>
+
+namespace torch_attention {
+
+namespace {
+
+/// The weight and bias of one linear layer.
+void rename_linear(
+    Layout& layout,
+    const std::string& file_layer,
+    const std::string& canonical_layer) {
+  layout.rename(file_layer + ".weight", canonical_layer + ".weight");
+  layout.rename(file_layer + ".bias", canonical_layer + ".bias");
+}
+
+/// Four linear layers under other names; an empty `out` means that there is
+/// none.
+Layout linear_layers(
+    const std::string& name,
+    const std::string& query,
+    const std::string& key,
+    const std::string& value,
+    const std::string& out) {
+  Layout layout(name);
+  rename_linear(layout, query, "W_query");
+  rename_linear(layout, key, "W_key");
+  rename_linear(layout, value, "W_value");
+  if (!out.empty()) {
+    rename_linear(layout, out, "out_proj");
+  }
+  return layout;
+}
+
+/// Queries, keys and values in one tensor.
+Layout& split_projections(
+    Layout& layout,
+    const std::string& weight,
+    const std::string& bias,
+    bool transposed = false) {
+  return layout
+      .split(
+          weight,
+          {"W_query.weight", "W_key.weight", "W_value.weight"},
+          transposed)
+      .split(bias, {"W_query.bias", "W_key.bias", "W_value.bias"});
+}
+
+} // namespace
+
+Layout Layout::book() {
+  return linear_layers("book", "W_query", "W_key", "W_value", "out_proj")
+      .rename("mask", "mask");
+}
+
+Layout Layout::head_list() {
+  return linear_layers(
+             "head_list",
+             "heads.{}.W_query",
+             "heads.{}.W_key",
+             "heads.{}.W_value",
+             "")
+      .tie("heads.{}.mask", "mask");
+}
+
+Layout Layout::self_attention_v1() {
+  return Layout("self_attention_v1")
+      .transpose("W_query", "W_query.weight")
+      .transpose("W_key", "W_key.weight")
+      .transpose("W_value", "W_value.weight");
+}
+
+Layout Layout::q_linear() {
+  return linear_layers(
+      "q_linear", "q_linear", "k_linear", "v_linear", "out_proj");
+}
+
+Layout Layout::query_key_value() {
+  return linear_layers("query_key_value", "query", "key", "value", "proj")
+      .ignore("tril");
+}
+
+Layout Layout::query_key_value_heads() {
+  return linear_layers(
+             "query_key_value_heads",
+             "heads.{}.query",
+             "heads.{}.key",
+             "heads.{}.value",
+             "proj")
+      .ignore("heads.{}.tril");
+}
+
+Layout Layout::value_as_key() {
+  return linear_layers("value_as_key", "query", "value", "value", "proj")
+      .ignore("key.weight")
+      .ignore("key.bias")
+      .ignore("tril");
+}
+
+Layout Layout::value_as_key_heads() {
+  return linear_layers(
+             "value_as_key_heads",
+             "heads.{}.query",
+             "heads.{}.value",
+             "heads.{}.value",
+             "proj")
+      .ignore("heads.{}.key.weight")
+      .ignore("heads.{}.key.bias")
+      .ignore("heads.{}.tril");
+}
+
+Layout Layout::gpt2() {
+  Layout layout("gpt2");
+  split_projections(
+      layout, "c_attn.weight", "c_attn.bias", /*transposed=*/true);
+  return layout.transpose("c_proj.weight", "out_proj.weight")
+      .rename("c_proj.bias", "out_proj.bias")
+      .ignore("bias") // the causal mask
+      .ignore("masked_bias");
+}
+
+Layout Layout::nano_gpt() {
+  Layout layout("nano_gpt");
+  split_projections(layout, "c_attn.weight", "c_attn.bias");
+  return layout.rename("c_proj.weight", "out_proj.weight")
+      .rename("c_proj.bias", "out_proj.bias")
+      .ignore("bias") // the causal mask
+      .zeros("out_proj.bias");
+}
+
+Layout Layout::bert() {
+  return linear_layers(
+             "bert", "self.query", "self.key", "self.value", "output.dense")
+      .ignore("output.LayerNorm.weight")
+      .ignore("output.LayerNorm.bias");
+}
+
+Layout Layout::llama() {
+  return linear_layers("llama", "q_proj", "k_proj", "v_proj", "o_proj")
+      .ignore("rotary_emb.inv_freq")
+      .zeros("out_proj.bias");
+}
+
+Layout Layout::bart() {
+  return linear_layers("bart", "q_proj", "k_proj", "v_proj", "out_proj")
+      .zeros("W_key.bias") // Whisper
+      .zeros("out_proj.bias");
+}
+
+Layout Layout::torch_multihead_attention() {
+  Layout layout("torch_multihead_attention");
+  split_projections(layout, "in_proj_weight", "in_proj_bias");
+  return layout.rename("q_proj_weight", "W_query.weight")
+      .rename("k_proj_weight", "W_key.weight")
+      .rename("v_proj_weight", "W_value.weight")
+      .rename("out_proj.weight", "out_proj.weight")
+      .rename("out_proj.bias", "out_proj.bias")
+      .zeros("out_proj.bias");
+}
+
+std::vector<Layout> Layout::built_in() {
+  return {
+      book(),
+      head_list(),
+      self_attention_v1(),
+      q_linear(),
+      query_key_value(),
+      query_key_value_heads(),
+      value_as_key(),
+      value_as_key_heads(),
+      gpt2(),
+      nano_gpt(),
+      bert(),
+      llama(),
+      bart(),
+      torch_multihead_attention()};
+}
+
+} // namespace torch_attention

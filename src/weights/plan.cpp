@@ -1,0 +1,308 @@
+#include <weights/plan.h>
+
+#include <weights/nearest.h>
+#include <weights/select.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/ones_like.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+/// "MultiHeadAttention" for "torch_attention::MultiHeadAttentionImpl".
+std::string class_name(const torch::nn::Module& module) {
+  auto name = module.name();
+  const auto colon = name.rfind(':');
+  if (colon != std::string::npos) {
+    name.erase(0, colon + 1);
+  }
+  const std::string suffix = "Impl";
+  if (name.size() > suffix.size() &&
+      name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
+    name.resize(name.size() - suffix.size());
+  }
+  return name;
+}
+
+bool is_mask_key(const std::string& key) {
+  const std::string leaf = "mask";
+  return key == leaf ||
+      (key.size() > leaf.size() &&
+       key.compare(
+           key.size() - leaf.size() - 1, std::string::npos, "." + leaf) == 0);
+}
+
+/// Whether `tensor` is the mask that Python's attention classes register.
+bool is_causal_mask(const torch::Tensor& tensor) {
+  if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
+    return false;
+  }
+  return tensor.equal(at::ones_like(tensor).triu(1));
+}
+
+/// Whether the file's masks, of one head or of each, are causal and of one
+/// size.
+bool are_causal_masks(const Source& source) {
+  const auto mask = at::cat(source.parts).to(torch::kFloat);
+  return is_causal_mask(mask) &&
+      std::all_of(
+             source.copies.begin(), source.copies.end(), [&](const auto& copy) {
+               return copy.second.to(torch::kFloat).equal(mask);
+             });
+}
+
+bool contains(const std::vector<std::string>& keys, const std::string& key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+/// The names of the causal masks among the buffers of `module`.
+std::vector<std::string> causal_masks(const torch::nn::Module& module) {
+  std::vector<std::string> keys;
+  for (const auto& buffer : module.named_buffers()) {
+    if (is_mask_key(buffer.key()) && is_causal_mask(buffer.value())) {
+      keys.push_back(buffer.key());
+    }
+  }
+  return keys;
+}
+
+/// The shape of the parts, joined along dimension 0. Nothing if they cannot be.
+std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
+  auto shape = source.parts.front().sizes().vec();
+  for (size_t i = 1; i < source.parts.size(); ++i) {
+    const auto part = source.parts[i].sizes();
+    if (shape.empty() || part.size() != shape.size() ||
+        !std::equal(part.begin() + 1, part.end(), shape.begin() + 1)) {
+      return std::nullopt;
+    }
+    shape[0] += part[0];
+  }
+  return shape;
+}
+
+std::string shape_text(c10::IntArrayRef shape) {
+  return fmt::format("torch.Size([{}])", fmt::join(shape, ", "));
+}
+
+/// The shapes of parts that do not fit together.
+std::string shapes_text(const Source& source) {
+  std::vector<std::string> shapes;
+  for (const auto& part : source.parts) {
+    shapes.push_back(shape_text(part.sizes()));
+  }
+  return fmt::format("{}", fmt::join(shapes, " + "));
+}
+
+/// What the file has where its keys are other than the module's.
+std::string origin(const std::string& key, const Source& source) {
+  if (source.keys.size() == 1 && source.keys.front() == key) {
+    return "";
+  }
+  return fmt::format(" (from \"{}\")", fmt::join(source.keys, "\", \""));
+}
+
+/// Collects what is to be done, and everything that is wrong.
+class Planner {
+ public:
+  Planner(
+      const torch::nn::Module& module,
+      const WeightFile& file,
+      const LoadOptions& options)
+      : module_(module),
+        file_(file),
+        options_(options),
+        targets_(state_dict(module)),
+        masks_(causal_masks(module)),
+        mapping_(map_to_module(file.tensors, targets_, options.layout())) {}
+
+  Plan make() {
+    std::unordered_map<std::string, const Source*> sources;
+    for (const auto& [key, source] : mapping_.sources) {
+      sources.emplace(key, &source);
+    }
+    for (const auto& target : targets_) {
+      const auto found = sources.find(target.key());
+      const bool is_mask = contains(masks_, target.key());
+      if (is_mask && options_.mask() == MaskPolicy::kIgnore) {
+        continue;
+      }
+      if (found != sources.end()) {
+        add(target.key(), target.value(), *found->second, is_mask);
+      } else if (!is_mask || is_mask_required(target.key())) {
+        plan_.report.missing.push_back(target.key());
+      }
+    }
+    plan_.report.unexpected = mapping_.unused;
+    plan_.report.unexpected.insert(
+        plan_.report.unexpected.end(),
+        file_.others.begin(),
+        file_.others.end());
+    plan_.report.layout = mapping_.layout;
+    throw_problems();
+    return std::move(plan_);
+  }
+
+ private:
+  /// Other layouts than the book's have no mask that could be there.
+  bool is_mask_required(const std::string& key) const {
+    return options_.mask() == MaskPolicy::kEqual &&
+        !contains(mapping_.without_mask, key);
+  }
+
+  void add(
+      const std::string& key,
+      const torch::Tensor& target,
+      const Source& source,
+      bool is_mask) {
+    if (source.zeros) {
+      plan_.assignments.push_back({target, source});
+      plan_.report.zeros.push_back(key);
+      return;
+    }
+    const auto shape = joined_shape(source);
+    if (!shape || *shape != target.sizes()) {
+      problems_.push_back(fmt::format(
+          "size mismatch for {}: copying a param with shape {}{} from "
+          "checkpoint, the shape in current model is {}.",
+          key,
+          shape ? shape_text(*shape) : shapes_text(source),
+          origin(key, source),
+          shape_text(target.sizes())));
+      return;
+    }
+    const auto dtype = source.parts.front().scalar_type();
+    if (c10::isComplexType(dtype) && !c10::isComplexType(dtype_of(target))) {
+      problems_.push_back(fmt::format(
+          "dtype mismatch for {}: copying complex numbers ({}) into real ones "
+          "({}) would lose their imaginary part.",
+          key,
+          torch::toString(dtype),
+          torch::toString(dtype_of(target))));
+      return;
+    }
+    if (is_mask && !are_causal_masks(source)) {
+      problems_.push_back(fmt::format(
+          "value mismatch for {}: the file's mask is not the causal mask, "
+          "which the module applies. MaskPolicy::kIgnore does not read it.",
+          key));
+      return;
+    }
+    plan_.keys.insert(plan_.keys.end(), source.keys.begin(), source.keys.end());
+    for (const auto& [copy_key, copy] : source.copies) {
+      plan_.keys.push_back(copy_key);
+    }
+    plan_.assignments.push_back({target, source});
+    plan_.report.loaded.push_back(
+        {key, *shape, dtype, dtype_of(target), source.keys});
+  }
+
+  /// The dtype that the target will have.
+  torch::ScalarType dtype_of(const torch::Tensor& target) const {
+    return options_.dtype() && target.is_floating_point()
+        ? *options_.dtype()
+        : target.scalar_type();
+  }
+
+  void add_keys(const char* what, const std::vector<std::string>& keys) {
+    if (options_.strict() && !keys.empty()) {
+      messages_.push_back(fmt::format(
+          "{} key(s) in state_dict: \"{}\".", what, fmt::join(keys, "\", \"")));
+    }
+  }
+
+  /// What the user may have meant, once keys are missing.
+  void add_hints() {
+    const auto& missing = plan_.report.missing;
+    const auto prefixes = prefixes_with(file_, missing);
+    if (plan_.report.loaded.empty() && !prefixes.empty()) {
+      messages_.push_back(fmt::format(
+          "The file has these keys below another path: use "
+          "LoadOptions().prefix(\"{}\").",
+          fmt::join(prefixes, "\") or prefix(\"")));
+      return;
+    }
+    for (const auto& [key, looked_for] : mapping_.missing) {
+      if (looked_for != key && contains(missing, key)) {
+        messages_.push_back(fmt::format(
+            "In the layout {} \"{}\" would be {}.",
+            mapping_.layout,
+            key,
+            looked_for));
+      }
+    }
+    for (const auto& key : missing) {
+      const auto nearest = nearest_text(key, mapping_.unused);
+      if (nearest) {
+        messages_.push_back(fmt::format(
+            "Is \"{}\" of the file the \"{}\" that is missing?",
+            *nearest,
+            key));
+      }
+    }
+  }
+
+  void throw_problems() {
+    add_keys("Missing", plan_.report.missing);
+    add_keys("Unexpected", plan_.report.unexpected);
+    for (const auto& [key, reason] : file_.unreadable) {
+      if (options_.strict() || targets_.contains(key)) {
+        messages_.push_back(fmt::format("\"{}\" of the file {}.", key, reason));
+      }
+    }
+    messages_.insert(
+        messages_.end(), mapping_.problems.begin(), mapping_.problems.end());
+    messages_.insert(messages_.end(), problems_.begin(), problems_.end());
+    if (messages_.empty()) {
+      return;
+    }
+    if (options_.strict()) {
+      add_hints();
+    }
+    TORCH_CHECK(
+        false,
+        fmt::format(
+            "Error(s) in loading state_dict for {}:\n\t{}",
+            class_name(module_),
+            fmt::join(messages_, "\n\t")));
+  }
+
+  const torch::nn::Module& module_;
+  const WeightFile& file_;
+  const LoadOptions& options_;
+  StateDict targets_;
+  std::vector<std::string> masks_;
+  Mapping mapping_;
+  Plan plan_;
+  std::vector<std::string> problems_;
+  std::vector<std::string> messages_;
+};
+
+} // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict result;
+  for (const auto& parameter : module.named_parameters()) {
+    result.insert(parameter.key(), parameter.value());
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    result.insert(buffer.key(), buffer.value());
+  }
+  return result;
+}
+
+Plan make_plan(
+    const torch::nn::Module& module,
+    const WeightFile& file,
+    const LoadOptions& options) {
+  return Planner(module, file, options).make();
+}
+
+} // namespace torch_attention

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <torch_attention/weights/load.h>
+
+#include <weights/files/weight_file.h>
+#include <weights/layout_map.h>
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+namespace torch_attention {
+
+/// A tensor of the module and what it shall become.
+struct Assignment {
+  torch::Tensor target;
+  Source source;
+};
+
+/// What is to be copied, nothing being wrong.
+struct Plan {
+  std::vector<Assignment> assignments;
+  /// The file's keys that are read.
+  std::vector<std::string> keys;
+  LoadReport report;
+};
+
+/// The parameters and buffers of `module`; they share its memory.
+StateDict state_dict(const torch::nn::Module& module);
+
+/// Plans how `module` takes the tensors of `file`. Throws c10::Error that lists
+/// all that is wrong, in the words of Python's `load_state_dict`.
+Plan make_plan(
+    const torch::nn::Module& module,
+    const WeightFile& file,
+    const LoadOptions& options);
+
+} // namespace torch_attention

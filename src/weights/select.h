@@ -1,0 +1,22 @@
+#pragma once
+
+#include <weights/files/weight_file.h>
+
+#include <string>
+
+namespace torch_attention {
+
+/// `prefix` with a dot at its end, or nothing.
+std::string dotted(const std::string& prefix);
+
+/// The part of the file below `prefix`, the names without it; looked for in the
+/// file's state dict, then in the whole file. Throws c10::Error if there is no
+/// such part, or several could be meant.
+WeightFile select_below(WeightFile file, const std::string& prefix);
+
+/// The prefixes below which the file has all `keys`.
+std::vector<std::string> prefixes_with(
+    const WeightFile& file,
+    const std::vector<std::string>& keys);
+
+} // namespace torch_attention

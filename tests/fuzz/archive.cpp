@@ -1,0 +1,10 @@
+// Whole files: torch.save, TorchScript, torch.export, and anything else.
+
+#include <fuzz/fuzz.h>
+
+using namespace torch_attention;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  return fuzz::run(
+      [&] { return read_weight_bytes(fuzz::as_file(data, size)); });
+}

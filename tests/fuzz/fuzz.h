@@ -1,0 +1,103 @@
+#pragma once
+
+#include <weights/layout_map.h>
+#include <weights/read.h>
+#include <weights/select.h>
+
+#include <c10/util/Exception.h>
+
+#include <zlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace torch_attention::fuzz {
+
+/// A copy of the fuzzer's bytes at an aligned address: the sanitizer sees what
+/// is read beyond it.
+inline Bytes as_file(const void* data, size_t size) {
+  auto copy = std::make_shared<std::vector<uint8_t>>(size);
+  if (size > 0) {
+    std::memcpy(copy->data(), data, size);
+  }
+  const auto* bytes = copy->data();
+  return {std::move(copy), bytes, size};
+}
+
+/// Reads every element of every tensor, and looks for layouts.
+inline void read_all(const WeightFile& file) {
+  file.check(file.tensors.keys());
+  for (const auto& item : file.tensors) {
+    const auto& tensor = item.value();
+    // Tensors that repeat their elements may be huge.
+    if (tensor.storage().nbytes() >= tensor.nbytes() && tensor.numel() > 0) {
+      volatile auto copy = tensor.clone().numel();
+      static_cast<void>(copy);
+    }
+  }
+  find_layouts(file.tensors);
+}
+
+/// Runs a reader, which may refuse in words, and nothing else.
+inline int run(const std::function<WeightFile()>& read) {
+  try {
+    read_all(select_below(read(), ""));
+  } catch (const c10::Error&) {
+    // Refused.
+  }
+  return 0;
+}
+
+/// A zip file of stored records.
+inline std::string zip_of(
+    const std::vector<std::pair<std::string, std::string>>& records) {
+  std::string file;
+  std::string directory;
+  const auto number = [](std::string& to, uint64_t value, size_t bytes) {
+    to.append(reinterpret_cast<const char*>(&value), bytes);
+  };
+  for (const auto& [name, data] : records) {
+    const auto offset = file.size();
+    const auto head = [&, &name = name, &data = data](std::string& to) {
+      number(to, 20, 2); // version
+      number(to, 0, 2); // flags
+      number(to, 0, 2); // stored
+      number(to, 0, 4); // time
+      number(
+          to,
+          ::crc32_z(
+              0, reinterpret_cast<const Bytef*>(data.data()), data.size()),
+          4);
+      number(to, data.size(), 4);
+      number(to, data.size(), 4);
+      number(to, name.size(), 2);
+      number(to, 0, 2); // extra
+    };
+    file += "PK\x03\x04";
+    head(file);
+    file += name + data;
+    directory += "PK\x01\x02";
+    number(directory, 20, 2);
+    head(directory);
+    number(directory, 0, 4); // comment, disk
+    number(directory, 0, 6); // attributes
+    number(directory, offset, 4);
+    directory += name;
+  }
+  const auto start = file.size();
+  file += directory + "PK\x05\x06";
+  number(file, 0, 4); // disks
+  number(file, records.size(), 2);
+  number(file, records.size(), 2);
+  number(file, directory.size(), 4);
+  number(file, start, 4);
+  number(file, 0, 2); // comment
+  return file;
+}
+
+} // namespace torch_attention::fuzz

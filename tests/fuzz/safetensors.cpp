@@ -1,0 +1,10 @@
+// A safetensors file.
+
+#include <fuzz/fuzz.h>
+#include <weights/files/safetensors.h>
+
+using namespace torch_attention;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  return fuzz::run([&] { return read_safetensors(fuzz::as_file(data, size)); });
+}

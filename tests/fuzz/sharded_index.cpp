@@ -1,0 +1,23 @@
+// The index of a model in several safetensors files, of which there is one:
+// "one.safetensors" with the keys a and b, in the current folder.
+
+#include <fuzz/fuzz.h>
+#include <weights/files/safetensors.h>
+#include <weights/files/write.h>
+
+#include <ATen/ops/ones.h>
+
+using namespace torch_attention;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const bool written = [] {
+    StateDict tensors;
+    tensors.insert("a", at::ones({2, 3}));
+    tensors.insert("b", at::ones({4}));
+    write_safetensors(tensors, "one.safetensors");
+    return true;
+  }();
+  static_cast<void>(written);
+  return fuzz::run(
+      [&] { return read_sharded(fuzz::as_file(data, size), "", ""); });
+}

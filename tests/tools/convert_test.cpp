@@ -1,0 +1,94 @@
+#include <support/temporary_folder.h>
+#include <support/test.h>
+
+#include <tools/convert.h>
+#include <weights/read.h>
+
+#include <sstream>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+using namespace torch_attention::tools;
+
+namespace {
+
+const std::string kGolden = TORCH_ATTENTION_GOLDEN_DIR;
+
+std::string convert(
+    const std::string& input,
+    const std::string& output,
+    const ConvertOptions& options = {}) {
+  std::ostringstream out;
+  convert_file(input, output, options, out);
+  return out.str();
+}
+
+} // namespace
+
+TEST_CASE("convert writes the same tensors in another format") {
+  const TemporaryFolder folder;
+  const auto* name = GENERATE("a.pt", "a.safetensors");
+  const auto input = kGolden + "/layouts/bert.safetensors";
+  const auto before = read_weight_file(input).tensors;
+  CHECK_THAT(
+      convert(input, folder.file(name)),
+      ContainsText(std::to_string(before.size()) + " tensors"));
+  const auto after = read_weight_file(folder.file(name)).tensors;
+  REQUIRE(after.size() == before.size());
+  for (const auto& item : before) {
+    CAPTURE(item.key());
+    CHECK(after[item.key()].equal(item.value()));
+  }
+}
+
+TEST_CASE("convert takes one module, and gives it another layout and dtype") {
+  const TemporaryFolder folder;
+  const auto output = folder.file("book.safetensors");
+  ConvertOptions options;
+  options.prefix = "transformer.h.1.attn";
+  options.target = Layout::book();
+  options.dtype = torch::kDouble;
+  const auto input = kGolden + "/layouts/gpt2.safetensors";
+  convert(input, output, options);
+  const auto before = read_weight_file(input).tensors;
+  const auto after = read_weight_file(output).tensors;
+  const auto c_attn = before["transformer.h.1.attn.c_attn.weight"];
+  CHECK(after["W_key.weight"].equal(
+      c_attn.t().slice(0, 12, 24).to(torch::kDouble)));
+  CHECK(after["out_proj.bias"].scalar_type() == torch::kDouble);
+  CHECK(after.size() == 8);
+}
+
+TEST_CASE("convert to a layout that lists heads asks for their number") {
+  const TemporaryFolder folder;
+  const auto output = folder.file("heads.pt");
+  const auto input = kGolden + "/layouts/q-linear.safetensors";
+  ConvertOptions options;
+  options.target = Layout::query_key_value_heads();
+  THROWS_WITH(convert(input, output, options), "num_heads");
+  options.num_heads = 2;
+  convert(input, output, options);
+  const auto tensors = read_weight_file(output).tensors;
+  CHECK(tensors.contains("heads.1.query.weight"));
+  CHECK_FALSE(tensors.contains("heads.2.query.weight"));
+}
+
+TEST_CASE("convert refuses what it cannot write, before it writes") {
+  const TemporaryFolder folder;
+  const auto input = kGolden + "/files/plain.safetensors";
+  THROWS_WITH(
+      convert(input, folder.file("a.onnx")),
+      "expected a file name that ends with .safetensors");
+  THROWS_WITH(
+      convert(kGolden + "/files/sparse.pt", folder.file("a.pt")),
+      "is a sparse tensor");
+  ConvertOptions options;
+  options.target = Layout::book();
+  CHECK_THROWS_AS(convert(input, folder.file("a.pt"), options), c10::Error);
+}
+
+TEST_CASE("A dtype is called as Python calls it") {
+  CHECK(dtype_named("bfloat16") == torch::kBFloat16);
+  THROWS_WITH(dtype_named("bf16"), "but got \"bf16\"");
+  THROWS_WITH(dtype_named("int64"), "expected a dtype such as float32");
+}

@@ -1,0 +1,104 @@
+#include <support/temporary_folder.h>
+#include <support/test.h>
+
+#include <tools/inspect.h>
+
+#include <nlohmann/json.hpp>
+
+#include <sstream>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+using namespace torch_attention::tools;
+
+namespace {
+
+const std::string kGolden = TORCH_ATTENTION_GOLDEN_DIR;
+
+std::string inspect(
+    const std::string& path,
+    const InspectOptions& options = {}) {
+  std::ostringstream out;
+  inspect_file(path, options, out);
+  return out.str();
+}
+
+nlohmann::json inspect_json(const std::string& path) {
+  InspectOptions options;
+  options.json = true;
+  return nlohmann::json::parse(inspect(path, options));
+}
+
+} // namespace
+
+TEST_CASE("inspect shows tensors, layout and possible heads") {
+  const auto text = inspect(kGolden + "/layouts/gpt2.safetensors");
+  CHECK_THAT(
+      text,
+      ContainsText(
+          "gpt2.safetensors: safetensors file, 28 tensors, 16.1 kB\n") &&
+          ContainsText(
+              "transformer.h.0.attn.c_attn.weight  (12, 36)          float32 "
+              "      1.7 kB\n") &&
+          ContainsText("transformer.h.1.attn: layout gpt2, W_query (12, 12), "
+                       "possibly 1, 2, 3, 4, 6, 12 heads\n"));
+}
+
+TEST_CASE("inspect takes a part of a file") {
+  InspectOptions options;
+  options.prefix = "transformer.h.1.attn";
+  const auto text = inspect(kGolden + "/layouts/gpt2.safetensors", options);
+  CHECK_THAT(
+      text,
+      ContainsText("4 tensors") &&
+          ContainsText("the file itself: layout gpt2"));
+}
+
+TEST_CASE("inspect counts the heads that a file lists") {
+  CHECK_THAT(
+      inspect(kGolden + "/layouts/wrapper.safetensors"),
+      ContainsText("layout head_list") && ContainsText(", 3 heads\n"));
+}
+
+TEST_CASE("inspect prints JSON") {
+  const auto json = inspect_json(kGolden + "/layouts/llama.safetensors");
+  CHECK(json["format"] == "safetensors file");
+  CHECK(json["attention"].at(0)["layout"] == "llama");
+  // Several query heads share a key head.
+  const auto heads =
+      json["attention"].at(0)["possible_num_heads"].get<std::vector<int64_t>>();
+  CHECK_FALSE(heads.empty());
+  const auto rows =
+      json["attention"].at(0)["shapes"]["W_key.weight"].at(0).get<int64_t>();
+  const auto query_rows =
+      json["attention"].at(0)["shapes"]["W_query.weight"].at(0).get<int64_t>();
+  REQUIRE(rows < query_rows);
+  for (const auto count : heads) {
+    CHECK(rows % (query_rows / count) == 0);
+  }
+  int64_t bytes = 0;
+  for (const auto& tensor : json["tensors"]) {
+    bytes += tensor["bytes"].get<int64_t>();
+  }
+  CHECK(json["bytes"] == bytes);
+}
+
+TEST_CASE("inspect names the state dict among training state") {
+  const auto text = inspect(kGolden + "/files/state-dict-key.pt");
+  CHECK_THAT(
+      text,
+      ContainsText("state dict: state_dict\n") &&
+          ContainsText("optimizer.state.0.exp_avg") &&
+          ContainsText("epoch                         no tensor\n"));
+}
+
+TEST_CASE("inspect checks all values if asked") {
+  InspectOptions options;
+  options.check = true;
+  CHECK_THAT(
+      inspect(kGolden + "/files/checksums.safetensors", options),
+      ContainsText("safetensors file"));
+  THROWS_WITH(
+      inspect(kGolden + "/files/legacy.pt", options),
+      "a torch.save file of before PyTorch 1.6");
+}
