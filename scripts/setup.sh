@@ -125,6 +125,9 @@ libcli11-dev
 #if !__has_include(<zip.h>)
 libzip-dev
 #endif
+#if !__has_include(<libdeflate.h>)
+libdeflate-dev
+#endif
 #if !__has_include(<zlib.h>)
 zlib1g-dev
 #endif
@@ -139,8 +142,8 @@ missing_required() {
   compiler="$(find_compiler)"
   if [[ -z "$compiler" ]]; then
     # No compiler to ask for headers: apt skips the ones that are there.
-    say g++ catch2 libfmt-dev libcli11-dev libzip-dev zlib1g-dev \
-      nlohmann-json3-dev
+    say g++ catch2 libfmt-dev libcli11-dev libzip-dev \
+      libdeflate-dev zlib1g-dev nlohmann-json3-dev
   else
     missing_libraries "$compiler"
   fi
@@ -187,6 +190,7 @@ describe_package() {
     libfmt-dev) say "fmt" ;;
     libcli11-dev) say "CLI11" ;;
     libzip-dev) say "libzip" ;;
+    libdeflate-dev) say "libdeflate" ;;
     zlib1g-dev) say "zlib" ;;
     nlohmann-json3-dev) say "nlohmann-json 3" ;;
     python3) say "Python $PYTHON_MINIMUM or newer" ;;
@@ -572,7 +576,8 @@ setup_usage() {
 Usage: scripts/setup.sh [--lint]
 
 Finds or installs what the build and the tests need: compiler, CMake, Ninja,
-ccache, Catch2, fmt, CLI11, libzip, nlohmann-json with apt, and LibTorch. LibTorch is looked for in
+ccache, Catch2, fmt, CLI11, libzip, libdeflate, nlohmann-json with apt, and
+LibTorch. LibTorch is looked for in
 CMAKE_PREFIX_PATH and Torch_DIR, in the package torch of the python3 on PATH,
 and in .venv, which is made from scripts/requirements.txt if there is none.
 

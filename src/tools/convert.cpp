@@ -3,7 +3,7 @@
 #include <tools/progress_bar.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/write.h>
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 #include <weights/read.h>
 #include <weights/select.h>
 

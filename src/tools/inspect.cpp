@@ -1,7 +1,7 @@
 #include <tools/inspect.h>
 
 #include <weights/files/dtypes.h>
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 #include <weights/read.h>
 #include <weights/select.h>
 

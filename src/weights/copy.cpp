@@ -27,6 +27,31 @@ bool is_transposed(const torch::Tensor& from) {
   return from.dim() == 2 && from.stride(0) == 1 && from.stride(1) != 1;
 }
 
+/// Copies in blocks of rows, after each of which its pages are freed.
+void add_blocks(
+    std::vector<Copy>& copies,
+    const torch::Tensor& to,
+    const torch::Tensor& from) {
+  constexpr size_t kBlock = size_t{16} << 20;
+  if (from.dim() == 0 || from.nbytes() <= kBlock) {
+    copies.push_back(
+        is_transposed(from) ? Copy{to.t(), from.t(), from}
+                            : Copy{to, from, from});
+    return;
+  }
+  const auto rows = from.size(0);
+  const auto blocks = static_cast<int64_t>(from.nbytes() / kBlock + 1);
+  const auto step = std::max<int64_t>(1, rows / blocks);
+  for (int64_t row = 0; row < rows; row += step) {
+    const auto count = std::min(step, rows - row);
+    const auto part = from.narrow(0, row, count);
+    const auto place = to.narrow(0, row, count);
+    copies.push_back(
+        is_transposed(from) ? Copy{place.t(), part.t(), part}
+                            : Copy{place, part, part});
+  }
+}
+
 void add_copies(
     std::vector<Copy>& copies,
     const torch::Tensor& target,
@@ -42,11 +67,7 @@ void add_copies(
       to = to.narrow(0, row, part.size(0));
       row += part.size(0);
     }
-    if (is_transposed(part)) {
-      copies.push_back({to.t(), part.t(), part});
-    } else {
-      copies.push_back({to, part, part});
-    }
+    add_blocks(copies, to, part);
   }
 }
 

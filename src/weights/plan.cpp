@@ -136,8 +136,12 @@ class Planner {
       }
       if (found != sources.end()) {
         add(target.key(), target.value(), *found->second, is_mask);
-      } else if (!is_mask || is_mask_required(target.key())) {
-        plan_.report.missing.push_back(target.key());
+      }
+    }
+    // What a problem names is not in it, and masks that no file has.
+    for (const auto& [key, looked_for] : mapping_.missing) {
+      if (!contains(masks_, key) || options_.mask() == MaskPolicy::kEqual) {
+        plan_.report.missing.push_back(key);
       }
     }
     plan_.report.unexpected = mapping_.unused;
@@ -151,12 +155,6 @@ class Planner {
   }
 
  private:
-  /// Other layouts than the book's have no mask that could be there.
-  bool is_mask_required(const std::string& key) const {
-    return options_.mask() == MaskPolicy::kEqual &&
-        !contains(mapping_.without_mask, key);
-  }
-
   void add(
       const std::string& key,
       const torch::Tensor& target,

@@ -3,7 +3,7 @@
 #include <torch_attention/weights/load.h>
 
 #include <weights/files/weight_file.h>
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 
 #include <torch/nn/module.h>
 

@@ -2,7 +2,7 @@
 
 #include <error_message.h>
 #include <weights/files/write.h>
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 #include <weights/plan.h>
 #include <weights/select.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 #include <weights/read.h>
 #include <weights/select.h>
 

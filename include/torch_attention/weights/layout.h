@@ -82,6 +82,10 @@ class TORCH_ATTENTION_API Layout {
   /// computed, layers that are not used. It is not read, and not written.
   Layout& ignore(std::string file_key);
 
+  /// The file's tensor belongs to another module that lies within the
+  /// attention's path. It is not read, and a conversion keeps it.
+  Layout& outside(std::string file_key);
+
   /// What the file does not have is zeros: a bias that the file's class lacks
   /// and the module has.
   Layout& zeros(std::string canonical_key);
@@ -154,8 +158,11 @@ class TORCH_ATTENTION_API Layout {
   /// The rules, in the order in which they were added.
   const std::vector<Rule>& rules() const;
 
-  /// The file keys that are not read.
+  /// The file keys that have no meaning.
   const std::vector<std::string>& ignored() const;
+
+  /// The file keys of other modules.
+  const std::vector<std::string>& outside_keys() const;
 
   /// The canonical keys that are zeros when the file has none.
   const std::vector<std::string>& zero_keys() const;
@@ -166,6 +173,7 @@ class TORCH_ATTENTION_API Layout {
   std::string name_;
   std::vector<Rule> rules_;
   std::vector<std::string> ignored_;
+  std::vector<std::string> outside_keys_;
   std::vector<std::string> zero_keys_;
 };
 

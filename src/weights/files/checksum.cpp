@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <libdeflate.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -20,8 +21,9 @@ uint32_t crc32(const Bytes& bytes) {
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const auto part = block(i);
+      // Many times faster than zlib's.
       sums[static_cast<size_t>(i)] =
-          ::crc32_z(::crc32_z(0, nullptr, 0), part.data, part.size);
+          ::libdeflate_crc32(0, part.data, part.size);
       release(part);
     }
   });

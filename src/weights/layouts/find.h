@@ -1,7 +1,7 @@
 #pragma once
 
 #include <torch_attention/weights/layout.h>
-#include <weights/layout_rules.h>
+#include <weights/layouts/rules.h>
 #include <weights/state_dict.h>
 
 #include <optional>
@@ -73,11 +73,11 @@ bool has_layout(
     const std::string& scope,
     const Layout& layout);
 
-/// The keys at `scope` that the layout ignores.
-std::vector<std::string> keys_ignored(
+/// The keys that a layout's `file_keys` stand for at `scope`.
+std::vector<std::string> keys_at(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout);
+    const std::vector<std::string>& file_keys);
 
 /// "the root", or the path in quotes.
 std::string scope_text(const std::string& scope);

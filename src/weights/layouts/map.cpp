@@ -1,7 +1,7 @@
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 
-#include <weights/layout_find.h>
-#include <weights/layout_rules.h>
+#include <weights/layouts/find.h>
+#include <weights/layouts/rules.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -154,7 +154,8 @@ class ModuleMapper {
     }
     for (const auto& layout : layouts) {
       note_read(keys_read(file_, place.scope, layout));
-      note_read(keys_ignored(file_, place.scope, layout));
+      note_read(keys_at(file_, place.scope, layout.ignored()));
+      note_read(keys_at(file_, place.scope, layout.outside_keys()));
     }
   }
 
@@ -181,7 +182,8 @@ class ModuleMapper {
         map_rule(canonical, layout, scope, rule, keys);
       }
     }
-    note_read(keys_ignored(file_, scope, layout));
+    note_read(keys_at(file_, scope, layout.ignored()));
+    note_read(keys_at(file_, scope, layout.outside_keys()));
   }
 
   static bool is_failed(const Canonical& canonical, const Layout::Rule& rule) {

@@ -132,8 +132,8 @@ Layout Layout::nano_gpt() {
 Layout Layout::bert() {
   return linear_layers(
              "bert", "self.query", "self.key", "self.value", "output.dense")
-      .ignore("output.LayerNorm.weight")
-      .ignore("output.LayerNorm.bias");
+      .outside("output.LayerNorm.weight")
+      .outside("output.LayerNorm.bias");
 }
 
 Layout Layout::llama() {

@@ -1,4 +1,4 @@
-#include <weights/layout_rules.h>
+#include <weights/layouts/rules.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

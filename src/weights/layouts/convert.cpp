@@ -1,7 +1,7 @@
-#include <weights/layout_map.h>
+#include <weights/layouts/map.h>
 
-#include <weights/layout_find.h>
-#include <weights/layout_rules.h>
+#include <weights/layouts/find.h>
+#include <weights/layouts/rules.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -289,7 +289,7 @@ Converted convert_layout(
     for (const auto& key : keys_read(from, place.scope, layout)) {
       place_of_key.emplace(key, converted.size());
     }
-    const auto ignored = keys_ignored(from, place.scope, layout);
+    const auto ignored = keys_at(from, place.scope, layout.ignored());
     left_out.insert(ignored.begin(), ignored.end());
     PlaceConverter converter(from, place.scope, layout, target, num_heads);
     converted.push_back(converter.convert());

@@ -105,6 +105,12 @@ Layout& Layout::ignore(std::string file_key) {
   return *this;
 }
 
+Layout& Layout::outside(std::string file_key) {
+  check_file_key(name_, file_key);
+  outside_keys_.push_back(std::move(file_key));
+  return *this;
+}
+
 Layout& Layout::zeros(std::string canonical_key) {
   check_canonical_key(name_, canonical_key);
   zero_keys_.push_back(std::move(canonical_key));
@@ -149,6 +155,10 @@ const std::vector<Layout::Rule>& Layout::rules() const {
 
 const std::vector<std::string>& Layout::ignored() const {
   return ignored_;
+}
+
+const std::vector<std::string>& Layout::outside_keys() const {
+  return outside_keys_;
 }
 
 const std::vector<std::string>& Layout::zero_keys() const {

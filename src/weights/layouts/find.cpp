@@ -1,4 +1,4 @@
-#include <weights/layout_find.h>
+#include <weights/layouts/find.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -436,14 +436,14 @@ bool has_layout(
                          : !keys_read(state, scope, layout).empty();
 }
 
-std::vector<std::string> keys_ignored(
+std::vector<std::string> keys_at(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout) {
+    const std::vector<std::string>& file_keys) {
   std::vector<std::string> keys;
-  for (const auto& ignored : layout.ignored()) {
-    const auto of_rule = keys_of(state, scope, ignored);
-    keys.insert(keys.end(), of_rule.begin(), of_rule.end());
+  for (const auto& file_key : file_keys) {
+    const auto found = keys_of(state, scope, file_key);
+    keys.insert(keys.end(), found.begin(), found.end());
   }
   return keys;
 }
