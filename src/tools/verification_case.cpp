@@ -94,6 +94,7 @@ AdamW read_adamw(const Dict& dict) {
 void read_recorded(VerificationCase& result, const std::string& path) {
   const auto dict = read_dict(path);
   result.config = read_config(dict.dict_at("config"));
+  result.prefix = dict.value_or("prefix", std::string());
   result.run.input = dict.at("input").toTensor();
   result.run.cotangent = dict.at("cotangent").toTensor();
   result.run.training = dict.at("training").toBool();
@@ -144,9 +145,16 @@ StateDict run_archive(torch::jit::Module module, const TrainingRun& run) {
 }
 
 void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
-  // Checks the file with our words, and lists its tensors, before LibTorch
-  // compiles it.
-  read_weight_file(result.archive);
+  // Checks the file with our words before LibTorch compiles it.
+  const auto file = read_weight_file(result.archive);
+  TORCH_CHECK(
+      file.format == "TorchScript archive",
+      fmt::format(
+          "\"{}\" is a {}, which has no code to compare with, and there are no "
+          "recorded results beside it (scripts/export_weights.py writes them)",
+          result.archive,
+          file.format));
+  file.check(file.tensors.keys());
   auto module = submodule(
       torch::jit::load(result.archive, torch::kCPU),
       options.prefix,

@@ -38,12 +38,17 @@ std::vector<std::string> archives_of(const std::string& path) {
   std::vector<std::string> archives;
   for (const auto& entry : fs::directory_iterator(path)) {
     const auto name = entry.path().string();
-    if (ends_with(name, ".pt") && !ends_with(name, ".expected.pt")) {
+    const bool is_archive =
+        ends_with(name, ".pt") || ends_with(name, ".safetensors");
+    if (is_archive && !ends_with(name, ".expected.pt")) {
       archives.push_back(name);
     }
   }
   TORCH_CHECK(
-      !archives.empty(), "the folder \"", path, "\" has no archives *.pt");
+      !archives.empty(),
+      "the folder \"",
+      path,
+      "\" has no files *.pt or *.safetensors");
   std::sort(archives.begin(), archives.end());
   return archives;
 }

@@ -161,5 +161,6 @@ TEST_CASE("A folder is verified whole, and a file that fails fails the whole") {
       {TORCH_ATTENTION_GOLDEN_DIR, folder.file("none.pt")}, "", {}, out));
   CHECK_THAT(out.str(), ContainsText("FAILED: there is no file"));
   THROWS_WITH(
-      verify_files({folder.path()}, "", {}, out), "has no archives *.pt");
+      verify_files({folder.path()}, "", {}, out),
+      "has no files *.pt or *.safetensors");
 }

@@ -1,4 +1,5 @@
 #include <support/close.h>
+#include <support/failing_allocator.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -448,6 +449,48 @@ TEST_CASE("A module is moved to another dtype as it is loaded") {
         c10::Error);
     check_equal(*other, before);
   }
+}
+
+TEST_CASE("Memory that runs out leaves the module as it was") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.safetensors");
+  torch::manual_seed(1);
+  // Large enough for LibTorch's transposing copy, which takes memory.
+  auto source = MultiHeadAttention(96, 96, 16, 0.0, 2, true);
+  auto target = MultiHeadAttention(96, 96, 16, 0.0, 2, true);
+  auto load_options = LoadOptions();
+  SECTION("as it is") {
+    save_weights(*source, path);
+  }
+  SECTION("of another dtype") {
+    save_weights(*source, path, SaveOptions().dtype(torch::kDouble));
+    load_options.dtype(torch::kFloat);
+  }
+  SECTION("transposed and split") {
+    save_weights(*source, path, SaveOptions().layout(Layout::gpt2()));
+  }
+  SECTION("into another dtype") {
+    save_weights(*source, path);
+    load_options.dtype(torch::kDouble);
+  }
+  const auto before = state_dict(*target);
+  int64_t failures = 0;
+  for (bool loaded = false; !loaded; ++failures) {
+    REQUIRE(failures < 1000);
+    try {
+      const FailingAllocator memory(failures);
+      load_weights(*target, path, load_options);
+      loaded = true;
+    } catch (const c10::Error& error) {
+      CAPTURE(failures);
+      CHECK_THAT(
+          error.what_without_backtrace(), ContainsText("no memory left"));
+      check_equal(*target, before);
+    }
+  }
+  CHECK(failures > 1);
+  source->to(target->W_query->weight.scalar_type());
+  check_equal(*target, state_dict(*source));
 }
 
 TEST_CASE("Weights load into any module, and into one on another device") {
