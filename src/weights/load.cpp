@@ -7,6 +7,7 @@
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -26,7 +27,9 @@ LoadReport load_weights(
     plan.report.format = file.format;
     return std::move(plan.report);
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, "load_weights(\"", path, "\"): ", error_message(error));
+    C10_THROW_ERROR(
+        Error,
+        fmt::format("load_weights(\"{}\"): {}", path, error_message(error)));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <weights/select.h>
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -57,6 +58,19 @@ bool are_causal_masks(const Source& source) {
              source.copies.begin(), source.copies.end(), [&](const auto& copy) {
                return copy.second.to(torch::kFloat).equal(mask);
              });
+}
+
+/// Whether LibTorch copies elements of one dtype to another: asked of a tensor
+/// of one, before anything is changed.
+bool can_convert(torch::ScalarType from, torch::ScalarType to) {
+  const auto source = at::empty({1}, from);
+  auto target = at::empty({1}, to);
+  try {
+    target.copy_(source);
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 bool contains(const std::vector<std::string>& keys, const std::string& key) {
@@ -181,6 +195,14 @@ class Planner {
       problems_.push_back(fmt::format(
           "dtype mismatch for {}: copying complex numbers ({}) into real ones "
           "({}) would lose their imaginary part.",
+          key,
+          torch::toString(dtype),
+          torch::toString(dtype_of(target))));
+      return;
+    }
+    if (!can_convert(dtype, dtype_of(target))) {
+      problems_.push_back(fmt::format(
+          "dtype mismatch for {}: LibTorch cannot convert {} to {}.",
           key,
           torch::toString(dtype),
           torch::toString(dtype_of(target))));

@@ -102,8 +102,8 @@ WeightFile read_zip(const Bytes& bytes) {
       "the file is a NumPy archive (.npz). Convert it in Python: "
       "torch.save({k: torch.from_numpy(v) for k, v in "
       "numpy.load(path).items()}, path)");
-  TORCH_CHECK(
-      false,
+  C10_THROW_ERROR(
+      Error,
       "the file is a zip file, but none of torch.save, TorchScript or "
       "torch.export: it has no record data.pkl");
 }
@@ -140,8 +140,8 @@ WeightFile read_weight_bytes(const Bytes& bytes) {
     return read_safetensors(bytes);
   }
   refuse_foreign_format(bytes);
-  TORCH_CHECK(
-      false,
+  C10_THROW_ERROR(
+      Error,
       "the file is none of torch.save, TorchScript, torch.export or "
       "safetensors. Write one in Python: torch.save(model.state_dict(), path)");
 }

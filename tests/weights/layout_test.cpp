@@ -882,6 +882,19 @@ TEST_CASE("Converting between all pairs of layouts loses nothing") {
   }
 }
 
+TEST_CASE("What cannot be split is no fused projection") {
+  // Two rows are not those of query, key and value.
+  for (const bool is_transposed : {false, true}) {
+    StateDict file;
+    const auto fused = torch::rand({6, 2});
+    file.insert("c_attn.weight", is_transposed ? fused.t() : fused);
+    file.insert("c_proj.weight", torch::rand({2, 2}));
+    const auto found = find_layouts(file);
+    REQUIRE(found.size() == 1);
+    CHECK(found.front().layout == (is_transposed ? "gpt2" : "nano_gpt"));
+  }
+}
+
 TEST_CASE("Converting keeps what belongs to other modules") {
   torch::manual_seed(12);
   const auto file = file_in("bert", draw());

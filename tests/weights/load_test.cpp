@@ -226,6 +226,17 @@ TEST_CASE("Complex numbers are not cut to real ones") {
   check_equal(*target, before);
 }
 
+TEST_CASE("A dtype that LibTorch cannot convert is refused before the copy") {
+  const std::string path = TORCH_ATTENTION_GOLDEN_DIR "/files/dtypes-bits.pt";
+  torch::nn::Module module("bits");
+  module.register_buffer("bits16", torch::zeros({3}));
+  const auto before = module.named_buffers()["bits16"].clone();
+  THROWS_WITH(
+      load_weights(module, path, LoadOptions().strict(false)),
+      "dtype mismatch for bits16: LibTorch cannot convert Bits16 to Float.");
+  CHECK(module.named_buffers()["bits16"].equal(before));
+}
+
 TEST_CASE("One module of a whole model is found by its prefix") {
   const TemporaryFolder folder;
   const auto path = folder.file("model.pt");

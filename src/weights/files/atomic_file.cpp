@@ -1,6 +1,7 @@
 #include <weights/files/atomic_file.h>
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -58,8 +59,9 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* what) const {
-  TORCH_CHECK(
-      false, "cannot ", what, " \"", path_, "\": ", std::strerror(errno));
+  C10_THROW_ERROR(
+      Error,
+      fmt::format("cannot {} \"{}\": {}", what, path_, std::strerror(errno)));
 }
 
 void AtomicFile::write(const void* data, size_t size) {

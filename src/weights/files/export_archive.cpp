@@ -2,13 +2,13 @@
 
 #include <weights/files/dtypes.h>
 #include <weights/files/json.h>
+#include <weights/files/records.h>
 #include <weights/files/tensor_view.h>
 #include <weights/files/torch_archive.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -102,7 +102,7 @@ class ConfigReader {
     }
   }
 
-  std::unordered_map<std::string, std::string> records;
+  RecordNames records;
 
  private:
   void add(
@@ -171,20 +171,8 @@ WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive) {
   for (const auto& config : weight_configs(*archive)) {
     reader.read(config);
   }
-  file.check = [archive = std::move(archive),
-                records = std::move(reader.records),
-                tensors = file.tensors](const std::vector<std::string>& keys) {
-    std::set<std::string> needed;
-    for (const auto& key : keys) {
-      needed.insert(records.at(key));
-    }
-    for (const auto& record : needed) {
-      archive->check(record);
-    }
-    for (const auto& key : keys) {
-      check_values(key, tensors[key]);
-    }
-  };
+  file.check = check_records(
+      std::move(archive), std::move(reader.records), file.tensors);
   return file;
 }
 

@@ -38,11 +38,13 @@ nlohmann::json parse_json(const Bytes& bytes) {
     }
     return true;
   };
+  nlohmann::json result;
   try {
-    return nlohmann::json::parse(text.begin(), text.end(), check);
+    result = nlohmann::json::parse(text.begin(), text.end(), check);
   } catch (const nlohmann::json::exception&) {
     TORCH_CHECK(false, "the file begins as JSON, but is none, or is cut short");
   }
+  return result;
 }
 
 } // namespace torch_attention

@@ -39,7 +39,8 @@ struct Entry {
 };
 
 [[noreturn]] void fail(const std::string& problem) {
-  TORCH_CHECK(false, "the file is damaged or no safetensors file: ", problem);
+  C10_THROW_ERROR(
+      Error, "the file is damaged or no safetensors file: " + problem);
 }
 
 /// Reads the header as it comes: no tree is made of it, duplicate keys are

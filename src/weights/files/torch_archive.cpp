@@ -2,6 +2,7 @@
 
 #include <weights/files/dtypes.h>
 #include <weights/files/pickle.h>
+#include <weights/files/records.h>
 #include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
@@ -393,7 +394,7 @@ class Collector {
   }
 
   StateDict tensors;
-  std::unordered_map<std::string, std::string> records;
+  RecordNames records;
   std::vector<std::string> others;
   std::vector<std::pair<std::string, std::string>> unreadable;
 
@@ -568,23 +569,8 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   if (!is_script && is_dict(pickle.root())) {
     find_root(pickle.root(), file);
   }
-  file.check = [archive = std::move(archive),
-                records = std::move(collector.records),
-                tensors = file.tensors](const std::vector<std::string>& keys) {
-    std::set<std::string> needed;
-    for (const auto& key : keys) {
-      const auto& record = records.at(key);
-      if (!record.empty()) {
-        needed.insert(record);
-      }
-    }
-    for (const auto& record : needed) {
-      archive->check(record);
-    }
-    for (const auto& key : keys) {
-      check_values(key, tensors[key]);
-    }
-  };
+  file.check = check_records(
+      std::move(archive), std::move(collector.records), file.tensors);
   return file;
 }
 

@@ -25,6 +25,9 @@ void write_torch_archive(
     const std::string& path,
     const Progress& progress = {});
 
+/// The elements of a tensor as they are written: in order, on the CPU.
+torch::Tensor values_to_write(const torch::Tensor& tensor);
+
 /// Writes by `path`'s extension: `.safetensors`, or `.pt`, `.pth`, `.bin`.
 void write_weight_file(
     const StateDict& tensors,

@@ -95,8 +95,7 @@ void write_safetensors(
   file.write(&length, sizeof(length));
   file.write(empty_header.data(), empty_header.size());
   for (auto& entry : entries) {
-    const auto values =
-        entry.tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
+    const auto values = values_to_write(entry.tensor);
     const Bytes bytes{
         nullptr,
         static_cast<const uint8_t*>(values.data_ptr()),

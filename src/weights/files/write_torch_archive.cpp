@@ -192,13 +192,7 @@ void write_torch_archive(
       if (storages[i] != next) {
         continue; // written before
       }
-      const auto values = tensors[i]
-                              .value()
-                              .detach()
-                              .cpu()
-                              .contiguous()
-                              .resolve_conj()
-                              .resolve_neg();
+      const auto values = values_to_write(tensors[i].value());
       const auto size = static_cast<size_t>(values.nbytes());
       record(fmt::format("data/{}", next), values.data_ptr(), size);
       ++next;
@@ -212,26 +206,6 @@ void write_torch_archive(
     std::rethrow_exception(error);
   }
   file.commit();
-}
-
-void write_weight_file(
-    const StateDict& tensors,
-    const std::string& path,
-    const Progress& progress) {
-  const auto dot = path.rfind('.');
-  const auto extension = dot == std::string::npos ? "" : path.substr(dot);
-  if (extension == ".safetensors") {
-    write_safetensors(tensors, path, progress);
-  } else if (extension == ".pt" || extension == ".pth" || extension == ".bin") {
-    write_torch_archive(tensors, path, progress);
-  } else {
-    TORCH_CHECK(
-        false,
-        "expected a file name that ends with .safetensors, .pt, .pth or .bin, "
-        "but got \"",
-        path,
-        "\"");
-  }
 }
 
 } // namespace torch_attention

@@ -173,7 +173,8 @@ Choice choose(
   });
   if (layouts.size() > 1) {
     prefer(layouts, [&](const Layout& layout) {
-      return are_consistent(shapes_of(to_canonical(state, scope, layout)));
+      const auto canonical = to_canonical(state, scope, layout);
+      return canonical.problems.empty() && are_consistent(shapes_of(canonical));
     });
   }
   if (layouts.size() > 1 && wanted != nullptr) {

@@ -132,8 +132,8 @@ Layout Layout::named(const std::string& name) {
     }
     names.push_back(layout.name());
   }
-  TORCH_CHECK(
-      false,
+  C10_THROW_ERROR(
+      Error,
       fmt::format(
           "Layout: expected the name of a layout, one of \"{}\", but got "
           "\"{}\"",

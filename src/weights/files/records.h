@@ -1,0 +1,21 @@
+#pragma once
+
+#include <weights/files/weight_file.h>
+#include <weights/files/zip_archive.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+namespace torch_attention {
+
+/// The records in which tensors lie, by the tensors' keys; "" for none.
+using RecordNames = std::unordered_map<std::string, std::string>;
+
+/// `WeightFile::check` of tensors in the records of a zip file.
+std::function<void(const std::vector<std::string>& keys)> check_records(
+    std::shared_ptr<const ZipArchive> archive,
+    RecordNames records,
+    StateDict tensors);
+
+} // namespace torch_attention

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The program's exit statuses, streams and shell completion.
+#   command_line_test.sh PROGRAM GOLDEN_FOLDER
+
+set -euo pipefail
+
+program="$1"
+golden="$2"
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+
+# Runs the program; sets `out` and `err`. $1: the exit status that is expected.
+run() {
+  local wanted="$1" status=0
+  shift
+  "$program" "$@" >"$folder/out" 2>"$folder/err" || status=$?
+  out="$(cat "$folder/out")"
+  err="$(cat "$folder/err")"
+  if ((status != wanted)); then
+    printf 'expected status %d but got %d: %s\n%s\n%s\n' "$wanted" "$status" \
+      "$*" "$out" "$err" >&2
+    exit 1
+  fi
+}
+
+expect() {
+  if [[ "$1" != *"$2"* ]]; then
+    printf 'expected "%s" in:\n%s\n' "$2" "$1" >&2
+    exit 1
+  fi
+}
+
+run 0 --help
+help="$out"
+for command in verify inspect convert completion; do
+  expect "$help" "$command"
+  run 0 "$command" --help
+  expect "$out" "Example"
+done
+run 0 --version
+
+# A wrong command line: status 2, words on standard error.
+run 2
+run 2 unknown
+run 2 inspect "$folder/none.pt"
+expect "$err" "none.pt"
+run 2 convert "$golden/files/plain.safetensors"
+expect "$err" "OUT"
+
+# A file that cannot be read: status 1.
+run 1 inspect "$golden/files/legacy.pt"
+expect "$err" "torch-attention: the file is a torch.save file of before"
+[[ -z "$out" ]]
+run 1 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout none
+expect "$err" "none"
+[[ ! -e "$folder/a.pt" ]]
+run 1 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --dtype bf16
+expect "$err" "bfloat16"
+
+run 0 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout book
+expect "$out" "tensors"
+run 0 inspect "$folder/a.pt" --check
+expect "$out" "layout book"
+
+# Completion, in the shell itself.
+run 0 completion bash
+eval "$out"
+COMP_WORDS=(torch-attention con)
+COMP_CWORD=1
+_torch_attention
+[[ "${COMPREPLY[*]}" == convert ]]
+COMP_WORDS=(torch-attention convert --lay)
+COMP_CWORD=2
+_torch_attention
+[[ "${COMPREPLY[*]}" == --layout ]]
+run 0 completion zsh
+expect "$out" "bashcompinit"
