@@ -1,9 +1,9 @@
 #include <weights/files/torch_archive.h>
 
-#include <weights/files/dtypes.h>
 #include <weights/files/pickle.h>
+#include <weights/files/pickle_names.h>
 #include <weights/files/records.h>
-#include <weights/files/tensor_view.h>
+#include <weights/files/tensor_maker.h>
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -11,9 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace torch_attention {
@@ -27,122 +24,6 @@ constexpr int kMaxDepth = 256;
 constexpr size_t kMaxPathLength = 4096;
 constexpr size_t kMaxTensors = 1'000'000;
 
-/// Things that lie beside tensors in checkpoints. They are only described.
-const std::unordered_set<std::string_view>& harmless_names() {
-  static const std::unordered_set<std::string_view> names{
-      "__builtin__.bytearray",
-      "__builtin__.complex",
-      "__builtin__.dict",
-      "__builtin__.float",
-      "__builtin__.frozenset",
-      "__builtin__.int",
-      "__builtin__.list",
-      "__builtin__.set",
-      "_codecs.encode",
-      "argparse.Namespace",
-      "builtins.bytearray",
-      "builtins.complex",
-      "builtins.dict",
-      "builtins.float",
-      "builtins.frozenset",
-      "builtins.int",
-      "builtins.list",
-      "builtins.set",
-      "datetime.date",
-      "datetime.datetime",
-      "datetime.timedelta",
-      "numpy._core.multiarray._reconstruct",
-      "numpy._core.multiarray.scalar",
-      "numpy.core.multiarray._reconstruct",
-      "numpy.core.multiarray.scalar",
-      "numpy.dtype",
-      "numpy.ndarray",
-      "pathlib.PosixPath",
-      "pathlib.WindowsPath",
-      "torch.device",
-      "torch.jit._pickle.build_boollist",
-      "torch.jit._pickle.build_doublelist",
-      "torch.jit._pickle.build_intlist",
-      "torch.jit._pickle.build_tensorlist",
-      "torch.jit._pickle.restore_type_tag",
-      "torch.serialization._get_layout",
-      "torch.Tensor",
-      "torch.nn.parameter.Buffer",
-      "torch.nn.parameter.Parameter",
-      "torch.storage.UntypedStorage",
-  };
-  return names;
-}
-
-/// Tensors that we describe, but do not read.
-const std::unordered_map<std::string_view, std::string_view>& unread_kinds() {
-  static const std::unordered_map<std::string_view, std::string_view> kinds{
-      {"torch._utils._rebuild_meta_tensor_no_storage",
-       "is a tensor without values (of device meta)"},
-      {"torch._utils._rebuild_nested_tensor", "is a nested tensor"},
-      {"torch._utils._rebuild_qtensor",
-       "is a quantized tensor; call dequantize() on it in Python"},
-      {"torch._utils._rebuild_sparse_tensor",
-       "is a sparse tensor; call to_dense() on it in Python"},
-      {"torch.per_channel_affine", ""},
-      {"torch.per_tensor_affine", ""},
-      {"torch.sparse_coo", ""},
-      {"torch.sparse_csr", ""},
-  };
-  return kinds;
-}
-
-const std::unordered_set<std::string_view>& dict_names() {
-  static const std::unordered_set<std::string_view> names{
-      "collections.Counter",
-      "collections.OrderedDict",
-      "collections.defaultdict",
-  };
-  return names;
-}
-
-const std::unordered_set<std::string_view>& tensor_names() {
-  static const std::unordered_set<std::string_view> names{
-      "torch._tensor._rebuild_from_type_v2",
-      "torch._utils._rebuild_parameter",
-      "torch._utils._rebuild_parameter_with_state",
-      "torch._utils._rebuild_tensor",
-      "torch._utils._rebuild_tensor_v2",
-      "torch._utils._rebuild_tensor_v3",
-  };
-  return names;
-}
-
-bool is_script_class(std::string_view name) {
-  constexpr std::string_view kStart = "__torch__.";
-  return name.substr(0, kStart.size()) == kStart;
-}
-
-/// "torch.float32", and what other versions of LibTorch may have. Only the
-/// names of dtypes begin like this.
-bool is_dtype_name(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kStarts{
-      "torch.bfloat",
-      "torch.bits",
-      "torch.bool",
-      "torch.complex",
-      "torch.float",
-      "torch.int",
-      "torch.qint",
-      "torch.uint"};
-  return name.find('.', 6) == std::string_view::npos &&
-      std::any_of(kStarts.begin(), kStarts.end(), [&](auto start) {
-           return name.substr(0, start.size()) == start;
-         });
-}
-
-bool is_known(std::string_view name, bool is_script) {
-  return is_dtype_name(name) || tensor_names().count(name) > 0 ||
-      dict_names().count(name) > 0 || harmless_names().count(name) > 0 ||
-      unread_kinds().count(name) > 0 || name == "torch.Size" ||
-      dtype_from_storage(name) || (is_script && is_script_class(name));
-}
-
 /// The folder in which the archive's records lie: that of its first record.
 std::string root_folder(const ZipArchive& archive) {
   const auto& names = archive.names();
@@ -151,203 +32,6 @@ std::string root_folder(const ZipArchive& archive) {
   }
   const auto slash = names.front().find('/');
   return slash == std::string::npos ? "" : names.front().substr(0, slash + 1);
-}
-
-/// Makes tensors of what the pickle says of them.
-class TensorMaker {
- public:
-  TensorMaker(const ZipArchive& archive, std::string folder)
-      : archive_(archive), folder_(std::move(folder)) {}
-
-  struct Made {
-    torch::Tensor tensor;
-    /// The record with its elements; empty if it has none.
-    std::string record;
-    /// Why there is no tensor.
-    std::string unreadable;
-  };
-
-  /// `call` is one of `tensor_names`.
-  Made make(const PickleValue& call, int depth = 0) {
-    TORCH_CHECK(
-        depth < kMaxDepth, "the file is damaged or malicious: nested too deep");
-    const auto name = call.function->text;
-    const auto& arguments = call.arguments->items;
-    if (name == "torch._utils._rebuild_parameter" ||
-        name == "torch._utils._rebuild_parameter_with_state") {
-      const auto& data = argument(arguments, 0, Kind::kCall);
-      TORCH_CHECK(
-          tensor_names().count(data.function->text) > 0,
-          "the file is damaged: a parameter that is no tensor");
-      return make(data, depth + 1);
-    }
-    if (name == "torch._tensor._rebuild_from_type_v2") {
-      PickleValue inner;
-      inner.kind = Kind::kCall;
-      inner.function = &argument(arguments, 0, Kind::kGlobal);
-      inner.arguments = &argument(arguments, 2, Kind::kTuple);
-      TORCH_CHECK(
-          tensor_names().count(inner.function->text) > 0,
-          "the file is damaged: a tensor made by ",
-          inner.function->text);
-      return make(inner, depth + 1);
-    }
-    return make_strided(name, arguments);
-  }
-
- private:
-  struct Storage {
-    Bytes bytes;
-    std::optional<torch::ScalarType> dtype;
-    std::string record;
-  };
-  using Arguments = std::vector<const PickleValue*>;
-
-  static const PickleValue& argument(
-      const Arguments& arguments,
-      size_t index,
-      Kind kind) {
-    TORCH_CHECK(
-        index < arguments.size() && arguments[index]->kind == kind,
-        "the file is damaged: a tensor's description is wrong at argument ",
-        index);
-    return *arguments[index];
-  }
-
-  /// A tuple of integers, or a `torch.Size` of one.
-  static std::vector<int64_t> integers(const PickleValue& value) {
-    const auto* tuple = &value;
-    if (value.kind == Kind::kCall && value.function->text == "torch.Size") {
-      tuple = &argument(value.arguments->items, 0, Kind::kTuple);
-    }
-    std::vector<int64_t> result;
-    for (const auto* item : tuple->items) {
-      TORCH_CHECK(
-          item->kind == Kind::kInteger,
-          "the file is damaged: a tensor's shape or strides are no integers");
-      result.push_back(item->integer);
-    }
-    return result;
-  }
-
-  Made make_strided(std::string_view name, const Arguments& arguments) {
-    TORCH_CHECK(
-        arguments.size() >= 4,
-        "the file is damaged: a tensor's description has ",
-        arguments.size(),
-        " arguments");
-    const auto& storage =
-        this->storage(argument(arguments, 0, Kind::kPersistent));
-    TensorLayout layout;
-    layout.offset = argument(arguments, 1, Kind::kInteger).integer;
-    layout.sizes = integers(*arguments[2]);
-    layout.strides = integers(*arguments[3]);
-    size_t metadata = 6;
-    if (name == "torch._utils._rebuild_tensor_v3") {
-      const auto dtype_name = argument(arguments, 6, Kind::kGlobal).text;
-      const auto dtype = dtype_from_python(dtype_name);
-      if (!dtype) {
-        return {{}, {}, fmt::format("has the unknown dtype {}", dtype_name)};
-      }
-      layout.dtype = *dtype;
-      metadata = 7;
-    } else {
-      TORCH_CHECK(storage.dtype, "the file is damaged: a tensor has no dtype");
-      layout.dtype = *storage.dtype;
-    }
-    auto tensor = view_tensor(storage.bytes, layout);
-    if (metadata < arguments.size()) {
-      tensor = with_bits(tensor, *arguments[metadata]);
-    }
-    return {tensor, tensor.numel() > 0 ? storage.record : "", {}};
-  }
-
-  /// Conjugate and negative views keep the elements of what they look at.
-  static torch::Tensor with_bits(
-      torch::Tensor tensor,
-      const PickleValue& metadata) {
-    for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
-      const auto& key = *metadata.items[i];
-      const auto& value = *metadata.items[i + 1];
-      if (value.kind != Kind::kBool || value.integer == 0) {
-        continue;
-      }
-      if (key.text == "conj" && tensor.is_complex()) {
-        tensor = tensor.conj();
-      } else if (key.text == "neg") {
-        tensor = tensor._neg_view();
-      }
-    }
-    return tensor;
-  }
-
-  /// The storage that ("storage", class, key, device, number of elements)
-  /// means.
-  const Storage& storage(const PickleValue& persistent) {
-    const auto& tuple = *persistent.arguments;
-    TORCH_CHECK(
-        tuple.kind == Kind::kTuple,
-        "the file is damaged: a storage's description is wrong");
-    const auto& arguments = tuple.items;
-    const auto& key = argument(arguments, 2, Kind::kText);
-    const auto class_name = argument(arguments, 1, Kind::kGlobal).text;
-    const auto count = argument(arguments, 4, Kind::kInteger).integer;
-    TORCH_CHECK(
-        argument(arguments, 3, Kind::kText).text != "meta",
-        "the file has tensors without values (of device meta)");
-    const auto found = storages_.find(key.text);
-    if (found != storages_.end()) {
-      check_storage(found->second, class_name, count);
-      return found->second;
-    }
-    Storage storage;
-    storage.record = fmt::format("{}data/{}", folder_, key.text);
-    // 16: the largest element is a complex number of two doubles.
-    storage.bytes = aligned(archive_.find(storage.record), 16);
-    storage.dtype = dtype_from_storage(class_name);
-    check_storage(storage, class_name, count);
-    return storages_.emplace(key.text, std::move(storage)).first->second;
-  }
-
-  static void check_storage(
-      const Storage& storage,
-      std::string_view class_name,
-      int64_t count) {
-    const auto dtype = dtype_from_storage(class_name);
-    TORCH_CHECK(
-        (dtype || class_name == "torch.storage.UntypedStorage") &&
-            dtype == storage.dtype,
-        "the file has a storage of class ",
-        class_name,
-        ", which is not known");
-    const auto item = dtype ? c10::elementSize(*dtype) : 1;
-    TORCH_CHECK(
-        count >= 0 &&
-            static_cast<uint64_t>(count) == storage.bytes.size / item &&
-            storage.bytes.size % item == 0,
-        "the file is damaged: the storage \"",
-        storage.record,
-        "\" has ",
-        storage.bytes.size,
-        " bytes, expected ",
-        count,
-        " elements of ",
-        item);
-  }
-
-  const ZipArchive& archive_;
-  std::string folder_;
-  std::unordered_map<std::string_view, Storage> storages_;
-};
-
-bool is_call(
-    const PickleValue& value,
-    const std::unordered_set<std::string_view>& names) {
-  return value.kind == Kind::kCall && names.count(value.function->text) > 0;
-}
-
-bool is_dict(const PickleValue& value) {
-  return value.kind == Kind::kDict || is_call(value, dict_names());
 }
 
 /// A dict's key as a part of a path.
@@ -378,10 +62,10 @@ class Collector {
         depth < kMaxDepth && path.size() < kMaxPathLength && visits_left_ > 0,
         "the file is damaged or malicious: its values are nested too deep");
     --visits_left_;
-    if (is_call(value, tensor_names())) {
+    if (is_tensor(value)) {
       add_tensor(value, path);
-    } else if (is_unread(value)) {
-      unreadable.emplace_back(path, unread_kinds().at(value.function->text));
+    } else if (!why_unread(value).empty()) {
+      unreadable.emplace_back(path, why_unread(value));
     } else if (is_script_) {
       collect_script(value, path, depth);
     } else if (is_dict(value)) {
@@ -399,11 +83,6 @@ class Collector {
   std::vector<std::pair<std::string, std::string>> unreadable;
 
  private:
-  static bool is_unread(const PickleValue& value) {
-    return value.kind == Kind::kCall &&
-        unread_kinds().count(value.function->text) > 0;
-  }
-
   static std::string join(const std::string& path, const std::string& name) {
     return path.empty() ? name : path + "." + name;
   }
@@ -555,7 +234,7 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
     return is_known(name, is_script);
   });
   TORCH_CHECK(
-      !is_call(pickle.root(), tensor_names()),
+      !is_tensor(pickle.root()),
       "the file holds one tensor, not a state dict. Give it a key in Python: "
       "torch.save({'key': torch.load(path)}, path)");
   Collector collector(TensorMaker(*archive, folder), pickle.size(), is_script);

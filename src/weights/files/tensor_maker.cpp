@@ -1,0 +1,189 @@
+#include <weights/files/tensor_maker.h>
+
+#include <weights/files/dtypes.h>
+#include <weights/files/pickle_names.h>
+#include <weights/files/tensor_view.h>
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+using Kind = PickleValue::Kind;
+using Arguments = std::vector<const PickleValue*>;
+
+// A parameter of a tensor of a type ... is no deeper in any real file.
+constexpr int kMaxDepth = 16;
+
+const PickleValue& argument(
+    const Arguments& arguments,
+    size_t index,
+    Kind kind) {
+  TORCH_CHECK(
+      index < arguments.size() && arguments[index]->kind == kind,
+      "the file is damaged: a tensor's description is wrong at argument ",
+      index);
+  return *arguments[index];
+}
+
+/// A tuple of integers, or a `torch.Size` of one.
+std::vector<int64_t> integers(const PickleValue& value) {
+  const auto* tuple = &value;
+  if (value.kind == Kind::kCall && value.function->text == "torch.Size") {
+    tuple = &argument(value.arguments->items, 0, Kind::kTuple);
+  }
+  std::vector<int64_t> result;
+  for (const auto* item : tuple->items) {
+    TORCH_CHECK(
+        item->kind == Kind::kInteger,
+        "the file is damaged: a tensor's shape or strides are no integers");
+    result.push_back(item->integer);
+  }
+  return result;
+}
+
+/// Conjugate and negative views keep the elements of what they look at.
+torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
+  for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
+    const auto& key = *metadata.items[i];
+    const auto& value = *metadata.items[i + 1];
+    if (value.kind != Kind::kBool || value.integer == 0) {
+      continue;
+    }
+    if (key.text == "conj" && tensor.is_complex()) {
+      tensor = tensor.conj();
+    } else if (key.text == "neg") {
+      tensor = tensor._neg_view();
+    }
+  }
+  return tensor;
+}
+
+/// Throws if `bytes` are not as many elements as a storage of the class, none
+/// of another dtype, says that it has.
+void check_storage(
+    const std::string& record,
+    const Bytes& bytes,
+    std::optional<torch::ScalarType> dtype,
+    std::string_view class_name,
+    int64_t count) {
+  const auto own_dtype = dtype_from_storage(class_name);
+  TORCH_CHECK(
+      (own_dtype || class_name == "torch.storage.UntypedStorage") &&
+          own_dtype == dtype,
+      "the file has a storage of class ",
+      class_name,
+      ", which is not known");
+  const auto item = dtype ? c10::elementSize(*dtype) : 1;
+  TORCH_CHECK(
+      count >= 0 && static_cast<uint64_t>(count) == bytes.size / item &&
+          bytes.size % item == 0,
+      "the file is damaged: the storage \"",
+      record,
+      "\" has ",
+      bytes.size,
+      " bytes, expected ",
+      count,
+      " elements of ",
+      item);
+}
+
+} // namespace
+
+TensorMaker::TensorMaker(const ZipArchive& archive, std::string folder)
+    : archive_(archive), folder_(std::move(folder)) {}
+
+TensorMaker::Made TensorMaker::make(const PickleValue& call) {
+  return make(call.function->text, call.arguments->items, 0);
+}
+
+TensorMaker::Made TensorMaker::make(
+    std::string_view function,
+    const Arguments& arguments,
+    int depth) {
+  TORCH_CHECK(
+      depth < kMaxDepth && makes_tensor(function),
+      "the file is damaged or malicious: a tensor made by ",
+      function);
+  if (function == "torch._utils._rebuild_parameter" ||
+      function == "torch._utils._rebuild_parameter_with_state") {
+    const auto& data = argument(arguments, 0, Kind::kCall);
+    return make(data.function->text, data.arguments->items, depth + 1);
+  }
+  if (function == "torch._tensor._rebuild_from_type_v2") {
+    return make(
+        argument(arguments, 0, Kind::kGlobal).text,
+        argument(arguments, 2, Kind::kTuple).items,
+        depth + 1);
+  }
+  return make_strided(function, arguments);
+}
+
+TensorMaker::Made TensorMaker::make_strided(
+    std::string_view function,
+    const Arguments& arguments) {
+  TORCH_CHECK(
+      arguments.size() >= 4,
+      "the file is damaged: a tensor's description has ",
+      arguments.size(),
+      " arguments");
+  const auto& storage =
+      this->storage(argument(arguments, 0, Kind::kPersistent));
+  TensorLayout layout;
+  layout.offset = argument(arguments, 1, Kind::kInteger).integer;
+  layout.sizes = integers(*arguments[2]);
+  layout.strides = integers(*arguments[3]);
+  size_t metadata = 6;
+  if (function == "torch._utils._rebuild_tensor_v3") {
+    const auto dtype_name = argument(arguments, 6, Kind::kGlobal).text;
+    const auto dtype = dtype_from_python(dtype_name);
+    if (!dtype) {
+      return {{}, {}, fmt::format("has the unknown dtype {}", dtype_name)};
+    }
+    layout.dtype = *dtype;
+    metadata = 7;
+  } else {
+    TORCH_CHECK(storage.dtype, "the file is damaged: a tensor has no dtype");
+    layout.dtype = *storage.dtype;
+  }
+  auto tensor = view_tensor(storage.bytes, layout);
+  if (metadata < arguments.size()) {
+    tensor = with_bits(tensor, *arguments[metadata]);
+  }
+  return {tensor, tensor.numel() > 0 ? storage.record : "", {}};
+}
+
+/// The storage that ("storage", class, key, device, number of elements) means.
+const TensorMaker::Storage& TensorMaker::storage(
+    const PickleValue& persistent) {
+  const auto& tuple = *persistent.arguments;
+  TORCH_CHECK(
+      tuple.kind == Kind::kTuple,
+      "the file is damaged: a storage's description is wrong");
+  const auto& arguments = tuple.items;
+  const auto key = argument(arguments, 2, Kind::kText).text;
+  const auto class_name = argument(arguments, 1, Kind::kGlobal).text;
+  const auto count = argument(arguments, 4, Kind::kInteger).integer;
+  TORCH_CHECK(
+      argument(arguments, 3, Kind::kText).text != "meta",
+      "the file has tensors without values (of device meta)");
+  auto found = storages_.find(key);
+  if (found == storages_.end()) {
+    Storage storage;
+    storage.record = fmt::format("{}data/{}", folder_, key);
+    // 16: the largest element is a complex number of two doubles.
+    storage.bytes = aligned(archive_.find(storage.record), 16);
+    storage.dtype = dtype_from_storage(class_name);
+    found = storages_.emplace(key, std::move(storage)).first;
+  }
+  const auto& storage = found->second;
+  check_storage(
+      storage.record, storage.bytes, storage.dtype, class_name, count);
+  return storage;
+}
+
+} // namespace torch_attention

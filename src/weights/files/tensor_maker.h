@@ -1,0 +1,56 @@
+#pragma once
+
+#include <weights/files/mapped_file.h>
+#include <weights/files/pickle.h>
+#include <weights/files/zip_archive.h>
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace torch_attention {
+
+/// Makes tensors of what the pickle of an archive says of them.
+class TensorMaker {
+ public:
+  /// The records of the archive lie in `folder`, which ends with "/".
+  TensorMaker(const ZipArchive& archive, std::string folder);
+
+  /// A tensor that reads the file where it lies.
+  struct Made {
+    torch::Tensor tensor;
+    /// The record with its elements; empty if it has none.
+    std::string record;
+    /// Why there is no tensor; else empty.
+    std::string unreadable;
+  };
+
+  /// Of a value that `is_tensor`. Throws c10::Error if its description is
+  /// wrong.
+  Made make(const PickleValue& call);
+
+ private:
+  using Arguments = std::vector<const PickleValue*>;
+
+  struct Storage {
+    Bytes bytes;
+    /// None: bytes without a dtype.
+    std::optional<torch::ScalarType> dtype;
+    std::string record;
+  };
+
+  Made make(std::string_view function, const Arguments& arguments, int depth);
+  Made make_strided(std::string_view function, const Arguments& arguments);
+  const Storage& storage(const PickleValue& persistent);
+
+  const ZipArchive& archive_;
+  std::string folder_;
+  std::unordered_map<std::string_view, Storage> storages_;
+};
+
+} // namespace torch_attention
