@@ -4,7 +4,6 @@
 #include <weights/files/dtypes.h>
 #include <weights/files/write.h>
 #include <weights/layouts/map.h>
-#include <weights/read.h>
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
@@ -61,14 +60,10 @@ void convert_file(
     const std::string& output,
     const ConvertOptions& options,
     std::ostream& out) {
-  const auto file = select_below(
-      read_weight_file(input, dotted(options.prefix)), options.prefix);
-  TORCH_CHECK(
-      file.unreadable.empty(),
-      fmt::format(
-          "\"{}\" {}",
-          file.unreadable.empty() ? "" : file.unreadable.front().first,
-          file.unreadable.empty() ? "" : file.unreadable.front().second));
+  const auto file = read_below(input, options.prefix);
+  for (const auto& [key, reason] : file.unreadable) {
+    TORCH_CHECK(false, fmt::format("\"{}\" {}", key, reason));
+  }
   file.check(file.tensors.keys());
   Converted converted{file.tensors, file.others};
   if (options.target) {
@@ -76,12 +71,8 @@ void convert_file(
         file.tensors, options.source, *options.target, options.num_heads);
   }
   const auto tensors = with_dtype(converted.tensors, options.dtype);
-  uint64_t bytes = 0;
-  for (const auto& item : tensors) {
-    bytes += item.value().nbytes();
-  }
   {
-    ProgressBar bar(output, bytes);
+    ProgressBar bar(output, total_bytes(tensors));
     write_weight_file(
         tensors, output, [&](uint64_t written) { bar.advance(written); });
   }

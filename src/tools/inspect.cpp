@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <numeric>
 #include <ostream>
 
 namespace torch_attention::tools {
@@ -65,14 +64,6 @@ std::string size_text(uint64_t bytes) {
   }
   return *unit == 'B' ? fmt::format("{} B", bytes)
                       : fmt::format("{:.1f} {}", value, unit);
-}
-
-uint64_t total_bytes(const StateDict& tensors) {
-  uint64_t bytes = 0;
-  for (const auto& item : tensors) {
-    bytes += item.value().nbytes();
-  }
-  return bytes;
 }
 
 Json attention_json(const Found& found) {

@@ -7,6 +7,7 @@
 
 #include <error_message.h>
 #include <torch_attention/device.h>
+#include <weights/text.h>
 
 #include <algorithm>
 #include <array>
@@ -24,11 +25,6 @@ constexpr std::array<Kernel, 3> kKernels = {
     Kernel::kReference,
     Kernel::kFused,
     Kernel::kAuto};
-
-bool ends_with(const std::string& text, const std::string& suffix) {
-  return text.size() >= suffix.size() &&
-      text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
 
 /// The archives of `path`: itself, or those in the folder, by name.
 std::vector<std::string> archives_of(const std::string& path) {

@@ -3,7 +3,6 @@
 #include <error_message.h>
 #include <weights/copy.h>
 #include <weights/plan.h>
-#include <weights/read.h>
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
@@ -18,8 +17,7 @@ LoadReport load_weights(
     const std::string& path,
     const LoadOptions& options) {
   try {
-    const auto file = select_below(
-        read_weight_file(path, dotted(options.prefix())), options.prefix());
+    const auto file = read_below(path, options.prefix());
     auto plan = make_plan(module, file, options);
     file.check(plan.keys);
     copy_all(module, plan.assignments, options, file);

@@ -25,20 +25,15 @@ std::string class_name(const torch::nn::Module& module) {
   if (colon != std::string::npos) {
     name.erase(0, colon + 1);
   }
-  const std::string suffix = "Impl";
-  if (name.size() > suffix.size() &&
-      name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
-    name.resize(name.size() - suffix.size());
+  constexpr std::string_view kSuffix = "Impl";
+  if (name.size() > kSuffix.size() && ends_with(name, kSuffix)) {
+    name.resize(name.size() - kSuffix.size());
   }
   return name;
 }
 
 bool is_mask_key(const std::string& key) {
-  const std::string leaf = "mask";
-  return key == leaf ||
-      (key.size() > leaf.size() &&
-       key.compare(
-           key.size() - leaf.size() - 1, std::string::npos, "." + leaf) == 0);
+  return key == "mask" || ends_with(key, ".mask");
 }
 
 /// Whether `tensor` is the mask that Python's attention classes register.
@@ -73,10 +68,6 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   }
 }
 
-bool contains(const std::vector<std::string>& keys, const std::string& key) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
 /// The names of the causal masks among the buffers of `module`.
 std::vector<std::string> causal_masks(const torch::nn::Module& module) {
   std::vector<std::string> keys;
@@ -100,10 +91,6 @@ std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
     shape[0] += part[0];
   }
   return shape;
-}
-
-std::string shape_text(c10::IntArrayRef shape) {
-  return fmt::format("torch.Size([{}])", fmt::join(shape, ", "));
 }
 
 /// The shapes of parts that do not fit together.

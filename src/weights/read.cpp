@@ -74,10 +74,6 @@ constexpr std::array kForeignFormats{
         "Convert it in Python: lzma.open(path).read()"},
 };
 
-bool starts_with(const Bytes& bytes, std::string_view start) {
-  return bytes.text().substr(0, start.size()) == start;
-}
-
 /// torch.save of before PyTorch 0.1.10.
 bool is_tar(const Bytes& bytes) {
   constexpr size_t kOffset = 257;
@@ -108,17 +104,12 @@ WeightFile read_zip(const Bytes& bytes) {
       "torch.export: it has no record data.pkl");
 }
 
-std::string folder_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
-}
-
 } // namespace
 
 void refuse_foreign_format(const Bytes& bytes) {
   for (const auto& format : kForeignFormats) {
     TORCH_CHECK(
-        !starts_with(bytes, format.first_bytes),
+        !starts_with(bytes.text(), format.first_bytes),
         "the file is ",
         format.name,
         ", which is not read. ",
@@ -133,7 +124,7 @@ void refuse_foreign_format(const Bytes& bytes) {
 
 WeightFile read_weight_bytes(const Bytes& bytes) {
   TORCH_CHECK(bytes.size > 0, "the file is empty");
-  if (starts_with(bytes, kZip) || starts_with(bytes, kEmptyZip)) {
+  if (starts_with(bytes.text(), kZip) || starts_with(bytes.text(), kEmptyZip)) {
     return read_zip(bytes);
   }
   if (is_safetensors(bytes)) {

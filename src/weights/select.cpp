@@ -1,5 +1,7 @@
 #include <weights/select.h>
 
+#include <weights/read.h>
+
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,17 +14,6 @@ namespace torch_attention {
 namespace {
 
 constexpr size_t kMaxListed = 20;
-
-bool starts_with(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
-}
-
-bool has_tensors_below(const WeightFile& file, const std::string& start) {
-  return std::any_of(
-      file.tensors.begin(), file.tensors.end(), [&](const auto& item) {
-        return starts_with(item.key(), start);
-      });
-}
 
 /// The keys of the file, not more than can be read.
 std::string list_keys(const WeightFile& file) {
@@ -46,14 +37,14 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   auto start = dotted(prefix);
   TORCH_CHECK(!start.empty() || file.ambiguity.empty(), file.ambiguity);
   const auto in_root = dotted(file.root) + start;
-  if (has_tensors_below(file, in_root)) {
+  if (has_keys_below(file.tensors, in_root)) {
     start = in_root;
   }
   if (start.empty()) {
     return file;
   }
   TORCH_CHECK(
-      has_tensors_below(file, start),
+      has_keys_below(file.tensors, start),
       fmt::format(
           "no key begins with the prefix \"{}\"; the file's keys: {}",
           start,
@@ -88,6 +79,10 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   return part;
 }
 
+WeightFile read_below(const std::string& path, const std::string& prefix) {
+  return select_below(read_weight_file(path, dotted(prefix)), prefix);
+}
+
 std::vector<std::string> prefixes_with(
     const WeightFile& file,
     const std::vector<std::string>& keys) {
@@ -98,8 +93,7 @@ std::vector<std::string> prefixes_with(
   const auto end = "." + keys.front();
   for (const auto& item : file.tensors) {
     const auto& key = item.key();
-    if (key.size() <= end.size() ||
-        key.compare(key.size() - end.size(), end.size(), end) != 0) {
+    if (key.size() <= end.size() || !ends_with(key, end)) {
       continue;
     }
     const auto prefix = key.substr(0, key.size() - end.size());

@@ -14,6 +14,9 @@ std::string dotted(const std::string& prefix);
 /// such part, or several could be meant.
 WeightFile select_below(WeightFile file, const std::string& prefix);
 
+/// The same for a file that is not read yet.
+WeightFile read_below(const std::string& path, const std::string& prefix);
+
 /// The prefixes below which the file has all `keys`.
 std::vector<std::string> prefixes_with(
     const WeightFile& file,

@@ -6,11 +6,31 @@
 #include <torch/ordered_dict.h>
 #include <torch/types.h>
 
+#include <weights/text.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace torch_attention {
 
 /// Names and tensors in the order of the file or module.
 using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
+
+/// Whether a key begins with `start`.
+inline bool has_keys_below(const StateDict& tensors, std::string_view start) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& item) {
+    return starts_with(item.key(), start);
+  });
+}
+
+inline uint64_t total_bytes(const StateDict& tensors) {
+  uint64_t bytes = 0;
+  for (const auto& item : tensors) {
+    bytes += item.value().nbytes();
+  }
+  return bytes;
+}
 
 } // namespace torch_attention

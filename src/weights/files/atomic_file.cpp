@@ -1,5 +1,7 @@
 #include <weights/files/atomic_file.h>
 
+#include <weights/text.h>
+
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -15,15 +17,10 @@ namespace torch_attention {
 
 namespace {
 
-/// The folder in which `path` is.
-std::string folder_of(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
-}
-
 /// Brings a new name to the disk; some file systems cannot, which is no error.
 void sync_folder(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor =
+      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor >= 0) {
     ::fsync(descriptor);
     ::close(descriptor);

@@ -19,11 +19,6 @@ namespace {
 constexpr const char* kFormat = "torch.export archive";
 constexpr const char* kWeights = "data/weights/";
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() &&
-      text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 /// The records of the archive's weights whose names end so.
 std::vector<std::string> weight_records(
     const ZipArchive& archive,

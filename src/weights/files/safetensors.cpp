@@ -291,7 +291,7 @@ std::optional<uint32_t> stored_checksum(
 void check_checksum_names(const HeaderReader& reader) {
   size_t checksums = 0;
   for (const auto& [name, value] : reader.metadata) {
-    checksums += name.compare(0, kChecksum.size(), kChecksum) == 0 ? 1 : 0;
+    checksums += starts_with(name, kChecksum) ? 1 : 0;
   }
   if (checksums == 0) {
     return;

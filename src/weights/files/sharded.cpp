@@ -28,7 +28,7 @@ void check_file_name(const std::string& name) {
 void check_prefix(const nlohmann::json& map, const std::string& prefix) {
   std::vector<std::string> keys;
   for (const auto& [key, file] : map.items()) {
-    if (key.compare(0, prefix.size(), prefix) == 0) {
+    if (starts_with(key, prefix)) {
       return;
     }
     keys.push_back(key);
@@ -67,7 +67,7 @@ WeightFile read_sharded(
     TORCH_CHECK(file.is_string(), "the index names no file for \"", key, "\"");
     const auto name = file.get<std::string>();
     check_file_name(name);
-    if (key.compare(0, prefix.size(), prefix) != 0) {
+    if (!starts_with(key, prefix)) {
       continue;
     }
     auto shard = shards.find(name);
@@ -95,7 +95,7 @@ WeightFile read_sharded(
     for (const auto& item : shard.tensors) {
       const auto owner = shard_of.find(item.key());
       TORCH_CHECK(
-          item.key().compare(0, prefix.size(), prefix) != 0 ||
+          !starts_with(item.key(), prefix) ||
               (owner != shard_of.end() && owner->second == name),
           "\"",
           name,

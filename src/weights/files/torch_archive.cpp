@@ -164,13 +164,6 @@ class Collector {
   bool is_script_;
 };
 
-bool has_tensors_below(const StateDict& tensors, const std::string& path) {
-  const auto start = path + ".";
-  return std::any_of(tensors.begin(), tensors.end(), [&](const auto& item) {
-    return item.key().compare(0, start.size(), start) == 0;
-  });
-}
-
 /// Finds the state dict among what lies beside it.
 void find_root(const PickleValue& value, WeightFile& file) {
   constexpr std::array kNames{
@@ -180,7 +173,8 @@ void find_root(const PickleValue& value, WeightFile& file) {
   for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
     const auto name = key_text(*value.items[i], i / 2);
     is_state_dict = is_state_dict || file.tensors.contains(name);
-    if (is_dict(*value.items[i + 1]) && has_tensors_below(file.tensors, name)) {
+    if (is_dict(*value.items[i + 1]) &&
+        has_keys_below(file.tensors, name + ".")) {
       dicts.push_back(name);
     }
   }

@@ -2,12 +2,12 @@
 
 #include <weights/files/atomic_file.h>
 #include <weights/files/dtypes.h>
+#include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
 #include <map>
 #include <tuple>
@@ -113,13 +113,7 @@ void write_tensor(
   pickle.operations("tQ");
   pickle.integer(0);
   pickle.integers(tensor.sizes());
-  std::vector<int64_t> strides(tensor.sizes().size());
-  int64_t stride = 1;
-  for (auto i = strides.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(tensor.sizes()[i], 1);
-  }
-  pickle.integers(strides);
+  pickle.integers(contiguous_strides(tensor.sizes().vec()));
   pickle.operations("\x89"); // requires_grad: False
   pickle.global("collections", "OrderedDict");
   pickle.operations(kEmptyOrderedDict);

@@ -20,14 +20,8 @@ constexpr std::array<const char*, 3> kProjections = {
     "W_key.weight",
     "W_value.weight"};
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() &&
-      text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 bool feeds(const Layout::Rule& rule, const std::string& canonical_key) {
-  const auto& keys = rule.canonical_keys;
-  return std::find(keys.begin(), keys.end(), canonical_key) != keys.end();
+  return contains(rule.canonical_keys, canonical_key);
 }
 
 /// Whether `layout` has a tensor at `scope` for a canonical key.

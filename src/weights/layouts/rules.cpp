@@ -387,12 +387,4 @@ Joined joined_zeros(
   return {{{{}, torch::zeros({}, options).expand(shape)}}, {}};
 }
 
-bool contains(const std::vector<std::string>& keys, const std::string& key) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
-std::string shape_text(torch::IntArrayRef shape) {
-  return fmt::format("torch.Size([{}])", fmt::join(shape, ", "));
-}
-
 } // namespace torch_attention

@@ -102,9 +102,4 @@ Joined joined_zeros(
     torch::IntArrayRef shape,
     const torch::TensorOptions& options);
 
-bool contains(const std::vector<std::string>& keys, const std::string& key);
-
-/// "torch.Size([2, 3])".
-std::string shape_text(torch::IntArrayRef shape);
-
 } // namespace torch_attention

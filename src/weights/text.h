@@ -1,0 +1,40 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torch_attention {
+
+inline bool starts_with(std::string_view text, std::string_view start) {
+  return text.substr(0, start.size()) == start;
+}
+
+inline bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() &&
+      text.substr(text.size() - end.size()) == end;
+}
+
+inline bool contains(
+    const std::vector<std::string>& keys,
+    const std::string& key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+/// "torch.Size([8, 24])", as Python prints it.
+inline std::string shape_text(torch::IntArrayRef shape) {
+  return fmt::format("torch.Size([{}])", fmt::join(shape, ", "));
+}
+
+/// The folder of a path, with a slash at its end; "" for the current one.
+inline std::string folder_of(const std::string& path) {
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+} // namespace torch_attention
