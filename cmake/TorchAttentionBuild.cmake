@@ -37,3 +37,11 @@ if(TORCH_ATTENTION_COVERAGE)
   target_compile_options(torch_attention_build INTERFACE --coverage)
   target_link_options(torch_attention_build INTERFACE --coverage)
 endif()
+
+# Has the files of `target` that follow compiled as one where unity builds are
+# on, as in the presets: LibTorch's headers cost seconds for each. Names in
+# their anonymous namespaces must differ.
+function(torch_attention_compile_together target group)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+endfunction()

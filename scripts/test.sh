@@ -63,7 +63,7 @@ run_tidy() {
     return
   fi
   run_logged "$ROOT/build/setup/configure-tidy.log" cmake --preset release \
-    -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+    -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
     -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF
   # The runner takes a regular expression of full paths.
   # shellcheck disable=SC2016 # nothing to expand

@@ -1,5 +1,6 @@
 #include <tools/convert.h>
 
+#include <format_text.h>
 #include <tools/progress_bar.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/write.h>
@@ -7,8 +8,6 @@
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <ostream>
 #include <utility>
@@ -21,7 +20,7 @@ namespace {
 void check_expanded(const std::string& key, const torch::Tensor& tensor) {
   TORCH_CHECK(
       tensor.storage().nbytes() >= tensor.nbytes() || tensor.numel() == 0,
-      fmt::format(
+      format_text(
           "\"{}\" of shape ({}) repeats its {} bytes (expand); convert it in "
           "Python by clone()",
           key,
@@ -62,7 +61,7 @@ void convert_file(
     std::ostream& out) {
   const auto file = read_below(input, options.prefix);
   for (const auto& [key, reason] : file.unreadable) {
-    TORCH_CHECK(false, fmt::format("\"{}\" {}", key, reason));
+    TORCH_CHECK(false, format_text("\"{}\" {}", key, reason));
   }
   file.check(file.tensors.keys());
   Converted converted{file.tensors, file.others};
@@ -76,9 +75,9 @@ void convert_file(
     write_weight_file(
         tensors, output, [&](uint64_t written) { bar.advance(written); });
   }
-  out << fmt::format("{}: {} tensors\n", output, tensors.size());
+  out << format_text("{}: {} tensors\n", output, tensors.size());
   if (!converted.left_out.empty()) {
-    out << fmt::format("left out: {}\n", fmt::join(converted.left_out, ", "));
+    out << format_text("left out: {}\n", fmt::join(converted.left_out, ", "));
   }
 }
 

@@ -1,12 +1,11 @@
 #include <tools/inspect.h>
 
+#include <format_text.h>
 #include <weights/files/dtypes.h>
 #include <weights/layouts/map.h>
 #include <weights/read.h>
 #include <weights/select.h>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -62,8 +61,8 @@ std::string size_text(uint64_t bytes) {
     value /= kKilo;
     unit = next;
   }
-  return *unit == 'B' ? fmt::format("{} B", bytes)
-                      : fmt::format("{:.1f} {}", value, unit);
+  return *unit == 'B' ? format_text("{} B", bytes)
+                      : format_text("{:.1f} {}", value, unit);
 }
 
 Json attention_json(const Found& found) {
@@ -115,38 +114,38 @@ void print_tensors(const WeightFile& file, std::ostream& out) {
   }
   for (const auto& item : file.tensors) {
     const auto& tensor = item.value();
-    out << fmt::format(
+    out << format_text(
         "  {:<{}}  {:<16}  {:<9} {:>10}\n",
         item.key(),
         width,
-        fmt::format("({})", fmt::join(tensor.sizes(), ", ")),
+        format_text("({})", fmt::join(tensor.sizes(), ", ")),
         python_dtype(tensor.scalar_type()),
         size_text(tensor.nbytes()));
   }
   for (const auto& key : file.others) {
-    out << fmt::format("  {:<{}}  no tensor\n", key, width);
+    out << format_text("  {:<{}}  no tensor\n", key, width);
   }
   for (const auto& [key, reason] : file.unreadable) {
-    out << fmt::format("  {:<{}}  {}\n", key, width, reason);
+    out << format_text("  {:<{}}  {}\n", key, width, reason);
   }
 }
 
 void print_attention(const Found& found, std::ostream& out) {
   const auto scope = found.scope.empty() ? "the file itself" : found.scope;
   if (found.layout.empty()) {
-    out << fmt::format(
+    out << format_text(
         "  {}: several layouts fit: {}\n",
         scope,
         fmt::join(found.ambiguous, ", "));
     return;
   }
   const auto heads = possible_heads(found);
-  out << fmt::format("  {}: layout {}", scope, found.layout);
+  out << format_text("  {}: layout {}", scope, found.layout);
   if (const auto query = shape_of(found, "W_query.weight")) {
-    out << fmt::format(", W_query ({})", fmt::join(*query, ", "));
+    out << format_text(", W_query ({})", fmt::join(*query, ", "));
   }
   if (!heads.empty()) {
-    out << fmt::format(
+    out << format_text(
         ", {}{} heads",
         found.num_heads ? "" : "possibly ",
         fmt::join(heads, ", "));
@@ -159,14 +158,14 @@ void print_text(
     const WeightFile& file,
     const std::vector<Found>& attention,
     std::ostream& out) {
-  out << fmt::format(
+  out << format_text(
       "{}: {}, {} tensors, {}\n",
       path,
       file.format,
       file.tensors.size(),
       size_text(total_bytes(file.tensors)));
   if (!file.root.empty()) {
-    out << fmt::format("state dict: {}\n", file.root);
+    out << format_text("state dict: {}\n", file.root);
   }
   if (!file.ambiguity.empty()) {
     out << file.ambiguity << "\n";

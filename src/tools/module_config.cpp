@@ -1,9 +1,8 @@
 #include <tools/module_config.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <format_text.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
@@ -38,7 +37,7 @@ CausalAttentionOptions single_head_options(
 
 int64_t count_heads(const StateDict& tensors) {
   int64_t count = 0;
-  while (tensors.contains(fmt::format("heads.{}.W_query.weight", count))) {
+  while (tensors.contains(format_text("heads.{}.W_query.weight", count))) {
     ++count;
   }
   return count;
@@ -61,7 +60,7 @@ ModuleConfig infer_config(
   const auto* weight = tensors.find(head + "W_query.weight");
   TORCH_CHECK(
       weight != nullptr && weight->dim() == 2,
-      fmt::format(
+      format_text(
           "expected the keys of one of our modules, such as W_query.weight, "
           "but the keys are \"{}\". Is the module deeper in the file? Then "
           "give its path with --prefix",

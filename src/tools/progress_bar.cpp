@@ -1,6 +1,6 @@
 #include <tools/progress_bar.h>
 
-#include <fmt/format.h>
+#include <format_text.h>
 
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ void ProgressBar::draw() {
       std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_));
   const auto filled = static_cast<int>(share * kWidth);
   std::fputs(
-      fmt::format(
+      format_text(
           "{}{} [{:=<{}}{: <{}}] {:3.0f} %",
           kClearLine,
           title_,

@@ -1,6 +1,6 @@
 #include <tools/verdict.h>
 
-#include <fmt/format.h>
+#include <format_text.h>
 
 #include <algorithm>
 #include <ostream>
@@ -21,7 +21,7 @@ std::string text_of(const T& value) {
 
 VerdictTable::VerdictTable(std::ostream& out, size_t case_width)
     : out_(out), width_(std::max<size_t>(case_width, 4)) {
-  out_ << fmt::format(
+  out_ << format_text(
       "{:<{}}  {:<7}  {:<9}  {:>8}  {:>8}  {:>8}  {:<7}  {}\n",
       "case",
       width_,
@@ -37,7 +37,7 @@ VerdictTable::VerdictTable(std::ostream& out, size_t case_width)
 void VerdictTable::add(const Verdict& verdict) {
   ++runs_;
   failed_ += verdict.passed() ? 0 : 1;
-  const auto start = fmt::format(
+  const auto start = format_text(
       "{:<{}}  {:<7}  {:<9}  ",
       verdict.case_name,
       width_,
@@ -47,7 +47,7 @@ void VerdictTable::add(const Verdict& verdict) {
     out_ << start << "FAILED: " << verdict.error << std::endl;
     return;
   }
-  out_ << fmt::format(
+  out_ << format_text(
               "{}{:>8.1e}  {:>8.1e}  {:>8.1e}  {:<7}  {}",
               start,
               verdict.difference.absolute,
@@ -72,12 +72,12 @@ bool VerdictTable::finish(size_t cases) {
           "1.6e-2), and for other\nkernels 3 times what Python's own "
           "rounding differs by from the result in float64.\n";
   if (incomparable_ > 0) {
-    out_ << fmt::format(
+    out_ << format_text(
         "Left out: {} runs under dropout. Only the reference kernel on the CPU "
         "draws Python's\nrandom stream.\n",
         incomparable_);
   }
-  out_ << fmt::format(
+  out_ << format_text(
       "{} cases, {} runs: {} ok, {} failed.\n",
       cases,
       runs_,

@@ -3,11 +3,11 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/randn.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include <format_text.h>
 #include <torch_attention/weights/load.h>
 #include <weights/read.h>
 
@@ -121,7 +121,7 @@ torch::jit::Module submodule(
     const auto name = prefix.substr(begin, end - begin);
     TORCH_CHECK(
         module.hasattr(name) && module.attr(name).isModule(),
-        fmt::format("\"{}\" has no module \"{}\"", archive, prefix));
+        format_text("\"{}\" has no module \"{}\"", archive, prefix));
     module = module.attr(name).toModule();
     begin = end + 1;
   }
@@ -149,7 +149,7 @@ void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
   const auto file = read_weight_file(result.archive);
   TORCH_CHECK(
       file.format == "TorchScript archive",
-      fmt::format(
+      format_text(
           "\"{}\" is a {}, which has no code to compare with, and there are no "
           "recorded results beside it (scripts/export_weights.py writes them)",
           result.archive,

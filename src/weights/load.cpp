@@ -1,3 +1,4 @@
+#include <format_text.h>
 #include <torch_attention/weights/load.h>
 
 #include <error_message.h>
@@ -6,7 +7,6 @@
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <utility>
 
@@ -27,7 +27,7 @@ LoadReport load_weights(
   } catch (const std::exception& error) {
     C10_THROW_ERROR(
         Error,
-        fmt::format("load_weights(\"{}\"): {}", path, error_message(error)));
+        format_text("load_weights(\"{}\"): {}", path, error_message(error)));
   }
 }
 

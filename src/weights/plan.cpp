@@ -1,5 +1,6 @@
 #include <weights/plan.h>
 
+#include <format_text.h>
 #include <weights/nearest.h>
 #include <weights/select.h>
 
@@ -7,8 +8,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -99,7 +98,7 @@ std::string shapes_text(const Source& source) {
   for (const auto& part : source.parts) {
     shapes.push_back(shape_text(part.sizes()));
   }
-  return fmt::format("{}", fmt::join(shapes, " + "));
+  return format_text("{}", fmt::join(shapes, " + "));
 }
 
 /// What the file has where its keys are other than the module's.
@@ -107,7 +106,7 @@ std::string origin(const std::string& key, const Source& source) {
   if (source.keys.size() == 1 && source.keys.front() == key) {
     return "";
   }
-  return fmt::format(" (from \"{}\")", fmt::join(source.keys, "\", \""));
+  return format_text(" (from \"{}\")", fmt::join(source.keys, "\", \""));
 }
 
 /// Collects what is to be done, and everything that is wrong.
@@ -168,7 +167,7 @@ class Planner {
     }
     const auto shape = joined_shape(source);
     if (!shape || *shape != target.sizes()) {
-      problems_.push_back(fmt::format(
+      problems_.push_back(format_text(
           "size mismatch for {}: copying a param with shape {}{} from "
           "checkpoint, the shape in current model is {}.",
           key,
@@ -179,7 +178,7 @@ class Planner {
     }
     const auto dtype = source.parts.front().scalar_type();
     if (c10::isComplexType(dtype) && !c10::isComplexType(dtype_of(target))) {
-      problems_.push_back(fmt::format(
+      problems_.push_back(format_text(
           "dtype mismatch for {}: copying complex numbers ({}) into real ones "
           "({}) would lose their imaginary part.",
           key,
@@ -188,7 +187,7 @@ class Planner {
       return;
     }
     if (!can_convert(dtype, dtype_of(target))) {
-      problems_.push_back(fmt::format(
+      problems_.push_back(format_text(
           "dtype mismatch for {}: LibTorch cannot convert {} to {}.",
           key,
           torch::toString(dtype),
@@ -196,7 +195,7 @@ class Planner {
       return;
     }
     if (is_mask && !are_causal_masks(source)) {
-      problems_.push_back(fmt::format(
+      problems_.push_back(format_text(
           "value mismatch for {}: the file's mask is not the causal mask, "
           "which the module applies. MaskPolicy::kIgnore does not read it.",
           key));
@@ -220,7 +219,7 @@ class Planner {
 
   void add_keys(const char* what, const std::vector<std::string>& keys) {
     if (options_.strict() && !keys.empty()) {
-      messages_.push_back(fmt::format(
+      messages_.push_back(format_text(
           "{} key(s) in state_dict: \"{}\".", what, fmt::join(keys, "\", \"")));
     }
   }
@@ -230,7 +229,7 @@ class Planner {
     const auto& missing = plan_.report.missing;
     const auto prefixes = prefixes_with(file_, missing);
     if (plan_.report.loaded.empty() && !prefixes.empty()) {
-      messages_.push_back(fmt::format(
+      messages_.push_back(format_text(
           "The file has these keys below another path: use "
           "LoadOptions().prefix(\"{}\").",
           fmt::join(prefixes, "\") or prefix(\"")));
@@ -238,7 +237,7 @@ class Planner {
     }
     for (const auto& [key, looked_for] : mapping_.missing) {
       if (looked_for != key && contains(missing, key)) {
-        messages_.push_back(fmt::format(
+        messages_.push_back(format_text(
             "In the layout {} \"{}\" would be {}.",
             mapping_.layout,
             key,
@@ -248,7 +247,7 @@ class Planner {
     for (const auto& key : missing) {
       const auto nearest = nearest_text(key, mapping_.unused);
       if (nearest) {
-        messages_.push_back(fmt::format(
+        messages_.push_back(format_text(
             "Is \"{}\" of the file the \"{}\" that is missing?",
             *nearest,
             key));
@@ -261,7 +260,7 @@ class Planner {
     add_keys("Unexpected", plan_.report.unexpected);
     for (const auto& [key, reason] : file_.unreadable) {
       if (options_.strict() || targets_.contains(key)) {
-        messages_.push_back(fmt::format("\"{}\" of the file {}.", key, reason));
+        messages_.push_back(format_text("\"{}\" of the file {}.", key, reason));
       }
     }
     messages_.insert(
@@ -275,7 +274,7 @@ class Planner {
     }
     TORCH_CHECK(
         false,
-        fmt::format(
+        format_text(
             "Error(s) in loading state_dict for {}:\n\t{}",
             class_name(module_),
             fmt::join(messages_, "\n\t")));

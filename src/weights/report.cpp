@@ -1,9 +1,7 @@
+#include <format_text.h>
 #include <torch_attention/weights/load.h>
 
 #include <weights/files/dtypes.h>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -17,7 +15,7 @@ std::string dtypes_text(const LoadReport::Tensor& tensor) {
   const auto* module_dtype = torch::toString(tensor.module_dtype);
   return tensor.file_dtype == tensor.module_dtype
       ? std::string(module_dtype)
-      : fmt::format(
+      : format_text(
             "{} -> {}", torch::toString(tensor.file_dtype), module_dtype);
 }
 
@@ -28,8 +26,8 @@ std::string origin_text(const LoadReport::Tensor& tensor) {
     return "";
   }
   return keys.size() == 1
-      ? fmt::format("  from {}", keys.front())
-      : fmt::format("  from {} ... {}", keys.front(), keys.back());
+      ? format_text("  from {}", keys.front())
+      : format_text("  from {} ... {}", keys.front(), keys.back());
 }
 
 size_t key_width(const LoadReport& report) {
@@ -44,35 +42,31 @@ size_t key_width(const LoadReport& report) {
 
 std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
   const auto width = key_width(report);
-  fmt::memory_buffer out;
-  const auto line = std::back_inserter(out);
-  fmt::format_to(
-      line,
+  stream << format_text(
       "{} tensors from {} ({}, layout {})\n",
       report.loaded.size(),
       report.path,
       report.format,
       report.layout);
   for (const auto& tensor : report.loaded) {
-    fmt::format_to(
-        line,
+    stream << format_text(
         "  {:<{}}  {:<16}  {}{}\n",
         tensor.key,
         width,
-        fmt::format("({})", fmt::join(tensor.shape, ", ")),
+        format_text("({})", fmt::join(tensor.shape, ", ")),
         dtypes_text(tensor),
         origin_text(tensor));
   }
   const auto list = [&](const std::vector<std::string>& keys,
                         const char* what) {
     for (const auto& key : keys) {
-      fmt::format_to(line, "  {:<{}}  {}\n", key, width, what);
+      stream << format_text("  {:<{}}  {}\n", key, width, what);
     }
   };
   list(report.zeros, "zeros: the layout has none");
   list(report.missing, "missing in the file, kept");
   list(report.unexpected, "only in the file, not used");
-  return stream << fmt::to_string(out);
+  return stream;
 }
 
 } // namespace torch_attention

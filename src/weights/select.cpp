@@ -1,10 +1,9 @@
 #include <weights/select.h>
 
+#include <format_text.h>
 #include <weights/read.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -20,9 +19,9 @@ std::string list_keys(const WeightFile& file) {
   auto keys = file.tensors.keys();
   const auto count = keys.size();
   keys.resize(std::min(count, kMaxListed));
-  auto text = fmt::format("\"{}\"", fmt::join(keys, "\", \""));
+  auto text = format_text("\"{}\"", fmt::join(keys, "\", \""));
   if (count > kMaxListed) {
-    text += fmt::format(" and {} more", count - kMaxListed);
+    text += format_text(" and {} more", count - kMaxListed);
   }
   return text;
 }
@@ -45,7 +44,7 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   }
   TORCH_CHECK(
       has_keys_below(file.tensors, start),
-      fmt::format(
+      format_text(
           "no key begins with the prefix \"{}\"; the file's keys: {}",
           start,
           list_keys(file)));
@@ -99,7 +98,7 @@ std::vector<std::string> prefixes_with(
     const auto prefix = key.substr(0, key.size() - end.size());
     const bool all =
         std::all_of(keys.begin(), keys.end(), [&](const std::string& wanted) {
-          return file.tensors.contains(fmt::format("{}.{}", prefix, wanted));
+          return file.tensors.contains(format_text("{}.{}", prefix, wanted));
         });
     if (all) {
       prefixes.push_back(prefix);

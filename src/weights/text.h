@@ -1,9 +1,8 @@
 #pragma once
 
-#include <torch/types.h>
+#include <format_text.h>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <string>
@@ -29,7 +28,7 @@ inline bool contains(
 
 /// "torch.Size([8, 24])", as Python prints it.
 inline std::string shape_text(torch::IntArrayRef shape) {
-  return fmt::format("torch.Size([{}])", fmt::join(shape, ", "));
+  return format_text("torch.Size([{}])", fmt::join(shape, ", "));
 }
 
 /// The folder of a path, with a slash at its end; "" for the current one.

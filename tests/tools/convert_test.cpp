@@ -1,3 +1,4 @@
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -11,8 +12,6 @@ using namespace torch_attention::testing;
 using namespace torch_attention::tools;
 
 namespace {
-
-const std::string kGolden = TORCH_ATTENTION_GOLDEN_DIR;
 
 std::string convert(
     const std::string& input,
@@ -28,7 +27,7 @@ std::string convert(
 TEST_CASE("convert writes the same tensors in another format") {
   const TemporaryFolder folder;
   const auto* name = GENERATE("a.pt", "a.safetensors");
-  const auto input = kGolden + "/layouts/bert.safetensors";
+  const auto input = golden("layouts/bert.safetensors");
   const auto before = read_weight_file(input).tensors;
   CHECK_THAT(
       convert(input, folder.file(name)),
@@ -48,7 +47,7 @@ TEST_CASE("convert takes one module, and gives it another layout and dtype") {
   options.prefix = "transformer.h.1.attn";
   options.target = Layout::book();
   options.dtype = torch::kDouble;
-  const auto input = kGolden + "/layouts/gpt2.safetensors";
+  const auto input = golden("layouts/gpt2.safetensors");
   convert(input, output, options);
   const auto before = read_weight_file(input).tensors;
   const auto after = read_weight_file(output).tensors;
@@ -62,7 +61,7 @@ TEST_CASE("convert takes one module, and gives it another layout and dtype") {
 TEST_CASE("convert to a layout that lists heads asks for their number") {
   const TemporaryFolder folder;
   const auto output = folder.file("heads.pt");
-  const auto input = kGolden + "/layouts/q-linear.safetensors";
+  const auto input = golden("layouts/q-linear.safetensors");
   ConvertOptions options;
   options.target = Layout::query_key_value_heads();
   THROWS_WITH(convert(input, output, options), "num_heads");
@@ -75,12 +74,12 @@ TEST_CASE("convert to a layout that lists heads asks for their number") {
 
 TEST_CASE("convert refuses what it cannot write, before it writes") {
   const TemporaryFolder folder;
-  const auto input = kGolden + "/files/plain.safetensors";
+  const auto input = golden("files/plain.safetensors");
   THROWS_WITH(
       convert(input, folder.file("a.onnx")),
       "expected a file name that ends with .safetensors");
   THROWS_WITH(
-      convert(kGolden + "/files/sparse.pt", folder.file("a.pt")),
+      convert(golden("files/sparse.pt"), folder.file("a.pt")),
       "is a sparse tensor");
   ConvertOptions options;
   options.target = Layout::book();

@@ -1,3 +1,4 @@
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -12,8 +13,6 @@ using namespace torch_attention::testing;
 using namespace torch_attention::tools;
 
 namespace {
-
-const std::string kGolden = TORCH_ATTENTION_GOLDEN_DIR;
 
 std::string inspect(
     const std::string& path,
@@ -32,7 +31,7 @@ nlohmann::json inspect_json(const std::string& path) {
 } // namespace
 
 TEST_CASE("inspect shows tensors, layout and possible heads") {
-  const auto text = inspect(kGolden + "/layouts/gpt2.safetensors");
+  const auto text = inspect(golden("layouts/gpt2.safetensors"));
   CHECK_THAT(
       text,
       ContainsText(
@@ -47,7 +46,7 @@ TEST_CASE("inspect shows tensors, layout and possible heads") {
 TEST_CASE("inspect takes a part of a file") {
   InspectOptions options;
   options.prefix = "transformer.h.1.attn";
-  const auto text = inspect(kGolden + "/layouts/gpt2.safetensors", options);
+  const auto text = inspect(golden("layouts/gpt2.safetensors"), options);
   CHECK_THAT(
       text,
       ContainsText("4 tensors") &&
@@ -56,12 +55,12 @@ TEST_CASE("inspect takes a part of a file") {
 
 TEST_CASE("inspect counts the heads that a file lists") {
   CHECK_THAT(
-      inspect(kGolden + "/layouts/wrapper.safetensors"),
+      inspect(golden("layouts/wrapper.safetensors")),
       ContainsText("layout head_list") && ContainsText(", 3 heads\n"));
 }
 
 TEST_CASE("inspect prints JSON") {
-  const auto json = inspect_json(kGolden + "/layouts/llama.safetensors");
+  const auto json = inspect_json(golden("layouts/llama.safetensors"));
   CHECK(json["format"] == "safetensors file");
   CHECK(json["attention"].at(0)["layout"] == "llama");
   // Several query heads share a key head.
@@ -84,7 +83,7 @@ TEST_CASE("inspect prints JSON") {
 }
 
 TEST_CASE("inspect names the state dict among training state") {
-  const auto text = inspect(kGolden + "/files/state-dict-key.pt");
+  const auto text = inspect(golden("files/state-dict-key.pt"));
   CHECK_THAT(
       text,
       ContainsText("state dict: state_dict\n") &&
@@ -96,9 +95,9 @@ TEST_CASE("inspect checks all values if asked") {
   InspectOptions options;
   options.check = true;
   CHECK_THAT(
-      inspect(kGolden + "/files/checksums.safetensors", options),
+      inspect(golden("files/checksums.safetensors"), options),
       ContainsText("safetensors file"));
   THROWS_WITH(
-      inspect(kGolden + "/files/legacy.pt", options),
+      inspect(golden("files/legacy.pt"), options),
       "a torch.save file of before PyTorch 1.6");
 }

@@ -1,4 +1,5 @@
 #include <support/close.h>
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 /// The archives that Python exported, by name.
 std::vector<std::string> golden_archives() {
   std::vector<std::string> archives;
-  for (const auto& entry : fs::directory_iterator(TORCH_ATTENTION_GOLDEN_DIR)) {
+  for (const auto& entry : fs::directory_iterator(golden(""))) {
     const auto path = entry.path().string();
     if (entry.is_regular_file() &&
         path.find(".expected.pt") == std::string::npos) {
@@ -30,7 +31,7 @@ std::vector<std::string> golden_archives() {
   return archives;
 }
 
-std::string golden(const std::string& part) {
+std::string golden_case(const std::string& part) {
   for (const auto& archive : golden_archives()) {
     if (archive.find(part) != std::string::npos) {
       return archive;
@@ -77,7 +78,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A result that differs fails, and its tensor is named") {
-  auto verification_case = make_case(golden("mha-h2-3to2"), {});
+  auto verification_case = make_case(golden_case("mha-h2-3to2"), {});
   auto& expected = verification_case.expected;
   const auto* name = GENERATE(
       "output",
@@ -102,7 +103,7 @@ TEST_CASE("A result that differs fails, and its tensor is named") {
 }
 
 TEST_CASE("A tensor that our module does not give fails") {
-  auto verification_case = make_case(golden("mha-h2-3to2"), {});
+  auto verification_case = make_case(golden_case("mha-h2-3to2"), {});
   verification_case.expected.insert("gradient of more", torch::ones({1}));
   const auto verdict =
       verify(verification_case, torch::kCPU, Kernel::kReference);
@@ -114,7 +115,7 @@ TEST_CASE("An archive without recorded results is compared with its own code") {
   const TemporaryFolder folder;
   const auto copy = [&](const std::string& part) {
     const auto path = folder.file(part + ".pt");
-    fs::copy_file(golden(part), path);
+    fs::copy_file(golden_case(part), path);
     return path;
   };
   std::ostringstream out;
@@ -154,11 +155,10 @@ TEST_CASE("An archive without recorded results is compared with its own code") {
 TEST_CASE("A folder is verified whole, and a file that fails fails the whole") {
   const TemporaryFolder folder;
   std::ostringstream out;
-  CHECK(verify_files({TORCH_ATTENTION_GOLDEN_DIR}, "", {}, out));
+  CHECK(verify_files({golden("")}, "", {}, out));
   CHECK_THAT(out.str(), ContainsText(", 0 failed."));
   CHECK_THAT(out.str(), !ContainsText("FAILED"));
-  CHECK_FALSE(verify_files(
-      {TORCH_ATTENTION_GOLDEN_DIR, folder.file("none.pt")}, "", {}, out));
+  CHECK_FALSE(verify_files({golden(""), folder.file("none.pt")}, "", {}, out));
   CHECK_THAT(out.str(), ContainsText("FAILED: there is no file"));
   THROWS_WITH(
       verify_files({folder.path()}, "", {}, out),

@@ -1,5 +1,6 @@
 // Files that Python wrote, in every format, and what Python reads from them.
 
+#include <support/golden.h>
 #include <support/test.h>
 #include <weights/files/dtypes.h>
 #include <weights/read.h>
@@ -15,12 +16,10 @@ using namespace torch_attention::testing;
 
 namespace {
 
-const std::string kFolder = TORCH_ATTENTION_GOLDEN_DIR "/files/";
-
 using Json = nlohmann::json;
 
 Json expected_values() {
-  std::ifstream file(kFolder + "expected.json");
+  std::ifstream file(golden("files/expected.json"));
   return Json::parse(file);
 }
 
@@ -73,7 +72,8 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
 }
 
 WeightFile read_selected(const std::string& name) {
-  return select_below(read_weight_file(kFolder + name), "");
+  return select_below(
+      read_weight_file(golden("files/" + std::string(name))), "");
 }
 
 std::string error_of(const std::function<void()>& function) {
@@ -126,7 +126,7 @@ TEST_CASE("A file that has no state dict loads into no module") {
   for (const auto& [name, entries] : all.items()) {
     if (entries.contains("error")) {
       CAPTURE(name);
-      const auto path = kFolder + name;
+      const auto path = golden("files/" + std::string(name));
       CHECK_THROWS_AS(load_weights(*linear, path), c10::Error);
       CHECK(linear->weight.equal(before));
     }
@@ -189,7 +189,7 @@ TEST_CASE("An object whose own code would have to run is not read") {
   CHECK_THAT(
       error_of([] {
         torch::nn::Linear linear(2, 2);
-        load_weights(*linear, kFolder + "scripted-setstate.pt");
+        load_weights(*linear, golden("files/scripted-setstate.pt"));
       }),
       ContainsText("whose own __setstate__ would have to be run"));
 }
@@ -197,7 +197,7 @@ TEST_CASE("An object whose own code would have to run is not read") {
 TEST_CASE("The state dict is found beside other training state") {
   for (const auto* name : {"state-dict-key.pt", "model-key.pt"}) {
     CAPTURE(name);
-    const auto file = read_weight_file(kFolder + name);
+    const auto file = read_weight_file(golden("files/" + std::string(name)));
     CHECK_FALSE(file.root.empty());
     CHECK(file.tensors.contains(file.root + ".linear.weight"));
     // The path may be spelled out, too.

@@ -2,6 +2,7 @@
 // compute from them (scripts/export_layouts.py).
 
 #include <support/close.h>
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 #include <weights/read.h>
@@ -18,8 +19,6 @@ using namespace torch_attention::testing;
 
 namespace {
 
-const std::string kFolder = TORCH_ATTENTION_GOLDEN_DIR "/layouts/";
-
 /// A class with its weights, an input, and the output that it gives.
 struct Case {
   std::string name;
@@ -28,7 +27,7 @@ struct Case {
   torch::Tensor output;
 
   std::string path() const {
-    return kFolder + config.at("file");
+    return golden("layouts/" + std::string(config.at("file")));
   }
   int64_t number(const std::string& key) const {
     return std::stoll(config.at(key));
@@ -81,7 +80,8 @@ std::map<std::string, std::string> metadata_of(const std::string& path) {
 std::vector<Case> read_cases() {
   const std::string end = ".expected.safetensors";
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(golden("layouts"))) {
     const auto name = entry.path().filename().string();
     if (name.size() > end.size() &&
         name.compare(name.size() - end.size(), end.size(), end) == 0) {
@@ -90,10 +90,10 @@ std::vector<Case> read_cases() {
   }
   std::vector<Case> cases;
   for (const auto& name : names) {
-    const auto tensors = read_weight_file(kFolder + name).tensors;
+    const auto tensors = read_weight_file(golden("layouts/" + name)).tensors;
     cases.push_back(
         {name.substr(0, name.size() - end.size()),
-         metadata_of(kFolder + name),
+         metadata_of(golden("layouts/" + name)),
          tensors["input"].clone(),
          tensors["output"].clone()});
   }

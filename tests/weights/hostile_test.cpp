@@ -1,5 +1,6 @@
 // Damaged and malicious files: refused in words, or read as they were written.
 
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 #include <weights/files/pickle.h>
@@ -25,8 +26,6 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 
 namespace {
-
-const std::string kFolder = TORCH_ATTENTION_GOLDEN_DIR "/files/";
 
 std::string read_all(const std::string& path) {
   std::ostringstream bytes;
@@ -106,7 +105,7 @@ TEST_CASE("A flipped bit is refused, or changes nothing") {
       "deflated.pt",
       "checksums.safetensors");
   CAPTURE(name);
-  const auto bytes = read_all(kFolder + name);
+  const auto bytes = read_all(golden("files/" + std::string(name)));
   const auto expected = read_checked(bytes);
   REQUIRE(expected.size() > 0);
   std::mt19937_64 random(20261121);
@@ -140,7 +139,7 @@ TEST_CASE("A file that ends too early is refused") {
       "plain.safetensors",
       "checksums.safetensors");
   CAPTURE(name);
-  const auto bytes = read_all(kFolder + name);
+  const auto bytes = read_all(golden("files/" + std::string(name)));
   for (size_t length = 0; length < bytes.size(); ++length) {
     CAPTURE(length);
     CHECK_THROWS_AS(read_checked(bytes.substr(0, length)), c10::Error);
@@ -358,8 +357,8 @@ TEST_CASE("What the fuzzers found is read, or refused in words") {
           {"sharded_index", fuzz_sharded_index},
       }));
   CAPTURE(reader);
-  const ZipArchive corpus(MappedFile::open(
-      TORCH_ATTENTION_GOLDEN_DIR "/corpus/" + reader + ".zip"));
+  const ZipArchive corpus(
+      MappedFile::open(golden("corpus/" + reader + ".zip")));
   CHECK(corpus.names().size() > 20);
   for (const auto& name : corpus.names()) {
     CAPTURE(name);

@@ -1,5 +1,6 @@
 #include <support/close.h>
 #include <support/failing_allocator.h>
+#include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -227,7 +228,7 @@ TEST_CASE("Complex numbers are not cut to real ones") {
 }
 
 TEST_CASE("A dtype that LibTorch cannot convert is refused before the copy") {
-  const std::string path = TORCH_ATTENTION_GOLDEN_DIR "/files/dtypes-bits.pt";
+  const std::string path = golden("files/dtypes-bits.pt");
   torch::nn::Module module("bits");
   module.register_buffer("bits16", torch::zeros({3}));
   const auto before = module.named_buffers()["bits16"].clone();

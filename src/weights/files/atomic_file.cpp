@@ -1,9 +1,9 @@
 #include <weights/files/atomic_file.h>
 
+#include <format_text.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::fail(const char* what) const {
   C10_THROW_ERROR(
       Error,
-      fmt::format("cannot {} \"{}\": {}", what, path_, std::strerror(errno)));
+      format_text("cannot {} \"{}\": {}", what, path_, std::strerror(errno)));
 }
 
 void AtomicFile::write(const void* data, size_t size) {

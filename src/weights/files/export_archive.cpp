@@ -7,7 +7,6 @@
 #include <weights/files/torch_archive.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <unordered_map>
 #include <utility>

@@ -1,7 +1,8 @@
 #include <weights/files/pickle.h>
 
+#include <format_text.h>
+
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <cstring>
 #include <utility>
@@ -254,10 +255,10 @@ class PickleMachine {
 
   void push_global(std::string_view module, std::string_view name) {
     const auto& full_name =
-        pickle_.names_.emplace_back(fmt::format("{}.{}", module, name));
+        pickle_.names_.emplace_back(format_text("{}.{}", module, name));
     TORCH_CHECK(
         is_known_(full_name),
-        fmt::format(
+        format_text(
             "the file's pickle names \"{}\", which no tensor needs; it was not "
             "run. Save only the state dict in Python: "
             "torch.save(model.state_dict(), path)",
@@ -478,7 +479,7 @@ class PickleMachine {
       default:
         TORCH_CHECK(
             false,
-            fmt::format(
+            format_text(
                 "the file is damaged or malicious: its pickle has the "
                 "operation 0x{:02x}, which torch.save does not write",
                 operation));

@@ -1,12 +1,11 @@
 #include <weights/files/safetensors.h>
 
+#include <format_text.h>
 #include <weights/files/checksum.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -71,7 +70,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (--depth_ == 1 && !is_metadata_) {
       const auto& entry = entries.back();
       if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
-        fail(fmt::format(
+        fail(format_text(
             "\"{}\" lacks dtype, shape or data_offsets", entry.key));
       }
     }
@@ -81,7 +80,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (depth_ == 1) {
       if (!keys_.insert(name).second) {
-        fail(fmt::format("it has the key \"{}\" twice", name));
+        fail(format_text("it has the key \"{}\" twice", name));
       }
       key_ = name;
     } else {
@@ -97,7 +96,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     auto& entry = entries.back();
     auto& seen = field_ == "shape" ? entry.has_shape : entry.has_offsets;
     if ((field_ != "shape" && field_ != "data_offsets") || seen) {
-      fail(fmt::format(
+      fail(format_text(
           "\"{}\" has \"{}\" twice or unexpectedly", entry.key, field_));
     }
     seen = true;
@@ -113,7 +112,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& text) override {
     if (depth_ == 2 && is_metadata_) {
       if (!metadata.emplace(field_, text).second) {
-        fail(fmt::format("__metadata__ has \"{}\" twice", field_));
+        fail(format_text("__metadata__ has \"{}\" twice", field_));
       }
       return true;
     }
@@ -133,12 +132,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (field_ == "shape") {
       if (number > static_cast<uint64_t>(INT64_MAX) ||
           entry.shape.size() >= kMaxDimensions) {
-        fail(fmt::format("the shape of \"{}\" is too large", entry.key));
+        fail(format_text("the shape of \"{}\" is too large", entry.key));
       }
       entry.shape.push_back(static_cast<int64_t>(number));
     } else {
       if (entry.offsets.size() >= 2) {
-        fail(fmt::format("\"{}\" has more than two data_offsets", entry.key));
+        fail(format_text("\"{}\" has more than two data_offsets", entry.key));
       }
       entry.offsets.push_back(number);
     }
@@ -152,10 +151,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     fail("its header has true or false");
   }
   bool number_integer(number_integer_t number) override {
-    fail(fmt::format("its header has the negative number {}", number));
+    fail(format_text("its header has the negative number {}", number));
   }
   bool number_float(number_float_t /*number*/, const string_t& text) override {
-    fail(fmt::format("its header has the number {}", text));
+    fail(format_text("its header has the number {}", text));
   }
   bool binary(binary_t& /*value*/) override {
     fail("its header has binary data");
@@ -164,7 +163,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       std::size_t position,
       const std::string& /*token*/,
       const nlohmann::detail::exception& /*error*/) override {
-    fail(fmt::format("its header is no JSON (at byte {})", position));
+    fail(format_text("its header is no JSON (at byte {})", position));
   }
 
  private:
@@ -184,14 +183,14 @@ uint64_t header_length(const Bytes& file) {
 
 Bytes header_of(const Bytes& file) {
   if (file.size < kLengthBytes) {
-    fail(fmt::format("it has only {} bytes", file.size));
+    fail(format_text("it has only {} bytes", file.size));
   }
   const auto length = header_length(file);
   if (length > kMaxHeader) {
-    fail(fmt::format("its header claims {} bytes, more than 100 MB", length));
+    fail(format_text("its header claims {} bytes, more than 100 MB", length));
   }
   if (length > file.size - kLengthBytes) {
-    fail(fmt::format(
+    fail(format_text(
         "its header claims {} bytes, more than the file has; it is cut short",
         length));
   }
@@ -213,7 +212,7 @@ void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
   std::vector<const Entry*> order;
   for (const auto& entry : entries) {
     if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
-      fail(fmt::format(
+      fail(format_text(
           "the data_offsets of \"{}\" are [{}]",
           entry.key,
           fmt::join(entry.offsets, ", ")));
@@ -226,7 +225,7 @@ void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
   uint64_t end = 0;
   for (const auto* entry : order) {
     if (entry->offsets[0] != end) {
-      fail(fmt::format(
+      fail(format_text(
           "the data of \"{}\" begin at byte {}, expected {}",
           entry->key,
           entry->offsets[0],
@@ -235,7 +234,7 @@ void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
     end = entry->offsets[1];
   }
   if (end != data_size) {
-    fail(fmt::format(
+    fail(format_text(
         "its tensors have {} bytes, but {} follow the header{}",
         end,
         data_size,
@@ -252,7 +251,7 @@ struct Checked {
 torch::Tensor read_tensor(const Entry& entry, const Bytes& bytes) {
   const auto dtype = dtype_from_safetensors(entry.dtype);
   if (!dtype) {
-    fail(fmt::format(
+    fail(format_text(
         "\"{}\" has the dtype \"{}\", which is not known",
         entry.key,
         entry.dtype));
@@ -261,7 +260,7 @@ torch::Tensor read_tensor(const Entry& entry, const Bytes& bytes) {
   TensorLayout layout{*dtype, entry.shape, contiguous_strides(entry.shape), 0};
   const auto tensor = view_tensor(aligned(bytes, item), layout);
   if (static_cast<uint64_t>(tensor.numel()) * item != bytes.size) {
-    fail(fmt::format(
+    fail(format_text(
         "\"{}\" of shape ({}) and dtype {} has {} bytes",
         entry.key,
         fmt::join(entry.shape, ", "),
@@ -281,7 +280,7 @@ std::optional<uint32_t> stored_checksum(
   const auto& digits = found->second;
   if (digits.size() != 8 ||
       digits.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    fail(fmt::format("the checksum of \"{}\" is \"{}\"", key, digits));
+    fail(format_text("the checksum of \"{}\" is \"{}\"", key, digits));
   }
   return static_cast<uint32_t>(std::stoul(digits, nullptr, 16));
 }
@@ -298,11 +297,11 @@ void check_checksum_names(const HeaderReader& reader) {
   }
   for (const auto& entry : reader.entries) {
     if (reader.metadata.count(checksum_name(entry.key)) == 0) {
-      fail(fmt::format("\"{}\" has no checksum, but others have", entry.key));
+      fail(format_text("\"{}\" has no checksum, but others have", entry.key));
     }
   }
   if (checksums != reader.entries.size()) {
-    fail(fmt::format(
+    fail(format_text(
         "it has {} checksums of {} tensors", checksums, reader.entries.size()));
   }
 }

@@ -1,9 +1,8 @@
+#include <format_text.h>
 #include <weights/files/json.h>
 #include <weights/files/safetensors.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <map>
 #include <memory>
@@ -35,7 +34,7 @@ void check_prefix(const nlohmann::json& map, const std::string& prefix) {
   }
   TORCH_CHECK(
       false,
-      fmt::format(
+      format_text(
           "no key begins with the prefix \"{}\"; the file's keys: \"{}\"",
           prefix,
           fmt::join(keys, "\", \"")));

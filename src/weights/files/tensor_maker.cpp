@@ -1,11 +1,11 @@
 #include <weights/files/tensor_maker.h>
 
+#include <format_text.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/pickle_names.h>
 #include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <utility>
 
@@ -142,7 +142,7 @@ TensorMaker::Made TensorMaker::make_strided(
     const auto dtype_name = argument(arguments, 6, Kind::kGlobal).text;
     const auto dtype = dtype_from_python(dtype_name);
     if (!dtype) {
-      return {{}, {}, fmt::format("has the unknown dtype {}", dtype_name)};
+      return {{}, {}, format_text("has the unknown dtype {}", dtype_name)};
     }
     layout.dtype = *dtype;
     metadata = 7;
@@ -174,7 +174,7 @@ const TensorMaker::Storage& TensorMaker::storage(
   auto found = storages_.find(key);
   if (found == storages_.end()) {
     Storage storage;
-    storage.record = fmt::format("{}data/{}", folder_, key);
+    storage.record = format_text("{}data/{}", folder_, key);
     // 16: the largest element is a complex number of two doubles.
     storage.bytes = aligned(archive_.find(storage.record), 16);
     storage.dtype = dtype_from_storage(class_name);

@@ -1,10 +1,10 @@
 #include <weights/files/tensor_view.h>
 
+#include <format_text.h>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -57,7 +57,7 @@ int64_t end_of(const TensorLayout& layout) {
     const auto stride = layout.strides[i];
     TORCH_CHECK(
         size >= 0 && stride >= 0,
-        fmt::format(
+        format_text(
             "the file is damaged: a tensor of shape ({}) with strides ({})",
             fmt::join(layout.sizes, ", "),
             fmt::join(layout.strides, ", ")));
@@ -75,7 +75,7 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   for (auto i = sizes.size(); i-- > 0;) {
     TORCH_CHECK(
         sizes[i] >= 0,
-        fmt::format(
+        format_text(
             "the file is damaged: a tensor of shape ({})",
             fmt::join(sizes, ", ")));
     strides[i] = stride;
@@ -103,7 +103,7 @@ torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout) {
   const auto end = multiply(end_of(layout), item);
   TORCH_CHECK(
       static_cast<uint64_t>(end) <= storage.size,
-      fmt::format(
+      format_text(
           "the file is damaged: a tensor of shape ({}), strides ({}) and "
           "offset {} ends at byte {} of a storage of {} bytes",
           fmt::join(layout.sizes, ", "),

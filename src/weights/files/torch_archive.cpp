@@ -1,13 +1,12 @@
 #include <weights/files/torch_archive.h>
 
+#include <format_text.h>
 #include <weights/files/pickle.h>
 #include <weights/files/pickle_names.h>
 #include <weights/files/records.h>
 #include <weights/files/tensor_maker.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -43,7 +42,7 @@ std::string key_text(const PickleValue& key, size_t index) {
     case Kind::kBool:
       return std::to_string(key.integer);
     default:
-      return fmt::format("?{}", index);
+      return format_text("?{}", index);
   }
 }
 
@@ -150,7 +149,7 @@ class Collector {
     if (value.state == nullptr || value.state->kind != Kind::kDict) {
       unreadable.emplace_back(
           path,
-          fmt::format(
+          format_text(
               "is an object of the class {}, whose own __setstate__ would have "
               "to be run",
               value.function->text));
@@ -192,7 +191,7 @@ void find_root(const PickleValue& value, WeightFile& file) {
   if (candidates.size() == 1) {
     file.root = candidates.front();
   } else if (candidates.size() > 1) {
-    file.ambiguity = fmt::format(
+    file.ambiguity = format_text(
         "the file holds several state dicts: choose one by "
         "LoadOptions().prefix(\"{}\")",
         fmt::join(candidates, "\") or prefix(\""));

@@ -1,3 +1,4 @@
+#include <format_text.h>
 #include <weights/files/write.h>
 
 #include <weights/files/atomic_file.h>
@@ -6,7 +7,6 @@
 #include <weights/files/safetensors.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ std::vector<Entry> place(const StateDict& tensors) {
 std::string header_of(const std::vector<Entry>& entries) {
   nlohmann::ordered_json metadata = {{"format", "pt"}};
   for (const auto& entry : entries) {
-    metadata[checksum_name(entry.key)] = fmt::format("{:08x}", entry.crc);
+    metadata[checksum_name(entry.key)] = format_text("{:08x}", entry.crc);
   }
   nlohmann::ordered_json header = {{"__metadata__", metadata}};
   for (const auto& entry : entries) {

@@ -1,3 +1,4 @@
+#include <format_text.h>
 #include <weights/files/write.h>
 
 #include <weights/files/atomic_file.h>
@@ -6,7 +7,6 @@
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <fmt/format.h>
 
 #include <exception>
 #include <map>
@@ -26,7 +26,7 @@ class PickleWriter {
   }
 
   void global(std::string_view module, std::string_view name) {
-    text_ += fmt::format("c{}\n{}\n", module, name);
+    text_ += format_text("c{}\n{}\n", module, name);
   }
 
   void text(std::string_view value) {
@@ -101,7 +101,7 @@ void write_tensor(
   pickle.operations("((");
   pickle.text("storage");
   if (typed) {
-    pickle.global("torch", fmt::format("{}Storage", torch::toString(dtype)));
+    pickle.global("torch", format_text("{}Storage", torch::toString(dtype)));
   } else {
     pickle.global("torch.storage", "UntypedStorage");
   }
@@ -188,7 +188,7 @@ void write_torch_archive(
       }
       const auto values = values_to_write(tensors[i].value());
       const auto size = static_cast<size_t>(values.nbytes());
-      record(fmt::format("data/{}", next), values.data_ptr(), size);
+      record(format_text("data/{}", next), values.data_ptr(), size);
       ++next;
       if (progress) {
         progress(size);

@@ -1,11 +1,10 @@
+#include <format_text.h>
 #include <weights/layouts/map.h>
 
 #include <weights/layouts/find.h>
 #include <weights/layouts/rules.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -19,9 +18,9 @@ namespace {
 std::string shapes_text(const Shapes& shapes) {
   std::vector<std::string> texts;
   for (const auto& [key, shape] : shapes) {
-    texts.push_back(fmt::format("{} {}", key, shape_text(shape)));
+    texts.push_back(format_text("{} {}", key, shape_text(shape)));
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return format_text("{}", fmt::join(texts, ", "));
 }
 
 /// The number of heads that `layout` lists at `scope`.
@@ -54,7 +53,7 @@ class PlaceConverter {
     const auto listed = heads_of(from, scope_, source);
     TORCH_CHECK(
         !listed || !num_heads || *listed == *num_heads,
-        fmt::format(
+        format_text(
             "expected num_heads = {}, the number of heads in {}, but got {}",
             listed.value_or(0),
             scope_text(scope_),
@@ -76,7 +75,7 @@ class PlaceConverter {
     for (const auto& item : canonical_.tensors) {
       TORCH_CHECK(
           item.first == kMaskKey || written_.count(item.first) > 0,
-          fmt::format(
+          format_text(
               "layout \"{}\" has no place for {} of {}",
               target_.name(),
               item.first,
@@ -104,11 +103,11 @@ class PlaceConverter {
   void check_source() const {
     TORCH_CHECK(
         canonical_.problems.empty(),
-        fmt::format("{}", fmt::join(canonical_.problems, "\n\t")));
+        format_text("{}", fmt::join(canonical_.problems, "\n\t")));
     const auto shapes = shapes_of(canonical_);
     TORCH_CHECK(
         are_consistent(shapes),
-        fmt::format(
+        format_text(
             "the shapes of {} are not those of one attention in layout \"{}\": "
             "{}",
             scope_text(scope_),
@@ -182,14 +181,14 @@ class PlaceConverter {
     }
     TORCH_CHECK(
         num_heads_.has_value() && *num_heads_ > 0,
-        fmt::format(
+        format_text(
             "layout \"{}\" lists the heads: expected their number, num_heads",
             target_.name()));
     const auto shapes = shapes_of(canonical_);
     TORCH_CHECK(
         shapes.at("W_query.weight").front() ==
             shapes.at("W_key.weight").front(),
-        fmt::format(
+        format_text(
             "layout \"{}\" lists the heads, each with its own keys and values, "
             "but those of {} are shared: {}",
             target_.name(),
@@ -210,7 +209,7 @@ class PlaceConverter {
     if (const auto* before = result_.find(key)) {
       // One tensor of the target stands for several canonical ones.
       check_equal(
-          fmt::format("{}, needed for {},", key, target_.name()),
+          format_text("{}, needed for {},", key, target_.name()),
           *before,
           key_at(scope_, rule.canonical_keys.front()),
           tensor);
@@ -227,7 +226,7 @@ class PlaceConverter {
     TORCH_CHECK(
         a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
             a.equal(b),
-        fmt::format(
+        format_text(
             "{} and {} differ, but one has to be the other", a_key, b_key));
   }
 
@@ -254,7 +253,7 @@ std::vector<Place> places_in(const StateDict& file, const Layout& source) {
       !places.empty(),
       source.is_automatic()
           ? std::string("no attention was found in the file")
-          : fmt::format(
+          : format_text(
                 "no attention in layout \"{}\" was found in the file: it has "
                 "no {}",
                 source.name(),
@@ -265,7 +264,7 @@ std::vector<Place> places_in(const StateDict& file, const Layout& source) {
 void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
   TORCH_CHECK(
       !state.contains(key),
-      fmt::format("two tensors would have the key \"{}\"", key));
+      format_text("two tensors would have the key \"{}\"", key));
   state.insert(key, std::move(tensor));
 }
 

@@ -1,7 +1,6 @@
 #include <weights/layouts/find.h>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <format_text.h>
 
 #include <algorithm>
 #include <array>
@@ -220,7 +219,9 @@ std::vector<std::string> possible_scopes(
 }
 
 /// The keys that a place has, of the layout found or the first of several.
-std::vector<std::string> keys_at(const StateDict& state, const Place& place) {
+std::vector<std::string> keys_found(
+    const StateDict& state,
+    const Place& place) {
   const auto& choice = place.choice;
   return keys_read(
       state,
@@ -235,14 +236,14 @@ std::optional<size_t> find_outer(
     const std::unordered_map<std::string, size_t>& by_scope,
     const Place& place,
     size_t levels) {
-  const auto key = keys_at(state, place).front();
+  const auto key = keys_found(state, place).front();
   auto scope = place.scope;
   for (size_t level = 0; level < levels && !scope.empty(); ++level) {
     const auto dot = scope.rfind('.');
     scope.resize(dot == std::string::npos ? 0 : dot);
     const auto found = by_scope.find(scope);
     if (found != by_scope.end()) {
-      const auto keys = keys_at(state, places[found->second]);
+      const auto keys = keys_found(state, places[found->second]);
       if (std::binary_search(keys.begin(), keys.end(), key)) {
         return found->second;
       }
@@ -413,7 +414,7 @@ std::string names_in_file(
     }
   }
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  return fmt::format("{}", fmt::join(names, " or "));
+  return format_text("{}", fmt::join(names, " or "));
 }
 
 bool has_layout(
@@ -444,13 +445,13 @@ std::vector<std::string> keys_at(
 }
 
 std::string scope_text(const std::string& scope) {
-  return scope.empty() ? "the root" : fmt::format("\"{}\"", scope);
+  return scope.empty() ? "the root" : format_text("\"{}\"", scope);
 }
 
 std::string ambiguous_text(
     const std::string& scope,
     const std::vector<Layout>& layouts) {
-  return fmt::format(
+  return format_text(
       "cannot tell the layout of the attention at {}: the keys fit \"{}\", and "
       "the shapes do not decide. Say which, as in "
       "LoadOptions().layout(Layout::{}()).",

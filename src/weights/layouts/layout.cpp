@@ -1,8 +1,7 @@
+#include <format_text.h>
 #include <torch_attention/weights/layout.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -29,7 +28,7 @@ void check_canonical_key(const std::string& layout, const std::string& key) {
   TORCH_CHECK(
       std::find(kCanonicalKeys.begin(), kCanonicalKeys.end(), key) !=
           kCanonicalKeys.end(),
-      fmt::format(
+      format_text(
           "Layout \"{}\": expected a canonical key, one of \"{}\", but got "
           "\"{}\"",
           layout,
@@ -43,7 +42,7 @@ void check_file_key(const std::string& layout, const std::string& key) {
       !key.empty() &&
           (place == std::string::npos ||
            key.find("{}", place + 1) == std::string::npos),
-      fmt::format(
+      format_text(
           "Layout \"{}\": expected a key of the file with at most one \"{{}}\""
           ", but got \"{}\"",
           layout,
@@ -60,7 +59,7 @@ Layout& Layout::add(Rule rule) {
   check_file_key(name_, rule.file_key);
   TORCH_CHECK(
       !rule.canonical_keys.empty(),
-      fmt::format(
+      format_text(
           "Layout \"{}\": expected canonical keys for \"{}\", but got none",
           name_,
           rule.file_key));
@@ -134,7 +133,7 @@ Layout Layout::named(const std::string& name) {
   }
   C10_THROW_ERROR(
       Error,
-      fmt::format(
+      format_text(
           "Layout: expected the name of a layout, one of \"{}\", but got "
           "\"{}\"",
           fmt::join(names, "\", \""),

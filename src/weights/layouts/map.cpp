@@ -1,11 +1,10 @@
 #include <weights/layouts/map.h>
 
+#include <format_text.h>
 #include <weights/layouts/find.h>
 #include <weights/layouts/rules.h>
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -58,7 +57,7 @@ class ModuleMapper {
     }
     map_by_name();
     list_unused();
-    result_.layout = fmt::format("{}", fmt::join(layouts_, ", "));
+    result_.layout = format_text("{}", fmt::join(layouts_, ", "));
     return std::move(result_);
   }
 
@@ -80,12 +79,12 @@ class ModuleMapper {
 
   std::string not_there_text() const {
     if (places_.empty()) {
-      return fmt::format(
+      return format_text(
           "layout \"{}\" was asked for, but the module has no attention that "
           "it applies to.",
           layout_.name());
     }
-    return fmt::format(
+    return format_text(
         "layout \"{}\" was asked for, but the file has no {}.",
         layout_.name(),
         names_in_file(

@@ -1,7 +1,6 @@
 #include <weights/layouts/rules.h>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <format_text.h>
 
 #include <algorithm>
 #include <numeric>
@@ -32,19 +31,19 @@ std::string describe(const std::vector<Piece>& pieces) {
   std::vector<std::string> texts;
   texts.reserve(pieces.size());
   for (const auto& piece : pieces) {
-    texts.push_back(fmt::format(
+    texts.push_back(format_text(
         "{} with shape {}",
         fmt::join(piece.keys, " and "),
         shape_text(piece.tensor.sizes())));
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return format_text("{}", fmt::join(texts, ", "));
 }
 
 std::string problem_text(
     const std::vector<std::string>& keys,
     const std::vector<Piece>& pieces,
     const std::string& why) {
-  return fmt::format(
+  return format_text(
       "size mismatch for {}: in the checkpoint they are {}, {}.",
       fmt::join(keys, ", "),
       describe(pieces),
@@ -197,7 +196,7 @@ Read read_rule(
     read.tensors.push_back({std::move(part), {}});
   }
   if (read.tensors.empty()) {
-    const auto why = fmt::format(
+    const auto why = format_text(
         "whose {} {} do not divide into {} parts",
         rows_of(pieces),
         rule.transposed ? "columns" : "rows",
@@ -342,7 +341,7 @@ Written from_canonical(
   }
   const auto parts = split(pieces, rows);
   if (parts.empty()) {
-    const auto why = fmt::format(
+    const auto why = format_text(
         "whose {} rows do not divide into {} parts",
         rows_of(pieces),
         keys.size());

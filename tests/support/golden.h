@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+namespace torch_attention::testing {
+
+/// The path of a file that is kept beside the tests.
+inline std::string golden(const std::string& file) {
+  return TORCH_ATTENTION_GOLDEN_DIR "/" + file;
+}
+
+} // namespace torch_attention::testing
