@@ -3,7 +3,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 set(build "${binary_dir}/add_subdirectory")
 configure(
   add_subdirectory "${build}" "-DTorch_DIR=${libtorch}/share/cmake/Torch"
-  "-DTORCH_ATTENTION_SOURCE_DIR=${project_source_dir}")
+  "-DTORCH_ATTENTION_SOURCE_DIR=${project_source_dir}" -DCMAKE_UNITY_BUILD=ON)
 build("${build}")
 run("${build}/consumer" "${golden}")
 
