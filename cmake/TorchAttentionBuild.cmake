@@ -23,6 +23,16 @@ target_compile_options(
   torch_attention_build
   INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
             $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+# at::parallel_for is a header, and serial without.
+find_package(OpenMP QUIET COMPONENTS CXX)
+if(OpenMP_CXX_FOUND)
+  # Not the target of CMake: it names a libgomp beside LibTorch's own.
+  separate_arguments(openmp NATIVE_COMMAND "${OpenMP_CXX_FLAGS}")
+  target_compile_options(torch_attention_build INTERFACE ${openmp})
+  target_link_options(torch_attention_build INTERFACE ${openmp})
+else()
+  message(STATUS "No OpenMP found: the CPU kernels will use one thread")
+endif()
 if(TORCH_ATTENTION_SANITIZE)
   target_compile_options(
     torch_attention_build

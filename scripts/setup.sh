@@ -134,6 +134,9 @@ zlib1g-dev
 #if !__has_include(<nlohmann/json.hpp>)
 nlohmann-json3-dev
 #endif
+#if !__has_include(<hwy/highway.h>)
+libhwy-dev
+#endif
 CODE
 }
 
@@ -143,7 +146,7 @@ missing_required() {
   if [[ -z "$compiler" ]]; then
     # No compiler to ask for headers: apt skips the ones that are there.
     say g++ catch2 libfmt-dev libcli11-dev libzip-dev \
-      libdeflate-dev zlib1g-dev nlohmann-json3-dev
+      libdeflate-dev zlib1g-dev nlohmann-json3-dev libhwy-dev
   else
     missing_libraries "$compiler"
   fi
@@ -193,6 +196,7 @@ describe_package() {
     libdeflate-dev) say "libdeflate" ;;
     zlib1g-dev) say "zlib" ;;
     nlohmann-json3-dev) say "nlohmann-json 3" ;;
+    libhwy-dev) say "Highway" ;;
     python3) say "Python $PYTHON_MINIMUM or newer" ;;
     python3-venv) say "the Python modules venv and ensurepip" ;;
     *) say "$1" ;;
@@ -576,7 +580,7 @@ setup_usage() {
 Usage: scripts/setup.sh [--lint]
 
 Finds or installs what the build and the tests need: compiler, CMake, Ninja,
-ccache, Catch2, fmt, CLI11, libzip, libdeflate, nlohmann-json with apt, and
+ccache, Catch2, fmt, CLI11, libzip, libdeflate, nlohmann-json, Highway with apt, and
 LibTorch. LibTorch is looked for in
 CMAKE_PREFIX_PATH and Torch_DIR, in the package torch of the python3 on PATH,
 and in .venv, which is made from scripts/requirements.txt if there is none.

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <tuple>
 
@@ -10,7 +11,9 @@
 namespace torch_attention::kernels {
 
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
-/// leading dimensions, the same for query, key and value.
+/// leading dimensions, the same for query, key and value; or (..., H) for the
+/// query and (..., G) for key and value, where H is a multiple of G and query
+/// head h reads head h / (H / G).
 struct Attention {
   /// (..., T, D)
   torch::Tensor query;
@@ -18,8 +21,15 @@ struct Attention {
   torch::Tensor key;
   /// (..., S, Dv)
   torch::Tensor value;
-  /// The T queries are the last T of the S positions.
+  /// Hides the keys after a query's own position.
   bool causal = false;
+  /// Hides the keys `window` or more positions before it. 0: none.
+  int64_t window = 0;
+  /// int64 (B) beside the query (B, ..., T, D): hides the keys from here on; or
+  /// undefined
+  torch::Tensor key_lengths;
+  /// int64 (B), the position of the first query; or undefined: S - T
+  torch::Tensor query_offsets;
   /// bool, broadcasts to (..., T, S), true hides; or undefined
   torch::Tensor mask;
   /// broadcasts to (..., T, S); or undefined
@@ -29,8 +39,8 @@ struct Attention {
   double dropout = 0.0;
 };
 
-/// Bool (T, S), true hides.
-torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device);
+/// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
+std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);
 
 /// Softmax of masked and scaled scores (..., T, S), which are overwritten where
 /// autograd allows. query, key and value of `attention` are not read.
@@ -39,10 +49,16 @@ torch::Tensor weights_of_scores(
     int64_t head_dim,
     const Attention& attention);
 
-/// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
-std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);
-
-/// Output (..., T, Dv).
+/// Output (..., T, Dv), by the best of the kernels below.
 torch::Tensor fused(const Attention& attention);
+
+/// Our own, on the CPU.
+torch::Tensor tiled(const Attention& attention);
+
+/// Whether `tiled` computes it.
+bool is_tiled(const Attention& attention);
+
+/// LibTorch's, on any device.
+torch::Tensor libtorch(const Attention& attention);
 
 } // namespace torch_attention::kernels

@@ -1,5 +1,8 @@
 #include <kernels/attention.h>
 
+#include <kernels/heads.h>
+#include <kernels/hidden.h>
+
 #include <cmath>
 #include <limits>
 
@@ -10,10 +13,14 @@ namespace {
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
 void hide(torch::Tensor& scores, const Attention& attention) {
-  if (attention.causal) {
-    scores.masked_fill_(
-        causal_mask(scores.size(-2), scores.size(-1), scores.device()),
-        kHidden);
+  const auto hidden = hidden_by_position(
+      attention,
+      scores.dim(),
+      scores.size(-2),
+      scores.size(-1),
+      scores.device());
+  if (hidden.defined()) {
+    scores.masked_fill_(hidden, kHidden);
   }
   if (attention.mask.defined()) {
     scores.masked_fill_(attention.mask, kHidden);
@@ -22,16 +29,12 @@ void hide(torch::Tensor& scores, const Attention& attention) {
 
 /// Whether a query may have no key to attend to.
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
-  return a.mask.defined() || a.bias.defined() ||
+  return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
+      a.query_offsets.defined() ||
       (a.causal && scores.size(-2) > scores.size(-1));
 }
 
 } // namespace
-
-torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
-  return torch::ones({T, S}, torch::device(device).dtype(torch::kBool))
-      .triu_(S - T + 1);
-}
 
 torch::Tensor weights_of_scores(
     torch::Tensor scores,
@@ -58,11 +61,13 @@ torch::Tensor weights_of_scores(
 }
 
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {
-  auto scores = torch::matmul(attention.query, attention.key.transpose(-2, -1));
+  const auto key = share_heads(attention.key, attention.query);
+  const auto value = share_heads(attention.value, attention.query);
+  auto scores = torch::matmul(attention.query, key.transpose(-2, -1));
   auto weights =
       weights_of_scores(std::move(scores), attention.query.size(-1), attention);
   weights = torch::dropout(weights, attention.dropout, /*train=*/true);
-  return {torch::matmul(weights, attention.value), weights};
+  return {torch::matmul(weights, value), weights};
 }
 
 } // namespace torch_attention::kernels

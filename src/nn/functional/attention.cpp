@@ -1,6 +1,7 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <kernels/attention.h>
+#include <kernels/hidden.h>
 
 #include <ATen/ExpandUtils.h>
 
@@ -137,10 +138,12 @@ void check_tensors(
       value.sizes());
 }
 
-/// Gives query, key and value the same leading dimensions.
-void broadcast_leading(kernels::Attention& a) {
-  const auto leading = [](const torch::Tensor& x) {
-    return x.sizes().slice(0, static_cast<size_t>(x.dim() - 2));
+/// Gives query, key and value the same leading dimensions; those of heads only
+/// if they are `shared`.
+void broadcast_leading(kernels::Attention& a, bool shared) {
+  const int64_t kept = shared ? 3 : 2;
+  const auto leading = [&](const torch::Tensor& x) {
+    return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
   };
   if (leading(a.query) == leading(a.key) &&
       leading(a.query) == leading(a.value)) {
@@ -163,10 +166,64 @@ void broadcast_leading(kernels::Attention& a) {
   }
   for (auto* x : {&a.query, &a.key, &a.value}) {
     auto expanded = sizes;
-    expanded.push_back(x->size(-2));
-    expanded.push_back(x->size(-1));
+    for (auto i = kept; i > 0; --i) {
+      expanded.push_back(x->size(-i));
+    }
     *x = x->expand(expanded);
   }
+}
+
+void check_shared_heads(const kernels::Attention& a) {
+  TORCH_CHECK(
+      a.query.dim() >= 3 && a.key.dim() >= 3 && a.value.dim() >= 3 &&
+          a.key.size(-3) == a.value.size(-3) && a.key.size(-3) > 0 &&
+          a.query.size(-3) % a.key.size(-3) == 0,
+      kName,
+      ": expected, with enable_gqa, query (..., H, T, D) and key and value "
+      "(..., G, S, D) with H divisible by G, but got query ",
+      a.query.sizes(),
+      ", key ",
+      a.key.sizes(),
+      ", value ",
+      a.value.sizes());
+}
+
+void check_window(const std::optional<int64_t>& window) {
+  TORCH_CHECK(
+      !window || *window > 0,
+      kName,
+      ": expected a window > 0, but got ",
+      *window);
+}
+
+/// One number for each sequence of the batch, on the device of `query`.
+torch::Tensor counts_for_batch(
+    const char* what,
+    const torch::Tensor& counts,
+    const torch::Tensor& query) {
+  if (!counts.defined()) {
+    return counts;
+  }
+  TORCH_CHECK(
+      query.dim() == 3 || query.dim() == 4,
+      kName,
+      ": expected, with ",
+      what,
+      ", a query of shape (B, T, D) or (B, H, T, D), but got ",
+      query.sizes());
+  TORCH_CHECK(
+      counts.scalar_type() == torch::kLong && counts.dim() == 1 &&
+          counts.size(0) == query.size(0),
+      kName,
+      ": expected ",
+      what,
+      " of dtype Long and shape (B) = [",
+      query.size(0),
+      "], but got ",
+      counts.scalar_type(),
+      " of shape ",
+      counts.sizes());
+  return counts.to(query.device());
 }
 
 void check_scale(const std::optional<double>& scale) {
@@ -185,16 +242,25 @@ kernels::Attention make_attention(
   check_tensors(query, key, value);
   check_dropout(options.dropout());
   check_scale(options.scale());
-  kernels::Attention attention{
-      query,
-      key,
-      value,
-      options.causal(),
-      options.mask(),
-      options.bias(),
-      options.scale(),
-      options.training() ? options.dropout() : 0.0};
-  broadcast_leading(attention);
+  check_window(options.window());
+  kernels::Attention attention;
+  attention.query = query;
+  attention.key = key;
+  attention.value = value;
+  attention.causal = options.causal();
+  attention.window = options.window().value_or(0);
+  attention.mask = options.mask();
+  attention.bias = options.bias();
+  attention.scale = options.scale();
+  attention.dropout = options.training() ? options.dropout() : 0.0;
+  if (options.enable_gqa()) {
+    check_shared_heads(attention);
+  }
+  broadcast_leading(attention, options.enable_gqa());
+  attention.key_lengths =
+      counts_for_batch("key_lengths", options.key_lengths(), attention.query);
+  attention.query_offsets = counts_for_batch(
+      "query_offsets", options.query_offsets(), attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
@@ -205,7 +271,8 @@ kernels::Attention make_attention(
 Kernel fastest(const kernels::Attention& attention) {
   // LibTorch's fused kernels have no dropout on the CPU: it would form the
   // T x S weights there as well, so take the kernel with Python's stream.
-  if (attention.dropout > 0 && attention.query.is_cpu()) {
+  if (attention.dropout > 0 && attention.query.is_cpu() &&
+      !kernels::is_tiled(attention)) {
     return Kernel::kReference;
   }
   return Kernel::kFused;
@@ -259,9 +326,15 @@ torch::Tensor attention_weights(
       "attention_weights: expected head_dim > 0, but got ",
       head_dim);
   check_scale(options.scale());
+  check_window(options.window());
   check_mask_and_bias(options, scores, scores.sizes());
   kernels::Attention attention;
   attention.causal = options.causal();
+  attention.window = options.window().value_or(0);
+  attention.key_lengths =
+      counts_for_batch("key_lengths", options.key_lengths(), scores);
+  attention.query_offsets =
+      counts_for_batch("query_offsets", options.query_offsets(), scores);
   attention.mask = options.mask();
   attention.bias = options.bias();
   attention.scale = options.scale();
@@ -276,9 +349,9 @@ torch::Tensor scaled_dot_product_attention(
   const auto attention = make_attention(query, key, value, options);
   auto kernel =
       options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
-  // LibTorch's kernels differ in what they make of empty tensors. For a single
-  // key, whose weight is 1, they give rounding noise as the gradients of query
-  // and key, which are zero.
+  // Kernels differ in what they make of empty tensors. For a single key, whose
+  // weight is 1, they give rounding noise as the gradients of query and key,
+  // which are zero.
   if (attention.query.numel() == 0 || attention.value.numel() == 0 ||
       attention.key.size(-2) == 1) {
     kernel = Kernel::kReference;

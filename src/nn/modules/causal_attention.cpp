@@ -27,6 +27,7 @@ functional::ScaledDotProductAttentionFuncOptions func_options(
     const CausalAttentionImpl& module) {
   return functional::ScaledDotProductAttentionFuncOptions()
       .causal(module.options.causal())
+      .window(module.options.window())
       .scale(module.options.scale())
       .dropout(module.dropout->options.p())
       .training(module.dropout->is_training());
@@ -55,13 +56,16 @@ void CausalAttentionImpl::reset() {
   checks::check_positive(kName, "context_length", options.context_length());
   checks::check_dropout(kName, options.dropout());
   checks::check_scale(kName, options.scale());
+  checks::check_window(kName, options.window());
   const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
                           .bias(options.qkv_bias());
   W_query = register_module("W_query", torch::nn::Linear(linear));
   W_key = register_module("W_key", torch::nn::Linear(linear));
   W_value = register_module("W_value", torch::nn::Linear(linear));
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
-  mask = register_buffer("mask", python_mask(options.context_length()));
+  if (options.mask()) {
+    mask = register_buffer("mask", python_mask(options.context_length()));
+  }
 }
 
 void CausalAttentionImpl::reset_parameters() {
@@ -73,8 +77,11 @@ void CausalAttentionImpl::reset_parameters() {
 void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::CausalAttention(d_in=" << options.d_in()
          << ", d_out=" << options.d_out()
-         << ", context_length=" << options.context_length()
-         << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
+         << ", context_length=" << options.context_length();
+  if (options.window()) {
+    stream << ", window=" << *options.window();
+  }
+  stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";
 }

@@ -28,6 +28,14 @@ void check_scale(const char* module, const std::optional<double>& scale) {
       *scale);
 }
 
+void check_window(const char* module, const std::optional<int64_t>& window) {
+  TORCH_CHECK(
+      !window || *window > 0,
+      module,
+      ": expected a window > 0, but got ",
+      *window);
+}
+
 void check_input(
     const char* module,
     const torch::Tensor& x,

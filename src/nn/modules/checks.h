@@ -17,6 +17,9 @@ void check_dropout(const char* module, double dropout);
 /// Finite, if given.
 void check_scale(const char* module, const std::optional<double>& scale);
 
+/// > 0, if given.
+void check_window(const char* module, const std::optional<int64_t>& window);
+
 /// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, with at most
 /// `context_length` tokens, if given, and of the dtype and on the device of
 /// `weight`.

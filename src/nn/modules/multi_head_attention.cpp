@@ -1,10 +1,12 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
+#include <kernels/small_module.h>
 #include <nn/modules/checks.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
 #include <torch_attention/nn/functional/attention.h>
 
+#include <cmath>
 #include <ostream>
 
 namespace torch_attention {
@@ -25,6 +27,7 @@ void check_options(const MultiHeadAttentionOptions& options) {
   checks::check_positive(kName, "num_kv_heads", num_kv_heads(options));
   checks::check_dropout(kName, options.dropout());
   checks::check_scale(kName, options.scale());
+  checks::check_window(kName, options.window());
   TORCH_CHECK(
       options.d_out() % options.num_heads() == 0,
       kName,
@@ -54,31 +57,24 @@ torch::Tensor combine_heads(const torch::Tensor& x) {
       {x.size(0), x.size(2), x.size(1) * x.size(3)});
 }
 
-/// Gives each of `num_heads` query heads its key or value head:
-/// (B, num_kv_heads, S, D) -> (B, num_heads, S, D)
-torch::Tensor share_heads(const torch::Tensor& x, int64_t num_heads) {
-  return x.size(1) == num_heads ? x
-                                : x.repeat_interleave(num_heads / x.size(1), 1);
-}
-
-/// Queries, keys and values (B, num_heads, T, head_dim).
-Projected project_heads(
-    MultiHeadAttentionImpl& module,
-    const torch::Tensor& x) {
-  const auto& options = module.options;
+void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(
       kName,
       x,
       module.W_query->weight,
-      options.d_in(),
-      options.context_length());
+      module.options.d_in(),
+      module.options.context_length());
+}
+
+/// Queries (B, num_heads, T, head_dim); keys and values (B, num_kv_heads, T,
+/// head_dim).
+Projected project_heads(
+    MultiHeadAttentionImpl& module,
+    const torch::Tensor& x) {
+  const auto& options = module.options;
   auto projected = project_linear(module, x);
-  const auto split_shared = [&](const torch::Tensor& kv) {
-    return share_heads(
-        split_heads(kv, num_kv_heads(options)), options.num_heads());
-  };
-  projected.keys = split_shared(projected.keys);
-  projected.values = split_shared(projected.values);
+  projected.keys = split_heads(projected.keys, num_kv_heads(options));
+  projected.values = split_heads(projected.values, num_kv_heads(options));
   projected.queries = split_heads(projected.queries, options.num_heads());
   return projected;
 }
@@ -92,10 +88,41 @@ torch::Tensor project_out(
                                     : linear(module.out_proj, combined);
 }
 
+/// The module and its input, for a kernel that computes all of it.
+kernels::ModuleAttention whole_module(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x) {
+  const auto& options = module.options;
+  const auto tensors = [](const torch::nn::Linear& linear) {
+    return kernels::LinearTensors{linear->weight, linear->bias};
+  };
+  kernels::ModuleAttention whole;
+  whole.x = x;
+  whole.query = tensors(module.W_query);
+  whole.key = tensors(module.W_key);
+  whole.value = tensors(module.W_value);
+  if (!module.out_proj.is_empty()) {
+    whole.out = tensors(module.out_proj);
+  }
+  whole.num_heads = options.num_heads();
+  whole.num_kv_heads = num_kv_heads(options);
+  whole.scale = options.scale().value_or(
+      1 / std::sqrt(static_cast<double>(module.head_dim)));
+  whole.causal = options.causal();
+  whole.window = options.window().value_or(0);
+  return whole;
+}
+
+bool drops_weights(const MultiHeadAttentionImpl& module) {
+  return module.dropout->is_training() && module.dropout->options.p() > 0;
+}
+
 functional::ScaledDotProductAttentionFuncOptions func_options(
     const MultiHeadAttentionImpl& module) {
   return functional::ScaledDotProductAttentionFuncOptions()
       .causal(module.options.causal())
+      .window(module.options.window())
+      .enable_gqa(true)
       .scale(module.options.scale())
       .dropout(module.dropout->options.p())
       .training(module.dropout->is_training());
@@ -138,7 +165,9 @@ void MultiHeadAttentionImpl::reset() {
         "out_proj", torch::nn::Linear(options.d_out(), options.d_out()));
   }
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
-  mask = register_buffer("mask", python_mask(options.context_length()));
+  if (options.mask()) {
+    mask = register_buffer("mask", python_mask(options.context_length()));
+  }
 }
 
 void MultiHeadAttentionImpl::reset_parameters() {
@@ -158,12 +187,22 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   if (num_kv_heads(options) != options.num_heads()) {
     stream << ", num_kv_heads=" << num_kv_heads(options);
   }
+  if (options.window()) {
+    stream << ", window=" << *options.window();
+  }
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";
 }
 
 torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
+  check_input(*this, x);
+  if (options.kernel() != Kernel::kReference && !drops_weights(*this)) {
+    const auto whole = whole_module(*this, x);
+    if (kernels::is_small_module(whole)) {
+      return kernels::small_module(whole);
+    }
+  }
   const auto projected = project_heads(*this, x);
   const auto context = functional::scaled_dot_product_attention(
       projected.queries,
@@ -175,6 +214,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x) {
+  check_input(*this, x);
   const auto projected = project_heads(*this, x);
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(

@@ -31,6 +31,8 @@ CausalAttentionOptions head_options(const MultiHeadAttentionOptions& options) {
       .dropout(options.dropout())
       .qkv_bias(options.qkv_bias())
       .causal(options.causal())
+      .window(options.window())
+      .mask(options.mask())
       .scale(options.scale())
       .kernel(options.kernel());
 }

@@ -20,8 +20,9 @@ enum class Kernel {
   /// dropout, matmul. A seeded run equals Python's, dropout included. Memory
   /// grows with T x S.
   kReference,
-  /// LibTorch's scaled dot product attention. Forms no T x S tensor, except
-  /// for dropout on the CPU and for masks that are not causal.
+  /// One pass over tiles of scores that never forms a T x S tensor: our own
+  /// kernels on the CPU, with dropout from a stream of their own; LibTorch's on
+  /// other devices.
   kFused,
 };
 
@@ -87,6 +88,15 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   /// factor of the scores. Default: 1 / sqrt(d_out)
   TORCH_ARG(std::optional<double>, scale) = std::nullopt;
 
+  /// let each token attend only to the `window` last tokens, itself included
+  /// (sliding window, Beltagy et al. 2020). Default: all
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// register the buffer `mask` (context_length, context_length), as Python's
+  /// class does. What is hidden follows from `causal` alone; without the buffer
+  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  TORCH_ARG(bool, mask) = true;
+
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
 };
@@ -138,6 +148,15 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// `MultiHeadAttentionWrapper`, which has no such projection. Default: true
   TORCH_ARG(bool, out_proj) = true;
 
+  /// let each token attend only to the `window` last tokens, itself included
+  /// (sliding window, Beltagy et al. 2020). Default: all
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// register the buffer `mask` (context_length, context_length), as Python's
+  /// class does. What is hidden follows from `causal` alone; without the buffer
+  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  TORCH_ARG(bool, mask) = true;
+
   /// number of key and value heads, a divisor of `num_heads`: consecutive
   /// query heads share one (grouped-query attention, Ainslie et al. 2023).
   /// `MultiHeadAttentionWrapper` takes only `num_heads`. Default: num_heads
@@ -160,6 +179,23 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// hide later keys: the T queries are the last T of the S positions, so that
   /// query t attends to keys 0 ... S - T + t. Default: false
   TORCH_ARG(bool, causal) = false;
+
+  /// hide the keys `window` or more positions before a query's own (sliding
+  /// window, Beltagy et al. 2020). Default: none
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// int64 tensor (B), for query (B, ..., T, D): hides the keys from this
+  /// number on, which may be padding or not written yet. Default: none
+  TORCH_ARG(torch::Tensor, key_lengths) = {};
+
+  /// int64 tensor (B), for query (B, ..., T, D): the position of the first
+  /// query among the keys, for `causal` and `window`. Default: S - T
+  TORCH_ARG(torch::Tensor, query_offsets) = {};
+
+  /// let consecutive query heads share a key and value head (grouped-query
+  /// attention, Ainslie et al. 2023): query (..., H, T, D), key and value
+  /// (..., G, S, D) with H divisible by G. Default: false
+  TORCH_ARG(bool, enable_gqa) = false;
 
   /// bool tensor that broadcasts to the scores (..., T, S); true hides a key
   /// from a query, as in `masked_fill_`. (LibTorch's `attn_mask` means the

@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+/// Attention on the CPU without a (T, S) tensor: tiles of scores, online
+/// softmax. Pointers, sizes and strides only; no LibTorch.
+///
+/// Sizes: B batch, H query heads, G key/value heads (H is a multiple of G),
+/// T queries, S keys, D head_dim of query and key, E head_dim of value.
+namespace torch_attention::cpu {
+
+/// Storage formats with the layout of c10's; computed with in float.
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+template <typename X>
+struct ComputeOf {
+  using type = X;
+};
+template <>
+struct ComputeOf<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float16> {
+  using type = float;
+};
+/// What elements stored as X are computed with.
+template <typename X>
+using Compute = typename ComputeOf<X>::type;
+
+/// Distances in elements. The last dimension, head_dim, is contiguous.
+struct Strides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t token = 0;
+};
+
+/// (B, heads, tokens, head_dim) in any order in memory.
+template <typename T>
+struct Heads {
+  T* data = nullptr;
+  Strides strides;
+};
+
+/// (B, H, T, S), broadcast along a dimension whose stride is 0; or absent.
+template <typename T>
+struct Scores {
+  const T* data = nullptr;
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t query = 0;
+  int64_t key = 0;
+};
+
+/// The threads to compute with. Results do not depend on how many there are.
+struct Threads {
+  int64_t count = 1;
+  /// Calls `fn(0)` to `fn(n - 1)`, on any threads, and waits for all.
+  /// `at::parallel_for(0, n, 1, …)` does. Not called when `count` is 1.
+  std::function<void(int64_t n, const std::function<void(int64_t index)>& fn)>
+      parallel_for;
+};
+
+/// X is float, double, BFloat16 or Float16.
+///
+/// What is computed: softmax(scale * q k^T + bias, hidden keys excluded) v.
+/// A query that sees no key gives zeros.
+template <typename X>
+struct AttentionArguments {
+  int64_t batch_size = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t num_queries = 0;
+  int64_t num_keys = 0;
+  int64_t head_dim = 0;
+  int64_t value_dim = 0;
+
+  /// (B, H, T, D)
+  Heads<const X> query;
+  /// (B, G, S, D); query head h reads head h / (H / G)
+  Heads<const X> key;
+  /// (B, G, S, E)
+  Heads<const X> value;
+
+  double scale = 1.0;
+  /// Hides the keys after a query's own position.
+  bool causal = false;
+  /// Hides the keys `window` or more positions before a query's own. 0: none.
+  int64_t window = 0;
+  /// (B), the position of the first query among the keys. Default: S - T.
+  const int64_t* query_offsets = nullptr;
+  /// (B), hides the keys from here on, which are not read. Default: S.
+  const int64_t* key_lengths = nullptr;
+  /// Added to the scores after `scale`.
+  Scores<X> bias;
+  /// True hides. What is hidden may be NaN.
+  Scores<bool> mask;
+  /// In [0, 1], of the weights; in steps of 2^-16.
+  double dropout = 0.0;
+  /// Which weights are dropped: the same for any number of threads and any
+  /// instruction set.
+  uint64_t dropout_seed = 0;
+};
+
+/// Computes
+///   output     (B, H, T, E)
+///   logsumexp  (B, H, T), contiguous, for `backward`; -inf for a query that
+///              sees no key. May be null.
+/// Few queries are split over their keys: this is the decode step as well.
+template <typename X>
+void forward(
+    const AttentionArguments<X>& arguments,
+    const Heads<X>& output,
+    Compute<X>* logsumexp,
+    const Threads& threads);
+
+/// The results of `forward`, their gradient, and where to put the gradients of
+/// what went in. Those are overwritten.
+template <typename X>
+struct BackwardArguments {
+  /// (B, H, T, E)
+  Heads<const X> output;
+  /// (B, H, T), contiguous
+  const Compute<X>* logsumexp = nullptr;
+  /// (B, H, T, E)
+  Heads<const X> grad_output;
+  /// (B, H, T, D)
+  Heads<X> grad_query;
+  /// (B, G, S, D)
+  Heads<X> grad_key;
+  /// (B, G, S, E)
+  Heads<X> grad_value;
+};
+
+/// The gradients of query, key and value; `arguments` as given to `forward`.
+template <typename X>
+void backward(
+    const AttentionArguments<X>& arguments,
+    const BackwardArguments<X>& gradients,
+    const Threads& threads);
+
+/// What the kernels are compiled for, slowest first.
+enum class InstructionSet { kPortable, kAvx2, kAvx512 };
+
+/// Whether this machine has it, and this build a kernel for it.
+bool is_supported(InstructionSet instruction_set);
+
+/// The fastest supported, unless set otherwise.
+InstructionSet instruction_set();
+
+/// For tests and benchmarks; must be supported.
+void set_instruction_set(InstructionSet instruction_set);
+
+} // namespace torch_attention::cpu

@@ -1,0 +1,53 @@
+#include <cpu/targets.h>
+
+#include <hwy/highway.h>
+
+#include <atomic>
+
+namespace torch_attention::cpu {
+
+namespace {
+
+InstructionSet fastest() {
+  for (const auto set : {InstructionSet::kAvx512, InstructionSet::kAvx2}) {
+    if (is_supported(set)) {
+      return set;
+    }
+  }
+  return InstructionSet::kPortable;
+}
+
+std::atomic<InstructionSet>& current() {
+  static std::atomic<InstructionSet> set{fastest()};
+  return set;
+}
+
+} // namespace
+
+bool is_supported(InstructionSet set) {
+#if HWY_ARCH_X86
+  const bool avx2 = __builtin_cpu_supports("avx2") &&
+      __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  if (set == InstructionSet::kAvx2) {
+    return (HWY_TARGETS & HWY_AVX2) != 0 && avx2;
+  }
+  if (set == InstructionSet::kAvx512) {
+    return (HWY_TARGETS & HWY_AVX3) != 0 && avx2 &&
+        __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw");
+  }
+#endif
+  return set == InstructionSet::kPortable;
+}
+
+InstructionSet instruction_set() {
+  return current().load(std::memory_order_relaxed);
+}
+
+void set_instruction_set(InstructionSet set) {
+  current().store(set, std::memory_order_relaxed);
+}
+
+} // namespace torch_attention::cpu

@@ -1,0 +1,289 @@
+// The products that the kernels spend their time in. All have one form, in
+// which vectors are never rearranged:
+//
+//   result[r][lane] += sum over i of a[r][i] * x[i][lane]
+//
+// A tile of `result` stays in registers; each a[r][i] is broadcast.
+//
+//   scores     S^T[key][query]   += K[key][d]   * Q^T[d][query]
+//   output     O^T[e][query]     += V^T[e][key] * P^T[key][query]
+//   gradients  dV[key][e]        += P^T[key][query] * dO[query][e]
+
+#if defined(TORCH_ATTENTION_CPU_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_PRODUCTS_INL_H_
+#undef TORCH_ATTENTION_CPU_PRODUCTS_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_PRODUCTS_INL_H_
+#endif
+
+#include <cpu/vector-inl.h>
+
+#include <utility>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+// The shapes that reach the peak: as many accumulators as hide the latency of
+// the multiply-add, no more than there are registers. More rows than vectors,
+// since a broadcast is a load as well but serves more multiply-adds.
+#if HWY_TARGET <= HWY_AVX3
+constexpr int kMaxVectors = 2;
+constexpr int rows_for(int vectors) {
+  return vectors == 1 ? 16 : vectors == 2 ? 8 : 4;
+}
+/// Of the products with head_dim on the lanes.
+constexpr int kMaxFeatureVectors = 4;
+#elif HWY_TARGET == HWY_AVX2
+constexpr int kMaxVectors = 3;
+constexpr int rows_for(int vectors) {
+  return vectors == 1 ? 12 : vectors == 2 ? 6 : 4;
+}
+constexpr int kMaxFeatureVectors = 2;
+#elif HWY_TARGET == HWY_EMU128
+// Few shapes: they are compiled for correctness, not for speed.
+constexpr int kMaxVectors = 1;
+constexpr int rows_for(int /*vectors*/) {
+  return 4;
+}
+constexpr int kMaxFeatureVectors = 1;
+#else
+constexpr int kMaxVectors = 3;
+constexpr int rows_for(int vectors) {
+  return vectors == 1 ? 8 : vectors == 2 ? 6 : 4;
+}
+constexpr int kMaxFeatureVectors = 2;
+#endif
+
+/// Queries in a tile of scores, at most.
+template <typename T>
+constexpr int kMaxTileQueries = kMaxVectors* kLanes<T>;
+
+/// Calls `fn` with `vectors`, 1 to kMax, as a constant.
+template <int kMax, typename Fn>
+HWY_INLINE void with_constant(int vectors, const Fn& fn) {
+  if constexpr (kMax > 1) {
+    if (vectors < kMax) {
+      with_constant<kMax - 1>(vectors, fn);
+      return;
+    }
+  }
+  fn(std::integral_constant<int, kMax>());
+}
+
+/// A matrix whose elements are broadcast: a[r][i] at r * row + i * step.
+template <typename T>
+struct Broadcast {
+  const T* data;
+  int64_t row;
+  int64_t step;
+};
+
+/// What the accumulators begin with.
+enum class Start { kZero, kLoad, kScale };
+
+/// What is left out of the sum, so that 0 * NaN is not NaN.
+enum class Skip { kNothing, kZeroVector, kZeroBroadcast };
+
+/// How a product is computed.
+template <Start kStart_, Skip kSkip_ = Skip::kNothing, bool kMaximum_ = false>
+struct Product {
+  static constexpr Start kStart = kStart_;
+  static constexpr Skip kSkip = kSkip_;
+  /// Whether `maximum` takes in the results.
+  static constexpr bool kMaximum = kMaximum_;
+};
+
+/// Where `scale` and `maximum` are, one number for each lane.
+template <typename T>
+struct Lanes {
+  const T* scale = nullptr;
+  T* maximum = nullptr;
+};
+
+/// kRows rows of kVectors vectors. `x` and `result` have rows x_row and
+/// result_row apart. kUnitStep: a.step is 1, else a.row is.
+template <typename P, int kVectors, int kRows, bool kUnitStep, typename T>
+HWY_INLINE void product_in_registers(
+    const Broadcast<T>& a,
+    const T* HWY_RESTRICT x,
+    int64_t x_row,
+    int64_t n,
+    T* HWY_RESTRICT result,
+    int64_t result_row,
+    const Lanes<T>& lanes) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  Vector<T> sum[kRows][kVectors];
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (P::kStart == Start::kZero) {
+        sum[r][v] = hn::Zero(d);
+      } else {
+        sum[r][v] = load(d, result + r * result_row + v * N);
+        if constexpr (P::kStart == Start::kScale) {
+          sum[r][v] = hn::Mul(sum[r][v], load(d, lanes.scale + v * N));
+        }
+      }
+    }
+  }
+  const T* HWY_RESTRICT a_data = a.data;
+  for (int64_t i = 0; i < n; ++i) {
+    Vector<T> in[kVectors];
+    HWY_UNROLL(4)
+    for (int v = 0; v < kVectors; ++v) {
+      in[v] = load(d, x + v * N);
+    }
+    HWY_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      const auto factor = hn::Set(d, kUnitStep ? a_data[r * a.row] : a_data[r]);
+      HWY_UNROLL(4)
+      for (int v = 0; v < kVectors; ++v) {
+        const auto next = hn::MulAdd(factor, in[v], sum[r][v]);
+        if constexpr (P::kSkip == Skip::kNothing) {
+          sum[r][v] = next;
+        } else {
+          const auto weight = P::kSkip == Skip::kZeroVector ? in[v] : factor;
+          sum[r][v] =
+              hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), sum[r][v], next);
+        }
+      }
+    }
+    x += x_row;
+    a_data += kUnitStep ? 1 : a.step;
+  }
+  if constexpr (P::kMaximum) {
+    HWY_UNROLL(4)
+    for (int v = 0; v < kVectors; ++v) {
+      auto maximum = load(d, lanes.maximum + v * N);
+      HWY_UNROLL(16)
+      for (int r = 0; r < kRows; ++r) {
+        maximum = hn::Max(maximum, sum[r][v]);
+      }
+      store(maximum, d, lanes.maximum + v * N);
+    }
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(4)
+    for (int v = 0; v < kVectors; ++v) {
+      store(sum[r][v], d, result + r * result_row + v * N);
+    }
+  }
+}
+
+/// The rows from `r` on: kRows at a time, then the rest by halves.
+template <typename P, int kVectors, int kRows, bool kUnitStep, typename T>
+HWY_INLINE void product_rows(
+    int64_t r,
+    int64_t rows,
+    const Broadcast<T>& a,
+    const T* x,
+    int64_t x_row,
+    int64_t n,
+    T* result,
+    int64_t result_row,
+    const Lanes<T>& lanes) {
+  for (; r + kRows <= rows; r += kRows) {
+    const Broadcast<T> part{a.data + r * a.row, a.row, a.step};
+    product_in_registers<P, kVectors, kRows, kUnitStep>(
+        part, x, x_row, n, result + r * result_row, result_row, lanes);
+  }
+  if constexpr (kRows > 1) {
+    // 4 and 1, to compile fewer shapes.
+    constexpr int kFewer = kRows > 4 ? 4 : 1;
+    if (r < rows) {
+      product_rows<P, kVectors, kFewer, kUnitStep>(
+          r, rows, a, x, x_row, n, result, result_row, lanes);
+    }
+  }
+}
+
+/// scores[key][query] = sum over d of key[key][d] * query[d][query], for a tile
+/// of kVectors vectors of queries.
+template <typename P, int kVectors, typename T>
+HWY_NOINLINE void multiply_scores(
+    const T* key,
+    int64_t key_row,
+    int64_t num_keys,
+    const T* query,
+    int64_t query_row,
+    int64_t head_dim,
+    T* scores,
+    T* maximum) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  product_rows<P, kVectors, rows_for(kVectors), true>(
+      0,
+      num_keys,
+      Broadcast<T>{key, key_row, 1},
+      query,
+      query_row,
+      head_dim,
+      scores,
+      kWidth,
+      Lanes<T>{nullptr, maximum});
+}
+
+/// output[e][query] += sum over keys of value[key][e] * weights[key][query].
+template <typename P, int kVectors, typename T>
+HWY_NOINLINE void multiply_output(
+    const T* value,
+    int64_t value_row,
+    int64_t value_dim,
+    const T* weights,
+    int64_t num_keys,
+    T* output,
+    int64_t output_row,
+    const T* scale) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  product_rows<P, kVectors, rows_for(kVectors), false>(
+      0,
+      value_dim,
+      Broadcast<T>{value, 1, value_row},
+      weights,
+      kWidth,
+      num_keys,
+      output,
+      output_row,
+      Lanes<T>{scale, nullptr});
+}
+
+/// gradient[key][d] += sum over i of weights[key][i] * x[i][d]; weight_row
+/// between the keys; head_dim, padded to vectors, on the lanes.
+template <typename P, typename T>
+HWY_NOINLINE void multiply_features(
+    const T* weights,
+    int64_t weight_row,
+    int64_t num_keys,
+    const T* x,
+    int64_t x_row,
+    int64_t n,
+    T* gradient,
+    int64_t gradient_row) {
+  constexpr int N = kLanes<T>;
+  const auto vectors = static_cast<int>(gradient_row / N);
+  for (int v = 0; v < vectors; v += kMaxFeatureVectors) {
+    with_constant<kMaxFeatureVectors>(
+        HWY_MIN(kMaxFeatureVectors, vectors - v), [&](auto count) {
+          constexpr int kVectors = decltype(count)::value;
+          product_rows<P, kVectors, rows_for(kVectors), true>(
+              0,
+              num_keys,
+              Broadcast<T>{weights, weight_row, 1},
+              x + v * N,
+              x_row,
+              n,
+              gradient + v * N,
+              gradient_row,
+              Lanes<T>{});
+        });
+  }
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,170 @@
+// What happens to a tile of scores between the products: S[key][query], `width`
+// queries in a row.
+
+#if defined(TORCH_ATTENTION_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_SCORES_INL_H_
+#undef TORCH_ATTENTION_CPU_SCORES_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_SCORES_INL_H_
+#endif
+
+#include <cpu/packing-inl.h>
+#include <cpu/vector-inl.h>
+#include <cpu/visibility.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Keys in a tile of scores.
+constexpr int64_t kKeyBlock = 64;
+
+/// What bias and mask add to a tile, -inf where they hide.
+template <typename T>
+struct Added {
+  /// (keys, width), or (keys) for all queries alike; null: nothing
+  const T* data = nullptr;
+  bool per_query = false;
+  bool hides_all = false;
+
+  template <int kVectors>
+  HWY_INLINE Vector<T> at(int64_t key, int vector) const {
+    const Tag<T> d;
+    return per_query ? load(d, data + (key * kVectors + vector) * kLanes<T>)
+                     : hn::Set(d, data[key]);
+  }
+};
+
+/// One row of bias and mask. Returns how many keys are hidden.
+template <typename X, typename T = Compute<X>>
+int64_t fill_added_row(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t t,
+    int64_t s,
+    int64_t n,
+    T* row) {
+  const X* bias = head.bias != nullptr
+      ? head.bias + t * a.bias.query + s * a.bias.key
+      : nullptr;
+  for (int64_t i = 0; i < n; ++i) {
+    row[i] = bias != nullptr ? get(bias + i * a.bias.key) : T(0);
+  }
+  int64_t hidden = 0;
+  if (head.mask != nullptr) {
+    const bool* mask = head.mask + t * a.mask.query + s * a.mask.key;
+    for (int64_t i = 0; i < n; ++i) {
+      const bool hides = mask[i * a.mask.key];
+      row[i] = hides ? -kInfinity<T> : row[i];
+      hidden += hides ? 1 : 0;
+    }
+  }
+  return hidden;
+}
+
+/// For queries [t, t + rows) and keys [s, s + n). `rows_memory` holds
+/// (width, kKeyBlock), `tile_memory` (kKeyBlock, width).
+template <typename X, typename T = Compute<X>>
+Added<T> added_to_tile(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t t,
+    int64_t rows,
+    int64_t s,
+    int64_t n,
+    int64_t width,
+    T* rows_memory,
+    T* tile_memory) {
+  Added<T> added;
+  if (head.bias == nullptr && head.mask == nullptr) {
+    return added;
+  }
+  added.per_query = (head.bias != nullptr && a.bias.query != 0) ||
+      (head.mask != nullptr && a.mask.query != 0);
+  const auto different_rows = added.per_query ? rows : 1;
+  int64_t hidden = 0;
+  for (int64_t r = 0; r < different_rows; ++r) {
+    hidden += fill_added_row(a, head, t + r, s, n, rows_memory + r * kKeyBlock);
+  }
+  added.hides_all = hidden == different_rows * n;
+  if (added.hides_all || (hidden == 0 && head.bias == nullptr)) {
+    return added;
+  }
+  added.data = rows_memory;
+  if (added.per_query) {
+    pack_transposed(rows_memory, kKeyBlock, rows, n, T(1), tile_memory, width);
+    added.data = tile_memory;
+  }
+  return added;
+}
+
+/// Scores of what is hidden become -inf, whatever they were; the others get
+/// the bias. If `maximum` is not null it takes in the results.
+template <int kVectors, typename T>
+HWY_NOINLINE void hide_scores(
+    const Visibility& visibility,
+    int64_t t,
+    int64_t s,
+    int64_t n,
+    const Added<T>& added,
+    T* scores,
+    T* maximum) {
+  using Int = hn::TFromD<IntTag<T>>;
+  const Tag<T> d;
+  const IntTag<T> di;
+  constexpr int N = kLanes<T>;
+  const auto hidden = hn::Set(d, -kInfinity<T>);
+  HWY_UNROLL(3)
+  for (int v = 0; v < kVectors; ++v) {
+    const auto position =
+        hn::Iota(di, static_cast<Int>(visibility.offset + t + v * N));
+    const auto last = visibility.causal
+        ? position
+        : hn::Set(di, std::numeric_limits<Int>::max());
+    const auto before = visibility.window > 0
+        ? hn::Sub(position, hn::Set(di, static_cast<Int>(visibility.window)))
+        : hn::Set(di, std::numeric_limits<Int>::min());
+    auto highest = maximum != nullptr ? load(d, maximum + v * N) : hn::Zero(d);
+    auto key = hn::Set(di, static_cast<Int>(s));
+    for (int64_t i = 0; i < n; ++i) {
+      auto* at = scores + (i * kVectors + v) * N;
+      auto score = load(d, at);
+      if (added.data != nullptr) {
+        const auto x = added.template at<kVectors>(i, v);
+        score = hn::IfThenElse(hn::Eq(x, hidden), hidden, hn::Add(score, x));
+      }
+      const auto seen =
+          hn::And(hn::Gt(key, before), hn::Not(hn::Gt(key, last)));
+      score = hn::IfThenElse(hn::RebindMask(d, seen), score, hidden);
+      key = hn::Add(key, hn::Set(di, Int(1)));
+      highest = hn::Max(highest, score);
+      store(score, d, at);
+    }
+    if (maximum != nullptr) {
+      store(highest, d, maximum + v * N);
+    }
+  }
+}
+
+/// Which weights are dropped.
+struct Dropout {
+  /// of 65536 equally likely 16-bit numbers, how many drop; 0: no dropout
+  uint32_t threshold = 0;
+  uint64_t seed = 0;
+
+  /// The factor that keeps the mean.
+  double scale() const {
+    return threshold < 65536 ? 65536.0 / (65536 - threshold) : 0.0;
+  }
+};
+
+template <typename X>
+Dropout dropout_of(const AttentionArguments<X>& a) {
+  return {static_cast<uint32_t>(a.dropout * 65536 + 0.5), a.dropout_seed};
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

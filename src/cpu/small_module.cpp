@@ -1,0 +1,320 @@
+#include <cpu/small_module.h>
+
+#include <cpu/workspace.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace torch_attention::cpu {
+
+namespace {
+
+/// What is computed on the way, for one sequence.
+template <typename X>
+struct SmallMemory {
+  X* query = nullptr; // (T, H * D)
+  X* key = nullptr; // (T, G * D)
+  X* value = nullptr; // (T, G * D)
+  X* weights = nullptr; // (H, T, T), what is hidden is not written
+  X* context = nullptr; // (T, H * D)
+
+  SmallMemory(Parts& parts, const SmallModule<X>& m) {
+    const auto T = m.num_tokens;
+    query = parts.take<X>(T * m.num_heads * m.head_dim);
+    key = parts.take<X>(T * m.num_kv_heads * m.head_dim);
+    value = parts.take<X>(T * m.num_kv_heads * m.head_dim);
+    weights = parts.take<X>(m.num_heads * T * T);
+    context = parts.take<X>(T * m.num_heads * m.head_dim);
+  }
+};
+
+/// The gradients of the same.
+template <typename X>
+struct SmallGradients {
+  X* query = nullptr;
+  X* key = nullptr;
+  X* value = nullptr;
+  X* weights = nullptr; // (T), of one query
+  X* context = nullptr;
+
+  SmallGradients(Parts& parts, const SmallModule<X>& m) {
+    const auto T = m.num_tokens;
+    query = parts.take<X>(T * m.num_heads * m.head_dim);
+    key = parts.take<X>(T * m.num_kv_heads * m.head_dim);
+    value = parts.take<X>(T * m.num_kv_heads * m.head_dim);
+    weights = parts.take<X>(T);
+    context = parts.take<X>(T * m.num_heads * m.head_dim);
+  }
+};
+
+/// The keys [first, end) that query t sees.
+struct Seen {
+  int64_t first;
+  int64_t end;
+};
+
+template <typename X>
+Seen seen_by(const SmallModule<X>& m, int64_t t) {
+  return {
+      m.window > 0 ? std::max<int64_t>(0, t - m.window + 1) : 0,
+      m.causal ? t + 1 : m.num_tokens};
+}
+
+/// y (T, out) = x (T, in) W^T + b
+template <typename X>
+void project(
+    const X* x,
+    const Projection<const X*>& p,
+    int64_t T,
+    int64_t in,
+    int64_t out,
+    X* y) {
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t i = 0; i < out; ++i) {
+      X sum = p.bias != nullptr ? p.bias[i] : X(0);
+      for (int64_t j = 0; j < in; ++j) {
+        sum += x[t * in + j] * p.weight[i * in + j];
+      }
+      y[t * out + i] = sum;
+    }
+  }
+}
+
+/// Adds to the gradients of x (T, in), weight (out, in) and bias (out).
+template <typename X>
+void add_project_gradients(
+    const X* x,
+    const X* weight,
+    const X* grad_y,
+    int64_t T,
+    int64_t in,
+    int64_t out,
+    X* grad_x,
+    const Projection<X*>& gradients) {
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t i = 0; i < out; ++i) {
+      const auto g = grad_y[t * out + i];
+      if (gradients.bias != nullptr) {
+        gradients.bias[i] += g;
+      }
+      for (int64_t j = 0; j < in && gradients.weight != nullptr; ++j) {
+        gradients.weight[i * in + j] += g * x[t * in + j];
+      }
+      for (int64_t j = 0; j < in && grad_x != nullptr; ++j) {
+        grad_x[t * in + j] += g * weight[i * in + j];
+      }
+    }
+  }
+}
+
+template <typename X>
+void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
+  const auto T = m.num_tokens;
+  const auto D = m.head_dim;
+  const auto row = m.num_heads * D;
+  const auto kv_row = m.num_kv_heads * D;
+  for (int64_t h = 0; h < m.num_heads; ++h) {
+    const auto g = h / (m.num_heads / m.num_kv_heads);
+    for (int64_t t = 0; t < T; ++t) {
+      const auto* query = memory.query + t * row + h * D;
+      auto* weights = memory.weights + (h * T + t) * T;
+      const auto [first, end] = seen_by(m, t);
+      X maximum = -std::numeric_limits<X>::infinity();
+      for (auto s = first; s < end; ++s) {
+        const auto* key = memory.key + s * kv_row + g * D;
+        X score = 0;
+        for (int64_t d = 0; d < D; ++d) {
+          score += query[d] * key[d];
+        }
+        weights[s] = score * m.scale;
+        maximum = std::max(maximum, weights[s]);
+      }
+      X sum = 0;
+      for (auto s = first; s < end; ++s) {
+        weights[s] = std::exp(weights[s] - maximum);
+        sum += weights[s];
+      }
+      auto* context = memory.context + t * row + h * D;
+      std::fill(context, context + D, X(0));
+      for (auto s = first; s < end; ++s) {
+        weights[s] /= sum;
+        const auto* value = memory.value + s * kv_row + g * D;
+        for (int64_t d = 0; d < D; ++d) {
+          context[d] += weights[s] * value[d];
+        }
+      }
+    }
+  }
+}
+
+/// From the gradient of the context to those of query, key and value.
+template <typename X>
+void attend_backward(
+    const SmallModule<X>& m,
+    const SmallMemory<X>& memory,
+    const SmallGradients<X>& gradients) {
+  const auto T = m.num_tokens;
+  const auto D = m.head_dim;
+  const auto row = m.num_heads * D;
+  const auto kv_row = m.num_kv_heads * D;
+  std::fill(gradients.query, gradients.query + T * row, X(0));
+  std::fill(gradients.key, gradients.key + T * kv_row, X(0));
+  std::fill(gradients.value, gradients.value + T * kv_row, X(0));
+  for (int64_t h = 0; h < m.num_heads; ++h) {
+    const auto kv = h / (m.num_heads / m.num_kv_heads) * D;
+    for (int64_t t = 0; t < T; ++t) {
+      const auto* grad_context = gradients.context + t * row + h * D;
+      const auto* weights = memory.weights + (h * T + t) * T;
+      const auto [first, end] = seen_by(m, t);
+      X mean = 0;
+      for (auto s = first; s < end; ++s) {
+        const auto* value = memory.value + s * kv_row + kv;
+        auto* grad_value = gradients.value + s * kv_row + kv;
+        X sum = 0;
+        for (int64_t d = 0; d < D; ++d) {
+          sum += grad_context[d] * value[d];
+          grad_value[d] += weights[s] * grad_context[d];
+        }
+        gradients.weights[s] = sum;
+        mean += weights[s] * sum;
+      }
+      const auto* query = memory.query + t * row + h * D;
+      auto* grad_query = gradients.query + t * row + h * D;
+      for (auto s = first; s < end; ++s) {
+        const auto grad_score =
+            weights[s] * (gradients.weights[s] - mean) * m.scale;
+        const auto* key = memory.key + s * kv_row + kv;
+        auto* grad_key = gradients.key + s * kv_row + kv;
+        for (int64_t d = 0; d < D; ++d) {
+          grad_query[d] += grad_score * key[d];
+          grad_key[d] += grad_score * query[d];
+        }
+      }
+    }
+  }
+}
+
+/// Queries, keys, values, weights and context of one sequence.
+template <typename X>
+void compute_context(
+    const SmallModule<X>& m,
+    const X* x,
+    const SmallMemory<X>& memory) {
+  const auto T = m.num_tokens;
+  const auto& p = m.projections;
+  const auto kv_out = m.num_kv_heads * m.head_dim;
+  project(x, p.query, T, m.d_in, m.num_heads * m.head_dim, memory.query);
+  project(x, p.key, T, m.d_in, kv_out, memory.key);
+  project(x, p.value, T, m.d_in, kv_out, memory.value);
+  attend(m, memory);
+}
+
+template <typename X>
+void clear(const Projection<X*>& p, int64_t in, int64_t out) {
+  if (p.weight != nullptr) {
+    std::fill(p.weight, p.weight + in * out, X(0));
+  }
+  if (p.bias != nullptr) {
+    std::fill(p.bias, p.bias + out, X(0));
+  }
+}
+
+} // namespace
+
+template <typename X>
+int64_t work_of(const SmallModule<X>& m) {
+  const auto out = m.num_heads * m.head_dim;
+  const auto kv_out = m.num_kv_heads * m.head_dim;
+  const auto projections = m.d_in * (out + 2 * kv_out) +
+      (m.projections.out.weight != nullptr ? out * m.d_out : 0);
+  return m.batch_size * m.num_tokens * (projections + 2 * m.num_tokens * out);
+}
+
+template <typename X>
+void forward(const SmallModule<X>& m, X* output) {
+  Parts count;
+  (void)SmallMemory<X>(count, m);
+  Parts parts(thread_memory(count.size()));
+  const SmallMemory<X> memory(parts, m);
+  const auto T = m.num_tokens;
+  const auto& out = m.projections.out;
+  for (int64_t b = 0; b < m.batch_size; ++b) {
+    compute_context(m, m.x + b * T * m.d_in, memory);
+    auto* y = output + b * T * m.d_out;
+    if (out.weight != nullptr) {
+      project(memory.context, out, T, m.num_heads * m.head_dim, m.d_out, y);
+    } else {
+      std::copy(memory.context, memory.context + T * m.d_out, y);
+    }
+  }
+}
+
+template <typename X>
+void backward(
+    const SmallModule<X>& m,
+    const X* grad_output,
+    X* grad_x,
+    const Projections<X*>& gradients) {
+  const auto T = m.num_tokens;
+  const auto in = m.d_in;
+  const auto out = m.num_heads * m.head_dim;
+  const auto kv_out = m.num_kv_heads * m.head_dim;
+  const auto& p = m.projections;
+  const auto take = [&](Parts& parts) {
+    SmallMemory<X> memory(parts, m);
+    SmallGradients<X> gradients_memory(parts, m);
+    return std::make_pair(memory, gradients_memory);
+  };
+  Parts count;
+  (void)take(count);
+  Parts parts(thread_memory(count.size()));
+  const auto [memory, local] = take(parts);
+  clear(gradients.query, in, out);
+  clear(gradients.key, in, kv_out);
+  clear(gradients.value, in, kv_out);
+  clear(gradients.out, out, m.d_out);
+  if (grad_x != nullptr) {
+    std::fill(grad_x, grad_x + m.batch_size * T * in, X(0));
+  }
+  for (int64_t b = 0; b < m.batch_size; ++b) {
+    const auto* x = m.x + b * T * in;
+    const auto* grad_y = grad_output + b * T * m.d_out;
+    compute_context(m, x, memory);
+    if (p.out.weight != nullptr) {
+      std::fill(local.context, local.context + T * out, X(0));
+      add_project_gradients(
+          memory.context,
+          p.out.weight,
+          grad_y,
+          T,
+          out,
+          m.d_out,
+          local.context,
+          gradients.out);
+    } else {
+      std::copy(grad_y, grad_y + T * out, local.context);
+    }
+    attend_backward(m, memory, local);
+    auto* grad = grad_x != nullptr ? grad_x + b * T * in : nullptr;
+    const auto add = [&](const X* weight,
+                         const X* grad_projected,
+                         int64_t size,
+                         const Projection<X*>& to) {
+      add_project_gradients(x, weight, grad_projected, T, in, size, grad, to);
+    };
+    add(p.query.weight, local.query, out, gradients.query);
+    add(p.key.weight, local.key, kv_out, gradients.key);
+    add(p.value.weight, local.value, kv_out, gradients.value);
+  }
+}
+
+#define TORCH_ATTENTION_INSTANTIATE(X)              \
+  template int64_t work_of(const SmallModule<X>&);  \
+  template void forward(const SmallModule<X>&, X*); \
+  template void backward(                           \
+      const SmallModule<X>&, const X*, X*, const Projections<X*>&);
+TORCH_ATTENTION_INSTANTIATE(float)
+TORCH_ATTENTION_INSTANTIATE(double)
+#undef TORCH_ATTENTION_INSTANTIATE
+
+} // namespace torch_attention::cpu

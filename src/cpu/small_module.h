@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+
+/// Multi-head attention with its projections on few numbers, where a call of
+/// each tensor operator would take longer than what it computes: plain loops on
+/// one thread. Pointers and sizes only; no LibTorch.
+///
+/// Sizes: B batch, T tokens, H query heads, G key/value heads (H is a multiple
+/// of G), D head_dim. All tensors are contiguous.
+namespace torch_attention::cpu {
+
+/// y = x W^T + b: weight (out, in), bias (out) or null.
+template <typename Pointer>
+struct Projection {
+  Pointer weight = nullptr;
+  Pointer bias = nullptr;
+};
+
+/// The four projections of a module; `out` without a weight if there is none.
+template <typename Pointer>
+struct Projections {
+  Projection<Pointer> query; // (H * D, d_in)
+  Projection<Pointer> key; // (G * D, d_in)
+  Projection<Pointer> value; // (G * D, d_in)
+  Projection<Pointer> out; // (d_out, H * D)
+};
+
+/// X is float or double.
+template <typename X>
+struct SmallModule {
+  int64_t batch_size = 0;
+  int64_t num_tokens = 0;
+  int64_t d_in = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  /// H * D without `out`
+  int64_t d_out = 0;
+  X scale = 1;
+  bool causal = false;
+  /// Hides the keys `window` or more positions before a query's own. 0: none.
+  int64_t window = 0;
+  /// (B, T, d_in)
+  const X* x = nullptr;
+  Projections<const X*> projections;
+};
+
+/// Multiplications and additions of the forward pass.
+template <typename X>
+int64_t work_of(const SmallModule<X>& module);
+
+/// output (B, T, d_out).
+template <typename X>
+void forward(const SmallModule<X>& module, X* output);
+
+/// Gradients for `grad_output` (B, T, d_out), which are overwritten; null where
+/// none is asked for.
+template <typename X>
+void backward(
+    const SmallModule<X>& module,
+    const X* grad_output,
+    X* grad_x,
+    const Projections<X*>& gradients);
+
+} // namespace torch_attention::cpu

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cpu/attention.h>
+
+#include <algorithm>
+
+namespace torch_attention::cpu {
+
+/// How a tile of scores is computed.
+enum class Tile { kSkipped, kFull, kCut };
+
+/// The keys that each query sees: [first(t), end(t)), both growing with t.
+struct Visibility {
+  bool causal = false;
+  int64_t window = 0;
+  /// the position of query 0 among the keys
+  int64_t offset = 0;
+  int64_t num_keys = 0;
+
+  int64_t first(int64_t t) const {
+    return window > 0 ? std::max<int64_t>(0, offset + t - window + 1) : 0;
+  }
+
+  int64_t end(int64_t t) const {
+    return causal ? std::clamp<int64_t>(offset + t + 1, 0, num_keys) : num_keys;
+  }
+
+  /// Queries [t, t_end) against keys [s, s_end), without mask and bias.
+  Tile tile(int64_t t, int64_t t_end, int64_t s, int64_t s_end) const {
+    if (s_end <= first(t) || s >= end(t_end - 1)) {
+      return Tile::kSkipped;
+    }
+    const bool full = s >= first(t_end - 1) && s_end <= end(t);
+    return full ? Tile::kFull : Tile::kCut;
+  }
+};
+
+template <typename X>
+Visibility visibility_of(const AttentionArguments<X>& a, int64_t b) {
+  Visibility v;
+  v.causal = a.causal;
+  v.window = a.window;
+  v.offset = a.query_offsets != nullptr ? a.query_offsets[b]
+                                        : a.num_keys - a.num_queries;
+  v.num_keys = a.key_lengths != nullptr
+      ? std::clamp<int64_t>(a.key_lengths[b], 0, a.num_keys)
+      : a.num_keys;
+  return v;
+}
+
+/// Where one query head finds what it reads.
+template <typename X>
+struct Head {
+  const X* query;
+  const X* key;
+  const X* value;
+  const X* bias;
+  const bool* mask;
+  Visibility visibility;
+  /// b * H + h
+  int64_t index;
+};
+
+template <typename X>
+X* at(const Heads<X>& x, int64_t b, int64_t h) {
+  return x.data + b * x.strides.batch + h * x.strides.head;
+}
+
+template <typename X>
+const X* at(const Scores<X>& x, int64_t b, int64_t h) {
+  return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
+}
+
+template <typename X>
+Head<X> head_at(const AttentionArguments<X>& a, int64_t b, int64_t h) {
+  const auto g = h / (a.num_heads / a.num_kv_heads);
+  return {
+      at(a.query, b, h),
+      at(a.key, b, g),
+      at(a.value, b, g),
+      at(a.bias, b, h),
+      at(a.mask, b, h),
+      visibility_of(a, b),
+      b * a.num_heads + h};
+}
+
+} // namespace torch_attention::cpu

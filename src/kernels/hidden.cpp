@@ -1,0 +1,61 @@
+#include <kernels/hidden.h>
+
+#include <vector>
+
+namespace torch_attention::kernels {
+
+namespace {
+
+/// (B) as (B, 1, ..., 1), which broadcasts to scores of `dim` dimensions.
+torch::Tensor for_each_batch(const torch::Tensor& x, int64_t dim) {
+  std::vector<int64_t> sizes(static_cast<size_t>(dim), 1);
+  sizes.front() = x.size(0);
+  return x.view(sizes);
+}
+
+} // namespace
+
+torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
+  return torch::ones({T, S}, torch::device(device).dtype(torch::kBool))
+      .triu_(S - T + 1);
+}
+
+bool hides_by_position(const Attention& a) {
+  return a.causal || a.window > 0 || a.key_lengths.defined();
+}
+
+torch::Tensor hidden_by_position(
+    const Attention& a,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device) {
+  if (!hides_by_position(a)) {
+    return {};
+  }
+  if (a.window == 0 && !a.key_lengths.defined() && !a.query_offsets.defined()) {
+    return causal_mask(T, S, device);
+  }
+  const auto options = torch::device(device).dtype(torch::kLong);
+  const auto keys = torch::arange(S, options);
+  const auto position = a.query_offsets.defined()
+      ? for_each_batch(a.query_offsets, dim) +
+          torch::arange(T, options).unsqueeze(1)
+      : torch::arange(S - T, S, options).unsqueeze(1);
+  torch::Tensor hidden;
+  const auto hide = [&](const torch::Tensor& more) {
+    hidden = hidden.defined() ? hidden.logical_or(more) : more;
+  };
+  if (a.causal) {
+    hide(keys > position);
+  }
+  if (a.window > 0) {
+    hide(keys <= position - a.window);
+  }
+  if (a.key_lengths.defined()) {
+    hide(keys >= for_each_batch(a.key_lengths, dim));
+  }
+  return hidden;
+}
+
+} // namespace torch_attention::kernels

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <kernels/attention.h>
+
+namespace torch_attention::kernels {
+
+/// Bool (T, S), true hides: the keys after a query's own position.
+torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device);
+
+/// Whether the position of a key may hide it.
+bool hides_by_position(const Attention& attention);
+
+/// Bool, broadcasts to (..., T, S), true hides: what `causal`, `window` and
+/// `key_lengths` say, for scores of `dim` dimensions. Undefined if nothing.
+torch::Tensor hidden_by_position(
+    const Attention& attention,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device);
+
+} // namespace torch_attention::kernels

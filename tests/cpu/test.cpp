@@ -1,0 +1,128 @@
+#include <cpu/attention_by_definition.h>
+#include <cpu/test.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <type_traits>
+#include <vector>
+
+namespace torch_attention::cpu::testing {
+
+namespace {
+
+const char* name_of(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::kAvx512:
+      return "AVX-512";
+    case InstructionSet::kAvx2:
+      return "AVX2";
+    default:
+      return "portable";
+  }
+}
+
+template <typename X>
+const char* name_of_type() {
+  return std::is_same_v<X, double> ? "double"
+      : std::is_same_v<X, float>   ? "float"
+      : std::is_same_v<X, Float16> ? "float16"
+                                   : "bfloat16";
+}
+
+/// Of numbers about 1. That of float grows with the sizes of scores and sums.
+template <typename X>
+constexpr double kRounding = std::is_same_v<X, double> ? 1e-11
+    : std::is_same_v<X, float>                         ? 2e-5
+    : std::is_same_v<X, Float16>                       ? 4e-3
+                                                       : 2e-2;
+
+/// The largest |x - expected| in units of tolerance * (1 + |expected|);
+/// infinity where one is NaN or infinite and the other is not.
+double largest_difference(
+    const std::vector<double>& x,
+    const std::vector<double>& expected,
+    double tolerance) {
+  if (x.size() != expected.size()) {
+    return kInfinity;
+  }
+  double largest = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] == expected[i] || (std::isnan(x[i]) && std::isnan(expected[i]))) {
+      continue;
+    }
+    const auto difference = std::abs(x[i] - expected[i]) /
+        (tolerance * (1 + std::abs(expected[i])));
+    largest =
+        std::isnan(difference) ? kInfinity : std::max(largest, difference);
+  }
+  return largest;
+}
+
+} // namespace
+
+InstructionSet each_instruction_set() {
+  std::vector<InstructionSet> sets;
+  for (const auto set :
+       {InstructionSet::kPortable,
+        InstructionSet::kAvx2,
+        InstructionSet::kAvx512}) {
+    if (is_supported(set)) {
+      sets.push_back(set);
+    }
+  }
+  const auto set = GENERATE_COPY(from_range(sets));
+  set_instruction_set(set);
+  return set;
+}
+
+template <typename X>
+std::string description(const Case& c) {
+  return std::string(name_of(instruction_set())) + ", " + name_of_type<X>() +
+      ", " + c.text();
+}
+
+template <typename X>
+void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
+  INFO(description<X>(computed.sizes));
+  const auto expected = attention_by_definition(
+      computed.arguments, computed.grad_output.as_input());
+  const auto tolerance = kRounding<X> + extra_tolerance;
+  // Those of halves enter sums after they were rounded.
+  const auto grad_tolerance = sizeof(X) == 2 ? 5 * tolerance : tolerance;
+  CHECK(
+      largest_difference(
+          computed.output.numbers(), expected.output, tolerance) <= 1);
+  // Never stored in halves.
+  CHECK(
+      largest_difference(
+          {computed.logsumexp.begin(), computed.logsumexp.end()},
+          expected.logsumexp,
+          kRounding<Compute<X>> + extra_tolerance) <= 1);
+  CHECK(
+      largest_difference(
+          computed.grad_query.numbers(), expected.grad_query, grad_tolerance) <=
+      1);
+  CHECK(
+      largest_difference(
+          computed.grad_key.numbers(), expected.grad_key, grad_tolerance) <= 1);
+  CHECK(
+      largest_difference(
+          computed.grad_value.numbers(), expected.grad_value, grad_tolerance) <=
+      1);
+  CHECK(computed.output.gaps_are_untouched());
+  CHECK(computed.grad_query.gaps_are_untouched());
+  CHECK(computed.grad_key.gaps_are_untouched());
+  CHECK(computed.grad_value.gaps_are_untouched());
+}
+
+template std::string description<float>(const Case&);
+template std::string description<double>(const Case&);
+template std::string description<BFloat16>(const Case&);
+template std::string description<Float16>(const Case&);
+template void check_by_definition(const Problem<float>&, double);
+template void check_by_definition(const Problem<double>&, double);
+template void check_by_definition(const Problem<BFloat16>&, double);
+template void check_by_definition(const Problem<Float16>&, double);
+
+} // namespace torch_attention::cpu::testing

@@ -1,0 +1,217 @@
+// What LibTorch asks of an operator, of our own kernels on the CPU.
+
+#include <support/close.h>
+#include <support/test.h>
+
+#include <ATen/autocast_mode.h>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+namespace F = torch_attention::functional;
+using Options = F::ScaledDotProductAttentionFuncOptions;
+
+namespace {
+
+/// (2, 3, 40, 8) each.
+struct Leaves {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+
+  explicit Leaves(torch::ScalarType dtype = torch::kFloat) {
+    for (auto* x : {&query, &key, &value}) {
+      *x = torch::randn({2, 3, 40, 8}, dtype).requires_grad_();
+    }
+  }
+
+  torch::Tensor attend(const Options& options) const {
+    return F::scaled_dot_product_attention(query, key, value, options);
+  }
+};
+
+Options causal(Kernel kernel) {
+  return Options().causal(true).kernel(kernel);
+}
+
+} // namespace
+
+TEST_CASE("The gradient of the gradient is the reference's") {
+  torch::manual_seed(1);
+  const Leaves leaves(torch::kDouble);
+  const auto second = [&](Kernel kernel) {
+    const auto first = torch::autograd::grad(
+        {leaves.attend(causal(kernel)).pow(2).sum()},
+        {leaves.query, leaves.key, leaves.value},
+        {},
+        /*retain_graph=*/true,
+        /*create_graph=*/true);
+    return torch::autograd::grad(
+        {first[0].pow(2).sum() + first[1].sin().sum() + first[2].sum()},
+        {leaves.query, leaves.key, leaves.value});
+  };
+  const auto fused = second(Kernel::kFused);
+  const auto reference = second(Kernel::kReference);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK_THAT(fused[i], IsCloseTo(reference[i]));
+  }
+}
+
+TEST_CASE("With dropout there is no gradient of the gradient, and it says so") {
+  const Leaves leaves;
+  const auto output = leaves.attend(causal(Kernel::kFused).dropout(0.5));
+  THROWS_WITH(
+      torch::autograd::grad(
+          {output.sum()},
+          {leaves.query},
+          {},
+          /*retain_graph=*/true,
+          /*create_graph=*/true),
+      "Kernel::kFused has no gradient of its gradient");
+}
+
+TEST_CASE("Only what needs a gradient gets one") {
+  torch::manual_seed(2);
+  Leaves leaves;
+  leaves.key = leaves.key.detach();
+  const auto output = leaves.attend(causal(Kernel::kFused));
+  output.sum().backward();
+  CHECK(leaves.query.grad().defined());
+  CHECK_FALSE(leaves.key.grad().defined());
+  CHECK(leaves.value.grad().defined());
+}
+
+TEST_CASE("Without a gradient nothing is recorded, and the bits are the same") {
+  torch::manual_seed(3);
+  const Leaves leaves;
+  const auto recorded = leaves.attend(causal(Kernel::kFused));
+  CHECK(recorded.requires_grad());
+  {
+    const torch::NoGradGuard no_grad;
+    auto output = leaves.attend(causal(Kernel::kFused));
+    CHECK_FALSE(output.requires_grad());
+    CHECK_THAT(output, IsEqualTo(recorded.detach()));
+  }
+  const c10::InferenceMode inference;
+  const auto output = leaves.attend(causal(Kernel::kFused));
+  CHECK(output.is_inference());
+  CHECK_THAT(output, IsEqualTo(recorded.detach()));
+}
+
+TEST_CASE("The result may be changed in place") {
+  torch::manual_seed(4);
+  const Leaves leaves;
+  torch::Tensor output;
+  {
+    const torch::NoGradGuard no_grad;
+    output = leaves.attend(causal(Kernel::kFused));
+  }
+  const auto before = output.clone();
+  // With a gradient from elsewhere, after it was made without any.
+  const auto factor = torch::full({1}, 2.0).requires_grad_();
+  output.mul_(factor);
+  output.sum().backward();
+  CHECK_THAT(output.detach(), IsEqualTo(before * 2));
+  CHECK_THAT(factor.grad(), IsCloseTo(before.sum().view({1})));
+}
+
+TEST_CASE("What is saved and then changed in place is an error") {
+  Leaves leaves;
+  auto query = leaves.query * 1;
+  const auto output = F::scaled_dot_product_attention(
+      query, leaves.key, leaves.value, causal(Kernel::kFused));
+  query.add_(1);
+  THROWS_WITH(output.sum().backward(), "modified by an inplace operation");
+}
+
+TEST_CASE("The bias may need a gradient") {
+  torch::manual_seed(5);
+  const Leaves leaves(torch::kDouble);
+  const auto bias_gradient = [&](Kernel kernel) {
+    const auto bias =
+        torch::linspace(0, 1, 1600, torch::kDouble).view({40, 40});
+    const auto leaf = bias.detach().requires_grad_();
+    leaves.attend(Options().kernel(kernel).bias(leaf)).pow(2).sum().backward();
+    return leaf.grad();
+  };
+  CHECK_THAT(
+      bias_gradient(Kernel::kFused),
+      IsCloseTo(bias_gradient(Kernel::kReference)));
+}
+
+TEST_CASE("The same bits for any number of threads, dropout included") {
+  const auto threads = at::get_num_threads();
+  const auto run = [&](int count) {
+    at::set_num_threads(count);
+    torch::manual_seed(6);
+    const Leaves leaves;
+    const auto output = leaves.attend(causal(Kernel::kFused).dropout(0.3));
+    auto all = torch::autograd::grad(
+        {output.pow(2).sum()}, {leaves.query, leaves.key, leaves.value});
+    all.push_back(output.detach());
+    return all;
+  };
+  const auto one = run(1);
+  for (const auto count : {2, 8}) {
+    const auto many = run(count);
+    for (size_t i = 0; i < one.size(); ++i) {
+      CHECK_THAT(many[i], IsEqualTo(one[i]));
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_CASE("The manual seed decides what is dropped") {
+  torch::manual_seed(7);
+  const Leaves leaves;
+  const auto options = causal(Kernel::kFused).dropout(0.5);
+  const auto first = leaves.attend(options);
+  const auto second = leaves.attend(options);
+  torch::manual_seed(7);
+  const Leaves again;
+  CHECK_THAT(again.attend(options).detach(), IsEqualTo(first.detach()));
+  CHECK_FALSE(second.equal(first));
+}
+
+TEST_CASE("Autocast gives bfloat16, as LibTorch's operator does") {
+  torch::manual_seed(8);
+  const Leaves leaves;
+  const auto expected = F::scaled_dot_product_attention(
+      leaves.query.to(torch::kBFloat16),
+      leaves.key.to(torch::kBFloat16),
+      leaves.value.to(torch::kBFloat16),
+      causal(Kernel::kFused));
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const auto output = leaves.attend(causal(Kernel::kFused));
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  CHECK_THAT(output.detach(), IsEqualTo(expected.detach()));
+}
+
+TEST_CASE("A dropped weight is neither in the output nor in the gradients") {
+  torch::manual_seed(9);
+  // One key in two is dropped: with values of one-hot rows the output shows
+  // which weights there are.
+  const auto query = torch::randn({1, 2, 50, 8}, torch::kDouble);
+  const auto key = torch::randn({1, 2, 50, 8}, torch::kDouble);
+  const auto value = torch::eye(50, torch::kDouble)
+                         .expand({1, 2, 50, 50})
+                         .clone()
+                         .requires_grad_();
+  const auto output = F::scaled_dot_product_attention(
+      query, key, value, Options().kernel(Kernel::kFused).dropout(0.5));
+  const auto weights = torch::softmax(
+      torch::matmul(query, key.transpose(-2, -1)) / std::sqrt(8.0), -1);
+  const auto kept = output.detach().ne(0);
+  CHECK(
+      kept.to(torch::kDouble).mean().item<double>() ==
+      Approx(0.5).margin(0.05));
+  CHECK_THAT(
+      output.detach(), IsCloseTo(weights * kept * 2, Tolerance(1e-9, 1e-12)));
+  const auto grad = torch::randn_like(output);
+  output.backward(grad);
+  CHECK_THAT(
+      value.grad(),
+      IsCloseTo(
+          torch::matmul((weights * kept * 2).transpose(-2, -1), grad),
+          Tolerance(1e-9, 1e-12)));
+}

@@ -1,0 +1,101 @@
+// Small modules, which the CPU computes without LibTorch's operators.
+
+#include <support/close.h>
+#include <support/test.h>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+namespace {
+
+struct Run {
+  torch::Tensor output;
+  std::vector<torch::Tensor> gradients;
+};
+
+/// Output and all gradients of a seeded module.
+Run run(
+    MultiHeadAttentionOptions options,
+    Kernel kernel,
+    torch::ScalarType dtype,
+    std::vector<int64_t> input) {
+  torch::manual_seed(1);
+  MultiHeadAttention attention(options.kernel(kernel));
+  attention->to(dtype);
+  auto x = torch::randn(input, dtype).requires_grad_();
+  Run result;
+  result.output = attention(x);
+  auto leaves = attention->parameters();
+  leaves.push_back(x);
+  result.gradients =
+      torch::autograd::grad({result.output.pow(2).sum()}, leaves);
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("A small module equals the reference, gradients included") {
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  const auto options = GENERATE(
+      MultiHeadAttentionOptions(3, 2, 6, 2),
+      MultiHeadAttentionOptions(3, 4, 6, 2).qkv_bias(true),
+      MultiHeadAttentionOptions(5, 8, 6, 4).num_kv_heads(2).scale(0.3),
+      MultiHeadAttentionOptions(5, 4, 6, 1).causal(false),
+      MultiHeadAttentionOptions(5, 4, 6, 2).window(2),
+      MultiHeadAttentionOptions(5, 4, 6, 2).out_proj(false));
+  for (const int64_t T : {1, 2, 6}) {
+    CAPTURE(dtype, T);
+    const std::vector<int64_t> input = {2, T, options.d_in()};
+    const auto small = run(options, Kernel::kAuto, dtype, input);
+    const auto reference = run(options, Kernel::kReference, dtype, input);
+    CHECK_THAT(small.output.detach(), IsCloseTo(reference.output.detach()));
+    for (size_t i = 0; i < small.gradients.size(); ++i) {
+      CAPTURE(i);
+      CHECK_THAT(small.gradients[i], IsCloseTo(reference.gradients[i]));
+    }
+    // Were it not the small path, this would test nothing.
+    CHECK(
+        small.output.grad_fn()->name().find("SmallModule") !=
+        std::string::npos);
+  }
+}
+
+TEST_CASE("A small module can be differentiated twice") {
+  torch::manual_seed(2);
+  MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));
+  attention->to(torch::kDouble);
+  const auto x = torch::randn({2, 5, 3}, torch::kDouble).requires_grad_();
+  const auto second = [&](Kernel kernel) {
+    attention->options.kernel(kernel);
+    const auto first = torch::autograd::grad(
+        {attention(x).pow(2).sum()},
+        {x},
+        {},
+        /*retain_graph=*/true,
+        /*create_graph=*/true)[0];
+    return torch::autograd::grad({first.pow(2).sum()}, {x})[0];
+  };
+  CHECK_THAT(second(Kernel::kAuto), IsCloseTo(second(Kernel::kReference)));
+}
+
+TEST_CASE("Frozen parameters of a small module get no gradient") {
+  torch::manual_seed(3);
+  MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));
+  attention->W_key->weight.requires_grad_(false);
+  attention(torch::randn({2, 5, 3})).sum().backward();
+  CHECK_FALSE(attention->W_key->weight.grad().defined());
+  CHECK(attention->W_query->weight.grad().defined());
+  CHECK(attention->out_proj->bias.grad().defined());
+}
+
+TEST_CASE("NaN reaches the later tokens of a small module, not the earlier") {
+  torch::manual_seed(4);
+  MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));
+  const torch::NoGradGuard no_grad;
+  auto x = torch::randn({1, 5, 3});
+  const auto before = attention(x);
+  x[0][3][1] = std::numeric_limits<float>::quiet_NaN();
+  const auto after = attention(x);
+  CHECK_THAT(after.slice(1, 0, 3), IsEqualTo(before.slice(1, 0, 3)));
+  CHECK(after.slice(1, 3).isnan().all().item<bool>());
+}
