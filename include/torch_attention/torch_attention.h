@@ -5,11 +5,14 @@
 #include <torch_attention/device.h>
 #include <torch_attention/export.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/functional/rotary.h>
+#include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/version.h>
 #include <torch_attention/weights/layout.h>

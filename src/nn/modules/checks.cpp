@@ -36,6 +36,45 @@ void check_window(const char* module, const std::optional<int64_t>& window) {
       *window);
 }
 
+torch::Tensor to_counts(
+    const char* module,
+    const char* what,
+    const torch::Tensor& counts,
+    int64_t batch_size,
+    int64_t most) {
+  if (!counts.defined()) {
+    return counts;
+  }
+  TORCH_CHECK(
+      c10::isIntegralType(counts.scalar_type(), /*includeBool=*/false) &&
+          counts.dim() == 1 && counts.size(0) == batch_size,
+      module,
+      ": expected ",
+      what,
+      " of an integer dtype and shape (batch_size) = [",
+      batch_size,
+      "], but got ",
+      counts.scalar_type(),
+      " of shape ",
+      counts.sizes());
+  auto result = counts.to(torch::kCPU, torch::kLong).contiguous();
+  for (int64_t b = 0; b < batch_size; ++b) {
+    const auto count = result.const_data_ptr<int64_t>()[b];
+    TORCH_CHECK(
+        count >= 0 && count <= most,
+        module,
+        ": expected ",
+        what,
+        " in [0, ",
+        most,
+        "], but got ",
+        count,
+        " for sequence ",
+        b);
+  }
+  return result;
+}
+
 void check_input(
     const char* module,
     const torch::Tensor& x,

@@ -20,6 +20,15 @@ void check_scale(const char* module, const std::optional<double>& scale);
 /// > 0, if given.
 void check_window(const char* module, const std::optional<int64_t>& window);
 
+/// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in
+/// [0, most]. Undefined stays undefined.
+torch::Tensor to_counts(
+    const char* module,
+    const char* what,
+    const torch::Tensor& counts,
+    int64_t batch_size,
+    int64_t most);
+
 /// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, with at most
 /// `context_length` tokens, if given, and of the dtype and on the device of
 /// `weight`.

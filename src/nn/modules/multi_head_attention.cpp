@@ -4,9 +4,14 @@
 #include <nn/modules/checks.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
+#include <nn/rotation.h>
 #include <torch_attention/nn/functional/attention.h>
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <ostream>
 
 namespace torch_attention {
@@ -42,6 +47,10 @@ void check_options(const MultiHeadAttentionOptions& options) {
       options.num_heads(),
       ", num_kv_heads = ",
       num_kv_heads(options));
+  if (options.rotary()) {
+    detail::check_rotary(
+        kName, *options.rotary(), options.d_out() / options.num_heads());
+  }
 }
 
 /// (B, T, H * D) -> (B, H, T, D)
@@ -67,15 +76,24 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
 }
 
 /// Queries (B, num_heads, T, head_dim); keys and values (B, num_kv_heads, T,
-/// head_dim).
+/// head_dim). `table` rotates queries and keys, if it is not null; `first` is
+/// the position of each sequence's first token, or undefined: 0.
 Projected project_heads(
     MultiHeadAttentionImpl& module,
-    const torch::Tensor& x) {
+    const torch::Tensor& x,
+    detail::RotaryTable* table,
+    const torch::Tensor& first = {}) {
   const auto& options = module.options;
   auto projected = project_linear(module, x);
   projected.keys = split_heads(projected.keys, num_kv_heads(options));
   projected.values = split_heads(projected.values, num_kv_heads(options));
   projected.queries = split_heads(projected.queries, options.num_heads());
+  if (table != nullptr) {
+    const auto rotation = table->at(first, x.size(1), x.device());
+    const auto pairing = table->options().pairing();
+    projected.queries = detail::rotate(projected.queries, rotation, pairing);
+    projected.keys = detail::rotate(projected.keys, rotation, pairing);
+  }
   return projected;
 }
 
@@ -128,6 +146,115 @@ functional::ScaledDotProductAttentionFuncOptions func_options(
       .training(module.dropout->is_training());
 }
 
+void check_decode(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache) {
+  TORCH_CHECK(
+      module.options.causal(),
+      kName,
+      ": expected causal = true for decode, since tokens of the past do not "
+      "change with those that follow");
+  TORCH_CHECK(
+      !drops_weights(module),
+      kName,
+      ": expected evaluation for decode, which has no dropout, but got training "
+      "with dropout = ",
+      module.dropout->options.p(),
+      "; call eval()");
+  const auto& has = cache.options();
+  const auto kv_heads = num_kv_heads(module.options);
+  TORCH_CHECK(
+      has.num_kv_heads() == kv_heads && has.head_dim() == module.head_dim,
+      kName,
+      ": expected a cache of num_kv_heads = ",
+      kv_heads,
+      " and head_dim = ",
+      module.head_dim,
+      ", but got ",
+      has.num_kv_heads(),
+      " and ",
+      has.head_dim(),
+      "; make_cache makes one that fits");
+  const auto window = module.options.window();
+  TORCH_CHECK(
+      !has.window() || (window && *window <= *has.window()),
+      kName,
+      ": expected a cache that keeps all tokens or at least the window of ",
+      window ? c10::str(*window) : "the module, which is all",
+      ", but got one of window = ",
+      has.window().value_or(0));
+  const auto& weight = module.W_key->weight;
+  TORCH_CHECK(
+      has.device() == weight.device(),
+      kName,
+      ": expected a cache on ",
+      weight.device(),
+      ", where the weights are, but got one on ",
+      has.device());
+  TORCH_CHECK(
+      x.size(0) == has.batch_size(),
+      kName,
+      ": expected input of as many sequences as the cache has, ",
+      has.batch_size(),
+      ", but got ",
+      x.size(0));
+}
+
+/// Checks that no sequence becomes longer than `context_length`. `new_lengths`
+/// is (B) on the CPU, or undefined: T.
+void check_room(
+    int64_t context_length,
+    const torch::Tensor& lengths,
+    int64_t T,
+    const torch::Tensor& new_lengths) {
+  for (int64_t b = 0; b < lengths.size(0); ++b) {
+    const auto length = lengths.const_data_ptr<int64_t>()[b];
+    const auto count =
+        new_lengths.defined() ? new_lengths.const_data_ptr<int64_t>()[b] : T;
+    TORCH_CHECK(
+        count <= context_length - length,
+        kName,
+        ": expected at most ",
+        context_length,
+        " tokens (context_length), but got ",
+        count,
+        " new ones for sequence ",
+        b,
+        " of the cache, which has ",
+        length,
+        "; the cache is unchanged");
+  }
+}
+
+/// Attention of queries (B, num_heads, T, head_dim), whose first ones are at
+/// the positions `first`, to the keys and values of the cache, in its dtype.
+torch::Tensor attend_to_cache(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& queries,
+    const torch::Tensor& first,
+    const KVCache& cache) {
+  const auto keys = cache.keys();
+  const auto T = queries.size(2);
+  const auto S = keys.size(2);
+  const auto starts = cache.starts();
+  const auto rows = cache.lengths() - starts;
+  const auto offsets = first - starts;
+  auto options = func_options(module).kernel(module.options.kernel());
+  const auto all_are = [](const torch::Tensor& counts, int64_t count) {
+    const auto* begin = counts.const_data_ptr<int64_t>();
+    return std::all_of(begin, begin + counts.numel(), [&](int64_t each) {
+      return each == count;
+    });
+  };
+  if (!all_are(rows, S) || !all_are(offsets, S - T)) {
+    options.key_lengths(rows).query_offsets(offsets);
+  }
+  return functional::scaled_dot_product_attention(
+             queries.to(keys.scalar_type()), keys, cache.values(), options)
+      .to(queries.scalar_type());
+}
+
 } // namespace
 
 MultiHeadAttentionImpl::MultiHeadAttentionImpl(
@@ -168,6 +295,10 @@ void MultiHeadAttentionImpl::reset() {
   if (options.mask()) {
     mask = register_buffer("mask", python_mask(options.context_length()));
   }
+  // Not shared with the module that this may be a clone of.
+  rotary_table_ = options.rotary()
+      ? std::make_shared<detail::RotaryTable>(*options.rotary(), head_dim)
+      : nullptr;
 }
 
 void MultiHeadAttentionImpl::reset_parameters() {
@@ -190,6 +321,13 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   if (options.window()) {
     stream << ", window=" << *options.window();
   }
+  if (options.rotary()) {
+    const auto& rotary = *options.rotary();
+    stream << ", rotary_theta=" << rotary.theta()
+           << ", rotary_dim=" << rotary.dim().value_or(head_dim)
+           << ", rotary_pairing=" << rotary.pairing()
+           << ", rotary_factor=" << rotary.factor();
+  }
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";
@@ -197,13 +335,14 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
 
 torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
   check_input(*this, x);
-  if (options.kernel() != Kernel::kReference && !drops_weights(*this)) {
+  if (options.kernel() != Kernel::kReference && !drops_weights(*this) &&
+      rotary_table_ == nullptr) {
     const auto whole = whole_module(*this, x);
     if (kernels::is_small_module(whole)) {
       return kernels::small_module(whole);
     }
   }
-  const auto projected = project_heads(*this, x);
+  const auto projected = project_heads(*this, x, rotary_table_.get());
   const auto context = functional::scaled_dot_product_attention(
       projected.queries,
       projected.keys,
@@ -215,7 +354,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x) {
   check_input(*this, x);
-  const auto projected = project_heads(*this, x);
+  const auto projected = project_heads(*this, x, rotary_table_.get());
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(
           projected.queries,
@@ -223,6 +362,37 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
           projected.values,
           func_options(*this));
   return {project_out(*this, context), weights};
+}
+
+torch::Tensor MultiHeadAttentionImpl::decode(
+    const torch::Tensor& x,
+    KVCache& cache,
+    const torch::Tensor& new_lengths) {
+  const torch::NoGradGuard no_grad;
+  check_input(*this, x);
+  check_decode(*this, x, cache);
+  const auto counts = checks::to_counts(
+      kName, "new_lengths", new_lengths, x.size(0), x.size(1));
+  const auto before = cache.lengths();
+  check_room(options.context_length(), before, x.size(1), counts);
+  const auto projected = project_heads(*this, x, rotary_table_.get(), before);
+  cache.append(projected.keys, projected.values, counts);
+  try {
+    return project_out(
+        *this, attend_to_cache(*this, projected.queries, before, cache));
+  } catch (...) {
+    cache.undo_append(before);
+    throw;
+  }
+}
+
+KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
+  const auto& weight = W_key->weight;
+  return KVCache(KVCacheOptions(batch_size, num_kv_heads(options), head_dim)
+                     .max_length(options.context_length())
+                     .window(options.window())
+                     .dtype(weight.scalar_type())
+                     .device(weight.device()));
 }
 
 } // namespace torch_attention

@@ -67,6 +67,10 @@ void MultiHeadAttentionWrapperImpl::reset() {
       options.num_heads(),
       ", since each head has its own keys, but got ",
       *options.num_kv_heads());
+  TORCH_CHECK(
+      !options.rotary(),
+      kName,
+      ": expected no rotary embedding, which is for MultiHeadAttention");
   heads = register_module("heads", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_heads(); ++i) {
     heads->push_back(CausalAttention(head_options(options)));

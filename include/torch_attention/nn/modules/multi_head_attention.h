@@ -6,13 +6,19 @@
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/options/attention.h>
 
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <tuple>
 
 namespace torch_attention {
+
+namespace detail {
+class RotaryTable;
+} // namespace detail
 
 /// Causal multi-head self-attention with weight splits; Python's
 /// `MultiHeadAttention`.
@@ -52,6 +58,35 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x);
 
+  /// `forward` of new tokens after those whose keys and values are in `cache`,
+  /// which takes in theirs: x (B, T, d_in), a whole prompt or the next tokens,
+  /// -> (B, T, d_out). Decoding a text in parts gives what `forward` gives for
+  /// all of it. For right-padded prompts `new_lengths`, an integer tensor (B),
+  /// says how many of the T tokens each sequence has; what comes out for its
+  /// padding means nothing.
+  ///
+  /// It is inference, as under `torch::NoGradGuard`: neither cache nor result
+  /// is part of an autograd graph. Attention is computed in the cache's dtype.
+  ///
+  /// Throws c10::Error if x or the cache do not fit, a sequence would become
+  /// longer than `context_length`, for `causal(false)`, and in training with
+  /// dropout. What throws leaves the cache's tokens as they were.
+  ///
+  /// Example:
+  /// ```
+  /// auto cache = attention->make_cache(/*batch_size=*/1);
+  /// auto context = attention->decode(prompt, cache); // (1, T, d_out)
+  /// context = attention->decode(token, cache); // (1, 1, d_out)
+  /// ```
+  torch::Tensor decode(
+      const torch::Tensor& x,
+      KVCache& cache,
+      const torch::Tensor& new_lengths = {});
+
+  /// An empty cache that fits: `context_length`, `window`, and the dtype and
+  /// device of the weights as they are now. It allocates as it is filled.
+  KVCache make_cache(int64_t batch_size) const;
+
   /// The options with which this `Module` was constructed.
   MultiHeadAttentionOptions options;
 
@@ -66,6 +101,10 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   torch::nn::Dropout dropout = nullptr;
   /// Undefined for `mask(false)`.
   torch::Tensor mask;
+
+ private:
+  /// Null without `rotary`.
+  std::shared_ptr<detail::RotaryTable> rotary_table_;
 };
 
 /// A `ModuleHolder` for `MultiHeadAttentionImpl`.

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/rotary.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -161,6 +162,10 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// query heads share one (grouped-query attention, Ainslie et al. 2023).
   /// `MultiHeadAttentionWrapper` takes only `num_heads`. Default: num_heads
   TORCH_ARG(std::optional<int64_t>, num_kv_heads) = std::nullopt;
+
+  /// rotate queries and keys by their positions (rotary position embedding, Su
+  /// et al. 2021). Not in `MultiHeadAttentionWrapper`. Default: no
+  TORCH_ARG(std::optional<RotaryOptions>, rotary) = std::nullopt;
 };
 
 namespace functional {

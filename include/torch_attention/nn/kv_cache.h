@@ -1,0 +1,209 @@
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace torch_attention {
+
+class MultiHeadAttentionImpl;
+
+/// Options for `KVCache`.
+///
+/// Example:
+/// ```
+/// KVCache cache(
+///     KVCacheOptions(/*batch_size=*/2, /*num_kv_heads=*/8, /*head_dim=*/64)
+///         .max_length(4096)
+///         .dtype(torch::kBFloat16));
+/// ```
+struct TORCH_ATTENTION_API KVCacheOptions {
+  /// An empty cache of these sizes.
+  KVCacheOptions(int64_t batch_size, int64_t num_kv_heads, int64_t head_dim);
+
+  /// number of sequences.
+  TORCH_ARG(int64_t, batch_size);
+
+  /// number of key and value heads.
+  TORCH_ARG(int64_t, num_kv_heads);
+
+  /// size of each key and value.
+  TORCH_ARG(int64_t, head_dim);
+
+  /// the largest number of tokens of a sequence. Default: no limit
+  TORCH_ARG(std::optional<int64_t>, max_length) = std::nullopt;
+
+  /// keep at least the `window` last tokens of each sequence, and drop older
+  /// ones, which sliding-window attention never reads again. Default: keep all
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// memory is allocated for multiples of so many tokens of each sequence. With
+  /// `window`, `truncate` can take back as many from the longest that a
+  /// sequence has been. Default: 256
+  TORCH_ARG(int64_t, block) = 256;
+
+  /// a floating-point dtype. Default: torch::kFloat
+  TORCH_ARG(torch::Dtype, dtype) = torch::kFloat;
+
+  /// Default: torch::kCPU
+  TORCH_ARG(torch::Device, device) = torch::kCPU;
+};
+
+/// The keys and values of one attention layer, for decoding: each token's are
+/// computed once and read by all later tokens (Shazeer 2019, "Fast Transformer
+/// Decoding: One Write-Head is All You Need", section 2.4).
+///
+/// Sizes: `B` sequences, `G` key and value heads, `D` head_dim. Keys and values
+/// are two tensors (B, G, capacity, D), so that the rows of a head follow each
+/// other in memory. Each sequence has a length of its own; its rows are the
+/// first `lengths() - starts()`, in the order of its tokens. Without `window`,
+/// row `r` is token `r`, and memory grows by half, in whole blocks, up to
+/// `max_length`.
+///
+/// With `window`, memory stays bounded however long the sequences become: once
+/// there is no row left for new tokens, each sequence's last `window - 1 +
+/// block` rows are moved to the front and the ones before them dropped. Row `r`
+/// is then token `starts() + r`. Rows are moved once for at least `block` new
+/// tokens and stay in order and contiguous, as kernels want them. The capacity
+/// is at most `window - 1 + 2 * block`, or `window - 1 + block + T` after an
+/// `append` of `T > block` tokens, which need their whole windows at once; the
+/// next smaller `append` gives that memory back.
+///
+/// What throws changes nothing in the cache. Nothing is recorded by autograd.
+/// One thread at a time may use a cache that changes. Caches are moved, not
+/// copied, except by `clone`.
+///
+/// Example:
+/// ```
+/// auto cache = attention->make_cache(/*batch_size=*/1);
+/// auto context = attention->decode(prompt, cache); // (1, T, d_out)
+/// context = attention->decode(token, cache); // (1, 1, d_out)
+/// ```
+class TORCH_ATTENTION_API KVCache {
+ public:
+  /// Allocates nothing before the first `append` or `reserve`.
+  /// Throws c10::Error for sizes that are not positive and for a dtype that is
+  /// not floating-point.
+  explicit KVCache(const KVCacheOptions& options);
+
+  /// Leaves nothing to be used behind.
+  KVCache(KVCache&&) noexcept = default;
+  /// The same.
+  KVCache& operator=(KVCache&&) noexcept = default;
+  KVCache(const KVCache&) = delete;
+  KVCache& operator=(const KVCache&) = delete;
+  ~KVCache() = default;
+
+  /// A copy with memory of its own, as for two continuations of one text.
+  KVCache clone() const;
+
+  /// Adds T tokens to each sequence: keys and values (B, G, T, D) on the
+  /// cache's device, converted to its dtype. With `new_lengths`, an integer
+  /// tensor (B), sequence b takes only the first `new_lengths[b]` of the T,
+  /// which leaves out the padding of right-padded prompts.
+  ///
+  /// Throws c10::Error if shapes or devices do not fit, or a sequence would
+  /// become longer than `max_length`.
+  void append(
+      const torch::Tensor& keys,
+      const torch::Tensor& values,
+      const torch::Tensor& new_lengths = {});
+
+  /// View (B, G, S, D) of the keys; S is the largest number of rows that a
+  /// sequence has. The rows after a sequence's own hold anything. The next
+  /// change of the cache may write or abandon this memory.
+  torch::Tensor keys() const;
+
+  /// The same view of the values.
+  torch::Tensor values() const;
+
+  /// Number of tokens so far, which is the position of the next token: int64
+  /// (B) on the CPU, not to be written to. A later change of the cache gives a
+  /// new tensor, and leaves this one as it is.
+  torch::Tensor lengths() const {
+    return lengths_;
+  }
+
+  /// The position of each sequence's first row: int64 (B) on the CPU, not to be
+  /// written to. 0 without `window`.
+  torch::Tensor starts() const {
+    return rows_.starts;
+  }
+
+  /// Cuts sequences that are longer than `length` tokens to it.
+  ///
+  /// Throws c10::Error if `length` is negative or, with `window`, if tokens
+  /// that the next one attends to have been dropped.
+  void truncate(int64_t length);
+
+  /// The same, each sequence to its own of the integer tensor `lengths` (B).
+  void truncate(const torch::Tensor& lengths);
+
+  /// Forgets all tokens and keeps the memory.
+  void reset();
+
+  /// Allocates at once what sequences of `length` tokens need.
+  /// Throws c10::Error if `length` is negative or larger than `max_length`.
+  void reserve(int64_t length);
+
+  /// Moves the keys and values to another device; lengths are unchanged.
+  void to(torch::Device device);
+  /// The same, to another dtype.
+  void to(torch::Dtype dtype);
+  /// Both.
+  void to(torch::Device device, torch::Dtype dtype);
+
+  /// Number of rows for which there is memory, of each sequence and head.
+  int64_t capacity() const {
+    return rows_.keys.size(2);
+  }
+
+  /// Bytes of all keys and values for which there is memory.
+  size_t nbytes() const {
+    return rows_.keys.nbytes() + rows_.values.nbytes();
+  }
+
+  /// The options with which the cache was constructed; dtype and device are
+  /// those of now.
+  const KVCacheOptions& options() const {
+    return options_;
+  }
+
+ private:
+  friend class MultiHeadAttentionImpl;
+
+  /// Takes back the last `append`: `lengths` are those before it. Allocates
+  /// nothing, since memory may be what is missing.
+  void undo_append(const torch::Tensor& lengths) noexcept {
+    lengths_ = lengths;
+  }
+
+  /// (B, G, capacity, D) each, and for each sequence the position of row 0.
+  struct Rows {
+    torch::Tensor keys;
+    torch::Tensor values;
+    torch::Tensor starts;
+  };
+
+  Rows allocate(int64_t capacity) const;
+  Rows with_room_for(const torch::Tensor& new_lengths) const;
+  Rows moved(int64_t new_capacity, int64_t kept) const;
+  void write(
+      const Rows& rows,
+      const torch::Tensor& keys,
+      const torch::Tensor& values,
+      const torch::Tensor& new_lengths) const;
+  int64_t num_rows(int64_t b) const;
+  int64_t num_rows() const;
+
+  KVCacheOptions options_;
+  Rows rows_;
+  torch::Tensor lengths_;
+};
+
+} // namespace torch_attention

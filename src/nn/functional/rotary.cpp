@@ -1,0 +1,91 @@
+#include <torch_attention/nn/functional/rotary.h>
+
+#include <nn/rotation.h>
+
+#include <c10/util/Exception.h>
+
+#include <ostream>
+
+namespace torch_attention {
+
+std::ostream& operator<<(std::ostream& stream, RotaryPairing pairing) {
+  switch (pairing) {
+    case RotaryPairing::kHalves:
+      return stream << "halves";
+    case RotaryPairing::kInterleaved:
+      return stream << "interleaved";
+  }
+  return stream << "RotaryPairing(" << static_cast<int>(pairing) << ")";
+}
+
+namespace functional {
+
+namespace {
+
+constexpr const char* kRotary = "rotary_embedding";
+
+void check_x_and_positions(
+    const torch::Tensor& x,
+    const torch::Tensor& positions) {
+  TORCH_CHECK(
+      x.defined() && positions.defined(),
+      kRotary,
+      ": ",
+      x.defined() ? "positions are" : "x is",
+      " undefined");
+  TORCH_CHECK(
+      x.dim() >= 2 && x.is_floating_point(),
+      kRotary,
+      ": expected floating-point x of shape (..., T, D), but got ",
+      x.scalar_type(),
+      " of shape ",
+      x.sizes());
+  TORCH_CHECK(
+      positions.scalar_type() == torch::kLong,
+      kRotary,
+      ": expected positions of dtype Long, but got ",
+      positions.scalar_type());
+  TORCH_CHECK(
+      positions.device() == x.device(),
+      kRotary,
+      ": expected positions on ",
+      x.device(),
+      ", where x is, but got ",
+      positions.device());
+  const bool for_all = positions.dim() == 1;
+  const bool for_each =
+      positions.dim() == 2 && x.dim() >= 3 && positions.size(0) == x.size(0);
+  TORCH_CHECK(
+      (for_all || for_each) && positions.size(-1) == x.size(-2),
+      kRotary,
+      ": expected positions (T) for x (..., T, D), or (B, T) for x (B, ..., T, "
+      "D), but got positions ",
+      positions.sizes(),
+      ", x ",
+      x.sizes());
+}
+
+/// (B, T, pairs) -> (B, 1, ..., T, pairs) of `dim` dimensions
+torch::Tensor for_heads(torch::Tensor table, int64_t dim) {
+  while (table.dim() > 2 && table.dim() < dim) {
+    table = table.unsqueeze(1);
+  }
+  return table;
+}
+
+} // namespace
+
+torch::Tensor rotary_embedding(
+    const torch::Tensor& x,
+    const torch::Tensor& positions,
+    const RotaryOptions& options) {
+  check_x_and_positions(x, positions);
+  detail::check_rotary(kRotary, options, x.size(-1));
+  const auto [cos, sin] = detail::rotation_at(positions, options, x.size(-1));
+  return detail::rotate(
+      x, {for_heads(cos, x.dim()), for_heads(sin, x.dim())}, options.pairing());
+}
+
+} // namespace functional
+
+} // namespace torch_attention

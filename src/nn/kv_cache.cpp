@@ -1,0 +1,374 @@
+#include <torch_attention/nn/kv_cache.h>
+
+#include <nn/modules/checks.h>
+
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kCache = "KVCache";
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+int64_t add(int64_t a, int64_t b) {
+  return a > kMost - b ? kMost : a + b;
+}
+
+int64_t round_up(int64_t value, int64_t block) {
+  return value > kMost - (block - 1) ? kMost
+                                     : (value + block - 1) / block * block;
+}
+
+void check_options(const KVCacheOptions& options) {
+  checks::check_positive(kCache, "batch_size", options.batch_size());
+  checks::check_positive(kCache, "num_kv_heads", options.num_kv_heads());
+  checks::check_positive(kCache, "head_dim", options.head_dim());
+  checks::check_positive(kCache, "block", options.block());
+  checks::check_positive(
+      kCache, "max_length", options.max_length().value_or(kMost));
+  checks::check_positive(kCache, "window", options.window().value_or(kMost));
+}
+
+void check_dtype(torch::Dtype dtype) {
+  TORCH_CHECK(
+      c10::isFloatingType(dtype),
+      kCache,
+      ": expected a floating-point dtype, but got ",
+      dtype);
+}
+
+/// The rows that later tokens may read when older ones are dropped: the window
+/// of a token that follows the one `block` tokens back.
+int64_t kept_rows(const KVCacheOptions& options) {
+  const auto window = options.window().value_or(kMost);
+  return add(window - 1, options.block());
+}
+
+/// The most rows that there is memory for while T tokens are added.
+int64_t most_rows(const KVCacheOptions& options, int64_t T) {
+  return std::min(
+      options.max_length().value_or(kMost),
+      add(kept_rows(options), std::max(T, options.block())));
+}
+
+/// int64 (B) on the CPU.
+torch::Tensor empty_counts(int64_t batch_size) {
+  return torch::empty({batch_size}, torch::kLong);
+}
+
+const int64_t* read(const torch::Tensor& counts) {
+  return counts.const_data_ptr<int64_t>();
+}
+
+void check_new_rows(
+    const char* what,
+    const torch::Tensor& rows,
+    const KVCacheOptions& options) {
+  TORCH_CHECK(rows.defined(), kCache, ": the ", what, " are undefined");
+  TORCH_CHECK(
+      rows.dim() == 4 && rows.size(0) == options.batch_size() &&
+          rows.size(1) == options.num_kv_heads() &&
+          rows.size(3) == options.head_dim(),
+      kCache,
+      ": expected ",
+      what,
+      " of shape (batch_size, num_kv_heads, T, head_dim) = (",
+      options.batch_size(),
+      ", ",
+      options.num_kv_heads(),
+      ", T, ",
+      options.head_dim(),
+      "), but got ",
+      rows.sizes());
+  TORCH_CHECK(
+      rows.is_floating_point() && rows.device() == options.device(),
+      kCache,
+      ": expected floating-point ",
+      what,
+      " on ",
+      options.device(),
+      ", where the cache is, but got ",
+      rows.scalar_type(),
+      " on ",
+      rows.device());
+}
+
+} // namespace
+
+KVCacheOptions::KVCacheOptions(
+    int64_t batch_size,
+    int64_t num_kv_heads,
+    int64_t head_dim)
+    : batch_size_(batch_size),
+      num_kv_heads_(num_kv_heads),
+      head_dim_(head_dim) {}
+
+KVCache::KVCache(const KVCacheOptions& options) : options_(options) {
+  check_options(options_);
+  check_dtype(options_.dtype());
+  rows_ = allocate(0);
+  // With its index, if it has one, as tensors have it.
+  options_.device(rows_.keys.device());
+  lengths_ = rows_.starts;
+}
+
+KVCache KVCache::clone() const {
+  const c10::InferenceMode normal_tensors(false);
+  const torch::NoGradGuard no_grad;
+  KVCache copy(options_);
+  copy.rows_ = {rows_.keys.clone(), rows_.values.clone(), rows_.starts};
+  copy.lengths_ = lengths_;
+  return copy;
+}
+
+void KVCache::append(
+    const torch::Tensor& keys,
+    const torch::Tensor& values,
+    const torch::Tensor& new_lengths) {
+  const torch::NoGradGuard no_grad;
+  const auto B = options_.batch_size();
+  check_new_rows("keys", keys, options_);
+  check_new_rows("values", values, options_);
+  const auto T = keys.size(2);
+  TORCH_CHECK(
+      values.size(2) == T,
+      kCache,
+      ": expected as many keys as values, but got keys ",
+      keys.sizes(),
+      ", values ",
+      values.sizes());
+  const auto counts = new_lengths.defined()
+      ? checks::to_counts(kCache, "new_lengths", new_lengths, B, T)
+      : empty_counts(B).fill_(T);
+  const auto most = options_.max_length().value_or(kMost);
+  const auto lengths = empty_counts(B);
+  for (int64_t b = 0; b < B; ++b) {
+    const auto length = read(lengths_)[b];
+    const auto count = read(counts)[b];
+    TORCH_CHECK(
+        count <= most - length,
+        kCache,
+        ": expected at most ",
+        most,
+        " tokens (max_length), but got ",
+        count,
+        " new ones for sequence ",
+        b,
+        ", which has ",
+        length,
+        "; the cache is unchanged");
+    lengths.mutable_data_ptr<int64_t>()[b] = length + count;
+  }
+  auto rows = with_room_for(counts);
+  write(rows, keys, values, counts);
+  rows_ = std::move(rows);
+  lengths_ = lengths;
+}
+
+torch::Tensor KVCache::keys() const {
+  return rows_.keys.slice(2, 0, num_rows());
+}
+
+torch::Tensor KVCache::values() const {
+  return rows_.values.slice(2, 0, num_rows());
+}
+
+void KVCache::truncate(int64_t length) {
+  truncate(empty_counts(options_.batch_size()).fill_(length));
+}
+
+void KVCache::truncate(const torch::Tensor& lengths) {
+  const auto B = options_.batch_size();
+  TORCH_CHECK(lengths.defined(), kCache, ": the lengths are undefined");
+  const auto wanted = checks::to_counts(kCache, "lengths", lengths, B, kMost);
+  const auto cut = empty_counts(B);
+  const auto starts = empty_counts(B);
+  for (int64_t b = 0; b < B; ++b) {
+    const auto start = read(rows_.starts)[b];
+    const auto length = std::min(read(wanted)[b], read(lengths_)[b]);
+    // The tokens before the next one that it attends to.
+    const auto needed = std::min(length, options_.window().value_or(kMost) - 1);
+    TORCH_CHECK(
+        length == 0 || length == read(lengths_)[b] || start <= length - needed,
+        kCache,
+        ": expected to truncate sequence ",
+        b,
+        " to 0 or at least ",
+        start + options_.window().value_or(kMost) - 1,
+        " tokens, since the first ",
+        start,
+        " are dropped (window), but got ",
+        length);
+    cut.mutable_data_ptr<int64_t>()[b] = length;
+    starts.mutable_data_ptr<int64_t>()[b] = length == 0 ? 0 : start;
+  }
+  rows_.starts = starts;
+  lengths_ = cut;
+}
+
+void KVCache::reset() {
+  truncate(0);
+}
+
+void KVCache::reserve(int64_t length) {
+  const auto most = options_.max_length().value_or(kMost);
+  TORCH_CHECK(
+      length >= 0 && length <= most,
+      kCache,
+      ": expected to reserve between 0 and ",
+      most,
+      " tokens (max_length), but got ",
+      length);
+  const auto capacity_for = std::min(length, most_rows(options_, 1));
+  if (capacity_for > capacity()) {
+    rows_ = moved(capacity_for, kMost);
+  }
+}
+
+void KVCache::to(torch::Device device) {
+  to(device, options_.dtype());
+}
+
+void KVCache::to(torch::Dtype dtype) {
+  to(options_.device(), dtype);
+}
+
+void KVCache::to(torch::Device device, torch::Dtype dtype) {
+  check_dtype(dtype);
+  const c10::InferenceMode normal_tensors(false);
+  const torch::NoGradGuard no_grad;
+  auto keys = rows_.keys.to(device, dtype);
+  auto values = rows_.values.to(device, dtype);
+  rows_.keys = std::move(keys);
+  rows_.values = std::move(values);
+  options_.device(rows_.keys.device()).dtype(dtype);
+}
+
+/// Rows of zeros, not of what memory holds: a kernel that multiplies hidden
+/// values by 0 would make NaN of NaN.
+KVCache::Rows KVCache::allocate(int64_t capacity) const {
+  // A tensor made in inference mode could not be written to outside of it.
+  const c10::InferenceMode normal_tensors(false);
+  const auto make = [&] {
+    return torch::zeros(
+        {options_.batch_size(),
+         options_.num_kv_heads(),
+         capacity,
+         options_.head_dim()},
+        torch::device(options_.device()).dtype(options_.dtype()));
+  };
+  auto keys = make();
+  auto values = make();
+  return {keys, values, empty_counts(options_.batch_size()).zero_()};
+}
+
+/// The rows of now, elsewhere if there is no room for `new_lengths` more or
+/// there is memory to be given back.
+KVCache::Rows KVCache::with_room_for(const torch::Tensor& new_lengths) const {
+  int64_t T = 0;
+  int64_t needed = 0;
+  for (int64_t b = 0; b < options_.batch_size(); ++b) {
+    const auto count = read(new_lengths)[b];
+    T = std::max(T, count);
+    needed = std::max(needed, num_rows(b) + count);
+  }
+  const auto most = most_rows(options_, T);
+  if (needed <= capacity() && capacity() <= most) {
+    return rows_;
+  }
+  if (needed > most) {
+    return moved(most, kept_rows(options_));
+  }
+  const auto grown = std::max(needed, capacity() + capacity() / 2);
+  return moved(std::min(most, round_up(grown, options_.block())), kMost);
+}
+
+/// The last `kept` rows of each sequence at the front of new memory.
+KVCache::Rows KVCache::moved(int64_t new_capacity, int64_t kept) const {
+  const torch::NoGradGuard no_grad;
+  auto rows = allocate(new_capacity);
+  for (int64_t b = 0; b < options_.batch_size(); ++b) {
+    const auto end = num_rows(b);
+    const auto begin = end - std::min(end, kept);
+    const auto move = [&](const torch::Tensor& from, const torch::Tensor& to) {
+      to.select(0, b)
+          .slice(1, 0, end - begin)
+          .copy_(from.select(0, b).slice(1, begin, end));
+    };
+    move(rows_.keys, rows.keys);
+    move(rows_.values, rows.values);
+    rows.starts.mutable_data_ptr<int64_t>()[b] = read(rows_.starts)[b] + begin;
+  }
+  return rows;
+}
+
+/// Writes the first `new_lengths[b]` of `keys` and `values` after the rows of
+/// each sequence.
+void KVCache::write(
+    const Rows& rows,
+    const torch::Tensor& keys,
+    const torch::Tensor& values,
+    const torch::Tensor& new_lengths) const {
+  const auto B = options_.batch_size();
+  const auto T = keys.size(2);
+  const auto first_row = [&](int64_t b) {
+    return read(lengths_)[b] - read(rows.starts)[b];
+  };
+  bool same = true;
+  for (int64_t b = 0; b < B; ++b) {
+    same = same && first_row(b) == first_row(0) && read(new_lengths)[b] == T;
+  }
+  if (same) {
+    const auto begin = first_row(0);
+    rows.keys.slice(2, begin, begin + T).copy_(keys);
+    rows.values.slice(2, begin, begin + T).copy_(values);
+    return;
+  }
+  std::vector<int64_t> sequence;
+  std::vector<int64_t> token;
+  std::vector<int64_t> row;
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t t = 0; t < read(new_lengths)[b]; ++t) {
+      sequence.push_back(b);
+      token.push_back(t);
+      row.push_back(first_row(b) + t);
+    }
+  }
+  using torch::indexing::Slice;
+  const auto on_device = [&](const std::vector<int64_t>& indices) {
+    return torch::tensor(indices, torch::kLong).to(options_.device());
+  };
+  const auto at_sequence = on_device(sequence);
+  const auto from = on_device(token);
+  const auto to = on_device(row);
+  // (B, G, tokens, D) -> (number of new tokens, G, D)
+  const auto taken = [&](const torch::Tensor& x) {
+    return x.index({at_sequence, Slice(), from}).to(options_.dtype());
+  };
+  const auto new_keys = taken(keys);
+  const auto new_values = taken(values);
+  auto all_keys = rows.keys;
+  auto all_values = rows.values;
+  all_keys.index_put_({at_sequence, Slice(), to}, new_keys);
+  all_values.index_put_({at_sequence, Slice(), to}, new_values);
+}
+
+int64_t KVCache::num_rows(int64_t b) const {
+  return read(lengths_)[b] - read(rows_.starts)[b];
+}
+
+int64_t KVCache::num_rows() const {
+  int64_t most = 0;
+  for (int64_t b = 0; b < options_.batch_size(); ++b) {
+    most = std::max(most, num_rows(b));
+  }
+  return most;
+}
+
+} // namespace torch_attention

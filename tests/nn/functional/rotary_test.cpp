@@ -1,0 +1,331 @@
+#include <support/close.h>
+#include <support/test.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <vector>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+namespace {
+
+constexpr auto kPairings = {
+    RotaryPairing::kHalves,
+    RotaryPairing::kInterleaved};
+
+/// Rotary position embedding of x (N, T, D) in plain loops, with the angles of
+/// `transformers`: products of two numbers of float32, rounded to it.
+torch::Tensor rotary_by_loops(
+    const torch::Tensor& x,
+    const std::vector<int64_t>& positions,
+    RotaryPairing pairing,
+    double theta,
+    int64_t dim) {
+  auto result = x.detach().to(torch::kDouble).clone();
+  auto a = result.accessor<double, 3>();
+  for (int64_t n = 0; n < x.size(0); ++n) {
+    for (int64_t t = 0; t < x.size(1); ++t) {
+      for (int64_t i = 0; i < dim / 2; ++i) {
+        const auto exponent =
+            static_cast<float>(2 * i) / static_cast<float>(dim);
+        const auto power = static_cast<float>(std::pow(theta, exponent));
+        const auto position =
+            static_cast<float>(positions[static_cast<size_t>(t)]);
+        const double angle = position * (1 / power);
+        const bool halves = pairing == RotaryPairing::kHalves;
+        auto& first = a[n][t][halves ? i : 2 * i];
+        auto& second = a[n][t][halves ? i + dim / 2 : 2 * i + 1];
+        const auto old = first;
+        first = old * std::cos(angle) - second * std::sin(angle);
+        second = second * std::cos(angle) + old * std::sin(angle);
+      }
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("Rotary embedding equals plain loops in double") {
+  const auto pairing = GENERATE(values(kPairings));
+  const auto theta = GENERATE(10000.0, 500000.0);
+  const int64_t dim = GENERATE(2, 6, 8);
+  CAPTURE(pairing, theta, dim);
+  torch::manual_seed(1);
+  const auto x = torch::randn({6, 5, 8});
+  const std::vector<int64_t> positions = {0, 1, 7, 2, 40};
+  const auto expected = rotary_by_loops(x, positions, pairing, theta, dim);
+  const auto options = RotaryOptions().theta(theta).dim(dim).pairing(pairing);
+  const auto at = torch::tensor(positions);
+
+  SECTION("in float32") {
+    CHECK_THAT(
+        functional::rotary_embedding(x, at, options),
+        IsCloseTo(expected.to(torch::kFloat), Tolerance(1e-6, 1e-6)));
+  }
+  SECTION("in double, with tables of float32") {
+    CHECK_THAT(
+        functional::rotary_embedding(x.to(torch::kDouble), at, options),
+        IsCloseTo(expected, Tolerance(1e-6, 1e-6)));
+  }
+  SECTION("in half precision, rounded once") {
+    const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+    const auto rounded = x.to(dtype);
+    CHECK_THAT(
+        functional::rotary_embedding(rounded, at, options),
+        IsEqualTo(
+            functional::rotary_embedding(rounded.to(torch::kFloat), at, options)
+                .to(dtype)));
+  }
+  SECTION("for any leading dimensions and strides") {
+    const auto strided =
+        x.view({2, 3, 5, 8}).transpose(1, 2).contiguous().transpose(1, 2);
+    CHECK_THAT(
+        functional::rotary_embedding(strided, at, options),
+        IsEqualTo(
+            functional::rotary_embedding(x, at, options).view({2, 3, 5, 8})));
+    CHECK_THAT(
+        functional::rotary_embedding(x[0], at, options),
+        IsEqualTo(functional::rotary_embedding(x, at, options)[0]));
+  }
+}
+
+// What LlamaRotaryEmbedding and apply_rotary_pos_emb of Python's transformers
+// compute, in the operations of torch.
+TEST_CASE("Rotary embedding equals transformers' Llama at long contexts") {
+  torch::manual_seed(2);
+  constexpr int64_t kDim = 64;
+  const auto theta = GENERATE(10000.0, 500000.0);
+  const auto factor = GENERATE(1.0, 4.0);
+  CAPTURE(theta, factor);
+  const auto x = torch::randn({1, 2, 50, kDim});
+  const auto positions = torch::arange(0, 100000, 2000);
+  const auto inv_freq =
+      torch::pow(
+          theta,
+          torch::arange(0, kDim, 2, torch::kLong).to(torch::kFloat) /
+              static_cast<double>(kDim))
+          .reciprocal() /
+      factor;
+  const auto freqs = torch::matmul(
+      positions.to(torch::kFloat).unsqueeze(1), inv_freq.unsqueeze(0));
+  const auto emb = torch::cat({freqs, freqs}, -1);
+  const auto rotated_half =
+      torch::cat({-x.slice(-1, kDim / 2), x.slice(-1, 0, kDim / 2)}, -1);
+  CHECK_THAT(
+      functional::rotary_embedding(
+          x, positions, RotaryOptions().theta(theta).factor(factor)),
+      IsCloseTo(
+          x * emb.cos() + rotated_half * emb.sin(), Tolerance(1e-6, 1e-6)));
+}
+
+TEST_CASE("Scores of rotated queries and keys depend on the distance only") {
+  const auto pairing = GENERATE(values(kPairings));
+  CAPTURE(pairing);
+  torch::manual_seed(3);
+  const auto options = RotaryOptions().pairing(pairing);
+  const auto query = torch::randn({1, 4, 1, 16}, torch::kDouble);
+  const auto key = torch::randn({1, 4, 1, 16}, torch::kDouble);
+  const auto scores = [&](int64_t at_query, int64_t at_key) {
+    const auto rotated = [&](const torch::Tensor& x, int64_t position) {
+      return functional::rotary_embedding(
+          x, torch::tensor({position}, torch::kLong), options);
+    };
+    return (rotated(query, at_query) * rotated(key, at_key)).sum(-1);
+  };
+  for (const int64_t shift : {1, 10, 100}) {
+    CAPTURE(shift);
+    CHECK_THAT(
+        scores(7 + shift, 3 + shift),
+        IsCloseTo(scores(7, 3), Tolerance(1e-4, 1e-4)));
+  }
+  CHECK_THAT(scores(3, 3), IsCloseTo((query * key).sum(-1), {1e-6, 1e-6}));
+  // Or the test says nothing.
+  CHECK_FALSE(scores(8, 3).allclose(scores(7, 3), 1e-2, 1e-2));
+}
+
+TEST_CASE("Each sequence may have positions of its own") {
+  const auto pairing = GENERATE(values(kPairings));
+  const auto options = RotaryOptions().pairing(pairing).dim(4);
+  torch::manual_seed(4);
+  const auto x = torch::randn({2, 3, 4, 6});
+  const auto positions = torch::tensor({{0, 1, 2, 3}, {9, 10, 30, 11}});
+  const auto rotated = functional::rotary_embedding(x, positions, options);
+  for (int64_t b = 0; b < 2; ++b) {
+    CHECK_THAT(
+        rotated[b],
+        IsEqualTo(functional::rotary_embedding(x[b], positions[b], options)));
+  }
+  CHECK_THAT(
+      functional::rotary_embedding(x.select(1, 0), positions, options),
+      IsEqualTo(rotated.select(1, 0)));
+}
+
+TEST_CASE("Position 0 and the part that is not rotated stay as they are") {
+  const auto pairing = GENERATE(values(kPairings));
+  torch::manual_seed(5);
+  const auto x = torch::randn({2, 3, 4, 10});
+  const auto rotated = functional::rotary_embedding(
+      x, torch::arange(4), RotaryOptions().pairing(pairing).dim(6));
+  CHECK_THAT(rotated.select(2, 0), IsCloseTo(x.select(2, 0), {0, 0}));
+  CHECK_THAT(rotated.slice(-1, 6), IsEqualTo(x.slice(-1, 6).contiguous()));
+  CHECK_FALSE(rotated.slice(-1, 0, 6).equal(x.slice(-1, 0, 6)));
+}
+
+TEST_CASE("The factor of rotary embedding divides the positions") {
+  torch::manual_seed(6);
+  const auto x = torch::randn({1, 1, 4, 8});
+  CHECK_THAT(
+      functional::rotary_embedding(
+          x, torch::arange(0, 16, 4), RotaryOptions().factor(4)),
+      IsCloseTo(functional::rotary_embedding(x, torch::arange(4))));
+}
+
+TEST_CASE("The gradient of rotary embedding is the rotation back") {
+  const auto pairing = GENERATE(values(kPairings));
+  torch::manual_seed(7);
+  const auto options = RotaryOptions().pairing(pairing).dim(6);
+  auto x = torch::randn({2, 3, 4, 8}, torch::kDouble).requires_grad_();
+  const auto weights = torch::randn({2, 3, 4, 8}, torch::kDouble);
+  const auto gradient = torch::autograd::grad(
+      {(functional::rotary_embedding(x, torch::arange(4), options) * weights)
+           .sum()},
+      {x})[0];
+  CHECK_THAT(
+      gradient,
+      IsCloseTo(
+          functional::rotary_embedding(weights, -torch::arange(4), options),
+          Tolerance(1e-6, 1e-6)));
+}
+
+TEST_CASE("What rotary embedding cannot rotate is refused") {
+  const auto x = torch::rand({2, 3, 4, 8});
+  const auto at = torch::arange(4);
+  using functional::rotary_embedding;
+  THROWS_WITH(
+      rotary_embedding(x, torch::arange(5)),
+      "rotary_embedding: expected positions (T) for x (..., T, D), or (B, T) "
+      "for x (B, ..., T, D), but got positions [5], x [2, 3, 4, 8]");
+  THROWS_WITH(
+      rotary_embedding(x, at.expand({3, 4})), "but got positions [3, 4]");
+  THROWS_WITH(
+      rotary_embedding(x, at.to(torch::kFloat)),
+      "expected positions of dtype Long, but got Float");
+  THROWS_WITH(
+      rotary_embedding(x, at.to(torch::kMeta)),
+      "expected positions on cpu, where x is, but got meta");
+  THROWS_WITH(
+      rotary_embedding(x.to(torch::kLong), at), "expected floating-point x");
+  THROWS_WITH(rotary_embedding({}, at), "x is undefined");
+  THROWS_WITH(rotary_embedding(x, {}), "positions are undefined");
+  THROWS_WITH(
+      rotary_embedding(x, at, RotaryOptions().dim(3)),
+      "expected an even dim in [2, head_dim = 8] for rotary embedding, but got "
+      "3");
+  THROWS_WITH(rotary_embedding(x, at, RotaryOptions().dim(10)), "but got 10");
+  THROWS_WITH(
+      rotary_embedding(x, at, RotaryOptions().theta(0)),
+      "expected a finite theta > 0");
+  THROWS_WITH(
+      rotary_embedding(x, at, RotaryOptions().factor(-1)),
+      "expected a finite factor > 0");
+}
+
+TEST_CASE("A module with rotary embedding") {
+  const auto pairing = GENERATE(values(kPairings));
+  const auto options = MultiHeadAttentionOptions(12, 32, 20, 4)
+                           .num_kv_heads(2)
+                           .qkv_bias(true)
+                           .rotary(RotaryOptions().pairing(pairing).dim(6));
+  CAPTURE(pairing);
+  torch::manual_seed(8);
+  MultiHeadAttention attention(options);
+  const auto x = torch::randn({2, 9, 12});
+
+  SECTION("rotates queries and keys after the projection") {
+    const auto kernel = GENERATE(Kernel::kReference, Kernel::kAuto);
+    attention->options.kernel(kernel);
+    const auto heads = [&](torch::nn::Linear& linear, int64_t n) {
+      return linear(x).view({2, 9, n, 8}).transpose(1, 2);
+    };
+    const auto rotated = [&](const torch::Tensor& projected) {
+      return functional::rotary_embedding(
+          projected, torch::arange(9), *options.rotary());
+    };
+    const auto shared = [](const torch::Tensor& projected) {
+      return projected.repeat_interleave(2, 1);
+    };
+    const auto context =
+        functional::scaled_dot_product_attention(
+            rotated(heads(attention->W_query, 4)),
+            shared(rotated(heads(attention->W_key, 2))),
+            shared(heads(attention->W_value, 2)),
+            functional::ScaledDotProductAttentionFuncOptions().causal(true))
+            .transpose(1, 2)
+            .reshape({2, 9, 32});
+    CHECK_THAT(attention(x), IsCloseTo(attention->out_proj(context)));
+    CHECK_THAT(
+        std::get<0>(attention->forward_with_weights(x)),
+        IsCloseTo(attention->out_proj(context)));
+  }
+  SECTION("has the keys of one without") {
+    auto without = options;
+    without.rotary(std::nullopt);
+    MultiHeadAttention plain(without);
+    const auto keys = [](const MultiHeadAttention& module) {
+      auto names = module->named_parameters().keys();
+      for (const auto& name : module->named_buffers().keys()) {
+        names.push_back(name);
+      }
+      return names;
+    };
+    CHECK(keys(attention) == keys(plain));
+  }
+  SECTION("gives the same for longer inputs than before, and in a clone") {
+    const auto before = attention(x.slice(1, 0, 2));
+    const auto all = attention(x);
+    CHECK_THAT(all.slice(1, 0, 2), IsCloseTo(before));
+    const auto copy =
+        std::dynamic_pointer_cast<MultiHeadAttentionImpl>(attention->clone());
+    REQUIRE(copy != nullptr);
+    CHECK_THAT(copy->forward(x), IsEqualTo(all));
+  }
+  SECTION("trains after a first pass in inference mode") {
+    {
+      const c10::InferenceMode inference;
+      attention(x);
+    }
+    attention(x).sum().backward();
+    CHECK(attention->W_query->weight.grad().abs().sum().item<float>() > 0);
+    CHECK(attention->W_key->weight.grad().abs().sum().item<float>() > 0);
+  }
+  SECTION("computes in double as in float32") {
+    const auto expected = attention(x).to(torch::kDouble);
+    attention->to(torch::kDouble);
+    CHECK_THAT(
+        attention(x.to(torch::kDouble)),
+        IsCloseTo(expected, Tolerance(1e-5, 1e-5)));
+  }
+  SECTION("prints it") {
+    CHECK_THAT(
+        c10::str(attention),
+        ContainsText(c10::str(
+            "rotary_theta=10000, rotary_dim=6, rotary_pairing=",
+            pairing,
+            ", rotary_factor=1")));
+  }
+}
+
+TEST_CASE("Modules refuse rotary options that they cannot have") {
+  THROWS_WITH(
+      MultiHeadAttention(
+          MultiHeadAttentionOptions(4, 6, 8, 2).rotary(RotaryOptions())),
+      "MultiHeadAttention: expected an even dim in [2, head_dim = 3] for "
+      "rotary embedding, but got 3");
+  THROWS_WITH(
+      MultiHeadAttentionWrapper(
+          MultiHeadAttentionOptions(4, 6, 8, 2).rotary(RotaryOptions())),
+      "MultiHeadAttentionWrapper: expected no rotary embedding");
+}
