@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <error_message.h>
+#include <tools/bench/bench.h>
 #include <tools/completion.h>
 #include <tools/convert.h>
 #include <tools/inspect.h>
@@ -180,6 +181,43 @@ Action add_convert(CLI::App& app) {
   };
 }
 
+Action add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  auto* bench = app.add_subcommand(
+      "bench",
+      "Measure our modules against LibTorch's on this machine, by turns");
+  bench->add_flag(
+      "--quick",
+      options->quick,
+      "end within two minutes on two cores: fewer rounds, no long contexts");
+  bench->add_option(
+      "--only", options->only, "only cases with this text in their name");
+  bench->add_flag("--list", options->list, "print the names of the cases");
+  bench->add_flag(
+      "--series",
+      options->series,
+      "also forward passes of 64 to 16384 tokens, for plots");
+  bench
+      ->add_option(
+          "--threads", options->threads, "threads; default: LibTorch's number")
+      ->check(CLI::PositiveNumber);
+  bench->add_option("--json", options->json, "write the results to this file");
+  bench->add_option("--csv", options->csv, "write the table to this file");
+  bench->footer(
+      "The outputs and gradients are compared first: a case in which they "
+      "differ gets no figures.\nRatios are of medians, with p10 and p90 of the "
+      "rounds; the roof is measured in the same\nrounds. FLOPs are those of "
+      "visible scores only. Peak memory is what LibTorch's allocator\ngives "
+      "above the start, the output included.\n\n"
+      "Examples:\n"
+      "  torch-attention bench --quick\n"
+      "  torch-attention bench --only \"B8 T1024\" --json bench.json\n\n"
+      "Exit status: 0, or 1 if a case has no figures.");
+  return [options] {
+    return torch_attention::tools::bench(*options, std::cout) ? 0 : 1;
+  };
+}
+
 Action add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   auto* completion = app.add_subcommand(
@@ -205,6 +243,7 @@ int main(int argc, char** argv) {
       {"verify", add_verify(app)},
       {"inspect", add_inspect(app)},
       {"convert", add_convert(app)},
+      {"bench", add_bench(app)},
       {"completion", add_completion(app)}};
   try {
     app.parse(argc, argv);

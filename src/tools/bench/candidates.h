@@ -1,0 +1,115 @@
+#pragma once
+
+#include <tools/bench/work.h>
+
+#include <torch_attention/nn/modules/multi_head_attention.h>
+#include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
+#include <torch_attention/nn/options/attention.h>
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch_attention::tools {
+
+/// One of those that do the same work.
+struct Candidate {
+  std::string name;
+
+  /// Does the work once and returns the output (..., T, D), tokens last but
+  /// one. With backward it then holds the gradients.
+  std::function<torch::Tensor()> run;
+
+  /// The gradients of the last run, in one order and layout for all candidates:
+  /// input and weights. The candidate forgets them.
+  std::function<std::vector<torch::Tensor>()> take_gradients;
+
+  /// Whether it drops attention weights, and turns that on and off.
+  bool drops = false;
+  std::function<void(bool)> set_dropout;
+
+  /// The others compute the same for the first tokens only, so many.
+  std::optional<int64_t> compared_tokens;
+
+  /// How often its work is contained in that of the case; its time is
+  /// multiplied by this in the ratio to ours.
+  double times = 1;
+};
+
+/// The weights and the input that all candidates for a module share.
+struct ModuleData {
+  /// (B, T, C)
+  torch::Tensor input;
+  /// Of the output (B, T, H D); undefined without backward.
+  torch::Tensor cotangent;
+  MultiHeadAttention weights = nullptr;
+};
+
+/// Draws them. `mask` as in `MultiHeadAttentionOptions`.
+ModuleData draw_module(const Work& work, bool mask = true);
+
+/// Ours. With `Kernel::kReference` it is the documents' sequence of LibTorch's
+/// operations.
+Candidate our_module(
+    const std::string& name,
+    const ModuleData& data,
+    Kernel kernel);
+
+/// Four linear layers around LibTorch's `scaled_dot_product_attention`, in
+/// Python's layout (B, T, C).
+Candidate sdpa_module(const std::string& name, const ModuleData& data);
+
+/// `torch::nn::MultiheadAttention` with a mask that is added, in its own layout
+/// (T, B, C), and without the attention weights. Takes modules with C == H D.
+Candidate libtorch_module(const std::string& name, const ModuleData& data);
+
+/// The same for `MultiHeadAttentionWrapper`.
+struct WrapperData {
+  torch::Tensor input;
+  torch::Tensor cotangent;
+  MultiHeadAttentionWrapper weights = nullptr;
+};
+
+WrapperData draw_wrapper(const Work& work);
+
+Candidate our_wrapper(
+    const std::string& name,
+    const WrapperData& data,
+    Kernel kernel);
+
+/// Inputs (B, H, T, D) of attention alone.
+struct AttentionData {
+  torch::Tensor query, key, value;
+  /// Undefined without backward.
+  torch::Tensor cotangent;
+};
+
+AttentionData draw_attention(const Work& work);
+
+/// Our `functional::scaled_dot_product_attention`.
+Candidate our_attention(
+    const std::string& name,
+    const AttentionData& data,
+    const functional::ScaledDotProductAttentionFuncOptions& options);
+
+/// LibTorch's.
+struct SdpaOptions {
+  double dropout = 0;
+  bool causal = true;
+  /// Added to the scores; undefined for none.
+  torch::Tensor mask;
+};
+
+Candidate sdpa_attention(
+    const std::string& name,
+    const AttentionData& data,
+    const SdpaOptions& options);
+
+/// (T, T): 0 where a query sees a key, else -inf.
+torch::Tensor additive_mask(int64_t T, std::optional<int64_t> window);
+
+} // namespace torch_attention::tools

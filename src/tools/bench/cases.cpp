@@ -1,0 +1,283 @@
+#include <tools/bench/cases.h>
+
+#include <format_text.h>
+
+#include <utility>
+
+namespace torch_attention::tools {
+
+namespace {
+
+using functional::ScaledDotProductAttentionFuncOptions;
+
+constexpr const char* kOurs = "ours";
+constexpr const char* kEager = "eager LibTorch";
+constexpr const char* kSdpa = "SDPA";
+constexpr const char* kSdpaModule = "SDPA module";
+constexpr const char* kLibTorchModule = "nn::MultiheadAttention";
+
+/// A (T, T) tensor of one head with so many tokens takes 4 GB.
+constexpr int64_t kLong = 32768;
+constexpr int64_t kQuarter = kLong / 4;
+/// Of the time, if it grows with T * T.
+constexpr double kGrowth = 16;
+
+/// Of the sliding window, in tokens.
+constexpr int64_t kWindow = 256;
+
+/// GPT-2's smallest: C 768, 12 heads of 64.
+Work gpt2_module(int64_t B, int64_t T) {
+  Work work;
+  work.B = B;
+  work.T = T;
+  work.C = 768;
+  work.H = 12;
+  work.D = 64;
+  return work;
+}
+
+Work gpt2_attention(int64_t B, int64_t T) {
+  auto work = gpt2_module(B, T);
+  work.C = 0;
+  work.out_proj = false;
+  return work;
+}
+
+Work with_backward(Work work, double dropout) {
+  work.backward = true;
+  work.dropout = dropout;
+  return work;
+}
+
+/// "B8 T1024", "forward+backward B4 T1024 p0.1".
+std::string description(const Work& work) {
+  auto text = format_text("B{} T{}", work.B, work.T);
+  if (work.backward) {
+    text = "forward+backward " + text;
+  }
+  if (work.dropout > 0) {
+    text += format_text(" p{}", work.dropout);
+  }
+  return text;
+}
+
+Case module_case(const Work& work) {
+  Case result;
+  result.name = "module " + description(work);
+  result.work = work;
+  result.recording = work.backward ? Recording::kGraph : Recording::kNone;
+  result.make_candidates = [work](bool quick) {
+    const auto data = draw_module(work);
+    std::vector<Candidate> candidates{
+        our_module(kOurs, data, Kernel::kAuto), sdpa_module(kSdpaModule, data)};
+    // Where they take seconds, they take most of the time that there is.
+    if (!quick || (work.T <= 1024 && work.dropout == 0)) {
+      candidates.push_back(our_module(kEager, data, Kernel::kReference));
+      candidates.push_back(libtorch_module(kLibTorchModule, data));
+    }
+    return candidates;
+  };
+  return result;
+}
+
+void add_module_cases(std::vector<Case>& cases) {
+  for (const auto& work :
+       {gpt2_module(8, 1024),
+        gpt2_module(1, 4096),
+        gpt2_module(8, 128),
+        gpt2_module(32, 16),
+        with_backward(gpt2_module(4, 1024), 0),
+        with_backward(gpt2_module(4, 1024), 0.1)}) {
+    cases.push_back(module_case(work));
+  }
+}
+
+void add_wrapper_cases(std::vector<Case>& cases) {
+  auto work = gpt2_module(8, 1024);
+  work.out_proj = false;
+  Case result;
+  result.name = "wrapper " + description(work);
+  result.work = work;
+  result.make_candidates = [work](bool /*quick*/) {
+    const auto data = draw_wrapper(work);
+    return std::vector<Candidate>{
+        our_wrapper(kOurs, data, Kernel::kAuto),
+        our_wrapper(kEager, data, Kernel::kReference)};
+  };
+  cases.push_back(result);
+}
+
+/// The book's example, where all is overhead: B 2, T 6, 3 -> 2, two heads.
+void add_tiny_cases(std::vector<Case>& cases) {
+  Work work;
+  work.B = 2;
+  work.T = 6;
+  work.C = 3;
+  work.H = 2;
+  work.D = 1;
+  for (const auto recording : {Recording::kGraph, Recording::kInference}) {
+    Case result;
+    result.name = format_text(
+        "module {} 3to2 {}", description(work), recording_name(recording));
+    result.work = work;
+    result.recording = recording;
+    result.make_candidates = [work](bool /*quick*/) {
+      const auto data = draw_module(work);
+      return std::vector<Candidate>{
+          our_module(kOurs, data, Kernel::kAuto),
+          our_module(kEager, data, Kernel::kReference),
+          sdpa_module(kSdpaModule, data)};
+    };
+    cases.push_back(result);
+  }
+}
+
+/// A long context, against as many times a quarter of it as T * T grows.
+void add_long_cases(std::vector<Case>& cases) {
+  const auto work = gpt2_module(1, kLong);
+  Case result;
+  result.name = "module " + description(work);
+  result.work = work;
+  result.is_quick = false;
+  result.make_candidates = [work](bool /*quick*/) {
+    const auto data = draw_module(work, /*mask=*/false);
+    auto quarter = data;
+    quarter.input = data.input.narrow(1, 0, kQuarter);
+    std::vector<Candidate> candidates{
+        our_module(kOurs, data, Kernel::kAuto),
+        our_module(
+            format_text("ours, {} x T{}", kGrowth, kQuarter),
+            quarter,
+            Kernel::kAuto)};
+    candidates.back().compared_tokens = kQuarter;
+    candidates.back().times = kGrowth;
+    return candidates;
+  };
+  cases.push_back(result);
+}
+
+Case attention_case(const Work& work) {
+  Case result;
+  result.name = "attention " + description(work);
+  result.work = work;
+  result.recording = work.backward ? Recording::kGraph : Recording::kNone;
+  result.make_candidates = [work](bool /*quick*/) {
+    const auto data = draw_attention(work);
+    std::vector<Candidate> candidates{our_attention(
+        kOurs,
+        data,
+        ScaledDotProductAttentionFuncOptions().causal(true).dropout(
+            work.dropout))};
+    SdpaOptions options;
+    options.dropout = work.dropout;
+    candidates.push_back(sdpa_attention(kSdpa, data, options));
+    if (work.dropout > 0) {
+      candidates.push_back(
+          sdpa_attention("SDPA without dropout", data, SdpaOptions()));
+    }
+    return candidates;
+  };
+  return result;
+}
+
+void add_attention_cases(std::vector<Case>& cases) {
+  for (const auto& work :
+       {gpt2_attention(8, 1024),
+        gpt2_attention(1, 4096),
+        gpt2_attention(8, 128),
+        gpt2_attention(32, 16),
+        with_backward(gpt2_attention(4, 1024), 0),
+        with_backward(gpt2_attention(4, 1024), 0.1)}) {
+    cases.push_back(attention_case(work));
+  }
+}
+
+/// Sliding window. LibTorch has none: its users pass a mask, or do without.
+void add_window_cases(std::vector<Case>& cases) {
+  auto work = gpt2_attention(1, 8192);
+  work.window = kWindow;
+  Case result;
+  result.name =
+      format_text("attention {} window {}", description(work), kWindow);
+  result.work = work;
+  result.make_candidates = [work](bool /*quick*/) {
+    const auto data = draw_attention(work);
+    SdpaOptions masked;
+    masked.causal = false;
+    masked.mask = additive_mask(work.T, work.window);
+    std::vector<Candidate> candidates{
+        our_attention(
+            kOurs,
+            data,
+            ScaledDotProductAttentionFuncOptions().causal(true).window(
+                work.window)),
+        sdpa_attention("SDPA with the window's mask", data, masked),
+        sdpa_attention("SDPA, causal", data, SdpaOptions())};
+    // The first tokens see as much without a window.
+    candidates.back().compared_tokens = kWindow;
+    return candidates;
+  };
+  cases.push_back(result);
+}
+
+// Decode steps with a KVCache come here: `add_decode_cases`, with
+// `Bound::kReading` and the bytes of the cache as their amount (Work::bytes),
+// against SDPA on a preallocated cache and on a concatenated one.
+
+/// Forward by the number of tokens, for plots.
+void add_series(std::vector<Case>& cases) {
+  constexpr int64_t kLargest = 16384;
+  // The plain sequence keeps several (H, T, T) tensors.
+  constexpr int64_t kLargestEager = 4096;
+  for (int64_t T = 64; T <= kLargest; T *= 2) {
+    const auto work = gpt2_module(1, T);
+    Case result;
+    result.name = "series module " + description(work);
+    result.work = work;
+    result.is_series = true;
+    result.make_candidates = [work](bool /*quick*/) {
+      const auto data = draw_module(work, /*mask=*/false);
+      std::vector<Candidate> candidates{
+          our_module(kOurs, data, Kernel::kAuto),
+          sdpa_module(kSdpaModule, data)};
+      if (work.T <= kLargestEager) {
+        candidates.push_back(our_module(kEager, data, Kernel::kReference));
+        candidates.push_back(libtorch_module(kLibTorchModule, data));
+      }
+      return candidates;
+    };
+    cases.push_back(result);
+  }
+}
+
+} // namespace
+
+std::string recording_name(Recording recording) {
+  switch (recording) {
+    case Recording::kNone:
+      return "no_grad";
+    case Recording::kInference:
+      return "inference_mode";
+    case Recording::kGraph:
+      return "autograd";
+  }
+  TORCH_CHECK(false, "recording_name: unknown recording");
+}
+
+double Case::amount() const {
+  return bound == Bound::kProducts ? work.flops() : work.bytes();
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  add_module_cases(cases);
+  add_wrapper_cases(cases);
+  add_attention_cases(cases);
+  add_window_cases(cases);
+  add_tiny_cases(cases);
+  add_long_cases(cases);
+  add_series(cases);
+  return cases;
+}
+
+} // namespace torch_attention::tools

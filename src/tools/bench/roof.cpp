@@ -1,0 +1,123 @@
+#include <tools/bench/roof.h>
+
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mv.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/sum.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace torch_attention::tools {
+
+namespace {
+
+constexpr double kBytesOfFloat = sizeof(float);
+
+/// Few rounds, since the roof is measured again beside every case.
+const Effort kRoofEffort{0.5, 5, 9, 1e-2};
+
+Spread rate_of(const std::function<void()>& function, double amount) {
+  const auto seconds = interleave({function}, kRoofEffort).front();
+  std::vector<double> rates;
+  for (const auto value : seconds) {
+    rates.push_back(amount / value);
+  }
+  return spread_of(std::move(rates));
+}
+
+double sgemm_flops(int64_t size) {
+  const auto n = static_cast<double>(size);
+  return 2 * n * n * n;
+}
+
+/// Floats that no cache holds.
+int64_t floats_beyond_caches() {
+  constexpr int64_t kLeastBytes = 256 << 20;
+  constexpr int64_t kMostBytes = 1 << 30;
+  const auto cache = static_cast<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE));
+  const auto bytes = std::clamp(4 * cache, kLeastBytes, kMostBytes);
+  return bytes / static_cast<int64_t>(sizeof(float));
+}
+
+} // namespace
+
+Roof::Roof() {
+  constexpr int64_t kColumns = 4096;
+  choose_size();
+  const auto rows = floats_beyond_caches() / kColumns;
+  matrix_ = at::ones({rows, kColumns});
+  vector_ = at::ones({kColumns});
+  result_ = at::empty({rows});
+  const auto by_sum = rate_of(reach(Bound::kReading), 1);
+  sum_reads_faster_ = false;
+  const auto by_product = rate_of(reach(Bound::kReading), 1);
+  sum_reads_faster_ = by_sum.median >= by_product.median;
+}
+
+void Roof::choose_size() {
+  constexpr double kEnough = 1.02;
+  double best = 0;
+  for (const int64_t size : {1024, 1536, 2048, 3072, 4096}) {
+    const auto a = at::rand({size, size});
+    const auto b = at::rand({size, size});
+    auto c = at::empty({size, size});
+    const auto rate =
+        rate_of([&] { at::mm_out(c, a, b); }, sgemm_flops(size)).median;
+    if (size_ != 0 && rate < best * kEnough) {
+      break;
+    }
+    best = rate;
+    size_ = size;
+    left_ = a;
+    right_ = b;
+    product_ = c;
+  }
+}
+
+std::function<void()> Roof::reach(Bound bound) const {
+  if (bound == Bound::kProducts) {
+    return [a = left_, b = right_, c = product_]() mutable {
+      at::mm_out(c, a, b);
+    };
+  }
+  if (sum_reads_faster_) {
+    return [a = matrix_] { at::sum(a); };
+  }
+  return [a = matrix_, b = vector_, c = result_]() mutable {
+    at::mv_out(c, a, b);
+  };
+}
+
+double Roof::amount(Bound bound) const {
+  return bound == Bound::kProducts
+      ? sgemm_flops(size_)
+      : kBytesOfFloat * static_cast<double>(matrix_.numel());
+}
+
+Spread Roof::products() const {
+  return rate_of(reach(Bound::kProducts), amount(Bound::kProducts));
+}
+
+Spread Roof::reading() const {
+  return rate_of(reach(Bound::kReading), amount(Bound::kReading));
+}
+
+Spread Roof::triad() const {
+  constexpr double kArrays = 3;
+  auto a = at::ones_like(matrix_);
+  const auto c = at::ones_like(matrix_);
+  return rate_of(
+      [&] { at::add_out(a, matrix_, c, 2); },
+      kArrays * kBytesOfFloat * static_cast<double>(matrix_.numel()));
+}
+
+int64_t Roof::size_of_product() const {
+  return size_;
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <tools/bench/measure.h>
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+
+namespace torch_attention::tools {
+
+/// What bounds a work from below.
+enum class Bound {
+  /// Floating-point operations; their roof is LibTorch's sgemm.
+  kProducts,
+  /// Bytes read from memory.
+  kReading,
+};
+
+/// What this machine can do at best, for work of each kind, by LibTorch's own
+/// operations in float32. A share of the roof holds for this number of threads.
+class Roof {
+ public:
+  Roof();
+
+  /// The work that reaches the roof, done once: to be measured by turns with
+  /// what is compared to it.
+  std::function<void()> reach(Bound bound) const;
+
+  /// FLOPs or bytes of `reach`.
+  double amount(Bound bound) const;
+
+  /// FLOP/s of `at::mm` of square matrices, of the size that gives most.
+  Spread products() const;
+
+  /// Bytes/s read, by the sum of a vector or a matrix times a vector, whichever
+  /// gives more. Both are much larger than the caches.
+  Spread reading() const;
+
+  /// Bytes/s of a = b + s c (STREAM's triad): two read, one written.
+  Spread triad() const;
+
+  /// Rows of the matrices of `products`.
+  int64_t size_of_product() const;
+
+ private:
+  void choose_size();
+
+  int64_t size_ = 0;
+  torch::Tensor left_, right_, product_;
+  torch::Tensor matrix_, vector_, result_;
+  bool sum_reads_faster_ = true;
+};
+
+} // namespace torch_attention::tools
