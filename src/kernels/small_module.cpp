@@ -99,6 +99,7 @@ cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
 /// Calls `fn` with an element of the dtype of `module`.
 template <typename Fn>
 void with_element(const ModuleAttention& module, const Fn& fn) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): of different types
   if (module.x.scalar_type() == torch::kDouble) {
     fn(double());
   } else {

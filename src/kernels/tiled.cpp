@@ -40,24 +40,11 @@ struct Settings : torch::CustomClassHolder {
   uint64_t dropout_seed = 0;
 };
 
-/// The kernels' name for an element of LibTorch's.
-template <typename T>
-struct ElementOf {
-  using type = T;
-};
-template <>
-struct ElementOf<at::BFloat16> {
-  using type = cpu::BFloat16;
-};
-template <>
-struct ElementOf<at::Half> {
-  using type = cpu::Float16;
-};
-
 /// Calls `fn` with an element of the kernels' type for `dtype`.
 template <typename Fn>
 void with_element(torch::ScalarType dtype, const Fn& fn) {
   switch (dtype) {
+    // NOLINTNEXTLINE(bugprone-branch-clone): of different types
     case torch::kFloat:
       return fn(float());
     case torch::kDouble:

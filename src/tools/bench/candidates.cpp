@@ -46,7 +46,7 @@ void copy_weights(
 std::vector<torch::Tensor> take_gradients_of(
     const std::vector<torch::Tensor>& leaves) {
   std::vector<torch::Tensor> gradients;
-  for (auto leaf : leaves) {
+  for (const auto& leaf : leaves) {
     gradients.push_back(std::exchange(leaf.mutable_grad(), torch::Tensor()));
   }
   return gradients;
