@@ -22,7 +22,7 @@ int64_t add(int64_t a, int64_t b) {
 
 int64_t round_up(int64_t value, int64_t block) {
   return value > kMost - (block - 1) ? kMost
-                                     : (value + block - 1) / block * block;
+                                     : (value + (block - 1)) / block * block;
 }
 
 void check_options(const KVCacheOptions& options) {
