@@ -144,7 +144,11 @@ class Planner {
         plan_.report.missing.push_back(key);
       }
     }
-    plan_.report.unexpected = mapping_.unused;
+    for (const auto& key : mapping_.unused) {
+      if (!is_spare_mask(key)) {
+        plan_.report.unexpected.push_back(key);
+      }
+    }
     plan_.report.unexpected.insert(
         plan_.report.unexpected.end(),
         file_.others.begin(),
@@ -155,6 +159,17 @@ class Planner {
   }
 
  private:
+  /// Whether the file has a causal mask for an attention of ours that keeps
+  /// none (`mask(false)`): it says nothing more than `causal` does.
+  bool is_spare_mask(const std::string& key) const {
+    if (!is_mask_key(key) || targets_.contains(key)) {
+      return false;
+    }
+    const auto scope = key.substr(0, key.size() - std::string("mask").size());
+    return targets_.contains(scope + "W_query.weight") &&
+        is_causal_mask(file_.tensors[key].to(torch::kFloat));
+  }
+
   void add(
       const std::string& key,
       const torch::Tensor& target,

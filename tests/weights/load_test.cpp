@@ -505,6 +505,23 @@ TEST_CASE("Memory that runs out leaves the module as it was") {
   check_equal(*target, state_dict(*source));
 }
 
+TEST_CASE("A module without the buffer `mask` takes files that have one") {
+  TemporaryFolder folder;
+  const auto path = folder.file("mask.safetensors");
+  const auto options = MultiHeadAttentionOptions(3, 4, 6, 2);
+  MultiHeadAttention source(options);
+  save_weights(*source, path);
+  MultiHeadAttention target(MultiHeadAttentionOptions(options).mask(false));
+  const auto report = load_weights(*target, path);
+  CHECK(report.unexpected.empty());
+  CHECK(target->W_key->weight.equal(source->W_key->weight));
+  SECTION("but none that is not causal") {
+    source->mask.zero_();
+    save_weights(*source, path);
+    THROWS_WITH(load_weights(*target, path), "\"mask\"");
+  }
+}
+
 TEST_CASE("Weights load into any module, and into one on another device") {
   const TemporaryFolder folder;
   const auto path = folder.file("linear.pt");
