@@ -151,7 +151,8 @@ enum class InstructionSet { kPortable, kAvx2, kAvx512 };
 /// Whether this machine has it, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
-/// The fastest supported, unless set otherwise.
+/// The fastest supported, unless set otherwise, here or by the environment:
+/// ATEN_CPU_CAPABILITY=avx2 or =default, LibTorch's variable, holds for us too.
 InstructionSet instruction_set();
 
 /// For tests and benchmarks; must be supported.

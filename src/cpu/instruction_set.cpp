@@ -3,14 +3,26 @@
 #include <hwy/highway.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <string>
 
 namespace torch_attention::cpu {
 
 namespace {
 
+/// What the user allows: LibTorch's variable, by which its own kernels go.
+InstructionSet most_allowed() {
+  const auto* value = std::getenv("ATEN_CPU_CAPABILITY");
+  const std::string allowed = value == nullptr ? "" : value;
+  return allowed == "default" ? InstructionSet::kPortable
+      : allowed == "avx2"     ? InstructionSet::kAvx2
+                              : InstructionSet::kAvx512;
+}
+
 InstructionSet fastest() {
+  const auto most = most_allowed();
   for (const auto set : {InstructionSet::kAvx512, InstructionSet::kAvx2}) {
-    if (is_supported(set)) {
+    if (set <= most && is_supported(set)) {
       return set;
     }
   }
