@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -38,6 +39,11 @@ struct Attention {
   /// 0 outside training
   double dropout = 0.0;
 };
+
+/// The factor of the scores where none is given.
+inline double default_scale(int64_t head_dim) {
+  return 1 / std::sqrt(static_cast<double>(head_dim));
+}
 
 /// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);

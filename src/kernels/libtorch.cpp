@@ -69,9 +69,7 @@ torch::Tensor libtorch(const Attention& attention) {
       a.dropout,
       is_causal,
       scale);
-  auto sizes = query.sizes().vec();
-  sizes.back() = a.value.size(-1);
-  return query.dim() == 4 ? output : output.reshape(sizes);
+  return from_rank_4(output, query);
 }
 
 } // namespace torch_attention::kernels

@@ -2,15 +2,15 @@
 
 #include <cpu/small_module.h>
 #include <kernels/attention.h>
+#include <kernels/backward_node.h>
+#include <kernels/heads.h>
 #include <kernels/plain.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include <optional>
+#include <array>
 
 namespace torch_attention::kernels {
 
@@ -19,46 +19,20 @@ namespace {
 /// Multiplications beyond which LibTorch's products pay for their calls.
 constexpr int64_t kMaxWork = 8192;
 
-/// What is not a tensor.
-struct Settings : torch::CustomClassHolder {
-  int64_t num_heads = 1;
-  int64_t num_kv_heads = 1;
-  double scale = 1.0;
-  bool causal = false;
-  int64_t window = 0;
-};
-
 /// x, then weight and bias of query, key, value and out.
 constexpr size_t kNumTensors = 9;
 
-torch::autograd::variable_list tensors_of(const ModuleAttention& m) {
+std::array<torch::Tensor*, kNumTensors> tensors_of(ModuleAttention& m) {
   return {
-      m.x,
-      m.query.weight,
-      m.query.bias,
-      m.key.weight,
-      m.key.bias,
-      m.value.weight,
-      m.value.bias,
-      m.out.weight,
-      m.out.bias};
-}
-
-ModuleAttention module_of(
-    const torch::autograd::variable_list& x,
-    const Settings& settings) {
-  ModuleAttention m;
-  m.x = x[0];
-  m.query = {x[1], x[2]};
-  m.key = {x[3], x[4]};
-  m.value = {x[5], x[6]};
-  m.out = {x[7], x[8]};
-  m.num_heads = settings.num_heads;
-  m.num_kv_heads = settings.num_kv_heads;
-  m.scale = settings.scale;
-  m.causal = settings.causal;
-  m.window = settings.window;
-  return m;
+      &m.x,
+      &m.query.weight,
+      &m.query.bias,
+      &m.key.weight,
+      &m.key.bias,
+      &m.value.weight,
+      &m.value.bias,
+      &m.out.weight,
+      &m.out.bias};
 }
 
 int64_t d_out_of(const ModuleAttention& m) {
@@ -118,18 +92,18 @@ torch::Tensor run_forward(const ModuleAttention& m) {
   return output;
 }
 
-/// Gradients of what `tensors_of` lists, where they are needed.
-torch::autograd::variable_list run_backward(
+/// Gradients of what `tensors_of` lists, where they are wanted.
+variable_list run_backward(
     const ModuleAttention& m,
-    const torch::autograd::variable_list& tensors,
-    const torch::Tensor& grad_output) {
-  torch::autograd::variable_list gradients(kNumTensors);
+    const BackwardRequest& request) {
+  variable_list gradients(kNumTensors);
   for (size_t i = 0; i < kNumTensors; ++i) {
-    if (tensors[i].defined() && tensors[i].requires_grad()) {
-      gradients[i] = at::empty(tensors[i].sizes(), tensors[i].options());
+    if (request.wanted[i]) {
+      const auto& x = request.saved[i];
+      gradients[i] = at::empty(x.sizes(), x.options());
     }
   }
-  const auto rows = grad_output.contiguous();
+  const auto rows = request.grad_output.contiguous();
   with_element(m, [&](auto element) {
     using X = decltype(element);
     const auto write = [&](size_t i) {
@@ -148,12 +122,6 @@ torch::autograd::variable_list run_backward(
   return gradients;
 }
 
-/// (B, T, H * D) -> (B, H, T, D)
-torch::Tensor split_heads(const torch::Tensor& x, int64_t heads) {
-  return x.view({x.size(0), x.size(1), heads, x.size(2) / heads})
-      .transpose(1, 2);
-}
-
 /// The same by operators that can be differentiated again.
 torch::Tensor by_operators(const ModuleAttention& m) {
   const auto project = [&](const LinearTensors& linear, int64_t heads) {
@@ -166,145 +134,81 @@ torch::Tensor by_operators(const ModuleAttention& m) {
   a.causal = m.causal;
   a.window = m.window;
   a.scale = m.scale;
-  const auto context =
-      std::get<0>(reference(a)).transpose(1, 2).flatten(/*start_dim=*/2);
+  const auto context = combine_heads(std::get<0>(reference(a)));
   return m.out.weight.defined()
       ? torch::linear(context, m.out.weight, m.out.bias)
       : context;
 }
 
-torch::autograd::variable_list differentiable_backward(
-    const ModuleAttention& m,
-    const torch::autograd::variable_list& tensors,
-    const torch::Tensor& grad_output) {
-  torch::autograd::variable_list inputs;
-  for (const auto& x : tensors) {
-    if (x.defined() && x.requires_grad()) {
-      inputs.push_back(x);
+class SmallModuleBackward {
+ public:
+  static constexpr const char* kName = "SmallModuleBackward";
+
+  SmallModuleBackward() = default;
+
+  explicit SmallModuleBackward(const ModuleAttention& module)
+      : module_(module) {
+    // Autograd keeps them.
+    for (auto* x : tensors_of(module_)) {
+      x->reset();
     }
   }
-  const auto found = torch::autograd::grad(
-      {by_operators(m)},
-      inputs,
-      {grad_output},
-      /*retain_graph=*/true,
-      /*create_graph=*/true);
-  torch::autograd::variable_list gradients(kNumTensors);
-  size_t next = 0;
-  for (size_t i = 0; i < kNumTensors; ++i) {
-    if (tensors[i].defined() && tensors[i].requires_grad()) {
-      gradients[i] = found[next++];
+
+  variable_list operator()(const BackwardRequest& request) const {
+    auto m = module_;
+    const auto tensors = tensors_of(m);
+    for (size_t i = 0; i < kNumTensors; ++i) {
+      *tensors[i] = request.saved[i];
     }
-  }
-  return gradients;
-}
-
-/// LibTorch takes no undefined tensor here.
-using OptionalTensor = std::optional<torch::Tensor>;
-
-OptionalTensor optional(const torch::Tensor& x) {
-  return x.defined() ? OptionalTensor(x) : std::nullopt;
-}
-
-struct SmallModuleFunction : torch::autograd::Function<SmallModuleFunction> {
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext* context,
-      const torch::Tensor& x,
-      const torch::Tensor& query_weight,
-      const OptionalTensor& query_bias,
-      const torch::Tensor& key_weight,
-      const OptionalTensor& key_bias,
-      const torch::Tensor& value_weight,
-      const OptionalTensor& value_bias,
-      const OptionalTensor& out_weight,
-      const OptionalTensor& out_bias,
-      const c10::intrusive_ptr<Settings>& settings) {
-    torch::autograd::variable_list tensors = {
-        x,
-        query_weight,
-        query_bias.value_or(torch::Tensor()),
-        key_weight,
-        key_bias.value_or(torch::Tensor()),
-        value_weight,
-        value_bias.value_or(torch::Tensor()),
-        out_weight.value_or(torch::Tensor()),
-        out_bias.value_or(torch::Tensor())};
-    auto output = run_forward(module_of(tensors, *settings));
-    context->save_for_backward(std::move(tensors));
-    context->saved_data["settings"] = c10::IValue::make_capsule(settings);
-    return output;
+    return torch::GradMode::is_enabled()
+        ? differentiable_gradients(by_operators(m), request.saved, request)
+        : run_backward(m, request);
   }
 
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& grad_outputs) {
-    const auto tensors = context->get_saved_variables();
-    const auto capsule = context->saved_data["settings"].toCapsule();
-    const auto module =
-        module_of(tensors, static_cast<const Settings&>(*capsule));
-    auto gradients = torch::GradMode::is_enabled()
-        ? differentiable_backward(module, tensors, grad_outputs[0])
-        : run_backward(module, tensors, grad_outputs[0]);
-    gradients.emplace_back();
-    return gradients;
-  }
+ private:
+  ModuleAttention module_;
 };
-
-bool is_small(const ModuleAttention& m) {
-  // Before the sizes are multiplied, which might overflow.
-  const auto fits = [](const torch::Tensor& x) {
-    return !x.defined() || x.numel() <= kMaxWork;
-  };
-  return m.x.numel() > 0 && fits(m.x) && fits(m.query.weight) &&
-      fits(m.key.weight) && fits(m.value.weight) && fits(m.out.weight) &&
-      cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
-}
 
 } // namespace
 
 bool is_small_module(const ModuleAttention& m) {
+  // First of all the size, by which large ones leave, and before the sizes are
+  // multiplied, which might overflow.
+  if (m.x.numel() == 0 || m.x.numel() > kMaxWork) {
+    return false;
+  }
   const auto dtype = m.x.scalar_type();
   if ((dtype != torch::kFloat && dtype != torch::kDouble) || is_traced() ||
       at::autocast::is_autocast_enabled(at::kCPU)) {
     return false;
   }
-  for (const auto& x : tensors_of(m)) {
-    if (x.defined() &&
-        !(x.scalar_type() == dtype && x.is_contiguous() && is_plain(x))) {
+  const auto fits = [&](const torch::Tensor& x) {
+    return !x.defined() ||
+        (x.numel() <= kMaxWork && x.scalar_type() == dtype &&
+         x.is_contiguous() && is_plain(x));
+  };
+  for (const auto* linear : {&m.query, &m.key, &m.value, &m.out}) {
+    if (!fits(linear->weight) || !fits(linear->bias)) {
       return false;
     }
   }
-  return is_small(m);
+  return fits(m.x) && cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
 }
 
-torch::Tensor small_module(const ModuleAttention& m) {
-  const auto tensors = tensors_of(m);
-  bool differentiable = false;
+torch::Tensor small_module(const ModuleAttention& module) {
+  auto output = run_forward(module);
   if (torch::GradMode::is_enabled()) {
-    for (const auto& x : tensors) {
-      differentiable = differentiable || (x.defined() && x.requires_grad());
+    auto m = module;
+    variable_list inputs;
+    inputs.reserve(kNumTensors);
+    for (const auto* x : tensors_of(m)) {
+      inputs.push_back(*x);
+    }
+    if (is_recorded(inputs)) {
+      record_backward(SmallModuleBackward(m), output, inputs);
     }
   }
-  if (!differentiable) {
-    return run_forward(m);
-  }
-  const auto settings = c10::make_intrusive<Settings>();
-  settings->num_heads = m.num_heads;
-  settings->num_kv_heads = m.num_kv_heads;
-  settings->scale = m.scale;
-  settings->causal = m.causal;
-  settings->window = m.window;
-  return SmallModuleFunction::apply(
-      m.x,
-      m.query.weight,
-      optional(m.query.bias),
-      m.key.weight,
-      optional(m.key.bias),
-      m.value.weight,
-      optional(m.value.bias),
-      optional(m.out.weight),
-      optional(m.out.bias),
-      settings);
+  return output;
 }
 
 } // namespace torch_attention::kernels

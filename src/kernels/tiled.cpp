@@ -1,6 +1,7 @@
 #include <kernels/attention.h>
 
 #include <cpu/attention.h>
+#include <kernels/backward_node.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
 
@@ -9,36 +10,13 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include <cmath>
+#include <array>
 #include <mutex>
 
 namespace torch_attention::kernels {
 
 namespace {
-
-/// What the kernels read: (B, H, T, D) and so on with contiguous rows, none
-/// expanded where the kernels can do without. Masks and bias (B, H, T, S).
-struct Operands {
-  torch::Tensor query;
-  torch::Tensor key;
-  torch::Tensor value;
-  torch::Tensor mask;
-  torch::Tensor bias;
-  torch::Tensor key_lengths;
-  torch::Tensor query_offsets;
-};
-
-/// What is not a tensor.
-struct Settings : torch::CustomClassHolder {
-  double scale = 1.0;
-  bool causal = false;
-  int64_t window = 0;
-  double dropout = 0.0;
-  uint64_t dropout_seed = 0;
-};
 
 /// Calls `fn` with an element of the kernels' type for `dtype`.
 template <typename Fn>
@@ -109,32 +87,32 @@ const int64_t* read_counts(const torch::Tensor& x) {
   return x.defined() ? x.const_data_ptr<int64_t>() : nullptr;
 }
 
+/// `a` is as `prepared` gives it.
 template <typename X>
 cpu::AttentionArguments<X> arguments_of(
-    const Operands& operands,
-    const Settings& settings) {
-  const auto& [query, key, value, mask, bias, lengths, offsets] = operands;
-  cpu::AttentionArguments<X> a;
-  a.batch_size = query.size(0);
-  a.num_heads = query.size(1);
-  a.num_kv_heads = key.size(1);
-  a.num_queries = query.size(2);
-  a.num_keys = key.size(2);
-  a.head_dim = query.size(3);
-  a.value_dim = value.size(3);
-  a.query = read<X>(query);
-  a.key = read<X>(key);
-  a.value = read<X>(value);
-  a.scale = settings.scale;
-  a.causal = settings.causal;
-  a.window = settings.window;
-  a.query_offsets = read_counts(offsets);
-  a.key_lengths = read_counts(lengths);
-  a.bias = read_scores<X>(bias);
-  a.mask = read_scores<bool>(mask);
-  a.dropout = settings.dropout;
-  a.dropout_seed = settings.dropout_seed;
-  return a;
+    const Attention& a,
+    uint64_t dropout_seed) {
+  cpu::AttentionArguments<X> arguments;
+  arguments.batch_size = a.query.size(0);
+  arguments.num_heads = a.query.size(1);
+  arguments.num_kv_heads = a.key.size(1);
+  arguments.num_queries = a.query.size(2);
+  arguments.num_keys = a.key.size(2);
+  arguments.head_dim = a.query.size(3);
+  arguments.value_dim = a.value.size(3);
+  arguments.query = read<X>(a.query);
+  arguments.key = read<X>(a.key);
+  arguments.value = read<X>(a.value);
+  arguments.scale = a.scale.value_or(default_scale(a.query.size(3)));
+  arguments.causal = a.causal;
+  arguments.window = a.window;
+  arguments.query_offsets = read_counts(a.query_offsets);
+  arguments.key_lengths = read_counts(a.key_lengths);
+  arguments.bias = read_scores<X>(a.bias);
+  arguments.mask = read_scores<bool>(a.mask);
+  arguments.dropout = a.dropout;
+  arguments.dropout_seed = dropout_seed;
+  return arguments;
 }
 
 /// LibTorch's threads.
@@ -154,14 +132,14 @@ cpu::Threads threads() {
 
 /// Output (B, H, T, Dv) and, if asked for, logsumexp (B, H, T).
 std::tuple<torch::Tensor, torch::Tensor> run_forward(
-    const Operands& operands,
-    const Settings& settings,
+    const Attention& a,
+    uint64_t dropout_seed,
     bool with_logsumexp) {
   // What is allocated here is nobody's view.
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const auto& query = operands.query;
+  const auto& query = a.query;
   const auto output =
-      empty_heads(query, query.size(1), query.size(2), operands.value.size(3));
+      empty_heads(query, query.size(1), query.size(2), a.value.size(3));
   torch::Tensor logsumexp;
   if (with_logsumexp) {
     logsumexp = at::empty(
@@ -171,7 +149,7 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
   with_element(query.scalar_type(), [&](auto element) {
     using X = decltype(element);
     cpu::forward(
-        arguments_of<X>(operands, settings),
+        arguments_of<X>(a, dropout_seed),
         write<X>(output),
         with_logsumexp
             ? static_cast<cpu::Compute<X>*>(logsumexp.mutable_data_ptr())
@@ -182,20 +160,20 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
 }
 
 /// The gradients of query, key and value.
-torch::autograd::variable_list run_backward(
-    const Operands& operands,
-    const Settings& settings,
+variable_list run_backward(
+    const Attention& a,
+    uint64_t dropout_seed,
     const torch::Tensor& output,
     const torch::Tensor& logsumexp,
     const torch::Tensor& grad_output) {
   const auto gradient_of = [](const torch::Tensor& x) {
     return empty_heads(x, x.size(1), x.size(2), x.size(3));
   };
-  const auto grad_query = gradient_of(operands.query);
-  const auto grad_key = gradient_of(operands.key);
-  const auto grad_value = gradient_of(operands.value);
+  const auto grad_query = gradient_of(a.query);
+  const auto grad_key = gradient_of(a.key);
+  const auto grad_value = gradient_of(a.value);
   const auto grad_rows = with_contiguous_rows(grad_output);
-  with_element(operands.query.scalar_type(), [&](auto element) {
+  with_element(a.query.scalar_type(), [&](auto element) {
     using X = decltype(element);
     cpu::BackwardArguments<X> gradients;
     gradients.output = read<X>(output);
@@ -205,133 +183,110 @@ torch::autograd::variable_list run_backward(
     gradients.grad_query = write<X>(grad_query);
     gradients.grad_key = write<X>(grad_key);
     gradients.grad_value = write<X>(grad_value);
-    cpu::backward(arguments_of<X>(operands, settings), gradients, threads());
+    cpu::backward(arguments_of<X>(a, dropout_seed), gradients, threads());
   });
   return {grad_query, grad_key, grad_value};
 }
 
-/// What `operands` and `settings` ask for, for another kernel.
-Attention attention_of(const Operands& operands, const Settings& settings) {
-  Attention a;
-  a.query = operands.query;
-  a.key = operands.key;
-  a.value = operands.value;
-  a.causal = settings.causal;
-  a.window = settings.window;
-  a.key_lengths = operands.key_lengths;
-  a.query_offsets = operands.query_offsets;
-  a.mask = operands.mask;
-  a.bias = operands.bias;
-  a.scale = settings.scale;
-  return a;
+/// The tensors of `a`, those that have gradients first.
+std::array<torch::Tensor*, 7> tensors_of(Attention& a) {
+  return {
+      &a.query,
+      &a.key,
+      &a.value,
+      &a.mask,
+      &a.bias,
+      &a.key_lengths,
+      &a.query_offsets};
 }
 
-/// The gradients as functions that can be differentiated again: those of the
-/// reference kernel.
-torch::autograd::variable_list differentiable_backward(
-    const Operands& operands,
-    const Settings& settings,
-    const torch::Tensor& grad_output) {
-  TORCH_CHECK(
-      settings.dropout == 0,
-      "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
-      "gradient of its gradient (create_graph); use Kernel::kReference");
-  const auto output = std::get<0>(reference(attention_of(operands, settings)));
-  torch::autograd::variable_list all = {
-      operands.query, operands.key, operands.value};
-  torch::autograd::variable_list inputs;
-  for (const auto& x : all) {
-    if (x.requires_grad()) {
-      inputs.push_back(x);
+class TiledBackward {
+ public:
+  static constexpr const char* kName = "TiledAttentionBackward";
+
+  TiledBackward() = default;
+
+  TiledBackward(const Attention& attention, uint64_t dropout_seed)
+      : attention_(attention), dropout_seed_(dropout_seed) {
+    // Autograd keeps them.
+    for (auto* x : tensors_of(attention_)) {
+      x->reset();
     }
   }
-  const auto found = torch::autograd::grad(
-      {output},
-      inputs,
-      {grad_output},
-      /*retain_graph=*/true,
-      /*create_graph=*/true);
-  size_t next = 0;
-  for (auto& x : all) {
-    x = x.requires_grad() ? found[next++] : torch::Tensor();
-  }
-  return all;
-}
 
-struct TiledFunction : torch::autograd::Function<TiledFunction> {
-  static torch::Tensor forward(
-      torch::autograd::AutogradContext* context,
-      const torch::Tensor& query,
-      const torch::Tensor& key,
-      const torch::Tensor& value,
-      Operands operands,
-      const c10::intrusive_ptr<Settings>& settings) {
-    operands.query = query;
-    operands.key = key;
-    operands.value = value;
-    const auto [output, logsumexp] =
-        run_forward(operands, *settings, /*with_logsumexp=*/true);
-    context->save_for_backward(
-        {query,
-         key,
-         value,
-         operands.mask,
-         operands.bias,
-         operands.key_lengths,
-         operands.query_offsets,
-         output,
-         logsumexp});
-    context->saved_data["settings"] = c10::IValue::make_capsule(settings);
-    return output;
+  /// Saved are query, key and value, then `others`.
+  static variable_list others(
+      Attention a,
+      const torch::Tensor& output,
+      const torch::Tensor& logsumexp) {
+    const auto tensors = tensors_of(a);
+    variable_list others;
+    for (size_t i = 3; i < tensors.size(); ++i) {
+      others.push_back(*tensors[i]);
+    }
+    others.push_back(output);
+    others.push_back(logsumexp);
+    return others;
   }
 
-  static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context,
-      const torch::autograd::variable_list& grad_outputs) {
-    const auto x = context->get_saved_variables();
-    const Operands operands{x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
-    const auto capsule = context->saved_data["settings"].toCapsule();
-    const auto& settings = static_cast<const Settings&>(*capsule);
-    const auto& grad_output = grad_outputs[0];
-    auto gradients = torch::GradMode::is_enabled()
-        ? differentiable_backward(operands, settings, grad_output)
-        : run_backward(operands, settings, x[7], x[8], grad_output);
-    gradients.resize(5);
-    return gradients;
+  variable_list operator()(const BackwardRequest& request) const {
+    auto a = attention_;
+    const auto tensors = tensors_of(a);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      *tensors[i] = request.saved[i];
+    }
+    if (!torch::GradMode::is_enabled()) {
+      return run_backward(
+          a,
+          dropout_seed_,
+          request.saved[tensors.size()],
+          request.saved[tensors.size() + 1],
+          request.grad_output);
+    }
+    TORCH_CHECK(
+        a.dropout == 0,
+        "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
+        "gradient of its gradient (create_graph); use Kernel::kReference");
+    return differentiable_gradients(
+        std::get<0>(reference(a)), {a.query, a.key, a.value}, request);
   }
+
+ private:
+  Attention attention_;
+  uint64_t dropout_seed_ = 0;
 };
 
-Operands operands_of(const Attention& a) {
-  auto query = to_rank_4(a.query);
-  auto key = to_rank_4(a.key);
-  auto value = to_rank_4(a.value);
-  if (at::autocast::is_autocast_enabled(at::kCPU)) {
-    const auto dtype = at::autocast::get_autocast_dtype(at::kCPU);
-    query = at::autocast::cached_cast(dtype, query, at::kCPU);
-    key = at::autocast::cached_cast(dtype, key, at::kCPU);
-    value = at::autocast::cached_cast(dtype, value, at::kCPU);
+/// As the kernels read it: (B, H, T, D) and so on with contiguous rows, none
+/// expanded where the kernels can do without. Mask and bias (B, H, T, S).
+Attention prepared(const Attention& attention) {
+  auto a = attention;
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    *x = to_rank_4(*x);
+    if (at::autocast::is_autocast_enabled(at::kCPU)) {
+      *x = at::autocast::cached_cast(
+          at::autocast::get_autocast_dtype(at::kCPU), *x, at::kCPU);
+    }
+    *x = with_contiguous_rows(*x);
   }
-  Operands operands;
-  operands.query = with_contiguous_rows(query);
-  operands.key = with_contiguous_rows(key);
-  operands.value = with_contiguous_rows(value);
-  const std::vector<int64_t> scores = {
-      query.size(0), query.size(1), query.size(2), key.size(2)};
+  const auto as_scores = [&](const torch::Tensor& x) {
+    return scores_to_rank_4(x, attention.query)
+        .expand(
+            {a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
+  };
   if (a.mask.defined()) {
-    operands.mask = scores_to_rank_4(a.mask, a.query).expand(scores);
+    a.mask = as_scores(a.mask);
   }
   if (a.bias.defined()) {
-    operands.bias = scores_to_rank_4(a.bias.to(query.scalar_type()), a.query)
-                        .expand(scores);
+    a.bias = as_scores(a.bias.to(a.query.scalar_type()));
   }
   // The kernels count on the CPU, one number after the other.
   if (a.key_lengths.defined()) {
-    operands.key_lengths = a.key_lengths.contiguous();
+    a.key_lengths = a.key_lengths.contiguous();
   }
   if (a.query_offsets.defined()) {
-    operands.query_offsets = a.query_offsets.contiguous();
+    a.query_offsets = a.query_offsets.contiguous();
   }
-  return operands;
+  return a;
 }
 
 uint64_t draw_seed() {
@@ -363,30 +318,20 @@ bool is_tiled(const Attention& a) {
 }
 
 torch::Tensor tiled(const Attention& attention) {
-  const auto operands = operands_of(attention);
-  const auto settings = c10::make_intrusive<Settings>();
-  settings->scale = attention.scale.value_or(
-      1 / std::sqrt(static_cast<double>(attention.query.size(-1))));
-  settings->causal = attention.causal;
-  settings->window = attention.window;
-  settings->dropout = attention.dropout;
-  if (attention.dropout > 0) {
-    settings->dropout_seed = draw_seed();
+  const auto a = prepared(attention);
+  const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
+  const variable_list inputs = {a.query, a.key, a.value};
+  const bool recorded = is_recorded(inputs);
+  const auto [output, logsumexp] =
+      run_forward(a, dropout_seed, /*with_logsumexp=*/recorded);
+  if (recorded) {
+    record_backward(
+        TiledBackward(a, dropout_seed),
+        output,
+        inputs,
+        TiledBackward::others(a, output, logsumexp));
   }
-  const bool differentiable = torch::GradMode::is_enabled() &&
-      (operands.query.requires_grad() || operands.key.requires_grad() ||
-       operands.value.requires_grad());
-  const auto output = differentiable
-      ? TiledFunction::apply(
-            operands.query, operands.key, operands.value, operands, settings)
-      : std::get<0>(run_forward(operands, *settings, /*with_logsumexp=*/false));
-  const auto& query = attention.query;
-  if (query.dim() == 4) {
-    return output;
-  }
-  auto sizes = query.sizes().vec();
-  sizes.back() = attention.value.size(-1);
-  return output.reshape(sizes);
+  return from_rank_4(output, attention.query);
 }
 
 } // namespace torch_attention::kernels

@@ -1,6 +1,6 @@
 #include <torch_attention/nn/kv_cache.h>
 
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>

@@ -123,6 +123,17 @@ TEST_CASE("What is saved and then changed in place is an error") {
   THROWS_WITH(output.sum().backward(), "modified by an inplace operation");
 }
 
+TEST_CASE("What was saved is freed by the first pass backward") {
+  Leaves leaves;
+  const auto output = leaves.attend(causal(Kernel::kFused));
+  output.sum().backward({}, /*retain_graph=*/true);
+  const auto once = leaves.query.grad().clone();
+  output.sum().backward();
+  CHECK_THAT(leaves.query.grad(), IsEqualTo(once * 2));
+  THROWS_WITH(
+      output.sum().backward(), "backward through the graph a second time");
+}
+
 TEST_CASE("The bias may need a gradient") {
   torch::manual_seed(5);
   const Leaves leaves(torch::kDouble);

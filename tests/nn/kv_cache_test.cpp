@@ -102,6 +102,25 @@ std::vector<MultiHeadAttentionOptions> every_kind(int64_t context_length) {
   return {plain, grouped, one_head, rotary, window, all};
 }
 
+/// One of `every_kind`, in evaluation.
+MultiHeadAttention make_module(
+    size_t kind,
+    Kernel kernel,
+    int64_t context_length) {
+  MultiHeadAttention attention(every_kind(context_length)[kind].kernel(kernel));
+  attention->eval();
+  return attention;
+}
+
+/// A small block lets the cache grow, and, with a window, move often.
+KVCache make_cache(
+    const MultiHeadAttention& attention,
+    int64_t batch_size,
+    int64_t block) {
+  auto options = attention->make_cache(batch_size).options();
+  return KVCache(options.block(block));
+}
+
 /// Decodes x (B, T, C) in chunks of the given sizes, the last one again and
 /// again.
 torch::Tensor decode_in_chunks(
@@ -127,18 +146,12 @@ TEST_CASE("Decoding in parts equals one pass over all") {
   constexpr int64_t kTokens = 40;
   const auto kernel = GENERATE(values(kKernels));
   const size_t kind = GENERATE(range(0U, 6U));
-  const auto options = every_kind(kTokens)[kind];
   torch::manual_seed(1);
-  MultiHeadAttention attention(options);
-  attention->options.kernel(kernel);
-  attention->eval();
+  auto attention = make_module(kind, kernel, kTokens);
   const auto x = torch::randn({3, kTokens, 12});
   const auto expected = attention(x);
-  // A small block, so that the cache grows and, with a window, is moved often.
-  auto cache_options = attention->make_cache(3).options();
-  cache_options.block(GENERATE(2, 256));
-  KVCache cache(cache_options);
-  CAPTURE(kernel, kind, cache_options.block());
+  auto cache = make_cache(attention, 3, GENERATE(2, 256));
+  CAPTURE(kernel, kind, cache.options().block());
 
   SECTION("token by token") {
     CHECK_THAT(
@@ -170,16 +183,11 @@ TEST_CASE("Sequences of different lengths decode side by side") {
   constexpr int64_t kTokens = 24;
   const auto kernel = GENERATE(values(kKernels));
   const size_t kind = GENERATE(range(0U, 6U));
-  const auto options = every_kind(kTokens)[kind];
   torch::manual_seed(2);
-  MultiHeadAttention attention(options);
-  attention->options.kernel(kernel);
-  attention->eval();
+  auto attention = make_module(kind, kernel, kTokens);
   const auto x = torch::randn({3, kTokens, 12});
   const auto expected = attention(x);
-  auto cache_options = attention->make_cache(3).options();
-  cache_options.block(2);
-  KVCache cache(cache_options);
+  auto cache = make_cache(attention, 3, 2);
   CAPTURE(kernel, kind);
 
   // The next tokens of each sequence, padded with NaN on the right.
@@ -215,18 +223,13 @@ TEST_CASE("Truncated sequences are decoded again") {
   constexpr int64_t kTokens = 30;
   const auto kernel = GENERATE(values(kKernels));
   const size_t kind = GENERATE(range(0U, 6U));
-  const auto options = every_kind(kTokens)[kind];
   torch::manual_seed(3);
-  MultiHeadAttention attention(options);
-  attention->options.kernel(kernel);
-  attention->eval();
+  auto attention = make_module(kind, kernel, kTokens);
   CAPTURE(kernel, kind);
   const auto x = torch::randn({2, kTokens, 12});
   const auto other = torch::randn({2, kTokens, 12});
   const auto expected = attention(x);
-  auto cache_options = attention->make_cache(2).options();
-  cache_options.block(6);
-  KVCache cache(cache_options);
+  auto cache = make_cache(attention, 2, 6);
   decode_in_chunks(attention, cache, x.slice(1, 0, 20), {4, 1});
 
   SECTION("all to one length") {
@@ -509,9 +512,7 @@ TEST_CASE("A decode that fails leaves the cache as it was") {
   }
   MultiHeadAttention attention(options);
   attention->eval();
-  auto cache_options = attention->make_cache(2).options();
-  cache_options.block(4);
-  KVCache cache(cache_options);
+  auto cache = make_cache(attention, 2, 4);
   const auto x = torch::randn({2, 12, 8});
   attention->decode(x.slice(1, 0, 9), cache, counts({9, 4}));
   const auto before = contents(cache);

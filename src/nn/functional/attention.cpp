@@ -2,10 +2,10 @@
 
 #include <kernels/attention.h>
 #include <kernels/hidden.h>
+#include <nn/checks.h>
 
 #include <ATen/ExpandUtils.h>
 
-#include <cmath>
 #include <vector>
 
 namespace torch_attention::functional {
@@ -15,14 +15,6 @@ namespace {
 using Options = ScaledDotProductAttentionFuncOptions;
 
 constexpr const char* kName = "scaled_dot_product_attention";
-
-void check_dropout(double dropout) {
-  TORCH_CHECK(
-      dropout >= 0 && dropout <= 1,
-      kName,
-      ": expected dropout in [0, 1], but got ",
-      dropout);
-}
 
 void check_broadcasts_to_scores(
     const char* what,
@@ -188,14 +180,6 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
-void check_window(const std::optional<int64_t>& window) {
-  TORCH_CHECK(
-      !window || *window > 0,
-      kName,
-      ": expected a window > 0, but got ",
-      *window);
-}
-
 /// One number for each sequence of the batch, on the device of `query`.
 torch::Tensor counts_for_batch(
     const char* what,
@@ -226,12 +210,29 @@ torch::Tensor counts_for_batch(
   return counts.to(query.device());
 }
 
-void check_scale(const std::optional<double>& scale) {
-  TORCH_CHECK(
-      !scale || std::isfinite(*scale),
-      kName,
-      ": expected a finite scale, but got ",
-      *scale);
+/// What `options` say, but for dropout and the tensors that need a query.
+kernels::Attention attention_of(const Options& options) {
+  checks::check_scale(kName, options.scale());
+  checks::check_window(kName, options.window());
+  kernels::Attention attention;
+  attention.causal = options.causal();
+  attention.window = options.window().value_or(0);
+  attention.mask = options.mask();
+  attention.bias = options.bias();
+  attention.scale = options.scale();
+  return attention;
+}
+
+/// What hides keys by the lengths and positions of each sequence. `x` has the
+/// leading dimensions of the query.
+void set_counts(
+    kernels::Attention& attention,
+    const Options& options,
+    const torch::Tensor& x) {
+  attention.key_lengths =
+      counts_for_batch("key_lengths", options.key_lengths(), x);
+  attention.query_offsets =
+      counts_for_batch("query_offsets", options.query_offsets(), x);
 }
 
 kernels::Attention make_attention(
@@ -240,27 +241,17 @@ kernels::Attention make_attention(
     const torch::Tensor& value,
     const Options& options) {
   check_tensors(query, key, value);
-  check_dropout(options.dropout());
-  check_scale(options.scale());
-  check_window(options.window());
-  kernels::Attention attention;
+  checks::check_dropout(kName, options.dropout());
+  auto attention = attention_of(options);
   attention.query = query;
   attention.key = key;
   attention.value = value;
-  attention.causal = options.causal();
-  attention.window = options.window().value_or(0);
-  attention.mask = options.mask();
-  attention.bias = options.bias();
-  attention.scale = options.scale();
   attention.dropout = options.training() ? options.dropout() : 0.0;
   if (options.enable_gqa()) {
     check_shared_heads(attention);
   }
   broadcast_leading(attention, options.enable_gqa());
-  attention.key_lengths =
-      counts_for_batch("key_lengths", options.key_lengths(), attention.query);
-  attention.query_offsets = counts_for_batch(
-      "query_offsets", options.query_offsets(), attention.query);
+  set_counts(attention, options, attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
@@ -325,19 +316,9 @@ torch::Tensor attention_weights(
       head_dim > 0,
       "attention_weights: expected head_dim > 0, but got ",
       head_dim);
-  check_scale(options.scale());
-  check_window(options.window());
+  auto attention = attention_of(options);
   check_mask_and_bias(options, scores, scores.sizes());
-  kernels::Attention attention;
-  attention.causal = options.causal();
-  attention.window = options.window().value_or(0);
-  attention.key_lengths =
-      counts_for_batch("key_lengths", options.key_lengths(), scores);
-  attention.query_offsets =
-      counts_for_batch("query_offsets", options.query_offsets(), scores);
-  attention.mask = options.mask();
-  attention.bias = options.bias();
-  attention.scale = options.scale();
+  set_counts(attention, options, scores);
   return kernels::weights_of_scores(scores.clone(), head_dim, attention);
 }
 

@@ -4,21 +4,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <ostream>
-
-namespace torch_attention {
-
-std::ostream& operator<<(std::ostream& stream, RotaryPairing pairing) {
-  switch (pairing) {
-    case RotaryPairing::kHalves:
-      return stream << "halves";
-    case RotaryPairing::kInterleaved:
-      return stream << "interleaved";
-  }
-  return stream << "RotaryPairing(" << static_cast<int>(pairing) << ")";
-}
-
-namespace functional {
+namespace torch_attention::functional {
 
 namespace {
 
@@ -86,6 +72,4 @@ torch::Tensor rotary_embedding(
       x, {for_heads(cos, x.dim()), for_heads(sin, x.dim())}, options.pairing());
 }
 
-} // namespace functional
-
-} // namespace torch_attention
+} // namespace torch_attention::functional

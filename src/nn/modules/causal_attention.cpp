@@ -1,9 +1,9 @@
 #include <torch_attention/nn/modules/causal_attention.h>
 
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
+#include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
-#include <torch_attention/nn/functional/attention.h>
 
 #include <ostream>
 
@@ -21,16 +21,6 @@ Projected project(CausalAttentionImpl& module, const torch::Tensor& x) {
       module.options.d_in(),
       module.options.context_length());
   return project_linear(module, x);
-}
-
-functional::ScaledDotProductAttentionFuncOptions func_options(
-    const CausalAttentionImpl& module) {
-  return functional::ScaledDotProductAttentionFuncOptions()
-      .causal(module.options.causal())
-      .window(module.options.window())
-      .scale(module.options.scale())
-      .dropout(module.dropout->options.p())
-      .training(module.dropout->is_training());
 }
 
 } // namespace

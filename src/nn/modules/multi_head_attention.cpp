@@ -1,16 +1,17 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
+#include <kernels/attention.h>
+#include <kernels/heads.h>
 #include <kernels/small_module.h>
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
+#include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
 #include <nn/rotation.h>
-#include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <ostream>
 
@@ -53,19 +54,6 @@ void check_options(const MultiHeadAttentionOptions& options) {
   }
 }
 
-/// (B, T, H * D) -> (B, H, T, D)
-torch::Tensor split_heads(const torch::Tensor& x, int64_t num_heads) {
-  // The last size is given, not -1, which empty tensors leave undetermined.
-  const auto head_dim = x.size(2) / num_heads;
-  return x.view({x.size(0), x.size(1), num_heads, head_dim}).transpose(1, 2);
-}
-
-/// (B, H, T, D) -> (B, T, H * D)
-torch::Tensor combine_heads(const torch::Tensor& x) {
-  return x.transpose(1, 2).contiguous().view(
-      {x.size(0), x.size(2), x.size(1) * x.size(3)});
-}
-
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(
       kName,
@@ -85,9 +73,11 @@ Projected project_heads(
     const torch::Tensor& first = {}) {
   const auto& options = module.options;
   auto projected = project_linear(module, x);
-  projected.keys = split_heads(projected.keys, num_kv_heads(options));
-  projected.values = split_heads(projected.values, num_kv_heads(options));
-  projected.queries = split_heads(projected.queries, options.num_heads());
+  projected.keys = kernels::split_heads(projected.keys, num_kv_heads(options));
+  projected.values =
+      kernels::split_heads(projected.values, num_kv_heads(options));
+  projected.queries =
+      kernels::split_heads(projected.queries, options.num_heads());
   if (table != nullptr) {
     const auto rotation = table->at(first, x.size(1), x.device());
     const auto pairing = table->options().pairing();
@@ -101,7 +91,7 @@ Projected project_heads(
 torch::Tensor project_out(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& context) {
-  const auto combined = combine_heads(context);
+  const auto combined = kernels::combine_heads(context);
   return module.out_proj.is_empty() ? combined
                                     : linear(module.out_proj, combined);
 }
@@ -124,8 +114,8 @@ kernels::ModuleAttention whole_module(
   }
   whole.num_heads = options.num_heads();
   whole.num_kv_heads = num_kv_heads(options);
-  whole.scale = options.scale().value_or(
-      1 / std::sqrt(static_cast<double>(module.head_dim)));
+  whole.scale =
+      options.scale().value_or(kernels::default_scale(module.head_dim));
   whole.causal = options.causal();
   whole.window = options.window().value_or(0);
   return whole;
@@ -135,15 +125,10 @@ bool drops_weights(const MultiHeadAttentionImpl& module) {
   return module.dropout->is_training() && module.dropout->options.p() > 0;
 }
 
-functional::ScaledDotProductAttentionFuncOptions func_options(
+/// With heads of keys that heads of queries share.
+functional::ScaledDotProductAttentionFuncOptions grouped_options(
     const MultiHeadAttentionImpl& module) {
-  return functional::ScaledDotProductAttentionFuncOptions()
-      .causal(module.options.causal())
-      .window(module.options.window())
-      .enable_gqa(true)
-      .scale(module.options.scale())
-      .dropout(module.dropout->options.p())
-      .training(module.dropout->is_training());
+  return func_options(module).enable_gqa(true);
 }
 
 void check_decode(
@@ -240,7 +225,7 @@ torch::Tensor attend_to_cache(
   const auto starts = cache.starts();
   const auto rows = cache.lengths() - starts;
   const auto offsets = first - starts;
-  auto options = func_options(module).kernel(module.options.kernel());
+  auto options = grouped_options(module).kernel(module.options.kernel());
   const auto all_are = [](const torch::Tensor& counts, int64_t count) {
     const auto* begin = counts.const_data_ptr<int64_t>();
     return std::all_of(begin, begin + counts.numel(), [&](int64_t each) {
@@ -347,7 +332,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
       projected.queries,
       projected.keys,
       projected.values,
-      func_options(*this).kernel(options.kernel()));
+      grouped_options(*this).kernel(options.kernel()));
   return project_out(*this, context);
 }
 
@@ -360,7 +345,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
           projected.queries,
           projected.keys,
           projected.values,
-          func_options(*this));
+          grouped_options(*this));
   return {project_out(*this, context), weights};
 }
 

@@ -1,6 +1,6 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>

@@ -1,6 +1,6 @@
 #include <torch_attention/nn/modules/self_attention.h>
 
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
 #include <nn/modules/projected.h>
 #include <torch_attention/nn/functional/attention.h>
 

@@ -78,6 +78,15 @@ TEST_CASE("A small module can be differentiated twice") {
   CHECK_THAT(second(Kernel::kAuto), IsCloseTo(second(Kernel::kReference)));
 }
 
+TEST_CASE("A long chain of small modules is freed without recursion") {
+  MultiHeadAttention attention(MultiHeadAttentionOptions(2, 2, 2, 1));
+  auto x = torch::ones({1, 1, 2});
+  for (int i = 0; i < 100000; ++i) {
+    x = attention(x);
+  }
+  x.reset();
+}
+
 TEST_CASE("Frozen parameters of a small module get no gradient") {
   torch::manual_seed(3);
   MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));

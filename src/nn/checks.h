@@ -5,25 +5,25 @@
 #include <cstdint>
 #include <optional>
 
-/// What the modules ask of their options and inputs. `module` is the class that
-/// the messages name.
+/// What modules and functions ask of their options and inputs. `name` is the
+/// one that the messages name.
 namespace torch_attention::checks {
 
-void check_positive(const char* module, const char* option, int64_t value);
+void check_positive(const char* name, const char* option, int64_t value);
 
 /// In [0, 1].
-void check_dropout(const char* module, double dropout);
+void check_dropout(const char* name, double dropout);
 
 /// Finite, if given.
-void check_scale(const char* module, const std::optional<double>& scale);
+void check_scale(const char* name, const std::optional<double>& scale);
 
 /// > 0, if given.
-void check_window(const char* module, const std::optional<int64_t>& window);
+void check_window(const char* name, const std::optional<int64_t>& window);
 
 /// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in
 /// [0, most]. Undefined stays undefined.
 torch::Tensor to_counts(
-    const char* module,
+    const char* name,
     const char* what,
     const torch::Tensor& counts,
     int64_t batch_size,
@@ -33,7 +33,7 @@ torch::Tensor to_counts(
 /// `context_length` tokens, if given, and of the dtype and on the device of
 /// `weight`.
 void check_input(
-    const char* module,
+    const char* name,
     const torch::Tensor& x,
     const torch::Tensor& weight,
     int64_t d_in,

@@ -1,4 +1,4 @@
-#include <nn/modules/checks.h>
+#include <nn/checks.h>
 
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
@@ -7,37 +7,36 @@
 
 namespace torch_attention::checks {
 
-void check_positive(const char* module, const char* option, int64_t value) {
-  TORCH_CHECK(
-      value > 0, module, ": expected ", option, " > 0, but got ", value);
+void check_positive(const char* name, const char* option, int64_t value) {
+  TORCH_CHECK(value > 0, name, ": expected ", option, " > 0, but got ", value);
 }
 
-void check_dropout(const char* module, double dropout) {
+void check_dropout(const char* name, double dropout) {
   TORCH_CHECK(
       dropout >= 0 && dropout <= 1,
-      module,
+      name,
       ": expected dropout in [0, 1], but got ",
       dropout);
 }
 
-void check_scale(const char* module, const std::optional<double>& scale) {
+void check_scale(const char* name, const std::optional<double>& scale) {
   TORCH_CHECK(
       !scale || std::isfinite(*scale),
-      module,
+      name,
       ": expected a finite scale, but got ",
       *scale);
 }
 
-void check_window(const char* module, const std::optional<int64_t>& window) {
+void check_window(const char* name, const std::optional<int64_t>& window) {
   TORCH_CHECK(
       !window || *window > 0,
-      module,
+      name,
       ": expected a window > 0, but got ",
       *window);
 }
 
 torch::Tensor to_counts(
-    const char* module,
+    const char* name,
     const char* what,
     const torch::Tensor& counts,
     int64_t batch_size,
@@ -48,7 +47,7 @@ torch::Tensor to_counts(
   TORCH_CHECK(
       c10::isIntegralType(counts.scalar_type(), /*includeBool=*/false) &&
           counts.dim() == 1 && counts.size(0) == batch_size,
-      module,
+      name,
       ": expected ",
       what,
       " of an integer dtype and shape (batch_size) = [",
@@ -62,7 +61,7 @@ torch::Tensor to_counts(
     const auto count = result.const_data_ptr<int64_t>()[b];
     TORCH_CHECK(
         count >= 0 && count <= most,
-        module,
+        name,
         ": expected ",
         what,
         " in [0, ",
@@ -76,17 +75,17 @@ torch::Tensor to_counts(
 }
 
 void check_input(
-    const char* module,
+    const char* name,
     const torch::Tensor& x,
     const torch::Tensor& weight,
     int64_t d_in,
     std::optional<int64_t> context_length,
     bool takes_2d) {
-  TORCH_CHECK(x.defined(), module, ": the input is undefined");
+  TORCH_CHECK(x.defined(), name, ": the input is undefined");
   const auto shape = takes_2d ? "(T, " : "(B, T, ";
   TORCH_CHECK(
       x.dim() == 3 || (takes_2d && x.dim() == 2),
-      module,
+      name,
       ": expected input of shape ",
       shape,
       d_in,
@@ -94,26 +93,26 @@ void check_input(
       x.sizes());
   TORCH_CHECK(
       x.size(-1) == d_in,
-      module,
+      name,
       ": expected input whose last dimension is d_in = ",
       d_in,
       ", but got shape ",
       x.sizes());
   TORCH_CHECK(
       !context_length || x.size(-2) <= *context_length,
-      module,
+      name,
       ": expected at most ",
       context_length.value_or(0),
       " tokens (context_length), but got ",
       x.size(-2));
   TORCH_CHECK(
       x.is_floating_point(),
-      module,
+      name,
       ": expected floating-point input, but got ",
       x.scalar_type());
   TORCH_CHECK(
       x.device() == weight.device(),
-      module,
+      name,
       ": expected input on ",
       weight.device(),
       ", where the weights are, but got input on ",
@@ -122,7 +121,7 @@ void check_input(
   TORCH_CHECK(
       x.scalar_type() == weight.scalar_type() ||
           at::autocast::is_autocast_enabled(x.device().type()),
-      module,
+      name,
       ": expected input of dtype ",
       weight.scalar_type(),
       ", that of the weights, but got ",

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// Our kernels in autograd's graph. What `torch::autograd::Function` does, in a
+/// fraction of its time, which would be most of that of a small attention.
+namespace torch_attention::kernels {
+
+using torch::autograd::variable_list;
+
+/// What a backward pass is asked for.
+struct BackwardRequest {
+  /// As they were given to `record_backward`: inputs, then `others`.
+  variable_list saved;
+  torch::Tensor grad_output;
+  /// For each input, whether its gradient is wanted.
+  std::vector<bool> wanted;
+};
+
+/// Calls a `Backward`, which has a `kName` and
+///   variable_list operator()(const BackwardRequest&) const
+/// that gives one gradient for each input, undefined where none is wanted. With
+/// GradMode enabled they must be differentiable in turn (create_graph).
+template <typename Backward>
+class BackwardNode : public torch::autograd::Node {
+ public:
+  void save(
+      Backward backward,
+      const torch::Tensor& output,
+      const variable_list& inputs,
+      const variable_list& others) {
+    backward_ = std::move(backward);
+    saved_.reserve(inputs.size() + others.size());
+    for (const auto* list : {&inputs, &others}) {
+      for (const auto& x : *list) {
+        saved_.emplace_back(x, /*is_output=*/x.is_same(output));
+      }
+    }
+  }
+
+  variable_list apply(variable_list&& grad_outputs) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto num_inputs = num_outputs();
+    BackwardRequest request;
+    request.grad_output = grad_outputs[0];
+    if (!request.grad_output.defined()) {
+      return variable_list(num_inputs);
+    }
+    for (size_t i = 0; i < num_inputs; ++i) {
+      request.wanted.push_back(task_should_compute_output(i));
+    }
+    request.saved.reserve(saved_.size());
+    for (const auto& x : saved_) {
+      request.saved.push_back(x.unpack(getptr()));
+    }
+    return backward_(request);
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& x : saved_) {
+      x.reset_data();
+    }
+  }
+
+  std::string name() const override {
+    return Backward::kName;
+  }
+
+ private:
+  Backward backward_;
+  std::vector<torch::autograd::SavedVariable> saved_;
+};
+
+/// As LibTorch owns nodes: before 2.15 by std::shared_ptr.
+template <typename Node>
+auto make_node() {
+  using Pointer = decltype(torch::autograd::Edge::function);
+  if constexpr (std::is_same_v<
+                    Pointer,
+                    std::shared_ptr<torch::autograd::Node>>) {
+    // LibTorch's way to delete a long graph without recursion.
+    return std::shared_ptr<Node>(
+        new Node(), [](Node* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>();
+  }
+}
+
+/// Whether autograd wants to know how something was computed from `inputs`.
+inline bool is_recorded(const variable_list& inputs) {
+  if (torch::GradMode::is_enabled()) {
+    for (const auto& x : inputs) {
+      if (x.defined() && x.requires_grad()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Makes `output`, which nobody else has seen yet, the result of `inputs` in
+/// autograd's graph. Its backward pass gets `inputs` and `others`, among which
+/// `output` may be.
+template <typename Backward>
+void record_backward(
+    Backward backward,
+    const torch::Tensor& output,
+    const variable_list& inputs,
+    const variable_list& others = {}) {
+  const auto node = make_node<BackwardNode<Backward>>();
+  torch::autograd::edge_list edges;
+  edges.reserve(inputs.size());
+  for (const auto& x : inputs) {
+    edges.push_back(
+        x.defined() ? torch::autograd::impl::gradient_edge(x)
+                    : torch::autograd::Edge());
+  }
+  node->set_next_edges(std::move(edges));
+  const auto output_nr = node->add_input_metadata(output);
+  torch::autograd::impl::set_gradient_edge(output, {node, output_nr});
+  node->save(std::move(backward), output, inputs, others);
+}
+
+/// The gradients of the `wanted` ones of `inputs` as functions that can be
+/// differentiated again: `output` is what was computed from them, by operators
+/// that autograd knows.
+inline variable_list differentiable_gradients(
+    const torch::Tensor& output,
+    const variable_list& inputs,
+    const BackwardRequest& request) {
+  variable_list wanted;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (request.wanted[i]) {
+      wanted.push_back(inputs[i]);
+    }
+  }
+  const auto found = torch::autograd::grad(
+      {output},
+      wanted,
+      {request.grad_output},
+      /*retain_graph=*/true,
+      /*create_graph=*/true);
+  variable_list gradients(inputs.size());
+  size_t next = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (request.wanted[i]) {
+      gradients[i] = found[next++];
+    }
+  }
+  return gradients;
+}
+
+} // namespace torch_attention::kernels
