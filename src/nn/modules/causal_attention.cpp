@@ -13,14 +13,17 @@ namespace {
 
 constexpr const char* kName = "CausalAttention";
 
-Projected project(CausalAttentionImpl& module, const torch::Tensor& x) {
+Projected project(
+    CausalAttentionImpl& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
   checks::check_input(
       kName,
       x,
       module.W_query->weight,
       module.options.d_in(),
       module.options.context_length());
-  return project_linear(module, x);
+  return project_linear(module, x, kernel);
 }
 
 } // namespace
@@ -77,7 +80,7 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor CausalAttentionImpl::forward(const torch::Tensor& x) {
-  const auto projected = project(*this, x);
+  const auto projected = project(*this, x, options.kernel());
   return functional::scaled_dot_product_attention(
       projected.queries,
       projected.keys,
@@ -87,7 +90,7 @@ torch::Tensor CausalAttentionImpl::forward(const torch::Tensor& x) {
 
 std::tuple<torch::Tensor, torch::Tensor> CausalAttentionImpl::
     forward_with_weights(const torch::Tensor& x) {
-  const auto projected = project(*this, x);
+  const auto projected = project(*this, x, Kernel::kReference);
   return functional::scaled_dot_product_attention_with_weights(
       projected.queries, projected.keys, projected.values, func_options(*this));
 }

@@ -69,10 +69,11 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
 Projected project_heads(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
+    Kernel kernel,
     detail::RotaryTable* table,
     const torch::Tensor& first = {}) {
   const auto& options = module.options;
-  auto projected = project_linear(module, x);
+  auto projected = project_linear(module, x, kernel);
   projected.keys = kernels::split_heads(projected.keys, num_kv_heads(options));
   projected.values =
       kernels::split_heads(projected.values, num_kv_heads(options));
@@ -90,10 +91,11 @@ Projected project_heads(
 /// Context of all heads (B, num_heads, T, head_dim) -> (B, T, d_out).
 torch::Tensor project_out(
     MultiHeadAttentionImpl& module,
-    const torch::Tensor& context) {
+    const torch::Tensor& context,
+    Kernel kernel) {
   const auto combined = kernels::combine_heads(context);
   return module.out_proj.is_empty() ? combined
-                                    : linear(module.out_proj, combined);
+                                    : linear(module.out_proj, combined, kernel);
 }
 
 /// The module and its input, for a kernel that computes all of it.
@@ -327,26 +329,28 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
       return kernels::small_module(whole);
     }
   }
-  const auto projected = project_heads(*this, x, rotary_table_.get());
+  const auto projected =
+      project_heads(*this, x, options.kernel(), rotary_table_.get());
   const auto context = functional::scaled_dot_product_attention(
       projected.queries,
       projected.keys,
       projected.values,
       grouped_options(*this).kernel(options.kernel()));
-  return project_out(*this, context);
+  return project_out(*this, context, options.kernel());
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x) {
   check_input(*this, x);
-  const auto projected = project_heads(*this, x, rotary_table_.get());
+  const auto projected =
+      project_heads(*this, x, Kernel::kReference, rotary_table_.get());
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(
           projected.queries,
           projected.keys,
           projected.values,
           grouped_options(*this));
-  return {project_out(*this, context), weights};
+  return {project_out(*this, context, Kernel::kReference), weights};
 }
 
 torch::Tensor MultiHeadAttentionImpl::decode(
@@ -360,11 +364,14 @@ torch::Tensor MultiHeadAttentionImpl::decode(
       kName, "new_lengths", new_lengths, x.size(0), x.size(1));
   const auto before = cache.lengths();
   check_room(options.context_length(), before, x.size(1), counts);
-  const auto projected = project_heads(*this, x, rotary_table_.get(), before);
+  const auto projected =
+      project_heads(*this, x, options.kernel(), rotary_table_.get(), before);
   cache.append(projected.keys, projected.values, counts);
   try {
     return project_out(
-        *this, attend_to_cache(*this, projected.queries, before, cache));
+        *this,
+        attend_to_cache(*this, projected.queries, before, cache),
+        options.kernel());
   } catch (...) {
     cache.undo_append(before);
     throw;

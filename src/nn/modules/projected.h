@@ -1,5 +1,8 @@
 #pragma once
 
+#include <kernels/linear.h>
+#include <torch_attention/nn/options/attention.h>
+
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
@@ -12,22 +15,29 @@ struct Projected {
   torch::Tensor values;
 };
 
-/// Python's `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward`
-/// multiplies and then adds the bias, which rounds otherwise in bfloat16.)
+/// With `Kernel::kReference` Python's `torch.nn.functional.linear`. (LibTorch's
+/// C++ `Linear::forward` multiplies and then adds the bias, which rounds
+/// otherwise in bfloat16.)
 inline torch::Tensor linear(
     const torch::nn::Linear& module,
-    const torch::Tensor& x) {
-  return torch::linear(x, module->weight, module->bias);
+    const torch::Tensor& x,
+    Kernel kernel) {
+  return kernel == Kernel::kReference
+      ? torch::linear(x, module->weight, module->bias)
+      : kernels::linear(x, module->weight, module->bias);
 }
 
 /// Projects x in the Python classes' order, keys first: it decides in which
 /// order autograd adds the three gradients of x, hence their last bits.
 template <typename Module>
-Projected project_linear(Module& module, const torch::Tensor& x) {
+Projected project_linear(
+    Module& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
   Projected projected;
-  projected.keys = linear(module.W_key, x);
-  projected.queries = linear(module.W_query, x);
-  projected.values = linear(module.W_value, x);
+  projected.keys = linear(module.W_key, x, kernel);
+  projected.queries = linear(module.W_query, x, kernel);
+  projected.values = linear(module.W_value, x, kernel);
   return projected;
 }
 

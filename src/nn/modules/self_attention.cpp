@@ -65,7 +65,7 @@ Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
       module.options.d_in(),
       std::nullopt,
       /*takes_2d=*/true);
-  return project_linear(module, x);
+  return project_linear(module, x, Kernel::kReference);
 }
 
 } // namespace

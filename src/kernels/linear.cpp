@@ -1,0 +1,140 @@
+#include <kernels/linear.h>
+
+#include <kernels/backward_node.h>
+#include <kernels/plain.h>
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mkldnn_linear_backward_input.h>
+#include <ATen/ops/mkldnn_linear_backward_weights.h>
+
+#include <optional>
+#include <string>
+
+namespace torch_attention::kernels {
+
+namespace {
+
+/// Rows of x, and multiplications, below which oneDNN's overhead outweighs its
+/// speed.
+constexpr int64_t kFewRows = 64;
+constexpr int64_t kLittleWork = int64_t{1} << 23;
+
+bool is_cpu_of_another_maker() {
+#if defined(__x86_64__)
+  return !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx2");
+#else
+  return false;
+#endif
+}
+
+/// The operator that torch.compile puts in the place of linear layers. It has
+/// no C++ header.
+const std::optional<c10::OperatorHandle>& onednn_operator() {
+  static const auto found = c10::Dispatcher::singleton().findSchema(
+      {"mkldnn::_linear_pointwise", ""});
+  return found;
+}
+
+torch::Tensor run_forward(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  // No function is applied to the result.
+  torch::jit::Stack stack{
+      x.contiguous(),
+      weight,
+      bias.defined() ? c10::IValue(bias) : c10::IValue(),
+      std::string("none"),
+      c10::List<std::optional<at::Scalar>>(),
+      std::string()};
+  onednn_operator()->callBoxed(stack);
+  return stack.front().toTensor();
+}
+
+/// oneDNN's tensors share no memory with dense ones.
+torch::Tensor dense(const torch::Tensor& x) {
+  return x.is_mkldnn() ? x.to_dense() : x;
+}
+
+struct LinearBackward {
+  static constexpr const char* kName = "OnednnLinearBackward";
+
+  variable_list operator()(const BackwardRequest& request) const {
+    const auto& x = request.saved[0];
+    const auto& weight = request.saved[1];
+    const auto& bias = request.saved[2];
+    if (torch::GradMode::is_enabled()) {
+      return differentiable_gradients(
+          at::linear(x, weight, bias), {x, weight, bias}, request);
+    }
+    variable_list gradients(3);
+    const auto rows =
+        request.grad_output.reshape({-1, weight.size(0)}).contiguous();
+    const auto grad_output = rows.to_mkldnn();
+    if (request.wanted[0]) {
+      const auto inputs = x.numel() / weight.size(1);
+      gradients[0] = dense(at::mkldnn_linear_backward_input(
+                               {inputs, weight.size(1)}, grad_output, weight))
+                         .view(x.sizes());
+    }
+    if (request.wanted[1]) {
+      const auto inputs = x.reshape({-1, weight.size(1)}).contiguous();
+      gradients[1] = dense(std::get<0>(at::mkldnn_linear_backward_weights(
+          grad_output, inputs.to_mkldnn(), weight, /*bias_defined=*/false)));
+    }
+    if (request.wanted[2]) {
+      gradients[2] = rows.sum(0);
+    }
+    return gradients;
+  }
+};
+
+bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
+  const auto rows = x.numel() / weight.size(1);
+  return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
+}
+
+} // namespace
+
+bool has_onednn_linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  const auto fits = [](const torch::Tensor& tensor) {
+    return tensor.scalar_type() == torch::kFloat && is_plain(tensor) &&
+        tensor.numel() > 0;
+  };
+  return fits(x) && fits(weight) && weight.is_contiguous() &&
+      (!bias.defined() || (fits(bias) && bias.is_contiguous())) &&
+      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
+      at::globalContext().userEnabledMkldnn() && onednn_operator().has_value();
+}
+
+torch::Tensor onednn_linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  auto output = run_forward(x, weight, bias);
+  const variable_list inputs = {x, weight, bias};
+  if (is_recorded(inputs)) {
+    record_backward(LinearBackward(), output, inputs);
+  }
+  return output;
+}
+
+torch::Tensor linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
+  return is_faster && has_onednn_linear(x, weight, bias) && pays(x, weight)
+      ? onednn_linear(x, weight, bias)
+      : at::linear(x, weight, bias);
+}
+
+} // namespace torch_attention::kernels
