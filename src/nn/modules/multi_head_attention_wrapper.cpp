@@ -1,6 +1,9 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
+#include <kernels/heads.h>
+#include <kernels/linear.h>
 #include <nn/checks.h>
+#include <nn/modules/func_options.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>
@@ -35,6 +38,81 @@ CausalAttentionOptions head_options(const MultiHeadAttentionOptions& options) {
       .mask(options.mask())
       .scale(options.scale())
       .kernel(options.kernel());
+}
+
+void check_input(const torch::nn::ModuleList& heads, const torch::Tensor& x) {
+  const auto& first = head(heads, 0);
+  checks::check_input(
+      kName,
+      x,
+      first.W_query->weight,
+      first.options.d_in(),
+      first.options.context_length());
+}
+
+/// Below so many tokens, to put the heads' weights together takes longer than
+/// large products save.
+constexpr int64_t kFewTokens = 256;
+
+/// Whether the heads differ in nothing but the values of their weights, as they
+/// were made; users may have replaced some.
+bool are_alike(const torch::nn::ModuleList& heads) {
+  const auto& first = head(heads, 0);
+  for (size_t i = 1; i < heads->size(); ++i) {
+    const auto& other = head(heads, i);
+    const auto same = [&](const torch::nn::Linear& a,
+                          const torch::nn::Linear& b) {
+      return a->weight.sizes() == b->weight.sizes() &&
+          a->weight.options().type_equal(b->weight.options()) &&
+          a->weight.device() == b->weight.device() &&
+          a->bias.defined() == b->bias.defined();
+    };
+    if (!same(first.W_query, other.W_query) ||
+        !same(first.W_key, other.W_key) ||
+        !same(first.W_value, other.W_value) ||
+        first.options.causal() != other.options.causal() ||
+        first.options.window() != other.options.window() ||
+        first.options.scale() != other.options.scale() ||
+        first.options.kernel() != other.options.kernel() ||
+        first.options.context_length() != other.options.context_length() ||
+        first.dropout->options.p() != other.dropout->options.p() ||
+        first.dropout->is_training() != other.dropout->is_training()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// One projection of all heads: (B, num_heads, T, d_out).
+torch::Tensor project_heads(
+    const torch::nn::ModuleList& heads,
+    torch::nn::Linear CausalAttentionImpl::*projection,
+    const torch::Tensor& x) {
+  std::vector<torch::Tensor> weights;
+  std::vector<torch::Tensor> biases;
+  for (size_t i = 0; i < heads->size(); ++i) {
+    const auto& linear = head(heads, i).*projection;
+    weights.push_back(linear->weight);
+    if (linear->bias.defined()) {
+      biases.push_back(linear->bias);
+    }
+  }
+  const auto bias = biases.empty() ? torch::Tensor() : torch::cat(biases);
+  return kernels::split_heads(
+      kernels::linear(x, torch::cat(weights), bias),
+      static_cast<int64_t>(heads->size()));
+}
+
+/// The heads, which are alike, as those of one module.
+torch::Tensor forward_together(
+    const torch::nn::ModuleList& heads,
+    const torch::Tensor& x) {
+  const auto& first = head(heads, 0);
+  return kernels::combine_heads(functional::scaled_dot_product_attention(
+      project_heads(heads, &CausalAttentionImpl::W_query, x),
+      project_heads(heads, &CausalAttentionImpl::W_key, x),
+      project_heads(heads, &CausalAttentionImpl::W_value, x),
+      func_options(first).kernel(first.options.kernel())));
 }
 
 } // namespace
@@ -89,6 +167,11 @@ void MultiHeadAttentionWrapperImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor MultiHeadAttentionWrapperImpl::forward(const torch::Tensor& x) {
+  check_input(heads, x);
+  if (head(heads, 0).options.kernel() != Kernel::kReference &&
+      x.size(0) * x.size(1) >= kFewTokens && are_alike(heads)) {
+    return forward_together(heads, x);
+  }
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
@@ -99,6 +182,7 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(const torch::Tensor& x) {
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
     forward_with_weights(const torch::Tensor& x) {
+  check_input(heads, x);
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {

@@ -17,7 +17,8 @@ TEST_CASE("An input of a wrong shape is refused") {
         "CausalAttention: expected input of shape (B, T, 3), but got [6, 3]");
     THROWS_WITH(
         wrapper(torch::rand({6, 3})),
-        "CausalAttention: expected input of shape (B, T, 3), but got [6, 3]");
+        "MultiHeadAttentionWrapper: expected input of shape (B, T, 3), but got "
+        "[6, 3]");
     THROWS_WITH(
         multi_head(torch::rand({1, 2, 6, 3})),
         "MultiHeadAttention: expected input of shape (B, T, 3), but got [1, 2, "
