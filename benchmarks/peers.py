@@ -586,7 +586,7 @@ class Roof:
             return spread([amount / s for s in seconds])
 
         return {
-            "size_of_product": self.size,
+            "product": f"torch.mm, {self.size} rows",
             "sgemm_flops_per_second": rates(self.time, self.flops),
             "read_bytes_per_second": rates(read, x.nbytes),
             "triad_bytes_per_second": rates(triad, 3 * x.nbytes),

@@ -156,8 +156,7 @@ CaseResult run_case(const Case& item, const Roof& roof, bool quick) {
 }
 
 RoofResult measure_roof(const Roof& roof) {
-  return {
-      roof.size_of_product(), roof.products(), roof.reading(), roof.triad()};
+  return {roof.product(), roof.products(), roof.reading(), roof.triad()};
 }
 
 } // namespace

@@ -95,6 +95,17 @@ Candidate module_candidate(
   return candidate;
 }
 
+/// A module of `data` with its weights.
+template <typename Impl, typename Data>
+Candidate candidate_of(
+    const std::string& name,
+    const Data& data,
+    const MultiHeadAttentionOptions& options) {
+  const auto module = std::make_shared<Impl>(options);
+  copy_weights(*data.weights, *module);
+  return module_candidate(name, module, data.input, data.cotangent);
+}
+
 /// What LibTorch's users write with its fused attention.
 class SdpaModule : public torch::nn::Module {
  public:
@@ -187,16 +198,12 @@ Candidate our_module(
     const ModuleData& data,
     Kernel kernel) {
   auto options = data.weights->options;
-  auto module =
-      std::make_shared<MultiHeadAttentionImpl>(options.kernel(kernel));
-  copy_weights(*data.weights, *module);
-  return module_candidate(name, module, data.input, data.cotangent);
+  return candidate_of<MultiHeadAttentionImpl>(
+      name, data, options.kernel(kernel));
 }
 
 Candidate sdpa_module(const std::string& name, const ModuleData& data) {
-  auto module = std::make_shared<SdpaModule>(data.weights->options);
-  copy_weights(*data.weights, *module);
-  return module_candidate(name, module, data.input, data.cotangent);
+  return candidate_of<SdpaModule>(name, data, data.weights->options);
 }
 
 Candidate libtorch_module(const std::string& name, const ModuleData& data) {
@@ -270,10 +277,8 @@ Candidate our_wrapper(
     const WrapperData& data,
     Kernel kernel) {
   auto options = data.weights->options;
-  auto module =
-      std::make_shared<MultiHeadAttentionWrapperImpl>(options.kernel(kernel));
-  copy_weights(*data.weights, *module);
-  return module_candidate(name, module, data.input, data.cotangent);
+  return candidate_of<MultiHeadAttentionWrapperImpl>(
+      name, data, options.kernel(kernel));
 }
 
 AttentionData draw_attention(const Work& work) {

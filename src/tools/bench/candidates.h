@@ -35,6 +35,11 @@ struct Candidate {
   /// The others compute the same for the first tokens only, so many.
   std::optional<int64_t> compared_tokens;
 
+  /// By how much of the largest element its results may differ from ours; sums
+  /// of thousands of floats in another order are 1e-6 apart, wrong ones more
+  /// than 1e-2.
+  double allowed_difference = 1e-4;
+
   /// How often its work is contained in that of the case; its time is
   /// multiplied by this in the ratio to ours.
   double times = 1;

@@ -1,6 +1,7 @@
 #include <tools/bench/cases.h>
 
 #include <format_text.h>
+#include <tools/bench/decode.h>
 
 #include <utility>
 
@@ -220,9 +221,34 @@ void add_window_cases(std::vector<Case>& cases) {
   cases.push_back(result);
 }
 
-// Decode steps with a KVCache come here: `add_decode_cases`, with
-// `Bound::kReading` and the bytes of the cache as their amount (Work::bytes),
-// against SDPA on a preallocated cache and on a concatenated one.
+/// One token more for eight sequences, as when text is generated.
+void add_decode_cases(std::vector<Case>& cases) {
+  constexpr int64_t kSequences = 8;
+  // From here on the cache is larger than those of the processor, and what a
+  // step costs is its bytes.
+  constexpr int64_t kBoundByReading = 4096;
+  for (const int64_t S : {128, 1024, 4096}) {
+    auto work = gpt2_attention(kSequences, 1);
+    work.S = S;
+    Case result;
+    result.name = format_text("decode B{} S{}", kSequences, S);
+    result.work = work;
+    result.bound = Bound::kReading;
+    result.make_candidates = [work](bool /*quick*/) {
+      const auto data = draw_decode(work);
+      std::vector<Candidate> candidates{
+          our_decode(kOurs, data, torch::kFloat),
+          preallocated_decode("SDPA, preallocated cache", data),
+          concatenated_decode("SDPA, concatenated cache", data)};
+      if (work.S >= kBoundByReading) {
+        candidates.push_back(
+            our_decode("ours, bfloat16 cache", data, torch::kBFloat16));
+      }
+      return candidates;
+    };
+    cases.push_back(result);
+  }
+}
 
 /// Forward by the number of tokens, for plots.
 void add_series(std::vector<Case>& cases) {
@@ -270,11 +296,13 @@ double Case::amount() const {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
+  // First, what takes no time: --quick leaves out what comes late.
+  add_tiny_cases(cases);
   add_module_cases(cases);
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);
-  add_tiny_cases(cases);
+  add_decode_cases(cases);
   add_long_cases(cases);
   add_series(cases);
   return cases;

@@ -63,6 +63,7 @@ BenchJson json_of(const CaseResult& result) {
       {"name", result.name},
       {"B", work.B},
       {"T", work.T},
+      {"S", work.S > 0 ? BenchJson(work.S) : BenchJson()},
       {"C", work.is_module() ? BenchJson(work.C) : BenchJson()},
       {"H", work.H},
       {"D", work.D},
@@ -102,7 +103,7 @@ void print_head(const BenchResult& result, std::ostream& out) {
   out << format_text(
       "{}, {} cores: {}\n"
       "TorchAttention {}, LibTorch {} ({}), {} threads, float32\n"
-      "roof: sgemm {:.1f} GFLOP/s (at::mm, {} rows), reading {:.1f} GB/s, "
+      "roof: sgemm {:.1f} GFLOP/s ({}), reading {:.1f} GB/s, "
       "triad {:.1f} GB/s\n\n",
       machine.cpu,
       machine.cores,
@@ -112,7 +113,7 @@ void print_head(const BenchResult& result, std::ostream& out) {
       machine.libtorch_instruction_set,
       machine.threads,
       roof.products.median / kGiga,
-      roof.size_of_product,
+      roof.product,
       roof.reading.median / kGiga,
       roof.triad.median / kGiga);
   out << format_text(
@@ -155,7 +156,7 @@ void write_json(const BenchResult& result, std::ostream& out) {
   BenchJson json = {
       {"machine", json_of(result.machine)},
       {"roof",
-       {{"size_of_product", result.roof.size_of_product},
+       {{"product", result.roof.product},
         {"sgemm_flops_per_second", json_of(result.roof.products)},
         {"read_bytes_per_second", json_of(result.roof.reading)},
         {"triad_bytes_per_second", json_of(result.roof.triad)}}},

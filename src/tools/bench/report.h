@@ -45,7 +45,8 @@ struct CaseResult {
 
 /// The roof of the whole run, before the cases.
 struct RoofResult {
-  int64_t size_of_product = 0;
+  /// How `products` are reached.
+  std::string product;
   Spread products;
   Spread reading;
   Spread triad;

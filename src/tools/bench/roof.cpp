@@ -1,5 +1,8 @@
 #include <tools/bench/roof.h>
 
+#include <format_text.h>
+#include <kernels/linear.h>
+
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -7,10 +10,12 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/sum.h>
+#include <torch/utils.h>
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torch_attention::tools {
 
@@ -35,6 +40,10 @@ double sgemm_flops(int64_t size) {
   return 2 * n * n * n;
 }
 
+/// Products in a run, so that one after other work, with cold caches, counts
+/// little.
+constexpr int kProducts = 4;
+
 /// Floats that no cache holds.
 int64_t floats_beyond_caches() {
   constexpr int64_t kLeastBytes = 256 << 20;
@@ -48,7 +57,7 @@ int64_t floats_beyond_caches() {
 
 Roof::Roof() {
   constexpr int64_t kColumns = 4096;
-  choose_size();
+  choose_product();
   const auto rows = floats_beyond_caches() / kColumns;
   matrix_ = at::ones({rows, kColumns});
   vector_ = at::ones({kColumns});
@@ -59,30 +68,43 @@ Roof::Roof() {
   sum_reads_faster_ = by_sum.median >= by_product.median;
 }
 
-void Roof::choose_size() {
+void Roof::choose_product() {
   constexpr double kEnough = 1.02;
+  const torch::NoGradGuard no_grad;
   double best = 0;
   for (const int64_t size : {1024, 1536, 2048, 3072, 4096}) {
     const auto a = at::rand({size, size});
     const auto b = at::rand({size, size});
     auto c = at::empty({size, size});
-    const auto rate =
-        rate_of([&] { at::mm_out(c, a, b); }, sgemm_flops(size)).median;
-    if (size_ != 0 && rate < best * kEnough) {
+    std::vector<std::pair<const char*, std::function<void()>>> products{
+        {"at::mm", [a, b, c]() mutable { at::mm_out(c, a, b); }}};
+    if (kernels::has_onednn_linear(a, b, {})) {
+      products.emplace_back(
+          "oneDNN", [a, b] { kernels::onednn_linear(a, b, {}); });
+    }
+    bool is_better = false;
+    for (const auto& [name, multiply] : products) {
+      const auto rate = rate_of(multiply, sgemm_flops(size)).median;
+      if (size_ == 0 || rate >= best * kEnough) {
+        best = rate;
+        size_ = size;
+        name_ = name;
+        multiply_ = multiply;
+        is_better = true;
+      }
+    }
+    if (!is_better) {
       break;
     }
-    best = rate;
-    size_ = size;
-    left_ = a;
-    right_ = b;
-    product_ = c;
   }
 }
 
 std::function<void()> Roof::reach(Bound bound) const {
   if (bound == Bound::kProducts) {
-    return [a = left_, b = right_, c = product_]() mutable {
-      at::mm_out(c, a, b);
+    return [multiply = multiply_] {
+      for (int i = 0; i < kProducts; ++i) {
+        multiply();
+      }
     };
   }
   if (sum_reads_faster_) {
@@ -95,7 +117,7 @@ std::function<void()> Roof::reach(Bound bound) const {
 
 double Roof::amount(Bound bound) const {
   return bound == Bound::kProducts
-      ? sgemm_flops(size_)
+      ? kProducts * sgemm_flops(size_)
       : kBytesOfFloat * static_cast<double>(matrix_.numel());
 }
 
@@ -116,8 +138,8 @@ Spread Roof::triad() const {
       kArrays * kBytesOfFloat * static_cast<double>(matrix_.numel()));
 }
 
-int64_t Roof::size_of_product() const {
-  return size_;
+std::string Roof::product() const {
+  return format_text("{}, {} rows", name_, size_);
 }
 
 } // namespace torch_attention::tools

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace torch_attention::tools {
 
@@ -30,7 +31,8 @@ class Roof {
   /// FLOPs or bytes of `reach`.
   double amount(Bound bound) const;
 
-  /// FLOP/s of `at::mm` of square matrices, of the size that gives most.
+  /// FLOP/s of the product of square matrices, of the size that gives most, by
+  /// LibTorch's MKL (`at::mm`) or its oneDNN, whichever gives more.
   Spread products() const;
 
   /// Bytes/s read, by the sum of a vector or a matrix times a vector, whichever
@@ -40,14 +42,15 @@ class Roof {
   /// Bytes/s of a = b + s c (STREAM's triad): two read, one written.
   Spread triad() const;
 
-  /// Rows of the matrices of `products`.
-  int64_t size_of_product() const;
+  /// How `products` are reached, such as "at::mm, 1024 rows".
+  std::string product() const;
 
  private:
-  void choose_size();
+  void choose_product();
 
   int64_t size_ = 0;
-  torch::Tensor left_, right_, product_;
+  std::string name_;
+  std::function<void()> multiply_;
   torch::Tensor matrix_, vector_, result_;
   bool sum_reads_faster_ = true;
 };

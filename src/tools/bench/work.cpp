@@ -15,12 +15,20 @@ double product_of(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
-/// Pairs of a query and a key that it sees, of one head: the whole triangle
-/// of the first tokens, then rows of `window`.
+int64_t num_keys(const Work& work) {
+  return std::max(work.S, work.T);
+}
+
+/// Pairs of a query and a key that it sees, of one head.
 double visible_pairs(const Work& work) {
-  const auto window = std::min(work.window.value_or(work.T), work.T);
-  return product_of({window, window + 1}) / 2 +
-      product_of({work.T - window, window});
+  // Of the first tokens the whole triangle, then rows of `window`.
+  const auto pairs = [&](int64_t tokens) {
+    const auto window = std::min(work.window.value_or(tokens), tokens);
+    return product_of({window, window + 1}) / 2 +
+        product_of({tokens - window, window});
+  };
+  const auto S = num_keys(work);
+  return pairs(S) - pairs(S - work.T);
 }
 
 } // namespace
@@ -40,7 +48,7 @@ double Work::flops() const {
 
 double Work::bytes() const {
   const auto heads = product_of({B, T, H, D});
-  auto floats = 4 * heads;
+  auto floats = 2 * heads + 2 * product_of({B, num_keys(*this), H, D});
   if (is_module()) {
     floats = product_of({B, T, C}) + heads + product_of({3, C, H, D}) +
         (out_proj ? product_of({H, D, H, D}) : 0);

@@ -6,10 +6,13 @@
 namespace torch_attention::tools {
 
 /// What is computed: causal self-attention in float32, alone or in a module.
-/// Sizes: B batch, T tokens, C channels, H heads, D head_dim.
+/// Sizes: B batch, T tokens, C channels, H heads, D head_dim, S keys.
 struct Work {
   int64_t B = 1;
   int64_t T = 1;
+  /// Keys, the last T of which are those of the tokens; the others are cached.
+  /// 0: T.
+  int64_t S = 0;
   /// Of the module's input; 0 for attention alone.
   int64_t C = 0;
   int64_t H = 1;

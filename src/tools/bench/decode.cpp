@@ -1,0 +1,105 @@
+#include <tools/bench/decode.h>
+
+#include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/kv_cache.h>
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <torch/utils.h>
+
+#include <memory>
+
+namespace torch_attention::tools {
+
+namespace {
+
+constexpr uint64_t kDecodeSeed = 123;
+
+/// Tokens that a cache has room for beside those that it holds.
+constexpr int64_t kRoom = 64;
+
+Candidate decode_candidate(
+    const std::string& name,
+    std::function<torch::Tensor()> run) {
+  Candidate candidate;
+  candidate.name = name;
+  candidate.run = std::move(run);
+  candidate.take_gradients = [] { return std::vector<torch::Tensor>(); };
+  return candidate;
+}
+
+} // namespace
+
+DecodeData draw_decode(const Work& work) {
+  at::manual_seed(kDecodeSeed);
+  const auto draw = [&](int64_t tokens) {
+    return at::randn({work.B, work.H, tokens, work.D});
+  };
+  DecodeData data;
+  data.past_key = draw(work.S - 1);
+  data.past_value = draw(work.S - 1);
+  data.query = draw(1);
+  data.key = draw(1);
+  data.value = draw(1);
+  return data;
+}
+
+Candidate our_decode(
+    const std::string& name,
+    const DecodeData& data,
+    torch::Dtype dtype) {
+  const auto past = data.past_key.size(2);
+  const auto cache = std::make_shared<KVCache>(
+      KVCacheOptions(
+          data.past_key.size(0), data.past_key.size(1), data.past_key.size(3))
+          .max_length(past + kRoom)
+          .dtype(dtype));
+  cache->append(data.past_key, data.past_value);
+  auto candidate = decode_candidate(name, [data, cache, past, dtype] {
+    cache->truncate(past);
+    cache->append(data.key, data.value);
+    return functional::scaled_dot_product_attention(
+               data.query.to(dtype), cache->keys(), cache->values())
+        .to(data.query.scalar_type());
+  });
+  if (dtype == torch::kBFloat16) {
+    candidate.allowed_difference = 2e-2;
+  }
+  return candidate;
+}
+
+Candidate preallocated_decode(const std::string& name, const DecodeData& data) {
+  const auto past = data.past_key.size(2);
+  const auto with_room = [&](const torch::Tensor& rows) {
+    auto sizes = rows.sizes().vec();
+    sizes[2] += kRoom;
+    auto all = at::empty(sizes, rows.options());
+    all.narrow(2, 0, past).copy_(rows);
+    return all;
+  };
+  return decode_candidate(
+      name,
+      [data,
+       past,
+       keys = with_room(data.past_key),
+       values = with_room(data.past_value)] {
+        keys.narrow(2, past, 1).copy_(data.key);
+        values.narrow(2, past, 1).copy_(data.value);
+        return at::scaled_dot_product_attention(
+            data.query,
+            keys.narrow(2, 0, past + 1),
+            values.narrow(2, 0, past + 1));
+      });
+}
+
+Candidate concatenated_decode(const std::string& name, const DecodeData& data) {
+  return decode_candidate(name, [data] {
+    const auto keys = at::cat({data.past_key, data.key}, 2);
+    const auto values = at::cat({data.past_value, data.value}, 2);
+    return at::scaled_dot_product_attention(data.query, keys, values);
+  });
+}
+
+} // namespace torch_attention::tools
