@@ -322,8 +322,8 @@ void differentiate_tile(
 
     const bool skip = cut && !finite;
     const auto add_features = skip
-        ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T>
-        : multiply_features<Product<Start::kLoad>, T>;
+        ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T, T>
+        : multiply_features<Product<Start::kLoad>, T, T>;
     add_features(
         m.scores,
         kWidth,

@@ -560,23 +560,23 @@ HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
   }
 }
 
-/// scores[key] = sum over d of query[d] * key[key][d]. Asks for the keys after
-/// these and for `value`, unless that is null.
-template <typename T>
+/// scores[key] = sum over d of query[d] * key[key][d]. Unless `value` is null,
+/// asks for the keys after these and for the rows of `value`.
+template <typename T, typename X, typename Y>
 HWY_NOINLINE void multiply_row_scores(
     const T* query,
-    const T* key,
+    const X* key,
     int64_t key_row,
     int64_t num_keys,
     int64_t padded_dim,
-    const T* value,
+    const Y* value,
     int64_t value_row,
     T* scores) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
   // The memory is what takes time: ask for it in time.
   constexpr int64_t kAhead = 16;
-  const auto bytes = padded_dim * static_cast<int64_t>(sizeof(T));
+  const auto bytes = padded_dim * static_cast<int64_t>(sizeof(X));
   int64_t i = 0;
   for (; i + 4 <= num_keys; i += 4) {
     const auto* k = key + i * key_row;
@@ -696,50 +696,58 @@ void attend_rows(
     memory.sum[r] = 0;
   }
   fill(memory.output, rows * E, T(0));
+  // Keys and values are read where they are if they are whole vectors, unless
+  // many rows would convert each of them again.
+  const bool converts_often = !std::is_same_v<X, T> && rows > 2;
+  const bool reads_key = D == a.head_dim && !converts_often;
+  const bool reads_value = E == a.value_dim && !converts_often;
   const auto begin = std::max(s, visibility.first(0));
   const auto end = std::min(s_end, visibility.end(T_ - 1));
   for (auto k = begin; k < end; k += kKeyBlock) {
     const auto n = std::min(kKeyBlock, end - k);
-    auto key_row = a.key.strides.token;
-    auto value_row = a.value.strides.token;
-    const auto* stored_key = first_head.key + k * key_row;
-    const auto* stored_value = first_head.value + k * value_row;
-    const T* key = memory.key;
-    const T* value = memory.value;
-    if constexpr (std::is_same_v<X, T>) {
-      key = stored_key;
-      value = stored_value;
-    }
-    if (D != a.head_dim || !std::is_same_v<X, T>) {
-      pack_rows(stored_key, key_row, n, a.head_dim, T(1), memory.key, D);
-      key = memory.key;
-      key_row = D;
-    }
-    if (E != a.value_dim || !std::is_same_v<X, T>) {
-      pack_rows(stored_value, value_row, n, a.value_dim, T(1), memory.value, E);
-      value = memory.value;
-      value_row = E;
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      multiply_row_scores(
-          memory.query + r * D,
-          key,
-          key_row,
-          n,
-          D,
-          r == 0 && key != memory.key ? value : nullptr,
-          value_row,
-          memory.scores + r * kKeyBlock);
+    const auto key_row = a.key.strides.token;
+    const auto value_row = a.value.strides.token;
+    const auto* key = first_head.key + k * key_row;
+    const auto* value = first_head.value + k * value_row;
+    const auto multiply_key = [&](const auto* x, int64_t x_row) {
+      for (int64_t r = 0; r < rows; ++r) {
+        multiply_row_scores(
+            memory.query + r * D,
+            x,
+            x_row,
+            n,
+            D,
+            r == 0 && reads_key ? value : nullptr,
+            value_row,
+            memory.scores + r * kKeyBlock);
+      }
+    };
+    if (reads_key) {
+      multiply_key(key, key_row);
+    } else {
+      pack_rows(key, key_row, n, a.head_dim, T(1), memory.key, D);
+      multiply_key(memory.key, D);
     }
     for (int64_t r = 0; r < rows; ++r) {
       const auto head = head_at(a, b, g * group + r / T_);
       weigh_row(a, head, r % T_, k, n, r, memory);
     }
-    const auto multiply = careful
-        ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T>
-        : multiply_features<Product<Start::kLoad>, T>;
-    multiply(
-        memory.scores, kKeyBlock, rows, value, value_row, n, memory.output, E);
+    const auto multiply_value = [&](const auto* x, int64_t x_row) {
+      using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
+      const auto multiply = careful
+          ? multiply_features<
+                Product<Start::kLoad, Skip::kZeroBroadcast>,
+                T,
+                Stored>
+          : multiply_features<Product<Start::kLoad>, T, Stored>;
+      multiply(memory.scores, kKeyBlock, rows, x, x_row, n, memory.output, E);
+    };
+    if (reads_value) {
+      multiply_value(value, value_row);
+    } else {
+      pack_rows(value, value_row, n, a.value_dim, T(1), memory.value, E);
+      multiply_value(memory.value, E);
+    }
   }
   if (!careful && !all_finite(memory.output, rows * E)) {
     attend_rows(a, b, g, s, s_end, result, memory, true);

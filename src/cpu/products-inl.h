@@ -103,10 +103,16 @@ struct Lanes {
 
 /// kRows rows of kVectors vectors. `x` and `result` have rows x_row and
 /// result_row apart. kUnitStep: a.step is 1, else a.row is.
-template <typename P, int kVectors, int kRows, bool kUnitStep, typename T>
+template <
+    typename P,
+    int kVectors,
+    int kRows,
+    bool kUnitStep,
+    typename T,
+    typename X>
 HWY_INLINE void product_in_registers(
     const Broadcast<T>& a,
-    const T* HWY_RESTRICT x,
+    const X* HWY_RESTRICT x,
     int64_t x_row,
     int64_t n,
     T* HWY_RESTRICT result,
@@ -175,12 +181,18 @@ HWY_INLINE void product_in_registers(
 }
 
 /// The rows from `r` on: kRows at a time, then the rest by halves.
-template <typename P, int kVectors, int kRows, bool kUnitStep, typename T>
+template <
+    typename P,
+    int kVectors,
+    int kRows,
+    bool kUnitStep,
+    typename T,
+    typename X>
 HWY_INLINE void product_rows(
     int64_t r,
     int64_t rows,
     const Broadcast<T>& a,
-    const T* x,
+    const X* x,
     int64_t x_row,
     int64_t n,
     T* result,
@@ -252,12 +264,12 @@ HWY_NOINLINE void multiply_output(
 
 /// gradient[key][d] += sum over i of weights[key][i] * x[i][d]; weight_row
 /// between the keys; head_dim, padded to vectors, on the lanes.
-template <typename P, typename T>
+template <typename P, typename T, typename X>
 HWY_NOINLINE void multiply_features(
     const T* weights,
     int64_t weight_row,
     int64_t num_keys,
-    const T* x,
+    const X* x,
     int64_t x_row,
     int64_t n,
     T* gradient,

@@ -1,5 +1,7 @@
 #include <cpu/small_module.h>
 
+// For what every processor has, since it is compiled once.
+#include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
 #include <algorithm>
@@ -8,6 +10,53 @@
 namespace torch_attention::cpu {
 
 namespace {
+
+namespace vectors = HWY_NAMESPACE;
+
+/// weights[i] = exp(weights[i] - maximum) for i < n, and up to a vector more
+/// are overwritten.
+template <typename X>
+void exponentiate(X* weights, int64_t n, X maximum) {
+  const vectors::Tag<X> d;
+  const auto shift = vectors::hn::Set(d, maximum);
+  for (int64_t i = 0; i < n; i += vectors::kLanes<X>) {
+    const auto x = vectors::load(d, weights + i);
+    const auto weight =
+        vectors::exp</*kExactZero=*/false, X>(vectors::hn::Sub(x, shift));
+    vectors::store(weight, d, weights + i);
+  }
+}
+
+/// sums[d] = sum over s of weights[s] * rows[s][d], for d < kCount: in
+/// registers, since what goes through memory waits for it each time.
+template <int kCount, typename X>
+void add_up(const X* weights, const X* rows, int64_t row, int64_t n, X* sums) {
+  X sum[kCount] = {};
+  for (int64_t s = 0; s < n; ++s) {
+    for (int d = 0; d < kCount; ++d) {
+      sum[d] += weights[s] * rows[s * row + d];
+    }
+  }
+  std::copy(sum, sum + kCount, sums);
+}
+
+/// The same for all d < D.
+template <typename X>
+void add_up(
+    const X* weights,
+    const X* rows,
+    int64_t row,
+    int64_t n,
+    int64_t D,
+    X* sums) {
+  int64_t d = 0;
+  for (; d + 4 <= D; d += 4) {
+    add_up<4>(weights, rows + d, row, n, sums + d);
+  }
+  for (; d < D; ++d) {
+    add_up<1>(weights, rows + d, row, n, sums + d);
+  }
+}
 
 /// What is computed on the way, for one sequence.
 template <typename X>
@@ -23,7 +72,7 @@ struct SmallMemory {
     query = parts.take<X>(T * m.num_heads * m.head_dim);
     key = parts.take<X>(T * m.num_kv_heads * m.head_dim);
     value = parts.take<X>(T * m.num_kv_heads * m.head_dim);
-    weights = parts.take<X>(m.num_heads * T * T);
+    weights = parts.take<X>(m.num_heads * T * T + vectors::kLanes<X>);
     context = parts.take<X>(T * m.num_heads * m.head_dim);
   }
 };
@@ -129,20 +178,22 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
         weights[s] = score * m.scale;
         maximum = std::max(maximum, weights[s]);
       }
+      // Overwrites weights of later queries and heads at most.
+      exponentiate(weights + first, end - first, maximum);
       X sum = 0;
       for (auto s = first; s < end; ++s) {
-        weights[s] = std::exp(weights[s] - maximum);
         sum += weights[s];
       }
-      auto* context = memory.context + t * row + h * D;
-      std::fill(context, context + D, X(0));
       for (auto s = first; s < end; ++s) {
         weights[s] /= sum;
-        const auto* value = memory.value + s * kv_row + g * D;
-        for (int64_t d = 0; d < D; ++d) {
-          context[d] += weights[s] * value[d];
-        }
       }
+      add_up(
+          weights + first,
+          memory.value + first * kv_row + g * D,
+          kv_row,
+          end - first,
+          D,
+          memory.context + t * row + h * D);
     }
   }
 }

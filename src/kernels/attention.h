@@ -11,21 +11,28 @@
 /// their arguments: what users pass is checked before.
 namespace torch_attention::kernels {
 
+/// What an attention computes, but for its tensors.
+struct AttentionSettings {
+  /// Hides the keys after a query's own position.
+  bool causal = false;
+  /// Hides the keys `window` or more positions before it. 0: none.
+  int64_t window = 0;
+  std::optional<double> scale;
+  /// 0 outside training
+  double dropout = 0.0;
+};
+
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
 /// head h reads head h / (H / G).
-struct Attention {
+struct Attention : AttentionSettings {
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)
   torch::Tensor key;
   /// (..., S, Dv)
   torch::Tensor value;
-  /// Hides the keys after a query's own position.
-  bool causal = false;
-  /// Hides the keys `window` or more positions before it. 0: none.
-  int64_t window = 0;
   /// int64 (B) beside the query (B, ..., T, D): hides the keys from here on; or
   /// undefined
   torch::Tensor key_lengths;
@@ -35,9 +42,6 @@ struct Attention {
   torch::Tensor mask;
   /// broadcasts to (..., T, S); or undefined
   torch::Tensor bias;
-  std::optional<double> scale;
-  /// 0 outside training
-  double dropout = 0.0;
 };
 
 /// The factor of the scores where none is given.

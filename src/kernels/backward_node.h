@@ -18,6 +18,9 @@ namespace torch_attention::kernels {
 
 using torch::autograd::variable_list;
 
+/// Tensors of someone else, without a count of references for each.
+using TensorPointers = c10::ArrayRef<const torch::Tensor*>;
+
 /// What a backward pass is asked for.
 struct BackwardRequest {
   /// As they were given to `record_backward`: inputs, then `others`.
@@ -37,13 +40,13 @@ class BackwardNode : public torch::autograd::Node {
   void save(
       Backward backward,
       const torch::Tensor& output,
-      const variable_list& inputs,
-      const variable_list& others) {
+      TensorPointers inputs,
+      TensorPointers others) {
     backward_ = std::move(backward);
     saved_.reserve(inputs.size() + others.size());
-    for (const auto* list : {&inputs, &others}) {
-      for (const auto& x : *list) {
-        saved_.emplace_back(x, /*is_output=*/x.is_same(output));
+    for (const auto& list : {inputs, others}) {
+      for (const auto* x : list) {
+        saved_.emplace_back(*x, /*is_output=*/x->is_same(output));
       }
     }
   }
@@ -98,10 +101,10 @@ auto make_node() {
 }
 
 /// Whether autograd wants to know how something was computed from `inputs`.
-inline bool is_recorded(const variable_list& inputs) {
+inline bool is_recorded(TensorPointers inputs) {
   if (torch::GradMode::is_enabled()) {
-    for (const auto& x : inputs) {
-      if (x.defined() && x.requires_grad()) {
+    for (const auto* x : inputs) {
+      if (x->defined() && x->requires_grad()) {
         return true;
       }
     }
@@ -116,15 +119,15 @@ template <typename Backward>
 void record_backward(
     Backward backward,
     const torch::Tensor& output,
-    const variable_list& inputs,
-    const variable_list& others = {}) {
+    TensorPointers inputs,
+    TensorPointers others = {}) {
   const auto node = make_node<BackwardNode<Backward>>();
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
-  for (const auto& x : inputs) {
+  for (const auto* x : inputs) {
     edges.push_back(
-        x.defined() ? torch::autograd::impl::gradient_edge(x)
-                    : torch::autograd::Edge());
+        x->defined() ? torch::autograd::impl::gradient_edge(*x)
+                     : torch::autograd::Edge());
   }
   node->set_next_edges(std::move(edges));
   const auto output_nr = node->add_input_metadata(output);

@@ -120,7 +120,7 @@ torch::Tensor onednn_linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
   auto output = run_forward(x, weight, bias);
-  const variable_list inputs = {x, weight, bias};
+  const auto inputs = {&x, &weight, &bias};
   if (is_recorded(inputs)) {
     record_backward(LinearBackward(), output, inputs);
   }

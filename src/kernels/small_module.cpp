@@ -22,41 +22,56 @@ constexpr int64_t kMaxWork = 8192;
 /// x, then weight and bias of query, key, value and out.
 constexpr size_t kNumTensors = 9;
 
-std::array<torch::Tensor*, kNumTensors> tensors_of(ModuleAttention& m) {
+using ModuleTensors = std::array<const torch::Tensor*, kNumTensors>;
+
+ModuleTensors tensors_of(const ModuleAttention& m) {
   return {
-      &m.x,
-      &m.query.weight,
-      &m.query.bias,
-      &m.key.weight,
-      &m.key.bias,
-      &m.value.weight,
-      &m.value.bias,
-      &m.out.weight,
-      &m.out.bias};
+      m.x,
+      m.query.weight,
+      m.query.bias,
+      m.key.weight,
+      m.key.bias,
+      m.value.weight,
+      m.value.bias,
+      m.out.weight,
+      m.out.bias};
+}
+
+ModuleAttention module_of(
+    const variable_list& x,
+    const ModuleSettings& settings) {
+  return {
+      &x[0],
+      {&x[1], &x[2]},
+      {&x[3], &x[4]},
+      {&x[5], &x[6]},
+      {&x[7], &x[8]},
+      settings};
 }
 
 int64_t d_out_of(const ModuleAttention& m) {
-  return m.out.weight.defined() ? m.out.weight.size(0) : m.query.weight.size(0);
+  return m.out.weight->defined() ? m.out.weight->size(0)
+                                 : m.query.weight->size(0);
 }
 
 template <typename X>
-const X* read(const torch::Tensor& x) {
-  return x.defined() ? static_cast<const X*>(x.const_data_ptr()) : nullptr;
+const X* read(const torch::Tensor* x) {
+  return x->defined() ? static_cast<const X*>(x->const_data_ptr()) : nullptr;
 }
 
 template <typename X>
 cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
   cpu::SmallModule<X> small;
-  small.batch_size = m.x.size(0);
-  small.num_tokens = m.x.size(1);
-  small.d_in = m.x.size(2);
-  small.num_heads = m.num_heads;
-  small.num_kv_heads = m.num_kv_heads;
-  small.head_dim = m.query.weight.size(0) / m.num_heads;
+  small.batch_size = m.x->size(0);
+  small.num_tokens = m.x->size(1);
+  small.d_in = m.x->size(2);
+  small.num_heads = m.settings.num_heads;
+  small.num_kv_heads = m.settings.num_kv_heads;
+  small.head_dim = m.query.weight->size(0) / m.settings.num_heads;
   small.d_out = d_out_of(m);
-  small.scale = static_cast<X>(m.scale);
-  small.causal = m.causal;
-  small.window = m.window;
+  small.scale = static_cast<X>(m.settings.scale);
+  small.causal = m.settings.causal;
+  small.window = m.settings.window;
   small.x = read<X>(m.x);
   const auto projection = [](const LinearTensors& linear) {
     return cpu::Projection<const X*>{
@@ -74,7 +89,7 @@ cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
 template <typename Fn>
 void with_element(const ModuleAttention& module, const Fn& fn) {
   // NOLINTNEXTLINE(bugprone-branch-clone): of different types
-  if (module.x.scalar_type() == torch::kDouble) {
+  if (module.x->scalar_type() == torch::kDouble) {
     fn(double());
   } else {
     fn(float());
@@ -84,7 +99,7 @@ void with_element(const ModuleAttention& module, const Fn& fn) {
 torch::Tensor run_forward(const ModuleAttention& m) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   auto output =
-      at::empty({m.x.size(0), m.x.size(1), d_out_of(m)}, m.x.options());
+      at::empty({m.x->size(0), m.x->size(1), d_out_of(m)}, m.x->options());
   with_element(m, [&](auto element) {
     using X = decltype(element);
     cpu::forward(small_module_of<X>(m), output.mutable_data_ptr<X>());
@@ -125,48 +140,33 @@ variable_list run_backward(
 /// The same by operators that can be differentiated again.
 torch::Tensor by_operators(const ModuleAttention& m) {
   const auto project = [&](const LinearTensors& linear, int64_t heads) {
-    return split_heads(torch::linear(m.x, linear.weight, linear.bias), heads);
+    return split_heads(
+        torch::linear(*m.x, *linear.weight, *linear.bias), heads);
   };
   Attention a;
-  a.query = project(m.query, m.num_heads);
-  a.key = project(m.key, m.num_kv_heads);
-  a.value = project(m.value, m.num_kv_heads);
-  a.causal = m.causal;
-  a.window = m.window;
-  a.scale = m.scale;
+  a.query = project(m.query, m.settings.num_heads);
+  a.key = project(m.key, m.settings.num_kv_heads);
+  a.value = project(m.value, m.settings.num_kv_heads);
+  a.causal = m.settings.causal;
+  a.window = m.settings.window;
+  a.scale = m.settings.scale;
   const auto context = combine_heads(std::get<0>(reference(a)));
-  return m.out.weight.defined()
-      ? torch::linear(context, m.out.weight, m.out.bias)
+  return m.out.weight->defined()
+      ? torch::linear(context, *m.out.weight, *m.out.bias)
       : context;
 }
 
-class SmallModuleBackward {
- public:
+struct SmallModuleBackward {
   static constexpr const char* kName = "SmallModuleBackward";
 
-  SmallModuleBackward() = default;
-
-  explicit SmallModuleBackward(const ModuleAttention& module)
-      : module_(module) {
-    // Autograd keeps them.
-    for (auto* x : tensors_of(module_)) {
-      x->reset();
-    }
-  }
+  ModuleSettings settings;
 
   variable_list operator()(const BackwardRequest& request) const {
-    auto m = module_;
-    const auto tensors = tensors_of(m);
-    for (size_t i = 0; i < kNumTensors; ++i) {
-      *tensors[i] = request.saved[i];
-    }
+    const auto m = module_of(request.saved, settings);
     return torch::GradMode::is_enabled()
         ? differentiable_gradients(by_operators(m), request.saved, request)
         : run_backward(m, request);
   }
-
- private:
-  ModuleAttention module_;
 };
 
 } // namespace
@@ -174,39 +174,29 @@ class SmallModuleBackward {
 bool is_small_module(const ModuleAttention& m) {
   // First of all the size, by which large ones leave, and before the sizes are
   // multiplied, which might overflow.
-  if (m.x.numel() == 0 || m.x.numel() > kMaxWork) {
+  if (m.x->numel() == 0 || m.x->numel() > kMaxWork) {
     return false;
   }
-  const auto dtype = m.x.scalar_type();
+  const auto dtype = m.x->scalar_type();
   if ((dtype != torch::kFloat && dtype != torch::kDouble) || is_traced() ||
       at::autocast::is_autocast_enabled(at::kCPU)) {
     return false;
   }
-  const auto fits = [&](const torch::Tensor& x) {
-    return !x.defined() ||
-        (x.numel() <= kMaxWork && x.scalar_type() == dtype &&
-         x.is_contiguous() && is_plain(x));
-  };
-  for (const auto* linear : {&m.query, &m.key, &m.value, &m.out}) {
-    if (!fits(linear->weight) || !fits(linear->bias)) {
+  for (const auto* x : tensors_of(m)) {
+    if (x->defined() &&
+        !(x->numel() <= kMaxWork && x->scalar_type() == dtype &&
+          x->is_contiguous() && is_plain(*x))) {
       return false;
     }
   }
-  return fits(m.x) && cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
+  return cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
 }
 
 torch::Tensor small_module(const ModuleAttention& module) {
   auto output = run_forward(module);
-  if (torch::GradMode::is_enabled()) {
-    auto m = module;
-    variable_list inputs;
-    inputs.reserve(kNumTensors);
-    for (const auto* x : tensors_of(m)) {
-      inputs.push_back(*x);
-    }
-    if (is_recorded(inputs)) {
-      record_backward(SmallModuleBackward(m), output, inputs);
-    }
+  const auto inputs = tensors_of(module);
+  if (is_recorded(inputs)) {
+    record_backward(SmallModuleBackward{module.settings}, output, inputs);
   }
   return output;
 }

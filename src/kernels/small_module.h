@@ -6,27 +6,32 @@
 
 namespace torch_attention::kernels {
 
+/// Of a linear layer, which owns them; undefined: none.
 struct LinearTensors {
-  torch::Tensor weight;
-  /// Undefined: none.
-  torch::Tensor bias;
+  const torch::Tensor* weight;
+  const torch::Tensor* bias;
 };
 
-/// A whole module: attention with its projections.
-struct ModuleAttention {
-  /// (B, T, d_in)
-  torch::Tensor x;
-  LinearTensors query;
-  LinearTensors key;
-  LinearTensors value;
-  /// Without a weight: none.
-  LinearTensors out;
+/// What a whole module computes, but for its tensors.
+struct ModuleSettings {
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;
   double scale = 1.0;
   bool causal = false;
   /// 0: none
   int64_t window = 0;
+};
+
+/// A whole module: attention with its projections.
+struct ModuleAttention {
+  /// (B, T, d_in)
+  const torch::Tensor* x;
+  LinearTensors query;
+  LinearTensors key;
+  LinearTensors value;
+  /// Without a weight: none.
+  LinearTensors out;
+  ModuleSettings settings;
 };
 
 /// Whether `small_module` computes it, and faster than the tensor operators,

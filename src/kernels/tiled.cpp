@@ -11,7 +11,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 
-#include <array>
 #include <mutex>
 
 namespace torch_attention::kernels {
@@ -188,60 +187,18 @@ variable_list run_backward(
   return {grad_query, grad_key, grad_value};
 }
 
-/// The tensors of `a`, those that have gradients first.
-std::array<torch::Tensor*, 7> tensors_of(Attention& a) {
-  return {
-      &a.query,
-      &a.key,
-      &a.value,
-      &a.mask,
-      &a.bias,
-      &a.key_lengths,
-      &a.query_offsets};
-}
-
-class TiledBackward {
- public:
+/// Saved are the tensors of an Attention in its order, output and logsumexp.
+struct TiledBackward {
   static constexpr const char* kName = "TiledAttentionBackward";
 
-  TiledBackward() = default;
-
-  TiledBackward(const Attention& attention, uint64_t dropout_seed)
-      : attention_(attention), dropout_seed_(dropout_seed) {
-    // Autograd keeps them.
-    for (auto* x : tensors_of(attention_)) {
-      x->reset();
-    }
-  }
-
-  /// Saved are query, key and value, then `others`.
-  static variable_list others(
-      Attention a,
-      const torch::Tensor& output,
-      const torch::Tensor& logsumexp) {
-    const auto tensors = tensors_of(a);
-    variable_list others;
-    for (size_t i = 3; i < tensors.size(); ++i) {
-      others.push_back(*tensors[i]);
-    }
-    others.push_back(output);
-    others.push_back(logsumexp);
-    return others;
-  }
+  AttentionSettings settings;
+  uint64_t dropout_seed = 0;
 
   variable_list operator()(const BackwardRequest& request) const {
-    auto a = attention_;
-    const auto tensors = tensors_of(a);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      *tensors[i] = request.saved[i];
-    }
+    const auto& x = request.saved;
+    const Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
     if (!torch::GradMode::is_enabled()) {
-      return run_backward(
-          a,
-          dropout_seed_,
-          request.saved[tensors.size()],
-          request.saved[tensors.size() + 1],
-          request.grad_output);
+      return run_backward(a, dropout_seed, x[7], x[8], request.grad_output);
     }
     TORCH_CHECK(
         a.dropout == 0,
@@ -250,10 +207,6 @@ class TiledBackward {
     return differentiable_gradients(
         std::get<0>(reference(a)), {a.query, a.key, a.value}, request);
   }
-
- private:
-  Attention attention_;
-  uint64_t dropout_seed_ = 0;
 };
 
 /// As the kernels read it: (B, H, T, D) and so on with contiguous rows, none
@@ -320,16 +273,21 @@ bool is_tiled(const Attention& a) {
 torch::Tensor tiled(const Attention& attention) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
-  const variable_list inputs = {a.query, a.key, a.value};
+  const auto inputs = {&a.query, &a.key, &a.value};
   const bool recorded = is_recorded(inputs);
   const auto [output, logsumexp] =
       run_forward(a, dropout_seed, /*with_logsumexp=*/recorded);
   if (recorded) {
     record_backward(
-        TiledBackward(a, dropout_seed),
+        TiledBackward{a, dropout_seed},
         output,
         inputs,
-        TiledBackward::others(a, output, logsumexp));
+        {&a.key_lengths,
+         &a.query_offsets,
+         &a.mask,
+         &a.bias,
+         &output,
+         &logsumexp});
   }
   return from_rank_4(output, attention.query);
 }

@@ -102,25 +102,27 @@ torch::Tensor project_out(
 kernels::ModuleAttention whole_module(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x) {
+  static const torch::Tensor none;
   const auto& options = module.options;
   const auto tensors = [](const torch::nn::Linear& linear) {
-    return kernels::LinearTensors{linear->weight, linear->bias};
+    return linear.is_empty()
+        ? kernels::LinearTensors{&none, &none}
+        : kernels::LinearTensors{&linear->weight, &linear->bias};
   };
-  kernels::ModuleAttention whole;
-  whole.x = x;
-  whole.query = tensors(module.W_query);
-  whole.key = tensors(module.W_key);
-  whole.value = tensors(module.W_value);
-  if (!module.out_proj.is_empty()) {
-    whole.out = tensors(module.out_proj);
-  }
-  whole.num_heads = options.num_heads();
-  whole.num_kv_heads = num_kv_heads(options);
-  whole.scale =
+  kernels::ModuleSettings settings;
+  settings.num_heads = options.num_heads();
+  settings.num_kv_heads = num_kv_heads(options);
+  settings.scale =
       options.scale().value_or(kernels::default_scale(module.head_dim));
-  whole.causal = options.causal();
-  whole.window = options.window().value_or(0);
-  return whole;
+  settings.causal = options.causal();
+  settings.window = options.window().value_or(0);
+  return {
+      &x,
+      tensors(module.W_query),
+      tensors(module.W_key),
+      tensors(module.W_value),
+      tensors(module.out_proj),
+      settings};
 }
 
 bool drops_weights(const MultiHeadAttentionImpl& module) {
