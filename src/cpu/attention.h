@@ -108,16 +108,25 @@ struct AttentionArguments {
   uint64_t dropout_seed = 0;
 };
 
-/// Computes
-///   output     (B, H, T, E)
-///   logsumexp  (B, H, T), contiguous, for `backward`; -inf for a query that
-///              sees no key. May be null.
+/// What the softmax of each row of scores was made of, for `backward`. (B, H,
+/// T), contiguous. Their logsumexp would not do: beside a bias of the lowest
+/// number that hides all keys it cannot tell how many there are.
+template <typename T>
+struct RowStatistics {
+  /// of the scores that the query sees; 0 if it sees none
+  T* maximum = nullptr;
+  /// of exp(score - maximum); 0 if it sees none
+  T* sum = nullptr;
+};
+
+/// Computes the output (B, H, T, E) and, unless its pointers are null, what is
+/// for `backward`.
 /// Few queries are split over their keys: this is the decode step as well.
 template <typename X>
 void forward(
     const AttentionArguments<X>& arguments,
     const Heads<X>& output,
-    Compute<X>* logsumexp,
+    const RowStatistics<Compute<X>>& statistics,
     const Threads& threads);
 
 /// The results of `forward`, their gradient, and where to put the gradients of
@@ -126,8 +135,7 @@ template <typename X>
 struct BackwardArguments {
   /// (B, H, T, E)
   Heads<const X> output;
-  /// (B, H, T), contiguous
-  const Compute<X>* logsumexp = nullptr;
+  RowStatistics<const Compute<X>> statistics;
   /// (B, H, T, E)
   Heads<const X> grad_output;
   /// (B, H, T, D)

@@ -79,7 +79,8 @@ struct BackwardMemory {
   T* grad_output_rows = nullptr; // (width, E)
   T* grad_query_lanes = nullptr; // (D, width)
   T* grad_query_rows = nullptr; // (width, D)
-  T* logsumexp = nullptr; // (width)
+  T* maximum = nullptr; // (width), of the scores
+  T* inverse_sum = nullptr; // (width), of the weights
   T* delta = nullptr; // (width), sum of output * grad_output
   T* scale = nullptr; // (width)
   // Of both
@@ -107,7 +108,8 @@ struct BackwardMemory {
     grad_output_rows = parts.take<T>(W * E);
     grad_query_lanes = parts.take<T>(D * W);
     grad_query_rows = parts.take<T>(W * D);
-    logsumexp = parts.take<T>(W);
+    maximum = parts.take<T>(W);
+    inverse_sum = parts.take<T>(W);
     delta = parts.take<T>(W);
     scale = parts.take<T>(W);
     scores = parts.take<T>(kKeyBlock * W);
@@ -123,7 +125,8 @@ struct BackwardMemory {
 /// the gradients of the scores.
 template <int kVectors, bool kCut, bool kDropout, typename T>
 HWY_NOINLINE void differentiate_weights(
-    const T* logsumexp,
+    const T* maximum,
+    const T* inverse_sum,
     const T* delta,
     T* scores,
     T* grad_scores,
@@ -136,12 +139,17 @@ HWY_NOINLINE void differentiate_weights(
   constexpr int N = kLanes<T>;
   const auto kept = hn::Set(d, static_cast<T>(dropout.scale()));
   Vector<T> shift[kVectors];
+  Vector<T> factor[kVectors];
   Vector<T> mean[kVectors];
   HWY_UNROLL(3)
   for (int v = 0; v < kVectors; ++v) {
-    shift[v] = load(d, logsumexp + v * N);
+    shift[v] = load(d, maximum + v * N);
+    factor[v] = load(d, inverse_sum + v * N);
     mean[v] = load(d, delta + v * N);
   }
+  const auto weight_of = [&](Vector<T> score, int v) {
+    return hn::Mul(exp<kCut, T>(hn::Sub(score, shift[v])), factor[v]);
+  };
   const auto grad_score = [&](Vector<T> weight, Vector<T> grad, int v) {
     const auto x = hn::Mul(weight, hn::Sub(grad, mean[v]));
     // What is hidden may be NaN.
@@ -152,8 +160,7 @@ HWY_NOINLINE void differentiate_weights(
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
         const auto at = (i * kVectors + v) * N;
-        const auto weight =
-            exp<kCut, T>(hn::Sub(load(d, scores + at), shift[v]));
+        const auto weight = weight_of(load(d, scores + at), v);
         const auto grad = load(d, grad_scores + at);
         store(weight, d, scores + at);
         store(grad_score(weight, grad, v), d, grad_scores + at);
@@ -171,8 +178,7 @@ HWY_NOINLINE void differentiate_weights(
             const auto keep = [&](Vector<T> x) {
               return philox.template keep<kKey>(x, dropout.threshold);
             };
-            const auto weight =
-                exp<kCut, T>(hn::Sub(load(d, scores + at), shift[v]));
+            const auto weight = weight_of(load(d, scores + at), v);
             const auto grad = keep(load(d, grad_scores + at));
             store(keep(hn::Mul(weight, kept)), d, scores + at);
             store(grad_score(weight, grad, v), d, grad_scores + at);
@@ -253,11 +259,14 @@ void differentiate_tile(
       pack_rows(query, query_row, rows, a.head_dim, scale, m.query_rows, D);
   finite &= pack_rows(
       grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
-  fill(m.logsumexp, kWidth, T(0));
+  fill(m.maximum, kWidth, T(0));
+  fill(m.inverse_sum, kWidth, T(0));
   fill(m.delta, kWidth, T(0));
-  const auto* logsumexp = gradients.logsumexp + head.index * a.num_queries + t;
+  const auto first_row = head.index * a.num_queries + t;
   for (int64_t r = 0; r < rows; ++r) {
-    m.logsumexp[r] = logsumexp[r] == -kInfinity<T> ? T(0) : logsumexp[r];
+    const auto sum = gradients.statistics.sum[first_row + r];
+    m.maximum[r] = gradients.statistics.maximum[first_row + r];
+    m.inverse_sum[r] = sum == 0 ? T(0) : 1 / sum;
     m.delta[r] =
         dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
   }
@@ -310,7 +319,8 @@ void differentiate_tile(
         : (cut ? differentiate_weights<kVectors, true, false, T>
                : differentiate_weights<kVectors, false, false, T>);
     differentiate(
-        m.logsumexp,
+        m.maximum,
+        m.inverse_sum,
         m.delta,
         m.scores,
         m.grad_scores,

@@ -17,7 +17,6 @@
 #include <cpu/workspace.h>
 
 #include <hwy/cache_control.h>
-#include <hwy/contrib/math/math-inl.h>
 
 #include <algorithm>
 #include <cmath>
@@ -121,12 +120,12 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   return plan;
 }
 
-/// What a task of `forward` writes: the output and logsumexp, or those of its
+/// What a task of `forward` writes: the output and statistics, or those of its
 /// share of the keys.
 template <typename Y>
 struct ForwardResult {
   Heads<Y> output;
-  Compute<Y>* logsumexp = nullptr; // (B, H, T)
+  RowStatistics<Compute<Y>> statistics;
 };
 
 template <typename T>
@@ -441,19 +440,16 @@ bool finish_tile(
       scale,
       at(result.output, b, h) + tile.first * result.output.strides.token,
       result.output.strides.token);
-  if (result.logsumexp != nullptr) {
+  if (result.statistics.sum != nullptr) {
     for (int64_t i = 0; i < width; i += N) {
       const auto sum = load(d, tile.sum + i);
-      const auto total = hn::Add(load(d, tile.maximum + i), hn::Log(d, sum));
+      const auto maximum = load(d, tile.maximum + i);
       store(
-          hn::IfThenElse(hn::Eq(sum, zero), hn::Set(d, -kInfinity<T>), total),
-          d,
-          scale + i);
+          hn::IfThenZeroElse(hn::Eq(sum, zero), maximum), d, tile.maximum + i);
     }
-    std::memcpy(
-        result.logsumexp + head.index * a.num_queries + tile.first,
-        scale,
-        static_cast<size_t>(tile.rows) * sizeof(T));
+    const auto row = head.index * a.num_queries + tile.first;
+    std::copy_n(tile.maximum, tile.rows, result.statistics.maximum + row);
+    std::copy_n(tile.sum, tile.rows, result.statistics.sum + row);
   }
   return true;
 }
@@ -763,15 +759,16 @@ void attend_rows(
     store_each<T>(output, a.value_dim, [&](int64_t c, auto d) {
       return hn::Mul(load(d, sums + c), hn::Set(d, scale));
     });
-    if (result.logsumexp != nullptr) {
-      result.logsumexp[(b * a.num_heads + h) * T_ + r % T_] =
-          sum == 0 ? -kInfinity<T> : memory.maximum[r] + std::log(sum);
+    if (result.statistics.sum != nullptr) {
+      const auto row = (b * a.num_heads + h) * T_ + r % T_;
+      result.statistics.maximum[row] = sum == 0 ? T(0) : memory.maximum[r];
+      result.statistics.sum[row] = sum;
     }
   }
 }
 
 /// Joins the results of one head over the splits of its keys: each counts as
-/// much as its logsumexp says.
+/// much as the sum of its weights.
 template <typename X, typename T>
 void combine_splits(
     const AttentionArguments<X>& a,
@@ -779,42 +776,47 @@ void combine_splits(
     int64_t h,
     int64_t splits,
     T* outputs, // (splits, B, H, T, E), overwritten
-    const T* logsumexps, // (splits, B, H, T)
+    const RowStatistics<T>& parts, // (splits, B, H, T)
     const ForwardResult<X>& result) {
   const auto split_rows = a.batch_size * a.num_heads * a.num_queries;
   for (int64_t t = 0; t < a.num_queries; ++t) {
     const auto row = (b * a.num_heads + h) * a.num_queries + t;
     T maximum = -kInfinity<T>;
     for (int64_t i = 0; i < splits; ++i) {
-      maximum = std::max(maximum, logsumexps[i * split_rows + row]);
+      if (parts.sum[i * split_rows + row] != 0) {
+        maximum = std::max(maximum, parts.maximum[i * split_rows + row]);
+      }
     }
-    const T shift = maximum == -kInfinity<T> ? T(0) : maximum;
+    maximum = maximum == -kInfinity<T> ? T(0) : maximum;
+    // What the splits' weights add up to, beside the maximum of all.
+    const auto weight_of = [&](int64_t i) {
+      const auto part = i * split_rows + row;
+      const auto sum = parts.sum[part];
+      return sum == 0 ? T(0) : sum * std::exp(parts.maximum[part] - maximum);
+    };
     T sum = 0;
     for (int64_t i = 0; i < splits; ++i) {
-      sum += std::exp(logsumexps[i * split_rows + row] - shift);
+      sum += weight_of(i);
     }
-    const auto share = [&](int64_t i) {
-      const auto weight = std::exp(logsumexps[i * split_rows + row] - shift);
-      return weight == 0 ? T(0) : weight / sum;
-    };
-    auto* output = at(result.output, b, h) + t * result.output.strides.token;
+    auto* total = outputs + row * a.value_dim;
     for (int64_t i = 0; i < splits; ++i) {
       // The first part has room for the sum of all.
-      const auto factor = share(i);
-      auto* total = outputs + row * a.value_dim;
+      const auto weight = weight_of(i);
+      const auto share = weight == 0 ? T(0) : weight / sum;
       const auto* part = outputs + (i * split_rows + row) * a.value_dim;
       store_each<T>(total, a.value_dim, [&](int64_t c, auto d) {
-        const auto f = hn::Set(d, factor);
+        const auto f = hn::Set(d, share);
         return i == 0 ? hn::Mul(f, load(d, part + c))
                       : hn::MulAdd(f, load(d, part + c), load(d, total + c));
       });
     }
-    const auto* total = outputs + row * a.value_dim;
+    auto* output = at(result.output, b, h) + t * result.output.strides.token;
     store_each<T>(output, a.value_dim, [&](int64_t c, auto d) {
       return load(d, total + c);
     });
-    if (result.logsumexp != nullptr) {
-      result.logsumexp[row] = sum == 0 ? -kInfinity<T> : shift + std::log(sum);
+    if (result.statistics.sum != nullptr) {
+      result.statistics.maximum[row] = maximum;
+      result.statistics.sum[row] = sum;
     }
   }
 }
@@ -851,26 +853,27 @@ template <typename X>
 void forward(
     const AttentionArguments<X>& a,
     const Heads<X>& output,
-    Compute<X>* logsumexp,
+    const RowStatistics<Compute<X>>& statistics,
     const Threads& threads) {
   using T = Compute<X>;
   const auto plan = forward_plan(a);
   const auto kv_or_query_heads = plan.by_rows ? a.num_kv_heads : a.num_heads;
   const auto heads = a.batch_size * kv_or_query_heads;
   const auto split_rows = a.batch_size * a.num_heads * a.num_queries;
-  AlignedMemory partial;
+  AlignedMemory partial_memory;
   T* partial_outputs = nullptr;
-  T* partial_logsumexps = nullptr;
+  RowStatistics<T> partial;
   if (plan.key_splits > 1) {
     const auto take = [&](Parts& parts) {
       const auto rows = plan.key_splits * split_rows;
       partial_outputs = parts.take<T>(rows * a.value_dim);
-      partial_logsumexps = parts.take<T>(rows);
+      partial.maximum = parts.take<T>(rows);
+      partial.sum = parts.take<T>(rows);
     };
     Parts count;
     take(count);
-    partial = allocate(count.size());
-    Parts parts(partial.get());
+    partial_memory = allocate(count.size());
+    Parts parts(partial_memory.get());
     take(parts);
   }
   const auto part_of = [&](int64_t split) -> ForwardResult<T> {
@@ -879,7 +882,8 @@ void forward(
     part.strides.token = a.value_dim;
     part.strides.head = a.num_queries * a.value_dim;
     part.strides.batch = a.num_heads * part.strides.head;
-    return {part, partial_logsumexps + split * split_rows};
+    const auto first = split * split_rows;
+    return {part, {partial.maximum + first, partial.sum + first}};
   };
   // Few heads: the long rows first, lest one thread is left with one. Many
   // heads: one after the other, so that keys stay in the cache.
@@ -910,7 +914,7 @@ void forward(
       attend_tiles(a, plan, b, h, first, s, s_end, result, memory);
     };
     if (plan.key_splits == 1) {
-      attend_to(ForwardResult<X>{output, logsumexp});
+      attend_to(ForwardResult<X>{output, statistics});
     } else {
       attend_to(part_of(task.split));
     }
@@ -927,8 +931,8 @@ void forward(
           i % a.num_heads,
           plan.key_splits,
           partial_outputs,
-          partial_logsumexps,
-          ForwardResult<X>{output, logsumexp});
+          partial,
+          ForwardResult<X>{output, statistics});
     });
   }
 }
@@ -945,7 +949,7 @@ template <typename X>
 void forward(
     const AttentionArguments<X>& arguments,
     const Heads<X>& output,
-    Compute<X>* logsumexp,
+    const RowStatistics<Compute<X>>& statistics,
     const Threads& threads) {
   if (arguments.batch_size == 0 || arguments.num_heads == 0 ||
       arguments.num_queries == 0) {
@@ -954,14 +958,14 @@ void forward(
   switch (instruction_set()) {
 #if HWY_TARGETS & HWY_AVX3
     case InstructionSet::kAvx512:
-      return N_AVX3::forward(arguments, output, logsumexp, threads);
+      return N_AVX3::forward(arguments, output, statistics, threads);
 #endif
 #if HWY_TARGETS & HWY_AVX2
     case InstructionSet::kAvx2:
-      return N_AVX2::forward(arguments, output, logsumexp, threads);
+      return N_AVX2::forward(arguments, output, statistics, threads);
 #endif
     default:
-      return HWY_NAMESPACE::forward(arguments, output, logsumexp, threads);
+      return HWY_NAMESPACE::forward(arguments, output, statistics, threads);
   }
 }
 

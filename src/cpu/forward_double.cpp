@@ -13,7 +13,7 @@ namespace torch_attention::cpu {
 template void forward(
     const AttentionArguments<double>&,
     const Heads<double>&,
-    double*,
+    const RowStatistics<double>&,
     const Threads&);
 
 } // namespace torch_attention::cpu

@@ -13,7 +13,7 @@ namespace torch_attention::cpu {
 template void forward(
     const AttentionArguments<float>&,
     const Heads<float>&,
-    float*,
+    const RowStatistics<float>&,
     const Threads&);
 
 } // namespace torch_attention::cpu

@@ -13,13 +13,13 @@ namespace torch_attention::cpu {
 template void forward(
     const AttentionArguments<BFloat16>&,
     const Heads<BFloat16>&,
-    float*,
+    const RowStatistics<float>&,
     const Threads&);
 
 template void forward(
     const AttentionArguments<Float16>&,
     const Heads<Float16>&,
-    float*,
+    const RowStatistics<float>&,
     const Threads&);
 
 } // namespace torch_attention::cpu

@@ -86,6 +86,12 @@ const int64_t* read_counts(const torch::Tensor& x) {
   return x.defined() ? x.const_data_ptr<int64_t>() : nullptr;
 }
 
+/// One after the other in `n` numbers.
+template <typename T>
+cpu::RowStatistics<T> rows_of(T* statistics, int64_t n) {
+  return {statistics, statistics + n / 2};
+}
+
 /// `a` is as `prepared` gives it.
 template <typename X>
 cpu::AttentionArguments<X> arguments_of(
@@ -129,20 +135,21 @@ cpu::Threads threads() {
   return threads;
 }
 
-/// Output (B, H, T, Dv) and, if asked for, logsumexp (B, H, T).
+/// Output (B, H, T, Dv) and, if asked for, statistics (2, B, H, T) for
+/// `run_backward`.
 std::tuple<torch::Tensor, torch::Tensor> run_forward(
     const Attention& a,
     uint64_t dropout_seed,
-    bool with_logsumexp) {
+    bool with_statistics) {
   // What is allocated here is nobody's view.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto& query = a.query;
   const auto output =
       empty_heads(query, query.size(1), query.size(2), a.value.size(3));
-  torch::Tensor logsumexp;
-  if (with_logsumexp) {
-    logsumexp = at::empty(
-        {query.size(0), query.size(1), query.size(2)},
+  torch::Tensor statistics;
+  if (with_statistics) {
+    statistics = at::empty(
+        {2, query.size(0), query.size(1), query.size(2)},
         query.options().dtype(compute_dtype(query.scalar_type())));
   }
   with_element(query.scalar_type(), [&](auto element) {
@@ -150,12 +157,13 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
     cpu::forward(
         arguments_of<X>(a, dropout_seed),
         write<X>(output),
-        with_logsumexp
-            ? static_cast<cpu::Compute<X>*>(logsumexp.mutable_data_ptr())
-            : nullptr,
+        with_statistics ? rows_of(
+                              statistics.mutable_data_ptr<cpu::Compute<X>>(),
+                              statistics.numel())
+                        : cpu::RowStatistics<cpu::Compute<X>>(),
         threads());
   });
-  return {output, logsumexp};
+  return {output, statistics};
 }
 
 /// The gradients of query, key and value.
@@ -163,7 +171,7 @@ variable_list run_backward(
     const Attention& a,
     uint64_t dropout_seed,
     const torch::Tensor& output,
-    const torch::Tensor& logsumexp,
+    const torch::Tensor& statistics,
     const torch::Tensor& grad_output) {
   const auto gradient_of = [](const torch::Tensor& x) {
     return empty_heads(x, x.size(1), x.size(2), x.size(3));
@@ -176,8 +184,8 @@ variable_list run_backward(
     using X = decltype(element);
     cpu::BackwardArguments<X> gradients;
     gradients.output = read<X>(output);
-    gradients.logsumexp =
-        static_cast<const cpu::Compute<X>*>(logsumexp.const_data_ptr());
+    gradients.statistics = rows_of(
+        statistics.const_data_ptr<cpu::Compute<X>>(), statistics.numel());
     gradients.grad_output = read<X>(grad_rows);
     gradients.grad_query = write<X>(grad_query);
     gradients.grad_key = write<X>(grad_key);
@@ -187,7 +195,7 @@ variable_list run_backward(
   return {grad_query, grad_key, grad_value};
 }
 
-/// Saved are the tensors of an Attention in its order, output and logsumexp.
+/// Saved are the tensors of an Attention in its order, output and statistics.
 struct TiledBackward {
   static constexpr const char* kName = "TiledAttentionBackward";
 
@@ -275,8 +283,8 @@ torch::Tensor tiled(const Attention& attention) {
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
   const auto inputs = {&a.query, &a.key, &a.value};
   const bool recorded = is_recorded(inputs);
-  const auto [output, logsumexp] =
-      run_forward(a, dropout_seed, /*with_logsumexp=*/recorded);
+  const auto [output, statistics] =
+      run_forward(a, dropout_seed, /*with_statistics=*/recorded);
   if (recorded) {
     record_backward(
         TiledBackward{a, dropout_seed},
@@ -287,7 +295,7 @@ torch::Tensor tiled(const Attention& attention) {
          &a.mask,
          &a.bias,
          &output,
-         &logsumexp});
+         &statistics});
   }
   return from_rank_4(output, attention.query);
 }

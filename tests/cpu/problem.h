@@ -194,7 +194,8 @@ struct Problem {
   Buffer<X> grad_query;
   Buffer<X> grad_key;
   Buffer<X> grad_value;
-  std::vector<Compute<X>> logsumexp;
+  std::vector<Compute<X>> maximum;
+  std::vector<Compute<X>> sum;
   std::vector<X> bias; // (B, 1, T or 1, S)
   std::unique_ptr<bool[]> mask; // (1, H, T or 1, S)
   std::vector<int64_t> offsets;
@@ -211,7 +212,8 @@ struct Problem {
         grad_query(c.B, c.H, c.T, c.D, c.layout, stored<X>(77)),
         grad_key(c.B, c.G, c.S, c.D, c.layout, stored<X>(77)),
         grad_value(c.B, c.G, c.S, c.E, c.layout, stored<X>(77)),
-        logsumexp(static_cast<size_t>(c.B * c.H * c.T), Compute<X>(77)),
+        maximum(static_cast<size_t>(c.B * c.H * c.T), Compute<X>(77)),
+        sum(maximum),
         random_(c.seed) {
     query.fill([&] { return normal_(random_); });
     key.fill([&] { return normal_(random_); });
@@ -246,15 +248,27 @@ struct Problem {
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
+  /// log(sum over keys of exp(score)) of each query.
+  std::vector<double> logsumexp() const {
+    std::vector<double> result;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      result.push_back(
+          static_cast<double>(maximum[i]) +
+          std::log(static_cast<double>(sum[i])));
+    }
+    return result;
+  }
+
   void compute_output(const Threads& threads = threads_of(1)) {
-    forward(arguments, output.as_output(), logsumexp.data(), threads);
+    forward(
+        arguments, output.as_output(), {maximum.data(), sum.data()}, threads);
   }
 
   void compute(const Threads& threads = threads_of(1)) {
     compute_output(threads);
     BackwardArguments<X> gradients;
     gradients.output = output.as_input();
-    gradients.logsumexp = logsumexp.data();
+    gradients.statistics = {maximum.data(), sum.data()};
     gradients.grad_output = grad_output.as_input();
     gradients.grad_query = grad_query.as_output();
     gradients.grad_key = grad_key.as_output();

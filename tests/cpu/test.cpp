@@ -96,7 +96,7 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   // Never stored in halves.
   CHECK(
       largest_difference(
-          {computed.logsumexp.begin(), computed.logsumexp.end()},
+          computed.logsumexp(),
           expected.logsumexp,
           kRounding<Compute<X>> + extra_tolerance) <= 1);
   CHECK(
