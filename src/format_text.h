@@ -16,7 +16,12 @@ template <typename... Args>
 std::string format_text(
     fmt::format_string<Args...> format,
     const Args&... args) {
-  return format_arguments(format, fmt::make_format_args(args...));
+#if FMT_VERSION >= 110000
+  const auto text = format.get();
+#else
+  const fmt::string_view text = format;
+#endif
+  return format_arguments(text, fmt::make_format_args(args...));
 }
 
 } // namespace torch_attention
