@@ -12,9 +12,13 @@
 /// are compared with.
 namespace torch_attention::cpu::testing {
 
-/// Philox4x32-10: the counter becomes four random numbers.
-inline void philox(uint32_t (&counter)[4], uint32_t key0, uint32_t key1) {
-  for (int round = 0; round < 10; ++round) {
+/// Philox4x32: the counter becomes four random numbers.
+inline void philox(
+    uint32_t (&counter)[4],
+    uint32_t key0,
+    uint32_t key1,
+    int rounds = 7) {
+  for (int round = 0; round < rounds; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
     counter[0] = static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0;
