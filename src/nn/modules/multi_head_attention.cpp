@@ -331,14 +331,17 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
       return kernels::small_module(whole);
     }
   }
-  const auto projected =
-      project_heads(*this, x, options.kernel(), rotary_table_.get());
-  const auto context = functional::scaled_dot_product_attention(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      grouped_options(*this).kernel(options.kernel()));
-  return project_out(*this, context, options.kernel());
+  const auto attend = [&] {
+    const auto projected =
+        project_heads(*this, x, options.kernel(), rotary_table_.get());
+    return functional::scaled_dot_product_attention(
+        projected.queries,
+        projected.keys,
+        projected.values,
+        grouped_options(*this).kernel(options.kernel()));
+  };
+  // Queries, keys and values are freed before there is an output.
+  return project_out(*this, attend(), options.kernel());
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
