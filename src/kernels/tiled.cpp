@@ -286,8 +286,9 @@ torch::Tensor tiled(const Attention& attention) {
   const auto [output, statistics] =
       run_forward(a, dropout_seed, /*with_statistics=*/recorded);
   if (recorded) {
+    const AttentionSettings& settings = a;
     record_backward(
-        TiledBackward{a, dropout_seed},
+        TiledBackward{settings, dropout_seed},
         output,
         inputs,
         {&a.key_lengths,
