@@ -64,7 +64,7 @@ struct SmallMemory {
   X* query = nullptr; // (T, H * D)
   X* key = nullptr; // (T, G * D)
   X* value = nullptr; // (T, G * D)
-  X* weights = nullptr; // (H, T, T), what is hidden is not written
+  X* weights = nullptr; // (H, T, T), anything where hidden; room for a vector
   X* context = nullptr; // (T, H * D)
 
   SmallMemory(Parts& parts, const SmallModule<X>& m) {

@@ -213,7 +213,7 @@ HWY_INLINE hn::VFromD<D> exp2_minus_1_over_x(
 }
 
 /// exp(x) for x of at most about 80; for x below kLowestExponent about 0, and
-/// exactly 0 if kExactZero. NaN stays.
+/// exactly 0 if kExactZero. NaN stays, but for one with a payload.
 template <bool kExactZero, typename T, typename V = Vector<T>>
 HWY_INLINE V exp(V x) {
   const Tag<T> d;

@@ -86,17 +86,17 @@ class BackwardNode : public torch::autograd::Node {
 };
 
 /// As LibTorch owns nodes: before 2.15 by std::shared_ptr.
-template <typename Node>
+template <typename NodeType>
 auto make_node() {
   using Pointer = decltype(torch::autograd::Edge::function);
   if constexpr (std::is_same_v<
                     Pointer,
                     std::shared_ptr<torch::autograd::Node>>) {
     // LibTorch's way to delete a long graph without recursion.
-    return std::shared_ptr<Node>(
-        new Node(), [](Node* node) { deleteNode(node); });
+    return std::shared_ptr<NodeType>(
+        new NodeType(), [](NodeType* node) { deleteNode(node); });
   } else {
-    return c10::make_intrusive<Node>();
+    return c10::make_intrusive<NodeType>();
   }
 }
 
@@ -136,20 +136,25 @@ void record_backward(
 }
 
 /// The gradients of the `wanted` ones of `inputs` as functions that can be
-/// differentiated again: `output` is what was computed from them, by operators
-/// that autograd knows.
-inline variable_list differentiable_gradients(
-    const torch::Tensor& output,
+/// differentiated again. `output_of` computes the output from such inputs by
+/// operators that autograd knows.
+template <typename OutputOf>
+variable_list differentiable_gradients(
     const variable_list& inputs,
-    const BackwardRequest& request) {
+    const BackwardRequest& request,
+    const OutputOf& output_of) {
+  // Aliases, since inputs may be one tensor, or be made of each other: wanted
+  // are the derivatives by each alone.
+  auto aliases = inputs;
   variable_list wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (request.wanted[i]) {
-      wanted.push_back(inputs[i]);
+      aliases[i] = inputs[i].view_as(inputs[i]);
+      wanted.push_back(aliases[i]);
     }
   }
   const auto found = torch::autograd::grad(
-      {output},
+      {output_of(aliases)},
       wanted,
       {request.grad_output},
       /*retain_graph=*/true,

@@ -67,10 +67,11 @@ struct LinearBackward {
   variable_list operator()(const BackwardRequest& request) const {
     const auto& x = request.saved[0];
     const auto& weight = request.saved[1];
-    const auto& bias = request.saved[2];
     if (torch::GradMode::is_enabled()) {
       return differentiable_gradients(
-          at::linear(x, weight, bias), {x, weight, bias}, request);
+          request.saved, request, [](const variable_list& inputs) {
+            return at::linear(inputs[0], inputs[1], inputs[2]);
+          });
     }
     variable_list gradients(3);
     const auto rows =
@@ -109,8 +110,11 @@ bool has_onednn_linear(
     return tensor.scalar_type() == torch::kFloat && is_plain(tensor) &&
         tensor.numel() > 0;
   };
-  return fits(x) && fits(weight) && weight.is_contiguous() &&
-      (!bias.defined() || (fits(bias) && bias.is_contiguous())) &&
+  return fits(x) && fits(weight) && weight.dim() == 2 &&
+      x.size(-1) == weight.size(1) && weight.is_contiguous() &&
+      (!bias.defined() ||
+       (fits(bias) && bias.dim() == 1 && bias.size(0) == weight.size(0) &&
+        bias.is_contiguous())) &&
       !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
       at::globalContext().userEnabledMkldnn() && onednn_operator().has_value();
 }

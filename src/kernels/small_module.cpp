@@ -162,12 +162,37 @@ struct SmallModuleBackward {
   ModuleSettings settings;
 
   variable_list operator()(const BackwardRequest& request) const {
-    const auto m = module_of(request.saved, settings);
-    return torch::GradMode::is_enabled()
-        ? differentiable_gradients(by_operators(m), request.saved, request)
-        : run_backward(m, request);
+    if (!torch::GradMode::is_enabled()) {
+      return run_backward(module_of(request.saved, settings), request);
+    }
+    return differentiable_gradients(
+        request.saved, request, [&](const variable_list& inputs) {
+          return by_operators(module_of(inputs, settings));
+        });
   }
 };
+
+/// Whether weight and bias are of a layer from `in` to `out`.
+bool is_linear(const LinearTensors& linear, int64_t in, int64_t out) {
+  const auto& weight = *linear.weight;
+  const auto& bias = *linear.bias;
+  return weight.dim() == 2 && weight.size(0) == out && weight.size(1) == in &&
+      (!bias.defined() || (bias.dim() == 1 && bias.size(0) == out));
+}
+
+/// Users may have replaced a layer by one that does not fit: the operators say
+/// so, plain pointers would not.
+bool has_matching_sizes(const ModuleAttention& m) {
+  const auto in = m.x->size(2);
+  const auto features = m.query.weight->size(0);
+  const auto heads = m.settings.num_heads;
+  const auto kv_features = features / heads * m.settings.num_kv_heads;
+  return features % heads == 0 && is_linear(m.query, in, features) &&
+      is_linear(m.key, in, kv_features) &&
+      is_linear(m.value, in, kv_features) &&
+      (!m.out.weight->defined() ||
+       is_linear(m.out, features, m.out.weight->size(0)));
+}
 
 } // namespace
 
@@ -189,7 +214,8 @@ bool is_small_module(const ModuleAttention& m) {
       return false;
     }
   }
-  return cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
+  return has_matching_sizes(m) &&
+      cpu::work_of(small_module_of<float>(m)) <= kMaxWork;
 }
 
 torch::Tensor small_module(const ModuleAttention& module) {

@@ -204,7 +204,7 @@ struct TiledBackward {
 
   variable_list operator()(const BackwardRequest& request) const {
     const auto& x = request.saved;
-    const Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
     if (!torch::GradMode::is_enabled()) {
       return run_backward(a, dropout_seed, x[7], x[8], request.grad_output);
     }
@@ -213,7 +213,12 @@ struct TiledBackward {
         "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
         "gradient of its gradient (create_graph); use Kernel::kReference");
     return differentiable_gradients(
-        std::get<0>(reference(a)), {a.query, a.key, a.value}, request);
+        {a.query, a.key, a.value}, request, [&](const variable_list& inputs) {
+          a.query = inputs[0];
+          a.key = inputs[1];
+          a.value = inputs[2];
+          return std::get<0>(reference(a));
+        });
   }
 };
 

@@ -56,6 +56,40 @@ TEST_CASE("The gradient of the gradient is the reference's") {
   }
 }
 
+TEST_CASE("Inputs that depend on each other keep their own gradients") {
+  torch::manual_seed(8);
+  const auto x = torch::randn({2, 3, 12, 4}, torch::kDouble).requires_grad_();
+  const auto run = [&](Kernel kernel, bool create_graph) {
+    // One tensor twice, and a third made of it.
+    const auto y =
+        F::scaled_dot_product_attention(x, x, x.sin(), causal(kernel));
+    return torch::autograd::grad(
+        {y.pow(2).sum()}, {x}, {}, /*retain_graph=*/true, create_graph)[0];
+  };
+  const auto expected = run(Kernel::kReference, false);
+  CHECK_THAT(run(Kernel::kFused, false), IsCloseTo(expected));
+  CHECK_THAT(run(Kernel::kFused, true).detach(), IsCloseTo(expected));
+}
+
+TEST_CASE("A hook of an input is called once") {
+  const Leaves leaves;
+  const auto query = leaves.query * 1;
+  int calls = 0;
+  query.register_hook([&](const torch::Tensor& gradient) {
+    ++calls;
+    return gradient;
+  });
+  const auto output = F::scaled_dot_product_attention(
+      query, leaves.key, leaves.value, causal(Kernel::kFused));
+  torch::autograd::grad(
+      {output.sum()},
+      {leaves.query},
+      {},
+      /*retain_graph=*/true,
+      /*create_graph=*/true);
+  CHECK(calls == 1);
+}
+
 TEST_CASE("With dropout there is no gradient of the gradient, and it says so") {
   const Leaves leaves;
   const auto output = leaves.attend(causal(Kernel::kFused).dropout(0.5));

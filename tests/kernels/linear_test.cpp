@@ -31,10 +31,11 @@ const Tolerance kSums(1e-5, 1e-4);
 TEST_CASE("oneDNN's linear layer equals LibTorch's, with gradients") {
   torch::manual_seed(1);
   Operands o;
-  if (!o.are_taken()) {
+  if (!at::hasMKLDNN()) {
     WARN("this LibTorch has no oneDNN");
     return;
   }
+  REQUIRE(o.are_taken());
   SECTION("with a bias") {}
   SECTION("without") {
     o.bias.reset();
@@ -70,9 +71,10 @@ TEST_CASE("oneDNN's linear layer equals LibTorch's, with gradients") {
 TEST_CASE("oneDNN's linear layer can be differentiated twice") {
   torch::manual_seed(2);
   const Operands o;
-  if (!o.are_taken()) {
+  if (!at::hasMKLDNN()) {
     return;
   }
+  REQUIRE(o.are_taken());
   const auto second = [&](const torch::Tensor& y) {
     const auto first = torch::autograd::grad(
         {y.sin().sum()},
@@ -89,15 +91,20 @@ TEST_CASE("oneDNN's linear layer can be differentiated twice") {
 
 TEST_CASE("oneDNN is left out where it cannot do what LibTorch does") {
   Operands o;
-  if (!o.are_taken()) {
+  if (!at::hasMKLDNN()) {
     return;
   }
+  REQUIRE(o.are_taken());
   SECTION("for other dtypes") {
     o.x = o.x.to(torch::kDouble);
     CHECK_FALSE(o.are_taken());
   }
   SECTION("for no rows") {
     o.x = torch::empty({0, 20});
+    CHECK_FALSE(o.are_taken());
+  }
+  SECTION("for sizes that do not fit") {
+    o.bias = torch::randn({1});
     CHECK_FALSE(o.are_taken());
   }
   SECTION("under autocast") {

@@ -78,6 +78,51 @@ TEST_CASE("A small module can be differentiated twice") {
   CHECK_THAT(second(Kernel::kAuto), IsCloseTo(second(Kernel::kReference)));
 }
 
+TEST_CASE("A small module that is applied twice has the right gradients") {
+  torch::manual_seed(5);
+  MultiHeadAttention attention(MultiHeadAttentionOptions(4, 4, 6, 2));
+  attention->to(torch::kDouble);
+  const auto x = torch::randn({2, 5, 4}, torch::kDouble).requires_grad_();
+  const auto run = [&](Kernel kernel, bool create_graph) {
+    attention->options.kernel(kernel);
+    const auto y = attention(attention(x));
+    return torch::autograd::grad(
+        {y.pow(2).sum()},
+        {x, attention->W_value->weight},
+        {},
+        /*retain_graph=*/true,
+        create_graph);
+  };
+  const auto expected = run(Kernel::kReference, false);
+  for (const bool create_graph : {false, true}) {
+    CAPTURE(create_graph);
+    const auto gradients = run(Kernel::kAuto, create_graph);
+    CHECK_THAT(gradients[0].detach(), IsCloseTo(expected[0]));
+    CHECK_THAT(gradients[1].detach(), IsCloseTo(expected[1]));
+  }
+}
+
+TEST_CASE("A small module whose layers do not fit says so") {
+  MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));
+  const auto x = torch::randn({2, 5, 3});
+  const auto linear = [](int64_t in, int64_t out) {
+    return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(false));
+  };
+  SECTION("queries of another size") {
+    attention->W_query = attention->replace_module("W_query", linear(3, 8));
+  }
+  SECTION("values of another size") {
+    attention->W_value = attention->replace_module("W_value", linear(3, 3));
+  }
+  SECTION("keys of another input") {
+    attention->W_key = attention->replace_module("W_key", linear(2, 4));
+  }
+  SECTION("an output projection of another input") {
+    attention->out_proj = attention->replace_module("out_proj", linear(5, 4));
+  }
+  CHECK_THROWS_AS(attention(x), c10::Error);
+}
+
 TEST_CASE("A long chain of small modules is freed without recursion") {
   MultiHeadAttention attention(MultiHeadAttentionOptions(2, 2, 2, 1));
   auto x = torch::ones({1, 1, 2});

@@ -74,20 +74,40 @@ TEST_CASE("A wrapper's heads together equal the reference, with gradients") {
   }
 }
 
-TEST_CASE("A wrapper drops weights of all its heads") {
+TEST_CASE("A wrapper drops other weights in each head, and keeps the mean") {
   auto wrapper = make_wrapper(three_heads().dropout(0.5));
-  const auto x = draw_input();
-  wrapper->eval();
-  const auto kept = wrapper(x);
-  wrapper->train();
-  const auto dropped = wrapper(x);
-  for (int64_t i = 0; i < 3; ++i) {
-    CAPTURE(i);
-    const auto part = [&](const torch::Tensor& all) {
-      return all.narrow(-1, i * kHeadSize, kHeadSize);
-    };
-    CHECK_FALSE(torch::allclose(part(kept), part(dropped)));
+  {
+    // Heads that differ in what they drop alone.
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 1; i < 3; ++i) {
+      const auto from = head(wrapper, 0).parameters();
+      const auto to = head(wrapper, i).parameters();
+      for (size_t p = 0; p < from.size(); ++p) {
+        to[p].copy_(from[p]);
+      }
+    }
   }
+  const auto x = draw_input();
+  const auto head_of = [](const torch::Tensor& all, int64_t i) {
+    return all.narrow(-1, i * kHeadSize, kHeadSize);
+  };
+  wrapper->eval();
+  const auto kept = head_of(wrapper(x), 0).detach();
+  wrapper->train();
+  auto sum = torch::zeros_like(kept);
+  constexpr int64_t kDraws = 200;
+  for (int64_t draw = 0; draw < kDraws; ++draw) {
+    const auto dropped = wrapper(x).detach();
+    CHECK_FALSE(torch::allclose(head_of(dropped, 0), head_of(dropped, 1)));
+    CHECK_FALSE(torch::allclose(head_of(dropped, 1), head_of(dropped, 2)));
+    for (int64_t i = 0; i < 3; ++i) {
+      sum += head_of(dropped, i);
+    }
+  }
+  // Of rows that see many keys; the error of the mean is about a tenth of it.
+  const auto rows = [](const torch::Tensor& all) { return all.slice(1, 50); };
+  const auto error = (rows(sum) / (3 * kDraws) - rows(kept)).norm();
+  CHECK(error.item<double>() < 0.1 * rows(kept).norm().item<double>());
 }
 
 TEST_CASE("A wrapper computes heads that differ one by one") {
@@ -95,6 +115,17 @@ TEST_CASE("A wrapper computes heads that differ one by one") {
   const auto x = draw_input();
   SECTION("in an option") {
     head(wrapper, 1).options.causal(false);
+  }
+  SECTION("in scale") {
+    head(wrapper, 1).options.scale(0.1);
+  }
+  SECTION("in the window") {
+    head(wrapper, 0).options.window(9);
+  }
+  SECTION("in a bias") {
+    head(wrapper, 2).W_key =
+        head(wrapper, 2).replace_module("W_key", torch::nn::Linear(12, 8));
+    wrapper->to(torch::kDouble);
   }
   SECTION("in the kernel") {
     head(wrapper, 2).options.kernel(Kernel::kReference);
