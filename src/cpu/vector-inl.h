@@ -213,24 +213,29 @@ HWY_INLINE hn::VFromD<D> exp2_minus_1_over_x(
 }
 
 /// exp(x) for x of at most about 80; for x below kLowestExponent about 0, and
-/// exactly 0 if kExactZero. NaN stays, but for one with a payload.
+/// exactly 0 if kExactZero. NaN stays.
 template <bool kExactZero, typename T, typename V = Vector<T>>
 HWY_INLINE V exp(V x) {
   const Tag<T> d;
   const IntTag<T> di;
   constexpr int kMantissaBits = sizeof(T) == 4 ? 23 : 52;
-  // Adding 1.5 * 2^kMantissaBits rounds to an integer, in the lowest bits.
-  const auto rounder = hn::Set(d, T(1.5) * (int64_t{1} << kMantissaBits));
+  constexpr int kBias = sizeof(T) == 4 ? 127 : 1023;
+  // Adding 1.5 * 2^kMantissaBits rounds to an integer, in the lowest bits; with
+  // the bias it is the exponent of a power of two.
+  const auto rounder =
+      hn::Set(d, T(1.5) * (int64_t{1} << kMantissaBits) + T(kBias));
   const auto log2e = hn::Set(d, T(1.4426950408889634074));
   const auto low = hn::Set(d, kLowestExponent<T>);
   const auto y = at_least(low, x);
   const auto rounded = hn::MulAdd(y, log2e, rounder);
   const auto whole = hn::Sub(rounded, rounder);
   const auto fraction = hn::MulSub(y, log2e, whole);
-  const auto power = hn::MulAdd(
+  const auto part = hn::MulAdd(
       exp2_minus_1_over_x(d, fraction, T()), fraction, hn::Set(d, T(1)));
-  const auto exponent = hn::ShiftLeft<kMantissaBits>(hn::BitCast(di, rounded));
-  const auto result = hn::BitCast(d, hn::Add(hn::BitCast(di, power), exponent));
+  const auto power =
+      hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(di, rounded)));
+  // A product, not a sum of the bits, which would make numbers of some NaN.
+  const auto result = hn::Mul(part, power);
   if constexpr (kExactZero) {
     return hn::IfThenZeroElse(hn::Lt(x, low), result);
   }

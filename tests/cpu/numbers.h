@@ -13,6 +13,14 @@ namespace torch_attention::cpu::testing {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
+/// A NaN with bits set that no operation sets, as double and as float.
+inline double unusual_nan() {
+  const uint64_t bits = 0x7FF8000020000001;
+  double nan = 0;
+  std::memcpy(&nan, &bits, sizeof(nan));
+  return nan;
+}
+
 /// What is stored as `x`.
 inline double number(double x) {
   return x;
