@@ -18,26 +18,32 @@ from torch import Tensor
 
 # In the order of the safetensors package, which sorts by it: wide elements
 # first, so that all of them are aligned.
+_DTYPES = {
+    "U64": "uint64",
+    "I64": "int64",
+    "F64": "float64",
+    "C64": "complex64",
+    "F32": "float32",
+    "U32": "uint32",
+    "I32": "int32",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "U16": "uint16",
+    "I16": "int16",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+# PyTorch before 2.7 lacks some.
 DTYPES = {
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "F32": torch.float32,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    name: getattr(torch, dtype)
+    for name, dtype in _DTYPES.items()
+    if hasattr(torch, dtype)
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

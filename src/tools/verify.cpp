@@ -58,7 +58,8 @@ std::vector<torch::Device> devices_of(const std::string& name) {
     return {select_device(name)};
   }
   std::vector<torch::Device> devices = {torch::kCPU};
-  for (c10::DeviceIndex i = 0; i < torch::cuda::device_count(); ++i) {
+  const auto count = static_cast<c10::DeviceIndex>(torch::cuda::device_count());
+  for (c10::DeviceIndex i = 0; i < count; ++i) {
     devices.emplace_back(torch::kCUDA, i);
   }
   return devices;

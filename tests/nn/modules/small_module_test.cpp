@@ -120,7 +120,8 @@ TEST_CASE("A small module whose layers do not fit says so") {
   SECTION("an output projection of another input") {
     attention->out_proj = attention->replace_module("out_proj", linear(5, 4));
   }
-  CHECK_THROWS_AS(attention(x), c10::Error);
+  // LibTorch before 2.7 throws std::runtime_error from `view`.
+  CHECK_THROWS_AS(attention(x), std::exception);
 }
 
 TEST_CASE("A long chain of small modules is freed without recursion") {
