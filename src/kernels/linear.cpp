@@ -11,6 +11,7 @@
 #include <ATen/ops/mkldnn_linear_backward_input.h>
 #include <ATen/ops/mkldnn_linear_backward_weights.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -76,7 +77,9 @@ struct LinearBackward {
     variable_list gradients(3);
     const auto rows =
         request.grad_output.reshape({-1, weight.size(0)}).contiguous();
-    const auto grad_output = rows.to_mkldnn();
+    const auto grad_output = request.wanted[0] || request.wanted[1]
+        ? rows.to_mkldnn()
+        : torch::Tensor();
     if (request.wanted[0]) {
       const auto inputs = x.numel() / weight.size(1);
       gradients[0] = dense(at::mkldnn_linear_backward_input(
@@ -96,11 +99,19 @@ struct LinearBackward {
 };
 
 bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
-  const auto rows = x.numel() / weight.size(1);
+  const auto rows = x.numel() / std::max<int64_t>(1, weight.size(-1));
   return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
 }
 
 } // namespace
+
+bool is_linear_layer(
+    const torch::Tensor& weight,
+    const torch::Tensor& bias,
+    int64_t in) {
+  return weight.dim() == 2 && weight.size(1) == in &&
+      (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.size(0)));
+}
 
 bool has_onednn_linear(
     const torch::Tensor& x,
@@ -110,11 +121,9 @@ bool has_onednn_linear(
     return tensor.scalar_type() == torch::kFloat && is_plain(tensor) &&
         tensor.numel() > 0;
   };
-  return fits(x) && fits(weight) && weight.dim() == 2 &&
-      x.size(-1) == weight.size(1) && weight.is_contiguous() &&
-      (!bias.defined() ||
-       (fits(bias) && bias.dim() == 1 && bias.size(0) == weight.size(0) &&
-        bias.is_contiguous())) &&
+  return fits(x) && fits(weight) && is_linear_layer(weight, bias, x.size(-1)) &&
+      weight.is_contiguous() &&
+      (!bias.defined() || (fits(bias) && bias.is_contiguous())) &&
       !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
       at::globalContext().userEnabledMkldnn() && onednn_operator().has_value();
 }
@@ -136,7 +145,8 @@ torch::Tensor linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
   static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
-  return is_faster && has_onednn_linear(x, weight, bias) && pays(x, weight)
+  return is_faster && weight.dim() == 2 && pays(x, weight) &&
+          has_onednn_linear(x, weight, bias)
       ? onednn_linear(x, weight, bias)
       : at::linear(x, weight, bias);
 }

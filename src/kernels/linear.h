@@ -11,6 +11,13 @@ torch::Tensor linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias);
 
+/// Whether weight (out, in) and bias (out), or undefined, are of a layer that
+/// takes `in` numbers.
+bool is_linear_layer(
+    const torch::Tensor& weight,
+    const torch::Tensor& bias,
+    int64_t in);
+
 /// Whether this LibTorch can compute it by oneDNN: float32 on the CPU.
 bool has_onednn_linear(
     const torch::Tensor& x,

@@ -12,6 +12,12 @@ inline bool is_plain(const torch::Tensor& x) {
       !at::isTensorSubclassLike(x) && !x._fw_grad(/*level=*/0).defined();
 }
 
+/// The numbers of `x`, or null if it is undefined.
+template <typename X>
+const X* data_of(const torch::Tensor& x) {
+  return x.defined() ? static_cast<const X*>(x.const_data_ptr()) : nullptr;
+}
+
 /// A trace records operators, which our own kernels are not.
 inline bool is_traced() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);

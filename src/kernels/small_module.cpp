@@ -4,6 +4,7 @@
 #include <kernels/attention.h>
 #include <kernels/backward_node.h>
 #include <kernels/heads.h>
+#include <kernels/linear.h>
 #include <kernels/plain.h>
 
 #include <ATen/autocast_mode.h>
@@ -55,11 +56,6 @@ int64_t d_out_of(const ModuleAttention& m) {
 }
 
 template <typename X>
-const X* read(const torch::Tensor* x) {
-  return x->defined() ? static_cast<const X*>(x->const_data_ptr()) : nullptr;
-}
-
-template <typename X>
 cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
   cpu::SmallModule<X> small;
   small.batch_size = m.x->size(0);
@@ -72,10 +68,10 @@ cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
   small.scale = static_cast<X>(m.settings.scale);
   small.causal = m.settings.causal;
   small.window = m.settings.window;
-  small.x = read<X>(m.x);
+  small.x = data_of<X>(*m.x);
   const auto projection = [](const LinearTensors& linear) {
     return cpu::Projection<const X*>{
-        read<X>(linear.weight), read<X>(linear.bias)};
+        data_of<X>(*linear.weight), data_of<X>(*linear.bias)};
   };
   small.projections = {
       projection(m.query),
@@ -174,10 +170,8 @@ struct SmallModuleBackward {
 
 /// Whether weight and bias are of a layer from `in` to `out`.
 bool is_linear(const LinearTensors& linear, int64_t in, int64_t out) {
-  const auto& weight = *linear.weight;
-  const auto& bias = *linear.bias;
-  return weight.dim() == 2 && weight.size(0) == out && weight.size(1) == in &&
-      (!bias.defined() || (bias.dim() == 1 && bias.size(0) == out));
+  return is_linear_layer(*linear.weight, *linear.bias, in) &&
+      linear.weight->size(0) == out;
 }
 
 /// Users may have replaced a layer by one that does not fit: the operators say

@@ -61,7 +61,7 @@ cpu::Strides strides_of(const torch::Tensor& x) {
 
 template <typename X>
 cpu::Heads<const X> read(const torch::Tensor& x) {
-  return {static_cast<const X*>(x.const_data_ptr()), strides_of(x)};
+  return {data_of<X>(x), strides_of(x)};
 }
 
 template <typename X>
@@ -74,16 +74,7 @@ cpu::Scores<X> read_scores(const torch::Tensor& x) {
   if (!x.defined()) {
     return {};
   }
-  return {
-      static_cast<const X*>(x.const_data_ptr()),
-      x.stride(0),
-      x.stride(1),
-      x.stride(2),
-      x.stride(3)};
-}
-
-const int64_t* read_counts(const torch::Tensor& x) {
-  return x.defined() ? x.const_data_ptr<int64_t>() : nullptr;
+  return {data_of<X>(x), x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
 }
 
 /// One after the other in `n` numbers.
@@ -111,8 +102,8 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.scale = a.scale.value_or(default_scale(a.query.size(3)));
   arguments.causal = a.causal;
   arguments.window = a.window;
-  arguments.query_offsets = read_counts(a.query_offsets);
-  arguments.key_lengths = read_counts(a.key_lengths);
+  arguments.query_offsets = data_of<int64_t>(a.query_offsets);
+  arguments.key_lengths = data_of<int64_t>(a.key_lengths);
   arguments.bias = read_scores<X>(a.bias);
   arguments.mask = read_scores<bool>(a.mask);
   arguments.dropout = a.dropout;
