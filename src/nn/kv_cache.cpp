@@ -1,5 +1,6 @@
 #include <torch_attention/nn/kv_cache.h>
 
+#include <kernels/cache_rows.h>
 #include <nn/checks.h>
 
 #include <c10/core/InferenceMode.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace torch_attention {
@@ -57,13 +59,23 @@ int64_t most_rows(const KVCacheOptions& options, int64_t T) {
       add(kept_rows(options), std::max(T, options.block())));
 }
 
-/// int64 (B) on the CPU.
-torch::Tensor empty_counts(int64_t batch_size) {
-  return torch::empty({batch_size}, torch::kLong);
-}
+/// One number for each sequence. In tensors, int64 (B) on the CPU, only where
+/// users see them: their operators would take much of a decode step's time.
+using Counts = std::vector<int64_t>;
 
 const int64_t* read(const torch::Tensor& counts) {
   return counts.const_data_ptr<int64_t>();
+}
+
+Counts counts_of(const torch::Tensor& counts) {
+  return {read(counts), read(counts) + counts.size(0)};
+}
+
+torch::Tensor tensor_of(const Counts& counts) {
+  const auto tensor =
+      at::empty({static_cast<int64_t>(counts.size())}, torch::kLong);
+  std::copy(counts.begin(), counts.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
 }
 
 void check_new_rows(
@@ -144,13 +156,13 @@ void KVCache::append(
       ", values ",
       values.sizes());
   const auto counts = new_lengths.defined()
-      ? checks::to_counts(kCache, "new_lengths", new_lengths, B, T)
-      : empty_counts(B).fill_(T);
+      ? counts_of(checks::to_counts(kCache, "new_lengths", new_lengths, B, T))
+      : Counts(static_cast<size_t>(B), T);
   const auto most = options_.max_length().value_or(kMost);
-  const auto lengths = empty_counts(B);
-  for (int64_t b = 0; b < B; ++b) {
-    const auto length = read(lengths_)[b];
-    const auto count = read(counts)[b];
+  auto lengths = counts_of(lengths_);
+  for (size_t b = 0; b < counts.size(); ++b) {
+    const auto length = lengths[b];
+    const auto count = counts[b];
     TORCH_CHECK(
         count <= most - length,
         kCache,
@@ -163,12 +175,13 @@ void KVCache::append(
         ", which has ",
         length,
         "; the cache is unchanged");
-    lengths.mutable_data_ptr<int64_t>()[b] = length + count;
+    lengths[b] += count;
   }
   auto rows = with_room_for(counts);
   write(rows, keys, values, counts);
+  auto all_lengths = tensor_of(lengths);
   rows_ = std::move(rows);
-  lengths_ = lengths;
+  lengths_ = std::move(all_lengths);
 }
 
 torch::Tensor KVCache::keys() const {
@@ -180,22 +193,30 @@ torch::Tensor KVCache::values() const {
 }
 
 void KVCache::truncate(int64_t length) {
-  truncate(empty_counts(options_.batch_size()).fill_(length));
+  TORCH_CHECK(
+      length >= 0,
+      kCache,
+      ": expected to truncate to 0 tokens or more, but got ",
+      length);
+  truncate_to(Counts(static_cast<size_t>(options_.batch_size()), length));
 }
 
 void KVCache::truncate(const torch::Tensor& lengths) {
-  const auto B = options_.batch_size();
   TORCH_CHECK(lengths.defined(), kCache, ": the lengths are undefined");
-  const auto wanted = checks::to_counts(kCache, "lengths", lengths, B, kMost);
-  const auto cut = empty_counts(B);
-  const auto starts = empty_counts(B);
-  for (int64_t b = 0; b < B; ++b) {
-    const auto start = read(rows_.starts)[b];
-    const auto length = std::min(read(wanted)[b], read(lengths_)[b]);
+  truncate_to(counts_of(checks::to_counts(
+      kCache, "lengths", lengths, options_.batch_size(), kMost)));
+}
+
+void KVCache::truncate_to(torch::IntArrayRef wanted) {
+  auto cut = counts_of(lengths_);
+  auto starts = counts_of(rows_.starts);
+  for (size_t b = 0; b < cut.size(); ++b) {
+    const auto start = starts[b];
+    const auto length = std::min(wanted[b], cut[b]);
     // The tokens before the next one that it attends to.
     const auto needed = std::min(length, options_.window().value_or(kMost) - 1);
     TORCH_CHECK(
-        length == 0 || length == read(lengths_)[b] || start <= length - needed,
+        length == 0 || length == cut[b] || start <= length - needed,
         kCache,
         ": expected to truncate sequence ",
         b,
@@ -205,11 +226,12 @@ void KVCache::truncate(const torch::Tensor& lengths) {
         start,
         " are dropped (window), but got ",
         length);
-    cut.mutable_data_ptr<int64_t>()[b] = length;
-    starts.mutable_data_ptr<int64_t>()[b] = length == 0 ? 0 : start;
+    cut[b] = length;
+    starts[b] = length == 0 ? 0 : start;
   }
-  rows_.starts = starts;
-  lengths_ = cut;
+  auto new_starts = tensor_of(starts);
+  lengths_ = tensor_of(cut);
+  rows_.starts = std::move(new_starts);
 }
 
 void KVCache::reset() {
@@ -265,18 +287,21 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   };
   auto keys = make();
   auto values = make();
-  return {keys, values, empty_counts(options_.batch_size()).zero_()};
+  return {
+      keys,
+      values,
+      tensor_of(Counts(static_cast<size_t>(options_.batch_size())))};
 }
 
 /// The rows of now, elsewhere if there is no room for `new_lengths` more or
 /// there is memory to be given back.
-KVCache::Rows KVCache::with_room_for(const torch::Tensor& new_lengths) const {
+KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_lengths) const {
   int64_t T = 0;
   int64_t needed = 0;
-  for (int64_t b = 0; b < options_.batch_size(); ++b) {
-    const auto count = read(new_lengths)[b];
+  for (size_t b = 0; b < new_lengths.size(); ++b) {
+    const auto count = new_lengths[b];
     T = std::max(T, count);
-    needed = std::max(needed, num_rows(b) + count);
+    needed = std::max(needed, num_rows(static_cast<int64_t>(b)) + count);
   }
   const auto most = most_rows(options_, T);
   if (needed <= capacity() && capacity() <= most) {
@@ -314,49 +339,13 @@ void KVCache::write(
     const Rows& rows,
     const torch::Tensor& keys,
     const torch::Tensor& values,
-    const torch::Tensor& new_lengths) const {
-  const auto B = options_.batch_size();
-  const auto T = keys.size(2);
-  const auto first_row = [&](int64_t b) {
-    return read(lengths_)[b] - read(rows.starts)[b];
-  };
-  bool same = true;
-  for (int64_t b = 0; b < B; ++b) {
-    same = same && first_row(b) == first_row(0) && read(new_lengths)[b] == T;
+    torch::IntArrayRef new_lengths) const {
+  auto first = counts_of(lengths_);
+  for (size_t b = 0; b < first.size(); ++b) {
+    first[b] -= read(rows.starts)[b];
   }
-  if (same) {
-    const auto begin = first_row(0);
-    rows.keys.slice(2, begin, begin + T).copy_(keys);
-    rows.values.slice(2, begin, begin + T).copy_(values);
-    return;
-  }
-  std::vector<int64_t> sequence;
-  std::vector<int64_t> token;
-  std::vector<int64_t> row;
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t < read(new_lengths)[b]; ++t) {
-      sequence.push_back(b);
-      token.push_back(t);
-      row.push_back(first_row(b) + t);
-    }
-  }
-  using torch::indexing::Slice;
-  const auto on_device = [&](const std::vector<int64_t>& indices) {
-    return torch::tensor(indices, torch::kLong).to(options_.device());
-  };
-  const auto at_sequence = on_device(sequence);
-  const auto from = on_device(token);
-  const auto to = on_device(row);
-  // (B, G, tokens, D) -> (number of new tokens, G, D)
-  const auto taken = [&](const torch::Tensor& x) {
-    return x.index({at_sequence, Slice(), from}).to(options_.dtype());
-  };
-  const auto new_keys = taken(keys);
-  const auto new_values = taken(values);
-  auto all_keys = rows.keys;
-  auto all_values = rows.values;
-  all_keys.index_put_({at_sequence, Slice(), to}, new_keys);
-  all_values.index_put_({at_sequence, Slice(), to}, new_values);
+  kernels::write_rows(rows.keys, keys, first, new_lengths);
+  kernels::write_rows(rows.values, values, first, new_lengths);
 }
 
 int64_t KVCache::num_rows(int64_t b) const {

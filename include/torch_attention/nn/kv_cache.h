@@ -191,13 +191,14 @@ class TORCH_ATTENTION_API KVCache {
   };
 
   Rows allocate(int64_t capacity) const;
-  Rows with_room_for(const torch::Tensor& new_lengths) const;
+  Rows with_room_for(torch::IntArrayRef new_lengths) const;
   Rows moved(int64_t new_capacity, int64_t kept) const;
   void write(
       const Rows& rows,
       const torch::Tensor& keys,
       const torch::Tensor& values,
-      const torch::Tensor& new_lengths) const;
+      torch::IntArrayRef new_lengths) const;
+  void truncate_to(torch::IntArrayRef wanted);
   int64_t num_rows(int64_t b) const;
   int64_t num_rows() const;
 

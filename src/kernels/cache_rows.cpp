@@ -1,0 +1,114 @@
+#include <kernels/cache_rows.h>
+
+#include <kernels/plain.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+namespace torch_attention::kernels {
+
+namespace {
+
+/// Bytes worth a thread of their own.
+constexpr int64_t kManyBytes = int64_t{1} << 16;
+
+/// `rows` of the cache's dtype, each contiguous. A decode step writes so little
+/// that the calls of tensor operators would take longer than its attention.
+void copy_memory(
+    const torch::Tensor& cache,
+    const torch::Tensor& rows,
+    torch::IntArrayRef first,
+    torch::IntArrayRef counts) {
+  const auto G = rows.size(1);
+  const auto size = static_cast<int64_t>(rows.element_size());
+  const auto row_bytes = rows.size(3) * size;
+  const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
+  auto* to = static_cast<std::byte*>(cache.mutable_data_ptr());
+  // A graph that read the cache before must notice.
+  cache.unsafeGetTensorImpl()->bump_version();
+  const auto copy_head = [&](int64_t b, int64_t g) {
+    const auto row = first[static_cast<size_t>(b)];
+    const auto count = counts[static_cast<size_t>(b)];
+    const auto* source =
+        from + (b * rows.stride(0) + g * rows.stride(1)) * size;
+    auto* destination = to +
+        (b * cache.stride(0) + g * cache.stride(1) + row * cache.stride(2)) *
+            size;
+    for (int64_t t = 0; t < count; ++t) {
+      std::memcpy(
+          destination + t * cache.stride(2) * size,
+          source + t * rows.stride(2) * size,
+          static_cast<size_t>(row_bytes));
+    }
+  };
+  const auto grain = kManyBytes / (rows.size(2) * row_bytes) + 1;
+  at::parallel_for(0, rows.size(0) * G, grain, [&](int64_t begin, int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      copy_head(i / G, i % G);
+    }
+  });
+}
+
+/// On any device.
+void copy_by_indices(
+    const torch::Tensor& cache,
+    const torch::Tensor& rows,
+    torch::IntArrayRef first,
+    torch::IntArrayRef counts) {
+  std::vector<int64_t> sequence;
+  std::vector<int64_t> token;
+  std::vector<int64_t> row;
+  for (size_t b = 0; b < counts.size(); ++b) {
+    for (int64_t t = 0; t < counts[b]; ++t) {
+      sequence.push_back(static_cast<int64_t>(b));
+      token.push_back(t);
+      row.push_back(first[b] + t);
+    }
+  }
+  using torch::indexing::Slice;
+  const auto on_device = [&](const std::vector<int64_t>& indices) {
+    return torch::tensor(indices, torch::kLong).to(cache.device());
+  };
+  const auto at_sequence = on_device(sequence);
+  // (B, G, T, D) -> (number of new tokens, G, D)
+  const auto taken = rows.index({at_sequence, Slice(), on_device(token)});
+  auto destination = cache;
+  destination.index_put_(
+      {at_sequence, Slice(), on_device(row)}, taken.to(cache.scalar_type()));
+}
+
+} // namespace
+
+void write_rows(
+    const torch::Tensor& cache,
+    const torch::Tensor& rows,
+    torch::IntArrayRef first,
+    torch::IntArrayRef counts) {
+  if (rows.numel() == 0) {
+    return;
+  }
+  if (is_plain(cache) && is_plain(rows) && !is_traced()) {
+    auto same = rows.to(cache.scalar_type());
+    if (same.size(3) > 1 && same.stride(3) != 1) {
+      same = same.contiguous();
+    }
+    copy_memory(cache, same, first, counts);
+    return;
+  }
+  const auto T = rows.size(2);
+  const auto all_are = [](torch::IntArrayRef numbers, int64_t each) {
+    return std::all_of(
+        numbers.begin(), numbers.end(), [&](int64_t n) { return n == each; });
+  };
+  if (all_are(first, first[0]) && all_are(counts, T)) {
+    cache.narrow(2, first[0], T).copy_(rows);
+  } else {
+    copy_by_indices(cache, rows, first, counts);
+  }
+}
+
+} // namespace torch_attention::kernels
