@@ -1,29 +1,31 @@
 #include <cpu/small_module.h>
+#include <cpu/targets.h>
 
-// For what every processor has, since it is compiled once.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/small_module.cpp"
+#include <hwy/foreach_target.h>
+
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+#include <utility>
 
+HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
-
-namespace {
-
-namespace vectors = HWY_NAMESPACE;
+namespace HWY_NAMESPACE {
 
 /// weights[i] = exp(weights[i] - maximum) for i < n, and up to a vector more
 /// are overwritten.
 template <typename X>
 void exponentiate(X* weights, int64_t n, X maximum) {
-  const vectors::Tag<X> d;
-  const auto shift = vectors::hn::Set(d, maximum);
-  for (int64_t i = 0; i < n; i += vectors::kLanes<X>) {
-    const auto x = vectors::load(d, weights + i);
-    const auto weight =
-        vectors::exp</*kExactZero=*/false, X>(vectors::hn::Sub(x, shift));
-    vectors::store(weight, d, weights + i);
+  const Tag<X> d;
+  const auto shift = hn::Set(d, maximum);
+  for (int64_t i = 0; i < n; i += kLanes<X>) {
+    const auto x = load(d, weights + i);
+    const auto weight = exp</*kExactZero=*/false, X>(hn::Sub(x, shift));
+    store(weight, d, weights + i);
   }
 }
 
@@ -72,7 +74,7 @@ struct SmallMemory {
     query = parts.take<X>(T * m.num_heads * m.head_dim);
     key = parts.take<X>(T * m.num_kv_heads * m.head_dim);
     value = parts.take<X>(T * m.num_kv_heads * m.head_dim);
-    weights = parts.take<X>(m.num_heads * T * T + vectors::kLanes<X>);
+    weights = parts.take<X>(m.num_heads * T * T + kLanes<X>);
     context = parts.take<X>(T * m.num_heads * m.head_dim);
   }
 };
@@ -270,17 +272,6 @@ void clear(const Projection<X*>& p, int64_t in, int64_t out) {
   }
 }
 
-} // namespace
-
-template <typename X>
-int64_t work_of(const SmallModule<X>& m) {
-  const auto out = m.num_heads * m.head_dim;
-  const auto kv_out = m.num_kv_heads * m.head_dim;
-  const auto projections = m.d_in * (out + 2 * kv_out) +
-      (m.projections.out.weight != nullptr ? out * m.d_out : 0);
-  return m.batch_size * m.num_tokens * (projections + 2 * m.num_tokens * out);
-}
-
 template <typename X>
 void forward(const SmallModule<X>& m, X* output) {
   Parts count;
@@ -359,6 +350,39 @@ void backward(
   }
 }
 
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <cpu/dispatch.h>
+
+namespace torch_attention::cpu {
+
+template <typename X>
+int64_t work_of(const SmallModule<X>& m) {
+  const auto out = m.num_heads * m.head_dim;
+  const auto kv_out = m.num_kv_heads * m.head_dim;
+  const auto projections = m.d_in * (out + 2 * kv_out) +
+      (m.projections.out.weight != nullptr ? out * m.d_out : 0);
+  return m.batch_size * m.num_tokens * (projections + 2 * m.num_tokens * out);
+}
+
+template <typename X>
+void forward(const SmallModule<X>& m, X* output) {
+  TORCH_ATTENTION_DISPATCH(forward(m, output));
+}
+
+template <typename X>
+void backward(
+    const SmallModule<X>& m,
+    const X* grad_output,
+    X* grad_x,
+    const Projections<X*>& gradients) {
+  TORCH_ATTENTION_DISPATCH(backward(m, grad_output, grad_x, gradients));
+}
+
 #define TORCH_ATTENTION_INSTANTIATE(X)              \
   template int64_t work_of(const SmallModule<X>&);  \
   template void forward(const SmallModule<X>&, X*); \
@@ -369,3 +393,5 @@ TORCH_ATTENTION_INSTANTIATE(double)
 #undef TORCH_ATTENTION_INSTANTIATE
 
 } // namespace torch_attention::cpu
+
+#endif
