@@ -16,8 +16,6 @@ namespace torch_attention::tools {
 
 namespace {
 
-constexpr uint64_t kSeed = 123;
-
 /// Factor of the query and key weights: with LibTorch's initial ones, attention
 /// is so even that an error in it would hardly show.
 constexpr double kSharper = 2;

@@ -16,6 +16,9 @@
 
 namespace torch_attention::tools {
 
+/// Of what candidates share.
+constexpr uint64_t kSeed = 123;
+
 /// One of those that do the same work.
 struct Candidate {
   std::string name;
@@ -26,7 +29,9 @@ struct Candidate {
 
   /// The gradients of the last run, in one order and layout for all candidates:
   /// input and weights. The candidate forgets them.
-  std::function<std::vector<torch::Tensor>()> take_gradients;
+  std::function<std::vector<torch::Tensor>()> take_gradients = [] {
+    return std::vector<torch::Tensor>();
+  };
 
   /// Whether it drops attention weights, and turns that on and off.
   bool drops = false;

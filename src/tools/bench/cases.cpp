@@ -221,17 +221,16 @@ void add_window_cases(std::vector<Case>& cases) {
   cases.push_back(result);
 }
 
-/// One token more for eight sequences, as when text is generated.
-void add_decode_cases(std::vector<Case>& cases) {
-  constexpr int64_t kSequences = 8;
+/// One token more for each of B sequences, as when text is generated.
+void add_decode_cases(int64_t B, std::vector<Case>& cases) {
   // From here on the cache is larger than those of the processor, and what a
   // step costs is its bytes.
   constexpr int64_t kBoundByReading = 4096;
   for (const int64_t S : {128, 1024, 4096}) {
-    auto work = gpt2_attention(kSequences, 1);
+    auto work = gpt2_attention(B, 1);
     work.S = S;
     Case result;
-    result.name = format_text("decode B{} S{}", kSequences, S);
+    result.name = format_text("decode B{} S{}", B, S);
     result.work = work;
     result.bound = Bound::kReading;
     result.make_candidates = [work](bool /*quick*/) {
@@ -302,7 +301,8 @@ std::vector<Case> all_cases() {
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);
-  add_decode_cases(cases);
+  add_decode_cases(/*B=*/1, cases);
+  add_decode_cases(/*B=*/8, cases);
   add_long_cases(cases);
   add_series(cases);
   return cases;

@@ -15,8 +15,6 @@ namespace torch_attention::tools {
 
 namespace {
 
-constexpr uint64_t kDecodeSeed = 123;
-
 /// Tokens that a cache has room for beside those that it holds.
 constexpr int64_t kRoom = 64;
 
@@ -26,14 +24,13 @@ Candidate decode_candidate(
   Candidate candidate;
   candidate.name = name;
   candidate.run = std::move(run);
-  candidate.take_gradients = [] { return std::vector<torch::Tensor>(); };
   return candidate;
 }
 
 } // namespace
 
 DecodeData draw_decode(const Work& work) {
-  at::manual_seed(kDecodeSeed);
+  at::manual_seed(kSeed);
   const auto draw = [&](int64_t tokens) {
     return at::randn({work.B, work.H, tokens, work.D});
   };
