@@ -1,5 +1,7 @@
 // Damaged and malicious files: refused in words, or read as they were written.
 
+#include <format_text.h>
+#include <fuzz/fuzz.h>
 #include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
@@ -299,6 +301,35 @@ TEST_CASE("A prefix opens only the files that have its keys") {
                          R"("other.b":"missing.safetensors"}})";
   CHECK(read_weight_file(path, "layer.").tensors.size() == 1);
   CHECK_THROWS_AS(read_weight_file(path), c10::Error);
+}
+
+TEST_CASE("An export archive says which of its numbers are wrong") {
+  const auto archive = [](const std::string& dtype, const std::string& size) {
+    const auto config = format_text(
+        R"({{"config": {{"w": {{"path_name": "weight_0", "use_pickle": false,)"
+        R"( "tensor_meta": {{"dtype": {}, "sizes": [{{"as_int": {}}}],)"
+        R"( "strides": [{{"as_int": 1}}], "storage_offset": {{"as_int": 0}}}})"
+        R"(}}}}}})",
+        dtype,
+        size);
+    return fuzz::zip_of(
+        {{"a/data/weights/model_weights_config.json", config},
+         {"a/data/weights/weight_0", std::string(8, '\1')},
+         {"a/archive_format", "pt2"}});
+  };
+  REQUIRE(read_checked(archive("7", "2")).size() == 1);
+  const auto [dtype, size, message] =
+      GENERATE(table<std::string, std::string, std::string>({
+          {"7.5", "2", "integer of 64 bits as a dtype, but it has 7.5"},
+          {"1e40", "2", "as a dtype, but it has 1e+40"},
+          {"\"7\"", "2", "as a dtype, but it has \"7\""},
+          {"99", "2", "of the dtype number 99"},
+          {"7", "2.0", "as a size, but it has 2.0"},
+          {"7", "9223372036854775808", "as a size, but it has 92233720368547"},
+          {"7", "-1", "damaged"},
+          {"7", "3", "damaged"},
+      }));
+  CHECK_THAT(error_of(archive(dtype, size)), ContainsText(message));
 }
 
 TEST_CASE("A pickle that is nested deeply is read, and does not overflow") {

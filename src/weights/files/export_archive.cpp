@@ -8,6 +8,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstdint>
 #include <unordered_map>
 #include <utility>
 
@@ -46,30 +47,41 @@ std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   return weight_records(archive, ".pt");
 }
 
-int64_t as_int(const nlohmann::json& number) {
-  const auto& value = number.at("as_int");
+/// The JSON library would convert any number, undefined where it is too large.
+int64_t to_integer(const nlohmann::json& value, const char* what) {
+  const bool fits = value.is_number_integer() &&
+      (!value.is_number_unsigned() ||
+       value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
   TORCH_CHECK(
-      value.is_number_integer(), "the file is damaged: a size is no integer");
+      fits,
+      "the file is damaged: expected an integer of 64 bits as ",
+      what,
+      ", but it has ",
+      value.dump());
   return value.get<int64_t>();
 }
 
-std::vector<int64_t> as_ints(const nlohmann::json& numbers) {
+int64_t size_of(const nlohmann::json& number) {
+  return to_integer(number.at("as_int"), "a size");
+}
+
+std::vector<int64_t> sizes_of(const nlohmann::json& numbers) {
   std::vector<int64_t> result;
   for (const auto& number : numbers) {
-    result.push_back(as_int(number));
+    result.push_back(size_of(number));
   }
   return result;
 }
 
 TensorLayout read_layout(const std::string& key, const nlohmann::json& meta) {
-  const auto number = meta.at("dtype").get<int64_t>();
+  const auto number = to_integer(meta.at("dtype"), "a dtype");
   const auto dtype = dtype_from_export(number);
   TORCH_CHECK(dtype, "the file has \"", key, "\" of the dtype number ", number);
   return {
       *dtype,
-      as_ints(meta.at("sizes")),
-      as_ints(meta.at("strides")),
-      as_int(meta.at("storage_offset"))};
+      sizes_of(meta.at("sizes")),
+      sizes_of(meta.at("strides")),
+      size_of(meta.at("storage_offset"))};
 }
 
 /// Reads the weights that one record describes.
