@@ -69,8 +69,8 @@ struct Threads {
 
 /// X is float, double, BFloat16 or Float16.
 ///
-/// What is computed: softmax(scale * q k^T + bias, hidden keys excluded) v.
-/// A query that sees no key gives zeros.
+/// What is computed: softmax(scores + bias, hidden keys excluded) v with scores
+/// = scale * q k^T, capped if asked for. A query that sees no key gives zeros.
 template <typename X>
 struct AttentionArguments {
   int64_t batch_size = 0;
@@ -89,6 +89,11 @@ struct AttentionArguments {
   Heads<const X> value;
 
   double scale = 1.0;
+  /// > 0: scores become softcap * tanh(score / softcap).
+  double softcap = 0.0;
+  /// (H); scores of head h lose slope times the distance between the positions
+  /// of query and key.
+  const Compute<X>* alibi_slopes = nullptr;
   /// Hides the keys after a query's own position.
   bool causal = false;
   /// Hides the keys `window` or more positions before a query's own. 0: none.
@@ -97,7 +102,7 @@ struct AttentionArguments {
   const int64_t* query_offsets = nullptr;
   /// (B), hides the keys from here on, which are not read. Default: S.
   const int64_t* key_lengths = nullptr;
-  /// Added to the scores after `scale`.
+  /// Added to the scores after `scale` and `softcap`.
   Scores<X> bias;
   /// True hides. What is hidden may be NaN.
   Scores<bool> mask;

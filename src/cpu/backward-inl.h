@@ -86,6 +86,7 @@ struct BackwardMemory {
   // Of both
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
+  T* cap_derivative = nullptr; // (kKeyBlock, width)
   T* added_rows = nullptr; // (width, kKeyBlock)
   T* added_tile = nullptr; // (kKeyBlock, width)
   bool finite_keys = true;
@@ -114,6 +115,9 @@ struct BackwardMemory {
     scale = parts.take<T>(W);
     scores = parts.take<T>(kKeyBlock * W);
     grad_scores = parts.take<T>(kKeyBlock * W);
+    if (a.softcap > 0) {
+      cap_derivative = parts.take<T>(kKeyBlock * W);
+    }
     if (a.bias.data != nullptr || a.mask.data != nullptr) {
       added_rows = parts.take<T>(W * kKeyBlock);
       added_tile = parts.take<T>(kKeyBlock * W);
@@ -288,7 +292,8 @@ void differentiate_tile(
     if (added.hides_all) {
       continue;
     }
-    const bool cut = verdict == Tile::kCut || added.data != nullptr;
+    const bool cut =
+        verdict == Tile::kCut || added.data != nullptr || shapes_scores(a);
     const auto* key = m.key + (begin - s) * D;
     const auto* value = m.value + (begin - s) * E;
     multiply_scores<Product<Start::kZero>, kVectors>(
@@ -309,9 +314,19 @@ void differentiate_tile(
         a.value_dim,
         m.grad_scores,
         static_cast<T*>(nullptr));
+    if (a.softcap > 0) {
+      cap_scores(a.softcap, n * kWidth, m.scores, m.cap_derivative);
+    }
     if (cut) {
       hide_scores<kVectors>(
-          visibility, t, begin, n, added, m.scores, static_cast<T*>(nullptr));
+          visibility,
+          head.alibi_slope,
+          t,
+          begin,
+          n,
+          added,
+          m.scores,
+          static_cast<T*>(nullptr));
     }
     const auto differentiate = dropout.threshold > 0
         ? (cut ? differentiate_weights<kVectors, true, true, T>
@@ -329,6 +344,9 @@ void differentiate_tile(
         n,
         head.index,
         dropout);
+    if (a.softcap > 0) {
+      uncap_gradients(m.cap_derivative, n * kWidth, m.grad_scores);
+    }
 
     const bool skip = cut && !finite;
     const auto add_features = skip
@@ -582,6 +600,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
+#include <cpu/dispatch.h>
+
 namespace torch_attention::cpu {
 
 template <typename X>
@@ -592,18 +612,7 @@ void backward(
   if (arguments.batch_size == 0 || arguments.num_heads == 0) {
     return;
   }
-  switch (instruction_set()) {
-#if HWY_TARGETS & HWY_AVX3
-    case InstructionSet::kAvx512:
-      return N_AVX3::backward(arguments, gradients, threads);
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    case InstructionSet::kAvx2:
-      return N_AVX2::backward(arguments, gradients, threads);
-#endif
-    default:
-      return HWY_NAMESPACE::backward(arguments, gradients, threads);
-  }
+  TORCH_ATTENTION_DISPATCH(backward(arguments, gradients, threads));
 }
 
 } // namespace torch_attention::cpu

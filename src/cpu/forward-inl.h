@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
@@ -268,7 +269,8 @@ void attend(
   if (added.hides_all) {
     return;
   }
-  const bool cut = verdict == Tile::kCut || added.data != nullptr;
+  const bool cut =
+      verdict == Tile::kCut || added.data != nullptr || shapes_scores(a);
   tile.cut = tile.cut || cut;
 
   std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
@@ -292,8 +294,19 @@ void attend(
         a.head_dim,
         memory.scores,
         static_cast<T*>(nullptr));
+    if (a.softcap > 0) {
+      cap_scores(
+          a.softcap, n * kWidth, memory.scores, static_cast<T*>(nullptr));
+    }
     hide_scores<kVectors>(
-        visibility, tile.first, begin, n, added, memory.scores, tile.maximum);
+        visibility,
+        head.alibi_slope,
+        tile.first,
+        begin,
+        n,
+        added,
+        memory.scores,
+        tile.maximum);
   }
 
   const auto dropout = dropout_of(a);
@@ -622,6 +635,16 @@ HWY_NOINLINE void weigh_row(
   constexpr int N = kLanes<T>;
   auto* scores = memory.scores + row * kKeyBlock;
   const auto hidden = -kInfinity<T>;
+  if (a.softcap > 0) {
+    cap_scores(a.softcap, n, scores, static_cast<T*>(nullptr));
+  }
+  if (head.alibi_slope != 0) {
+    const auto position = head.visibility.offset + t;
+    for (int64_t i = 0; i < n; ++i) {
+      scores[i] -=
+          head.alibi_slope * static_cast<T>(std::abs(position - (s + i)));
+    }
+  }
   if (head.bias != nullptr || head.mask != nullptr) {
     fill_added_row(a, head, t, s, n, memory.added);
     for (int64_t i = 0; i < n; ++i) {
@@ -943,6 +966,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
+#include <cpu/dispatch.h>
+
 namespace torch_attention::cpu {
 
 template <typename X>
@@ -955,18 +980,7 @@ void forward(
       arguments.num_queries == 0) {
     return;
   }
-  switch (instruction_set()) {
-#if HWY_TARGETS & HWY_AVX3
-    case InstructionSet::kAvx512:
-      return N_AVX3::forward(arguments, output, statistics, threads);
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    case InstructionSet::kAvx2:
-      return N_AVX2::forward(arguments, output, statistics, threads);
-#endif
-    default:
-      return HWY_NAMESPACE::forward(arguments, output, statistics, threads);
-  }
+  TORCH_ATTENTION_DISPATCH(forward(arguments, output, statistics, threads));
 }
 
 } // namespace torch_attention::cpu

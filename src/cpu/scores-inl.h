@@ -98,11 +98,51 @@ Added<T> added_to_tile(
   return added;
 }
 
+/// Whether scores change even where nothing is hidden.
+template <typename X>
+bool shapes_scores(const AttentionArguments<X>& a) {
+  return a.softcap > 0 || a.alibi_slopes != nullptr;
+}
+
+/// x[i] becomes softcap * tanh(x[i] / softcap) for i < n, and the rest of the
+/// last vector anything. `derivative` takes in the derivatives, unless it is
+/// null.
+template <typename T>
+HWY_NOINLINE void cap_scores(double softcap, int64_t n, T* x, T* derivative) {
+  const Tag<T> d;
+  const auto cap = hn::Set(d, static_cast<T>(softcap));
+  const auto inverse = hn::Set(d, static_cast<T>(1 / softcap));
+  for (int64_t i = 0; i < n; i += kLanes<T>) {
+    const auto y = tanh<T>(hn::Mul(load(d, x + i), inverse));
+    store(hn::Mul(y, cap), d, x + i);
+    if (derivative != nullptr) {
+      store(hn::NegMulAdd(y, y, hn::Set(d, T(1))), d, derivative + i);
+    }
+  }
+}
+
+/// The gradients of capped scores become those of the scores. Where they are 0
+/// the score may have been hidden, and the derivative be NaN.
+template <typename T>
+HWY_NOINLINE void uncap_gradients(const T* derivative, int64_t n, T* x) {
+  const Tag<T> d;
+  for (int64_t i = 0; i < n; i += kLanes<T>) {
+    const auto grad = load(d, x + i);
+    store(
+        hn::IfThenZeroElse(
+            hn::Eq(grad, hn::Zero(d)), hn::Mul(grad, load(d, derivative + i))),
+        d,
+        x + i);
+  }
+}
+
 /// Scores of what is hidden become -inf, whatever they were; the others get
-/// the bias. If `maximum` is not null it takes in the results.
+/// what distance and bias add. If `maximum` is not null it takes in the
+/// results.
 template <int kVectors, typename T>
 HWY_NOINLINE void hide_scores(
     const Visibility& visibility,
+    T alibi_slope,
     int64_t t,
     int64_t s,
     int64_t n,
@@ -129,6 +169,11 @@ HWY_NOINLINE void hide_scores(
     for (int64_t i = 0; i < n; ++i) {
       auto* at = scores + (i * kVectors + v) * N;
       auto score = load(d, at);
+      if (alibi_slope != 0) {
+        const auto distance = hn::ConvertTo(d, hn::Sub(position, key));
+        score =
+            hn::NegMulAdd(hn::Set(d, alibi_slope), hn::Abs(distance), score);
+      }
       if (added.data != nullptr) {
         const auto x = added.template at<kVectors>(i, v);
         score = hn::IfThenElse(hn::Eq(x, hidden), hidden, hn::Add(score, x));

@@ -212,10 +212,17 @@ HWY_INLINE hn::VFromD<D> exp2_minus_1_over_x(
   return hn::MulAdd(y, x, hn::Set(d, 0.693147180559945309));
 }
 
-/// exp(x) for x of at most about 80; for x below kLowestExponent about 0, and
-/// exactly 0 if kExactZero. NaN stays.
-template <bool kExactZero, typename T, typename V = Vector<T>>
-HWY_INLINE V exp(V x) {
+/// exp(x) is (1 + `slope` * `fraction`) * `power`, a power of two.
+template <typename V>
+struct ExpParts {
+  V slope;
+  V fraction;
+  V power;
+};
+
+/// For x in [kLowestExponent, about 80].
+template <typename T, typename V = Vector<T>>
+HWY_INLINE ExpParts<V> exp_parts(V x) {
   const Tag<T> d;
   const IntTag<T> di;
   constexpr int kMantissaBits = sizeof(T) == 4 ? 23 : 52;
@@ -225,21 +232,45 @@ HWY_INLINE V exp(V x) {
   const auto rounder =
       hn::Set(d, T(1.5) * (int64_t{1} << kMantissaBits) + T(kBias));
   const auto log2e = hn::Set(d, T(1.4426950408889634074));
-  const auto low = hn::Set(d, kLowestExponent<T>);
-  const auto y = at_least(low, x);
-  const auto rounded = hn::MulAdd(y, log2e, rounder);
+  const auto rounded = hn::MulAdd(x, log2e, rounder);
   const auto whole = hn::Sub(rounded, rounder);
-  const auto fraction = hn::MulSub(y, log2e, whole);
-  const auto part = hn::MulAdd(
-      exp2_minus_1_over_x(d, fraction, T()), fraction, hn::Set(d, T(1)));
-  const auto power =
-      hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(di, rounded)));
+  const auto fraction = hn::MulSub(x, log2e, whole);
+  return {
+      exp2_minus_1_over_x(d, fraction, T()),
+      fraction,
+      hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(di, rounded)))};
+}
+
+/// exp(x) for x of at most about 80; for x below kLowestExponent about 0, and
+/// exactly 0 if kExactZero. NaN stays.
+template <bool kExactZero, typename T, typename V = Vector<T>>
+HWY_INLINE V exp(V x) {
+  const Tag<T> d;
+  const auto low = hn::Set(d, kLowestExponent<T>);
+  const auto [slope, fraction, power] = exp_parts<T>(at_least(low, x));
   // A product, not a sum of the bits, which would make numbers of some NaN.
-  const auto result = hn::Mul(part, power);
+  const auto result =
+      hn::Mul(hn::MulAdd(slope, fraction, hn::Set(d, T(1))), power);
   if constexpr (kExactZero) {
     return hn::IfThenZeroElse(hn::Lt(x, low), result);
   }
   return result;
+}
+
+/// NaN stays.
+template <typename T, typename V = Vector<T>>
+HWY_INLINE V tanh(V x) {
+  const Tag<T> d;
+  // From here on it is 1.
+  const auto limit = hn::Set(d, T(20));
+  const auto one = hn::Set(d, T(1));
+  const auto y =
+      hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySign(limit, x), x);
+  // exp(2 y) - 1, exact to the last digits near 0 as well.
+  const auto [slope, fraction, power] = exp_parts<T>(hn::Add(y, y));
+  const auto z =
+      hn::MulAdd(hn::Mul(slope, fraction), power, hn::Sub(power, one));
+  return hn::Div(z, hn::Add(z, hn::Set(d, T(2))));
 }
 
 /// What the lanes of a tile's dropout are made of, Philox4x32-7: each 64-bit

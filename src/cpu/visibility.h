@@ -57,6 +57,8 @@ struct Head {
   const X* bias;
   const bool* mask;
   Visibility visibility;
+  /// 0: none
+  Compute<X> alibi_slope;
   /// b * H + h
   int64_t index;
 };
@@ -81,6 +83,7 @@ Head<X> head_at(const AttentionArguments<X>& a, int64_t b, int64_t h) {
       at(a.bias, b, h),
       at(a.mask, b, h),
       visibility_of(a, b),
+      a.alibi_slopes != nullptr ? a.alibi_slopes[h] : Compute<X>(0),
       b * a.num_heads + h};
 }
 

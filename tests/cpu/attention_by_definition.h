@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 /// Attention as it is defined, in double and in plain loops: what the kernels
@@ -77,6 +78,29 @@ double bias_of(
                      s * a.bias.key]);
 }
 
+/// The position of query t among the keys.
+template <typename X>
+int64_t position_of(const AttentionArguments<X>& a, int64_t b, int64_t t) {
+  return t +
+      (a.query_offsets != nullptr ? a.query_offsets[b]
+                                  : a.num_keys - a.num_queries);
+}
+
+/// What distance takes from a score.
+template <typename X>
+double alibi_of(
+    const AttentionArguments<X>& a,
+    int64_t b,
+    int64_t h,
+    int64_t t,
+    int64_t s) {
+  if (a.alibi_slopes == nullptr) {
+    return 0;
+  }
+  const auto distance = std::abs(position_of(a, b, t) - s);
+  return static_cast<double>(a.alibi_slopes[h]) * static_cast<double>(distance);
+}
+
 /// Whether query t sees key s.
 template <typename X>
 bool sees(
@@ -85,9 +109,7 @@ bool sees(
     int64_t h,
     int64_t t,
     int64_t s) {
-  const auto position = t +
-      (a.query_offsets != nullptr ? a.query_offsets[b]
-                                  : a.num_keys - a.num_queries);
+  const auto position = position_of(a, b, t);
   if (a.key_lengths != nullptr && s >= a.key_lengths[b]) {
     return false;
   }
@@ -165,6 +187,7 @@ Attention attention_by_definition(
   const auto kept = dropout_scale(a.dropout);
   std::vector<int64_t> seen;
   std::vector<double> weight(static_cast<size_t>(S));
+  std::vector<double> slope(static_cast<size_t>(S)); // of the cap
   std::vector<double> factor(static_cast<size_t>(S)); // of dropout
   for (int64_t row = 0; row < B * H * T; ++row) {
     const auto b = row / T / H;
@@ -192,7 +215,14 @@ Attention attention_by_definition(
       for (int64_t d = 0; d < D; ++d) {
         score += q[d] * k[s * D + d];
       }
-      score = score * a.scale + bias_of(a, b, h, t, s);
+      score *= a.scale;
+      slope[s] = 1;
+      if (a.softcap > 0) {
+        const auto y = std::tanh(score / a.softcap);
+        score = a.softcap * y;
+        slope[s] = 1 - y * y;
+      }
+      score += bias_of(a, b, h, t, s) - alibi_of(a, b, h, t, s);
       // NaN is the maximum of all.
       maximum = std::isnan(score) ? score : std::max(maximum, score);
       weight[s] = score;
@@ -226,7 +256,8 @@ Attention attention_by_definition(
         grad_weight += factor[s] * grad_o[e] * v[s * E + e];
         grad_v[s * E + e] += weight[s] * factor[s] * grad_o[e];
       }
-      const auto grad_score = weight[s] * (grad_weight - mean) * a.scale;
+      const auto grad_score =
+          weight[s] * (grad_weight - mean) * slope[s] * a.scale;
       for (int64_t d = 0; d < D; ++d) {
         grad_q[d] += grad_score * k[s * D + d];
         grad_k[s * D + d] += grad_score * q[d];

@@ -19,6 +19,8 @@ TEST_CASE("Gradients are what the output does when the inputs change") {
   c.causal = true;
   c.bias = true;
   c.dropout = 0.25;
+  c.softcap = GENERATE(0.0, 1.25);
+  c.alibi = c.softcap > 0;
   INFO(description<double>(c));
   Problem<double> problem(c);
   problem.compute();

@@ -34,6 +34,8 @@ Case random_case(std::mt19937& random) {
   c.same_for_queries = one_in(2);
   c.hides_nan = one_in(2);
   c.dropout = one_in(3) ? 0.3 : 0;
+  c.softcap = one_in(4) ? 1.5 : 0;
+  c.alibi = one_in(4);
   c.layout = static_cast<Layout>(random() % 3);
   return c;
 }
@@ -59,7 +61,7 @@ void check_blind(const Problem<X>& computed) {
 } // namespace
 
 TEMPLATE_TEST_CASE(
-    "Mixtures of all that hides keys are right",
+    "Mixtures of all that hides keys or changes scores are right",
     "",
     float,
     double,

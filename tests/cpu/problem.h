@@ -166,6 +166,8 @@ struct Case {
   double dropout = 0;
   /// Times 1 / sqrt(D).
   double scale = 1;
+  double softcap = 0;
+  bool alibi = false;
   Layout layout = Layout::kHeadsFirst;
   unsigned seed = 1;
 
@@ -177,7 +179,8 @@ struct Case {
          << lengths << ", bias " << bias << ", mask " << mask
          << ", same_for_queries " << same_for_queries << ", hides_nan "
          << hides_nan << ", dropout " << dropout << ", scale " << scale
-         << ", layout " << static_cast<int>(layout) << ", seed " << seed;
+         << ", softcap " << softcap << ", alibi " << alibi << ", layout "
+         << static_cast<int>(layout) << ", seed " << seed;
     return text.str();
   }
 };
@@ -200,6 +203,7 @@ struct Problem {
   std::unique_ptr<bool[]> mask; // (1, H, T or 1, S)
   std::vector<int64_t> offsets;
   std::vector<int64_t> lengths;
+  std::vector<Compute<X>> slopes;
   AttentionArguments<X> arguments;
 
   explicit Problem(const Case& c)
@@ -231,6 +235,7 @@ struct Problem {
     a.key = key.as_input();
     a.value = value.as_input();
     a.scale = c.scale / std::sqrt(static_cast<double>(c.D));
+    a.softcap = c.softcap;
     a.causal = c.causal;
     a.window = c.window;
     a.dropout = c.dropout;
@@ -239,6 +244,13 @@ struct Problem {
     draw_lengths();
     draw_bias();
     draw_mask();
+    if (c.alibi) {
+      slopes.resize(static_cast<size_t>(c.H));
+      for (auto& slope : slopes) {
+        slope = static_cast<Compute<X>>(std::abs(normal_(random_)) / 8);
+      }
+      a.alibi_slopes = slopes.data();
+    }
     if (c.hides_nan) {
       spoil_unseen_keys();
     }
