@@ -238,6 +238,44 @@ void KVCache::reset() {
   truncate(0);
 }
 
+void KVCache::reorder(const torch::Tensor& sources) {
+  const c10::InferenceMode normal_tensors(false);
+  const torch::NoGradGuard no_grad;
+  const auto B = options_.batch_size();
+  TORCH_CHECK(sources.defined(), kCache, ": the sources are undefined");
+  const auto source =
+      counts_of(checks::to_counts(kCache, "sources", sources, B, B - 1));
+  auto lengths = counts_of(lengths_);
+  auto starts = counts_of(rows_.starts);
+  Counts moved;
+  Counts from;
+  for (int64_t b = 0; b < B; ++b) {
+    const auto i = static_cast<size_t>(b);
+    if (source[i] != b) {
+      moved.push_back(b);
+      from.push_back(source[i]);
+      lengths[i] = read(lengths_)[source[i]];
+      starts[i] = read(rows_.starts)[source[i]];
+    }
+  }
+  if (moved.empty()) {
+    return;
+  }
+  auto new_starts = tensor_of(starts);
+  auto new_lengths = tensor_of(lengths);
+  const auto to_index = tensor_of(moved).to(options_.device());
+  const auto from_index = tensor_of(from).to(options_.device());
+  auto all_keys = keys();
+  auto all_values = values();
+  // Copies first, since what is read here may be written there.
+  const auto new_keys = all_keys.index_select(0, from_index);
+  const auto new_values = all_values.index_select(0, from_index);
+  all_keys.index_copy_(0, to_index, new_keys);
+  all_values.index_copy_(0, to_index, new_values);
+  rows_.starts = std::move(new_starts);
+  lengths_ = std::move(new_lengths);
+}
+
 void KVCache::reserve(int64_t length) {
   const auto most = options_.max_length().value_or(kMost);
   TORCH_CHECK(

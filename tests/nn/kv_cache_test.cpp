@@ -717,6 +717,71 @@ TEST_CASE("Decoding is no part of an autograd graph") {
   }
 }
 
+TEST_CASE("A cache is reordered for beam search") {
+  torch::manual_seed(11);
+  const auto window = GENERATE(std::optional<int64_t>(), std::optional(3));
+  CAPTURE(window.value_or(0));
+  KVCache cache(KVCacheOptions(4, 2, 3).block(4).window(window));
+  const auto append = [&](const torch::Tensor& lengths) {
+    const auto rows = torch::randn({4, 2, 8, 3});
+    cache.append(rows, -rows, lengths);
+  };
+  append(counts({8, 5, 0, 2}));
+  append(counts({8, 1, 3, 2}));
+  const auto before = contents(cache);
+
+  SECTION("by places that change, are taken twice, or go") {
+    const auto sources = GENERATE(
+        std::vector<int64_t>{1, 0, 2, 3},
+        std::vector<int64_t>{0, 0, 0, 0},
+        std::vector<int64_t>{3, 2, 1, 0},
+        std::vector<int64_t>{1, 2, 3, 3});
+    cache.reorder(torch::tensor(sources, torch::kInt));
+    const auto index = torch::tensor(sources);
+    CHECK_THAT(
+        cache.lengths(), IsEqualTo(before.lengths.index_select(0, index)));
+    CHECK_THAT(cache.starts(), IsEqualTo(before.starts.index_select(0, index)));
+    const auto now = contents(cache);
+    for (size_t b = 0; b < 4; ++b) {
+      const auto source = static_cast<size_t>(sources[b]);
+      CHECK_THAT(now.keys[b], IsEqualTo(before.keys[source]));
+      CHECK_THAT(now.values[b], IsEqualTo(before.values[source]));
+    }
+  }
+  SECTION("and stays as it is if nothing moves") {
+    const auto* memory = cache.keys().const_data_ptr();
+    cache.reorder(torch::arange(4));
+    check_unchanged(cache, before);
+    CHECK(cache.keys().const_data_ptr() == memory);
+  }
+  SECTION("or is left unchanged") {
+    THROWS_WITH(
+        cache.reorder(counts({0, 1, 2, 4})),
+        "expected sources in [0, 3], but got 4 for sequence 3");
+    THROWS_WITH(cache.reorder(counts({0, 1, 2})), "shape (batch_size) = [4]");
+    THROWS_WITH(cache.reorder(torch::Tensor()), "the sources are undefined");
+    check_unchanged(cache, before);
+  }
+}
+
+TEST_CASE("Beams that were reordered go on as their sources would") {
+  torch::manual_seed(12);
+  MultiHeadAttention attention(MultiHeadAttentionOptions(6, 8, 20, 2));
+  attention->eval();
+  const torch::NoGradGuard no_grad;
+  const auto x = torch::randn({3, 12, 6});
+  const auto sources = torch::tensor({2, 0, 2}, torch::kLong);
+  auto cache = attention->make_cache(3);
+  attention->decode(x.slice(1, 0, 7), cache);
+  cache.reorder(sources);
+  const auto next = torch::randn({3, 2, 6});
+  const auto whole =
+      torch::cat({x.slice(1, 0, 7).index_select(0, sources), next}, 1);
+  CHECK_THAT(
+      attention->decode(next, cache),
+      IsCloseTo(attention(whole).slice(1, 7), kSame));
+}
+
 TEST_CASE("A clone of a cache goes its own way") {
   KVCache cache(small(1));
   append_positions(cache, 3);

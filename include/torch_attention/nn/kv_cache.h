@@ -147,6 +147,20 @@ class TORCH_ATTENTION_API KVCache {
   /// Forgets all tokens and keeps the memory.
   void reset();
 
+  /// Sequence b continues what sequence `sources[b]` was, as beam search wants
+  /// after each step: `sources` is an integer tensor (B), in which a sequence
+  /// may come several times or not at all. Sequences that keep their place are
+  /// not touched.
+  ///
+  /// Throws c10::Error if `sources` are not B numbers of 0 to B - 1.
+  ///
+  /// Example:
+  /// ```
+  /// auto [scores, beams] = candidates.topk(cache.options().batch_size());
+  /// cache.reorder(beams.floor_divide(vocabulary_size));
+  /// ```
+  void reorder(const torch::Tensor& sources);
+
   /// Allocates at once what sequences of `length` tokens need.
   /// Throws c10::Error if `length` is negative or larger than `max_length`.
   void reserve(int64_t length);
