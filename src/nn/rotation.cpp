@@ -13,15 +13,99 @@ namespace {
 
 constexpr int64_t kFirstLength = 64;
 
+constexpr double kFullTurn = 6.283185307179586;
+
+double fast_turns(const RotaryOptions& options) {
+  const bool yarn = options.scaling() == RotaryScaling::kYarn;
+  return options.fast_turns().value_or(yarn ? 32 : 4);
+}
+
+/// How much of its frequency each pair keeps, (pairs) in [0, 1], as `scaling`
+/// says; the rest is divided by `factor`.
+torch::Tensor kept_share(
+    const RotaryOptions& options,
+    const torch::Tensor& frequencies,
+    int64_t dim) {
+  const auto fast = fast_turns(options);
+  const auto slow = options.slow_turns();
+  const auto length =
+      static_cast<double>(options.original_context_length().value_or(0));
+  if (options.scaling() == RotaryScaling::kLlama3) {
+    const auto turns = frequencies * (length / kFullTurn);
+    return ((turns - slow) / (fast - slow)).clamp(0, 1);
+  }
+  // The places of pairs that turn so often, as if there were such.
+  const auto place = [&](double turns) {
+    return static_cast<double>(dim) * std::log(length / (turns * kFullTurn)) /
+        (2 * std::log(options.theta()));
+  };
+  const auto first = std::max(std::floor(place(fast)), 0.0);
+  auto last = std::min(std::ceil(place(slow)), static_cast<double>(dim - 1));
+  if (first == last) {
+    last += 0.001;
+  }
+  const auto places = torch::arange(dim / 2).to(torch::kFloat);
+  return 1 - ((places - first) / (last - first)).clamp(0, 1);
+}
+
 /// The angle by which each pair is rotated from one token to the next, (pairs):
-/// LlamaRotaryEmbedding's `inv_freq`, by the same operations in float32, since
-/// a long context multiplies what is rounded otherwise.
+/// `inv_freq` of `transformers`, by the same operations in float32, since a
+/// long context multiplies what is rounded otherwise.
 torch::Tensor frequencies(const RotaryOptions& options, int64_t head_dim) {
   const auto dim = options.dim().value_or(head_dim);
   const auto exponents =
       torch::arange(0, dim, 2, torch::kLong).to(torch::kFloat) /
       static_cast<double>(dim);
-  return torch::pow(options.theta(), exponents).reciprocal() / options.factor();
+  const auto trained = torch::pow(options.theta(), exponents).reciprocal();
+  const auto slowed = trained / options.factor();
+  if (options.scaling() == RotaryScaling::kLinear) {
+    return slowed;
+  }
+  const auto kept = kept_share(options, trained, dim);
+  return slowed * (1 - kept) + trained * kept;
+}
+
+/// What cosines and sines are multiplied with.
+double amplitude(const RotaryOptions& options) {
+  return options.scaling() == RotaryScaling::kYarn
+      ? options.attention_factor().value_or(
+            1 + 0.1 * std::log(std::max(1.0, options.factor())))
+      : 1.0;
+}
+
+void check_scaling(const char* name, const RotaryOptions& options) {
+  if (options.scaling() == RotaryScaling::kLinear) {
+    return;
+  }
+  TORCH_CHECK(
+      options.original_context_length().value_or(0) > 0,
+      name,
+      ": expected original_context_length > 0 for rotary scaling ",
+      options.scaling(),
+      ", but got ",
+      options.original_context_length()
+          ? c10::str(*options.original_context_length())
+          : "none");
+  const auto fast = fast_turns(options);
+  const auto slow = options.slow_turns();
+  TORCH_CHECK(
+      slow > 0 && fast > slow && std::isfinite(fast),
+      name,
+      ": expected finite fast_turns > slow_turns > 0 for rotary scaling, but "
+      "got ",
+      fast,
+      " and ",
+      slow);
+  TORCH_CHECK(
+      options.scaling() == RotaryScaling::kLlama3 || options.theta() > 1,
+      name,
+      ": expected theta > 1 for rotary scaling yarn, but got ",
+      options.theta());
+  TORCH_CHECK(
+      std::isfinite(amplitude(options)) && amplitude(options) > 0,
+      name,
+      ": expected a finite attention_factor > 0 for rotary scaling, but got ",
+      amplitude(options));
 }
 
 } // namespace
@@ -48,6 +132,7 @@ void check_rotary(
       head_dim,
       "] for rotary embedding, but got ",
       dim);
+  check_scaling(name, options);
 }
 
 Rotation rotation_at(
@@ -57,7 +142,10 @@ Rotation rotation_at(
   const auto step = frequencies(options, head_dim).to(positions.device());
   const auto angles =
       (positions.to(torch::kFloat).unsqueeze(-1) * step).to(torch::kDouble);
-  return {angles.cos().to(torch::kFloat), angles.sin().to(torch::kFloat)};
+  const auto scaled = [&](const torch::Tensor& x) {
+    return (x * amplitude(options)).to(torch::kFloat);
+  };
+  return {scaled(angles.cos()), scaled(angles.sin())};
 }
 
 torch::Tensor rotate(

@@ -14,4 +14,16 @@ std::ostream& operator<<(std::ostream& stream, RotaryPairing pairing) {
   return stream << "RotaryPairing(" << static_cast<int>(pairing) << ")";
 }
 
+std::ostream& operator<<(std::ostream& stream, RotaryScaling scaling) {
+  switch (scaling) {
+    case RotaryScaling::kLinear:
+      return stream << "linear";
+    case RotaryScaling::kLlama3:
+      return stream << "llama3";
+    case RotaryScaling::kYarn:
+      return stream << "yarn";
+  }
+  return stream << "RotaryScaling(" << static_cast<int>(scaling) << ")";
+}
+
 } // namespace torch_attention

@@ -183,6 +183,132 @@ TEST_CASE("The factor of rotary embedding divides the positions") {
       IsCloseTo(functional::rotary_embedding(x, torch::arange(4))));
 }
 
+// `inv_freq` and `attention_scaling` that LlamaRotaryEmbedding of Python's
+// transformers 5.23 has for head_dim 16 and these `rope_parameters`.
+TEST_CASE("Rotary scaling is transformers'") {
+  struct Row {
+    const char* name;
+    RotaryOptions options;
+    std::vector<double> frequencies;
+    double amplitude;
+  };
+  const auto row = GENERATE(values<Row>({
+      {"llama3 of Llama 3.1",
+       RotaryOptions()
+           .theta(500000)
+           .factor(8)
+           .scaling(RotaryScaling::kLlama3)
+           .original_context_length(8192),
+       {1.0,
+        0.193922758102417,
+        0.03760603070259094,
+        0.00729266507551074,
+        0.0005248460220173001,
+        3.428102354519069e-05,
+        6.647869668086059e-06,
+        1.289173155782919e-06},
+       1},
+      {"yarn",
+       RotaryOptions()
+           .factor(4)
+           .scaling(RotaryScaling::kYarn)
+           .original_context_length(4096),
+       {1.0,
+        0.3162277638912201,
+        0.10000000149011612,
+        0.025693506002426147,
+        0.00624999962747097,
+        0.0013834965648129582,
+        0.0002500000118743628,
+        7.905694656074047e-05},
+       1.138629436111989},
+      {"yarn of Qwen 2.5",
+       RotaryOptions()
+           .theta(1000000)
+           .factor(4)
+           .scaling(RotaryScaling::kYarn)
+           .original_context_length(32768),
+       {1.0,
+        0.17782793939113617,
+        0.03162277862429619,
+        0.004217559937387705,
+        0.0005000000237487257,
+        4.4456985051510856e-05,
+        7.905693564680405e-06,
+        1.405853367941745e-06},
+       1.138629436111989},
+  }));
+  CAPTURE(row.name);
+  const int64_t position = GENERATE(1, 1000, 100000);
+  // Each pair (1, 0) becomes cosine and sine.
+  const auto x = torch::cat({torch::ones({1, 8}), torch::zeros({1, 8})}, -1);
+  const auto angles = (torch::tensor(row.frequencies, torch::kFloat) *
+                       static_cast<double>(position))
+                          .to(torch::kDouble);
+  CHECK_THAT(
+      functional::rotary_embedding(x, torch::tensor({position}), row.options),
+      IsCloseTo(
+          (row.amplitude * torch::cat({angles.cos(), angles.sin()}))
+              .to(torch::kFloat)
+              .unsqueeze(0),
+          // A last bit of a frequency, so many tokens on.
+          Tolerance(0, 1e-6 + 1.2e-7 * static_cast<double>(position))));
+}
+
+TEST_CASE("Rotary scaling by turns of one's own") {
+  // Pairs turn 16 / 2 pi = 2.5 times, and 0.25.
+  const auto options = RotaryOptions()
+                           .theta(100)
+                           .factor(2)
+                           .scaling(RotaryScaling::kLlama3)
+                           .original_context_length(16);
+  const auto x = torch::tensor({1.0, 1.0, 0.0, 0.0}).unsqueeze(0);
+  const auto cosines = [&](const RotaryOptions& each) {
+    return functional::rotary_embedding(x, torch::tensor({3}), each)
+        .slice(-1, 0, 2);
+  };
+  const auto expected = [](double first, double second) {
+    return torch::tensor({3 * first, 3 * second}).cos().unsqueeze(0);
+  };
+  auto all_fast = options;
+  all_fast.fast_turns(0.2).slow_turns(0.1);
+  CHECK_THAT(cosines(all_fast), IsCloseTo(expected(1, 0.1)));
+  auto all_slow = options;
+  all_slow.fast_turns(10).slow_turns(5);
+  CHECK_THAT(cosines(all_slow), IsCloseTo(expected(0.5, 0.05)));
+  auto one_of_each = options;
+  one_of_each.fast_turns(2);
+  CHECK_THAT(cosines(one_of_each), IsCloseTo(expected(1, 0.05)));
+  auto twice = options;
+  twice.scaling(RotaryScaling::kYarn).attention_factor(2);
+  CHECK(cosines(twice).abs().max().item<double>() > 1.5);
+}
+
+TEST_CASE("Rotary scaling that says too little is refused") {
+  const auto x = torch::randn({2, 8});
+  const auto rotated = [&](const RotaryOptions& options) {
+    return functional::rotary_embedding(x, torch::arange(2), options);
+  };
+  const auto scaling = GENERATE(RotaryScaling::kLlama3, RotaryScaling::kYarn);
+  const auto options = RotaryOptions().scaling(scaling).factor(2);
+  THROWS_WITH(
+      rotated(options),
+      "rotary_embedding: expected original_context_length > 0 for rotary "
+      "scaling " +
+          c10::str(scaling) + ", but got none");
+  auto whole = options;
+  whole.original_context_length(16);
+  auto turns = whole;
+  THROWS_WITH(rotated(turns.fast_turns(1)), "fast_turns > slow_turns > 0");
+  auto slow = whole;
+  THROWS_WITH(rotated(slow.slow_turns(0)), "fast_turns > slow_turns > 0");
+  auto yarn = whole;
+  yarn.scaling(RotaryScaling::kYarn);
+  auto loud = yarn;
+  THROWS_WITH(rotated(loud.attention_factor(0)), "attention_factor > 0");
+  THROWS_WITH(rotated(yarn.theta(1)), "expected theta > 1");
+}
+
 TEST_CASE("The gradient of rotary embedding is the rotation back") {
   const auto pairing = GENERATE(values(kPairings));
   torch::manual_seed(7);

@@ -25,6 +25,27 @@ TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     RotaryPairing pairing);
 
+/// How rotation changes for contexts longer than those a model was first
+/// trained for: `factor` times as long.
+enum class RotaryScaling {
+  /// All pairs turn `factor` times slower (position interpolation, Chen et al.
+  /// 2023).
+  kLinear,
+  /// Pairs that turn often within the original context stay, the slow ones turn
+  /// `factor` times slower, those between by their number of turns: Llama 3.1
+  /// and later (`rope_type` "llama3" of `transformers`).
+  kLlama3,
+  /// The same, those between by their place; cosines and sines are multiplied
+  /// by
+  /// `attention_factor` (YaRN, Peng et al. 2023).
+  kYarn,
+};
+
+/// Prints `linear`, `llama3` or `yarn`.
+TORCH_ATTENTION_API std::ostream& operator<<(
+    std::ostream& stream,
+    RotaryScaling scaling);
+
 /// Options for rotary position embedding (Su et al. 2021, "RoFormer: Enhanced
 /// Transformer with Rotary Position Embedding").
 ///
@@ -47,9 +68,28 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// which two elements are rotated together. Default: RotaryPairing::kHalves
   TORCH_ARG(RotaryPairing, pairing) = RotaryPairing::kHalves;
 
-  /// divides the positions (position interpolation, Chen et al. 2023), for
-  /// contexts longer than the model was trained for. Default: 1
+  /// by how much slower pairs turn, all or those that `scaling` chooses.
+  /// Default: 1
   TORCH_ARG(double, factor) = 1.0;
+
+  /// which pairs `factor` slows. Default: RotaryScaling::kLinear
+  TORCH_ARG(RotaryScaling, scaling) = RotaryScaling::kLinear;
+
+  /// the tokens that the model was first trained for:
+  /// `original_max_position_embeddings`. kLlama3 and kYarn need it.
+  TORCH_ARG(std::optional<int64_t>, original_context_length) = std::nullopt;
+
+  /// turns within the original context from which on a pair is not slowed:
+  /// `high_freq_factor` of Llama 3, `beta_fast` of YaRN. Default: 4, 32
+  TORCH_ARG(std::optional<double>, fast_turns) = std::nullopt;
+
+  /// turns up to which it is slowed by all of `factor`: `low_freq_factor` of
+  /// Llama 3, `beta_slow` of YaRN. Default: 1
+  TORCH_ARG(double, slow_turns) = 1.0;
+
+  /// YaRN's factor of cosines and sines. Default: 1 + 0.1 ln(factor), at least
+  /// 1
+  TORCH_ARG(std::optional<double>, attention_factor) = std::nullopt;
 };
 
 } // namespace torch_attention
