@@ -18,6 +18,8 @@ struct AttentionSettings {
   /// Hides the keys `window` or more positions before it. 0: none.
   int64_t window = 0;
   std::optional<double> scale;
+  /// Scores become softcap * tanh(score / softcap) after the scale. 0: not.
+  double softcap = 0.0;
   /// 0 outside training
   double dropout = 0.0;
 };
@@ -42,6 +44,9 @@ struct Attention : AttentionSettings {
   torch::Tensor mask;
   /// broadcasts to (..., T, S); or undefined
   torch::Tensor bias;
+  /// float (H) beside the query (B, H, T, D): what scores lose for each
+  /// position between query and key; or undefined
+  torch::Tensor alibi_slopes;
 };
 
 /// The factor of the scores where none is given.
@@ -59,7 +64,8 @@ torch::Tensor weights_of_scores(
     int64_t head_dim,
     const Attention& attention);
 
-/// Output (..., T, Dv), by the best of the kernels below.
+/// Output (..., T, Dv), by the best of the kernels below, or by `reference`
+/// where they have none.
 torch::Tensor fused(const Attention& attention);
 
 /// Our own, on the CPU.
@@ -70,5 +76,8 @@ bool is_tiled(const Attention& attention);
 
 /// LibTorch's, on any device.
 torch::Tensor libtorch(const Attention& attention);
+
+/// Whether `libtorch` computes it.
+bool is_libtorch(const Attention& attention);
 
 } // namespace torch_attention::kernels

@@ -1,7 +1,7 @@
 #include <kernels/attention.h>
 
 #include <kernels/heads.h>
-#include <kernels/hidden.h>
+#include <kernels/positions.h>
 
 #include <ATen/ops/scaled_dot_product_attention.h>
 
@@ -22,10 +22,15 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
       hidden = hidden.defined() ? hidden.logical_or(by_position) : by_position;
     }
   }
-  if (!a.bias.defined()) {
+  auto bias = alibi_bias(
+      a, a.query.dim(), a.query.size(-2), a.key.size(-2), a.query.device());
+  if (a.bias.defined()) {
+    bias = bias.defined() ? bias + a.bias : a.bias;
+  }
+  if (!bias.defined()) {
     return hidden.defined() ? hidden.logical_not() : hidden;
   }
-  const auto bias = a.bias.to(a.query.scalar_type());
+  bias = bias.to(a.query.scalar_type());
   return hidden.defined()
       ? torch::where(hidden, -std::numeric_limits<double>::infinity(), bias)
       : bias;
@@ -42,6 +47,11 @@ Attention simplified(const Attention& attention) {
 
 } // namespace
 
+bool is_libtorch(const Attention& attention) {
+  // It caps no scores.
+  return attention.softcap == 0;
+}
+
 torch::Tensor libtorch(const Attention& attention) {
   const auto a = simplified(attention);
   auto query = a.query;
@@ -54,8 +64,9 @@ torch::Tensor libtorch(const Attention& attention) {
   // LibTorch aligns its causal mask with the first key, we with the last: the
   // same only for as many keys as queries, and it takes no mask beside it.
   const bool is_causal = a.causal && a.window == 0 && !a.mask.defined() &&
-      !a.bias.defined() && !a.key_lengths.defined() &&
-      !a.query_offsets.defined() && query.size(-2) == a.key.size(-2);
+      !a.bias.defined() && !a.alibi_slopes.defined() &&
+      !a.key_lengths.defined() && !a.query_offsets.defined() &&
+      query.size(-2) == a.key.size(-2);
   const auto mask = explicit_mask(a, is_causal);
   std::optional<torch::Tensor> attn_mask;
   if (mask.defined()) {

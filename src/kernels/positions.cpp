@@ -1,4 +1,4 @@
-#include <kernels/hidden.h>
+#include <kernels/positions.h>
 
 #include <vector>
 
@@ -11,6 +11,24 @@ torch::Tensor for_each_batch(const torch::Tensor& x, int64_t dim) {
   std::vector<int64_t> sizes(static_cast<size_t>(dim), 1);
   sizes.front() = x.size(0);
   return x.view(sizes);
+}
+
+torch::TensorOptions positions_on(torch::Device device) {
+  return torch::device(device).dtype(torch::kLong);
+}
+
+/// The positions of the queries, (T, 1) or (B, ..., T, 1) of `dim` dimensions.
+torch::Tensor query_positions(
+    const Attention& a,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device) {
+  const auto options = positions_on(device);
+  return a.query_offsets.defined()
+      ? for_each_batch(a.query_offsets, dim) +
+          torch::arange(T, options).unsqueeze(1)
+      : torch::arange(S - T, S, options).unsqueeze(1);
 }
 
 } // namespace
@@ -36,12 +54,8 @@ torch::Tensor hidden_by_position(
   if (a.window == 0 && !a.key_lengths.defined() && !a.query_offsets.defined()) {
     return causal_mask(T, S, device);
   }
-  const auto options = torch::device(device).dtype(torch::kLong);
-  const auto keys = torch::arange(S, options);
-  const auto position = a.query_offsets.defined()
-      ? for_each_batch(a.query_offsets, dim) +
-          torch::arange(T, options).unsqueeze(1)
-      : torch::arange(S - T, S, options).unsqueeze(1);
+  const auto keys = torch::arange(S, positions_on(device));
+  const auto position = query_positions(a, dim, T, S, device);
   torch::Tensor hidden;
   const auto hide = [&](const torch::Tensor& more) {
     hidden = hidden.defined() ? hidden.logical_or(more) : more;
@@ -56,6 +70,20 @@ torch::Tensor hidden_by_position(
     hide(keys >= for_each_batch(a.key_lengths, dim));
   }
   return hidden;
+}
+
+torch::Tensor alibi_bias(
+    const Attention& a,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device) {
+  if (!a.alibi_slopes.defined()) {
+    return {};
+  }
+  const auto keys = torch::arange(S, positions_on(device));
+  const auto distance = (query_positions(a, dim, T, S, device) - keys).abs();
+  return distance * a.alibi_slopes.neg().view({-1, 1, 1});
 }
 
 } // namespace torch_attention::kernels

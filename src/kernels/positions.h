@@ -2,6 +2,7 @@
 
 #include <kernels/attention.h>
 
+/// What follows from the positions of queries and keys, as tensors.
 namespace torch_attention::kernels {
 
 /// Bool (T, S), true hides: the keys after a query's own position.
@@ -13,6 +14,15 @@ bool hides_by_position(const Attention& attention);
 /// Bool, broadcasts to (..., T, S), true hides: what `causal`, `window` and
 /// `key_lengths` say, for scores of `dim` dimensions. Undefined if nothing.
 torch::Tensor hidden_by_position(
+    const Attention& attention,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device);
+
+/// What `alibi_slopes` add to scores of `dim` dimensions: (H, T, S) or (B, H,
+/// T, S) in their dtype. Undefined if there are none.
+torch::Tensor alibi_bias(
     const Attention& attention,
     int64_t dim,
     int64_t T,

@@ -1,7 +1,7 @@
 #include <kernels/attention.h>
 
 #include <kernels/heads.h>
-#include <kernels/hidden.h>
+#include <kernels/positions.h>
 
 #include <cmath>
 #include <limits>
@@ -40,8 +40,11 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
-  if (attention.scale) {
-    scores = scores * *attention.scale;
+  if (attention.scale || attention.softcap > 0) {
+    scores = scores * attention.scale.value_or(default_scale(head_dim));
+    if (attention.softcap > 0) {
+      scores = torch::tanh(scores / attention.softcap) * attention.softcap;
+    }
     hide(scores, attention);
   } else {
     hide(scores, attention);
@@ -49,6 +52,15 @@ torch::Tensor weights_of_scores(
   }
   if (attention.bias.defined()) {
     scores = scores + attention.bias;
+  }
+  const auto alibi = alibi_bias(
+      attention,
+      scores.dim(),
+      scores.size(-2),
+      scores.size(-1),
+      scores.device());
+  if (alibi.defined()) {
+    scores = scores + alibi.to(scores.scalar_type());
   }
   if (!may_hide_all_keys(scores, attention)) {
     return torch::softmax(scores, -1);

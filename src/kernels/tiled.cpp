@@ -100,6 +100,8 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.key = read<X>(a.key);
   arguments.value = read<X>(a.value);
   arguments.scale = a.scale.value_or(default_scale(a.query.size(3)));
+  arguments.softcap = a.softcap;
+  arguments.alibi_slopes = data_of<cpu::Compute<X>>(a.alibi_slopes);
   arguments.causal = a.causal;
   arguments.window = a.window;
   arguments.query_offsets = data_of<int64_t>(a.query_offsets);
@@ -195,9 +197,9 @@ struct TiledBackward {
 
   variable_list operator()(const BackwardRequest& request) const {
     const auto& x = request.saved;
-    Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6]};
+    Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
     if (!torch::GradMode::is_enabled()) {
-      return run_backward(a, dropout_seed, x[7], x[8], request.grad_output);
+      return run_backward(a, dropout_seed, x[8], x[9], request.grad_output);
     }
     TORCH_CHECK(
         a.dropout == 0,
@@ -236,6 +238,10 @@ Attention prepared(const Attention& attention) {
   if (a.bias.defined()) {
     a.bias = as_scores(a.bias.to(a.query.scalar_type()));
   }
+  if (a.alibi_slopes.defined()) {
+    a.alibi_slopes =
+        a.alibi_slopes.to(compute_dtype(a.query.scalar_type())).contiguous();
+  }
   // The kernels count on the CPU, one number after the other.
   if (a.key_lengths.defined()) {
     a.key_lengths = a.key_lengths.contiguous();
@@ -269,9 +275,7 @@ bool is_tiled(const Attention& a) {
       is_traced()) {
     return false;
   }
-  return !(
-      a.bias.defined() && a.bias.requires_grad() &&
-      torch::GradMode::is_enabled());
+  return !is_recorded({&a.bias, &a.alibi_slopes});
 }
 
 torch::Tensor tiled(const Attention& attention) {
@@ -291,6 +295,7 @@ torch::Tensor tiled(const Attention& attention) {
          &a.query_offsets,
          &a.mask,
          &a.bias,
+         &a.alibi_slopes,
          &output,
          &statistics});
   }

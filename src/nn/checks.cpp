@@ -27,6 +27,14 @@ void check_scale(const char* name, const std::optional<double>& scale) {
       *scale);
 }
 
+void check_softcap(const char* name, const std::optional<double>& softcap) {
+  TORCH_CHECK(
+      !softcap || (std::isfinite(*softcap) && *softcap > 0),
+      name,
+      ": expected a finite softcap > 0, but got ",
+      *softcap);
+}
+
 void check_window(const char* name, const std::optional<int64_t>& window) {
   TORCH_CHECK(
       !window || *window > 0,

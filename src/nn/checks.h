@@ -17,6 +17,9 @@ void check_dropout(const char* name, double dropout);
 /// Finite, if given.
 void check_scale(const char* name, const std::optional<double>& scale);
 
+/// Finite and > 0, if given.
+void check_softcap(const char* name, const std::optional<double>& softcap);
+
 /// > 0, if given.
 void check_window(const char* name, const std::optional<int64_t>& window);
 

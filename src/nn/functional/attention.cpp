@@ -1,11 +1,12 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <kernels/attention.h>
-#include <kernels/hidden.h>
+#include <kernels/positions.h>
 #include <nn/checks.h>
 
 #include <ATen/ExpandUtils.h>
 
+#include <cmath>
 #include <vector>
 
 namespace torch_attention::functional {
@@ -210,22 +211,49 @@ torch::Tensor counts_for_batch(
   return counts.to(query.device());
 }
 
+/// One number for each head, on the device of `query`.
+torch::Tensor slopes_for_heads(
+    const torch::Tensor& slopes,
+    const torch::Tensor& query) {
+  if (!slopes.defined()) {
+    return slopes;
+  }
+  TORCH_CHECK(
+      query.dim() == 4,
+      kName,
+      ": expected, with alibi_slopes, a query of shape (B, H, T, D), but got ",
+      query.sizes());
+  TORCH_CHECK(
+      slopes.is_floating_point() && slopes.dim() == 1 &&
+          slopes.size(0) == query.size(1),
+      kName,
+      ": expected floating-point alibi_slopes of shape (H) = [",
+      query.size(1),
+      "], but got ",
+      slopes.scalar_type(),
+      " of shape ",
+      slopes.sizes());
+  return slopes.to(query.device());
+}
+
 /// What `options` say, but for dropout and the tensors that need a query.
 kernels::Attention attention_of(const Options& options) {
   checks::check_scale(kName, options.scale());
   checks::check_window(kName, options.window());
+  checks::check_softcap(kName, options.softcap());
   kernels::Attention attention;
   attention.causal = options.causal();
   attention.window = options.window().value_or(0);
   attention.mask = options.mask();
   attention.bias = options.bias();
   attention.scale = options.scale();
+  attention.softcap = options.softcap().value_or(0);
   return attention;
 }
 
-/// What hides keys by the lengths and positions of each sequence. `x` has the
-/// leading dimensions of the query.
-void set_counts(
+/// What goes by the lengths and positions of each sequence. `x` has the leading
+/// dimensions of the query.
+void set_positions(
     kernels::Attention& attention,
     const Options& options,
     const torch::Tensor& x) {
@@ -233,6 +261,7 @@ void set_counts(
       counts_for_batch("key_lengths", options.key_lengths(), x);
   attention.query_offsets =
       counts_for_batch("query_offsets", options.query_offsets(), x);
+  attention.alibi_slopes = slopes_for_heads(options.alibi_slopes(), x);
 }
 
 kernels::Attention make_attention(
@@ -251,7 +280,7 @@ kernels::Attention make_attention(
     check_shared_heads(attention);
   }
   broadcast_leading(attention, options.enable_gqa());
-  set_counts(attention, options, attention.query);
+  set_positions(attention, options, attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
@@ -302,6 +331,23 @@ torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
   return kernels::causal_mask(T, S, device);
 }
 
+torch::Tensor alibi_slopes(int64_t num_heads) {
+  checks::check_positive("alibi_slopes", "num_heads", num_heads);
+  int64_t power = 1;
+  while (power <= num_heads / 2) {
+    power *= 2;
+  }
+  const auto slopes = torch::empty({num_heads}, torch::kFloat);
+  auto* slope = slopes.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < num_heads; ++i) {
+    const auto exponent = i < power
+        ? static_cast<double>(i + 1) / static_cast<double>(power)
+        : (static_cast<double>(i - power) + 0.5) / static_cast<double>(power);
+    slope[i] = static_cast<float>(std::exp2(-8 * exponent));
+  }
+  return slopes;
+}
+
 torch::Tensor attention_weights(
     const torch::Tensor& scores,
     int64_t head_dim,
@@ -318,7 +364,7 @@ torch::Tensor attention_weights(
       head_dim);
   auto attention = attention_of(options);
   check_mask_and_bias(options, scores, scores.sizes());
-  set_counts(attention, options, scores);
+  set_positions(attention, options, scores);
   return kernels::weights_of_scores(scores.clone(), head_dim, attention);
 }
 

@@ -34,6 +34,7 @@ void check_options(const MultiHeadAttentionOptions& options) {
   checks::check_dropout(kName, options.dropout());
   checks::check_scale(kName, options.scale());
   checks::check_window(kName, options.window());
+  checks::check_softcap(kName, options.softcap());
   TORCH_CHECK(
       options.d_out() % options.num_heads() == 0,
       kName,
@@ -129,10 +130,16 @@ bool drops_weights(const MultiHeadAttentionImpl& module) {
   return module.dropout->is_training() && module.dropout->options.p() > 0;
 }
 
-/// With heads of keys that heads of queries share.
-functional::ScaledDotProductAttentionFuncOptions grouped_options(
+/// With heads of keys that heads of queries share, and what heads add.
+functional::ScaledDotProductAttentionFuncOptions head_options(
     const MultiHeadAttentionImpl& module) {
-  return func_options(module).enable_gqa(true);
+  const auto& options = module.options;
+  auto result = func_options(module).enable_gqa(true);
+  result.softcap(options.softcap());
+  if (options.alibi()) {
+    result.alibi_slopes(functional::alibi_slopes(options.num_heads()));
+  }
+  return result;
 }
 
 void check_decode(
@@ -229,7 +236,7 @@ torch::Tensor attend_to_cache(
   const auto starts = cache.starts();
   const auto rows = cache.lengths() - starts;
   const auto offsets = first - starts;
-  auto options = grouped_options(module).kernel(module.options.kernel());
+  auto options = head_options(module).kernel(module.options.kernel());
   const auto all_are = [](const torch::Tensor& counts, int64_t count) {
     const auto* begin = counts.const_data_ptr<int64_t>();
     return std::all_of(begin, begin + counts.numel(), [&](int64_t each) {
@@ -310,12 +317,21 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   if (options.window()) {
     stream << ", window=" << *options.window();
   }
+  if (options.softcap()) {
+    stream << ", softcap=" << *options.softcap();
+  }
+  if (options.alibi()) {
+    stream << ", alibi=true";
+  }
   if (options.rotary()) {
     const auto& rotary = *options.rotary();
     stream << ", rotary_theta=" << rotary.theta()
            << ", rotary_dim=" << rotary.dim().value_or(head_dim)
            << ", rotary_pairing=" << rotary.pairing()
            << ", rotary_factor=" << rotary.factor();
+    if (rotary.scaling() != RotaryScaling::kLinear) {
+      stream << ", rotary_scaling=" << rotary.scaling();
+    }
   }
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
@@ -324,8 +340,9 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
 
 torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
   check_input(*this, x);
-  if (options.kernel() != Kernel::kReference && !drops_weights(*this) &&
-      rotary_table_ == nullptr) {
+  const bool plain = rotary_table_ == nullptr && !options.softcap() &&
+      !options.alibi() && !drops_weights(*this);
+  if (options.kernel() != Kernel::kReference && plain) {
     const auto whole = whole_module(*this, x);
     if (kernels::is_small_module(whole)) {
       return kernels::small_module(whole);
@@ -338,7 +355,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
         projected.queries,
         projected.keys,
         projected.values,
-        grouped_options(*this).kernel(options.kernel()));
+        head_options(*this).kernel(options.kernel()));
   };
   // Queries, keys and values are freed before there is an output.
   return project_out(*this, attend(), options.kernel());
@@ -354,7 +371,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
           projected.queries,
           projected.keys,
           projected.values,
-          grouped_options(*this));
+          head_options(*this));
   return {project_out(*this, context, Kernel::kReference), weights};
 }
 

@@ -149,6 +149,10 @@ void MultiHeadAttentionWrapperImpl::reset() {
       !options.rotary(),
       kName,
       ": expected no rotary embedding, which is for MultiHeadAttention");
+  TORCH_CHECK(
+      !options.softcap() && !options.alibi(),
+      kName,
+      ": expected no softcap and no alibi, which are for MultiHeadAttention");
   heads = register_module("heads", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_heads(); ++i) {
     heads->push_back(CausalAttention(head_options(options)));

@@ -53,10 +53,25 @@ TORCH_ATTENTION_API torch::Tensor causal_mask(
     int64_t S,
     torch::Device device = torch::kCPU);
 
+/// The slopes of ALiBi, float32 (num_heads): 2^(-8 / n), 2^(-16 / n), ... for n
+/// heads where n is a power of two. Between two powers, those of the lower one
+/// and then every other one of the higher (Press et al. 2022, "Train Short,
+/// Test Long: Attention with Linear Biases Enables Input Length
+/// Extrapolation").
+///
+/// Throws c10::Error if `num_heads` is not positive.
+///
+/// Example:
+/// ```
+/// options.alibi_slopes(alibi_slopes(8)); // 1/2, 1/4, ..., 1/256
+/// ```
+TORCH_ATTENTION_API torch::Tensor alibi_slopes(int64_t num_heads);
+
 /// Softmax over the keys of scaled and masked scores (..., T, S) -> same shape.
 ///
 /// Without `scale`, in the Python classes' order: mask, then divide by
-/// sqrt(head_dim). With `scale`, as documents 003 and 004: multiply, then mask.
+/// sqrt(head_dim). With `scale`, as documents 003 and 004: multiply, then mask;
+/// with `softcap` as well.
 /// A query whose keys are all hidden gets zeros, where Python gives NaN.
 /// `scores` is left unchanged. `dropout` and `kernel` of the options are not
 /// read.

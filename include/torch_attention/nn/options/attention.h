@@ -166,6 +166,16 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// rotate queries and keys by their positions (rotary position embedding, Su
   /// et al. 2021). Not in `MultiHeadAttentionWrapper`. Default: no
   TORCH_ARG(std::optional<RotaryOptions>, rotary) = std::nullopt;
+
+  /// bound the scores: after the scale they become
+  /// softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team 2024). Not in
+  /// `MultiHeadAttentionWrapper`. Default: no
+  TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
+
+  /// take the distance between query and key from their score, times
+  /// `functional::alibi_slopes(num_heads)` (ALiBi, Press et al. 2022, "Train
+  /// Short, Test Long"). Not in `MultiHeadAttentionWrapper`. Default: false
+  TORCH_ARG(bool, alibi) = false;
 };
 
 namespace functional {
@@ -213,6 +223,17 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
 
   /// factor of the scores. Default: 1 / sqrt(head_dim)
   TORCH_ARG(std::optional<double>, scale) = std::nullopt;
+
+  /// bound the scores: after the scale, and before `bias` and `alibi_slopes`,
+  /// they become softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team
+  /// 2024). Default: no
+  TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
+
+  /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
+  /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et
+  /// al. 2022), with no tensor of T x S on the CPU. `functional::alibi_slopes`
+  /// has the paper's. Default: none
+  TORCH_ARG(torch::Tensor, alibi_slopes) = {};
 
   /// probability that an attention weight is dropped. Default: 0
   TORCH_ARG(double, dropout) = 0.0;
