@@ -72,6 +72,9 @@ struct ForwardPlan {
   int64_t query_tasks = 1; // of one head
   int64_t key_splits = 1;
   bool packs_keys = false;
+  /// whether rows of keys are asked for before they are read: pays only where
+  /// they come from memory
+  bool prefetches = false;
 
   int64_t tasks(int64_t heads) const {
     return heads * query_tasks * key_splits;
@@ -92,6 +95,11 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   ForwardPlan plan;
   const auto group = a.num_heads / a.num_kv_heads;
   const auto tiles = ceil_div(a.num_queries, W);
+  // More than caches hold.
+  constexpr int64_t kFarBytes = 16 * 1024 * 1024;
+  plan.prefetches = a.batch_size * a.num_kv_heads * a.num_keys *
+          (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(X)) >
+      kFarBytes;
   plan.by_rows = a.num_queries * group <= 8 && a.num_queries <= 4 &&
       a.dropout == 0 && a.num_keys >= a.num_queries;
   const auto heads =
@@ -569,6 +577,49 @@ HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
   }
 }
 
+/// The sum of the 128-bit blocks of `x`.
+template <typename V, typename D>
+HWY_INLINE void store_sum_of_blocks(V x, D d, hn::TFromD<D>* to) {
+  if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
+    store(x, d, to);
+  } else {
+    const hn::Half<D> half;
+    store_sum_of_blocks(
+        hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)), half, to);
+  }
+}
+
+/// to[i] = sum of the lanes of `sums[i]`, of four vectors at once: on their own
+/// they would take three times the shuffles.
+template <typename T>
+HWY_INLINE void store_sums_of_lanes(
+    Vector<T> sum0,
+    Vector<T> sum1,
+    Vector<T> sum2,
+    Vector<T> sum3,
+    T* to) {
+  const Tag<T> d;
+  if constexpr (sizeof(T) == 4) {
+    const hn::Repartition<double, Tag<T>> pairs;
+    const auto joined = [&](Vector<T> x, Vector<T> y) {
+      return hn::Add(
+          hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y));
+    };
+    const auto low = hn::BitCast(pairs, joined(sum0, sum1));
+    const auto high = hn::BitCast(pairs, joined(sum2, sum3));
+    // In each 128 bits one number of each sum.
+    const auto blocks = hn::Add(
+        hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
+        hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
+    store_sum_of_blocks(blocks, d, to);
+  } else {
+    to[0] = hn::GetLane(hn::SumOfLanes(d, sum0));
+    to[1] = hn::GetLane(hn::SumOfLanes(d, sum1));
+    to[2] = hn::GetLane(hn::SumOfLanes(d, sum2));
+    to[3] = hn::GetLane(hn::SumOfLanes(d, sum3));
+  }
+}
+
 /// scores[key] = sum over d of query[d] * key[key][d]. Unless `value` is null,
 /// asks for the keys after these and for the rows of `value`.
 template <typename T, typename X, typename Y>
@@ -606,10 +657,7 @@ HWY_NOINLINE void multiply_row_scores(
       sum2 = hn::MulAdd(q, load(d, k + 2 * key_row + c), sum2);
       sum3 = hn::MulAdd(q, load(d, k + 3 * key_row + c), sum3);
     }
-    scores[i] = hn::GetLane(hn::SumOfLanes(d, sum0));
-    scores[i + 1] = hn::GetLane(hn::SumOfLanes(d, sum1));
-    scores[i + 2] = hn::GetLane(hn::SumOfLanes(d, sum2));
-    scores[i + 3] = hn::GetLane(hn::SumOfLanes(d, sum3));
+    store_sums_of_lanes(sum0, sum1, sum2, sum3, scores + i);
   }
   for (; i < num_keys; ++i) {
     auto sum = hn::Zero(d);
@@ -686,6 +734,7 @@ HWY_NOINLINE void weigh_row(
 template <typename X, typename Y, typename T>
 void attend_rows(
     const AttentionArguments<X>& a,
+    const ForwardPlan& plan,
     int64_t b,
     int64_t g,
     int64_t s,
@@ -736,7 +785,7 @@ void attend_rows(
             x_row,
             n,
             D,
-            r == 0 && reads_key ? value : nullptr,
+            plan.prefetches && r == 0 && reads_key ? value : nullptr,
             value_row,
             memory.scores + r * kKeyBlock);
       }
@@ -769,7 +818,7 @@ void attend_rows(
     }
   }
   if (!careful && !all_finite(memory.output, rows * E)) {
-    attend_rows(a, b, g, s, s_end, result, memory, true);
+    attend_rows(a, plan, b, g, s, s_end, result, memory, true);
     return;
   }
   for (int64_t r = 0; r < rows; ++r) {
@@ -925,7 +974,7 @@ void forward(
         (void)RowMemory<T>(count, a);
         Parts parts(thread_memory(count.size()));
         RowMemory<T> memory(parts, a);
-        attend_rows(a, b, h, s, s_end, result, memory);
+        attend_rows(a, plan, b, h, s, s_end, result, memory);
         return;
       }
       Parts count;
