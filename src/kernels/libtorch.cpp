@@ -1,11 +1,19 @@
 #include <kernels/attention.h>
 
+#include <kernels/backward_node.h>
 #include <kernels/heads.h>
 #include <kernels/positions.h>
 
+#include <ATen/Context.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <limits>
+#include <optional>
 
 namespace torch_attention::kernels {
 
@@ -36,6 +44,92 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
       : bias;
 }
 
+/// What LibTorch's kernels take: (B, H, T, D), the same heads for all.
+struct Operands {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+  double scale;
+  double dropout;
+};
+
+/// FlashAttention, whose causal mask goes by the last key.
+torch::Tensor flash(const Operands& x) {
+  // The multiple that it wants of head_dim.
+  constexpr int64_t kMultiple = 8;
+  const auto D = x.query.size(-1);
+  const auto padded = [&](const torch::Tensor& tensor) {
+    return D % kMultiple == 0
+        ? tensor
+        : at::constant_pad_nd(tensor, {0, kMultiple - D % kMultiple});
+  };
+  const auto output = std::get<0>(at::_scaled_dot_product_flash_attention(
+      padded(x.query),
+      padded(x.key),
+      padded(x.value),
+      x.dropout,
+      /*is_causal=*/true,
+      /*return_debug_mask=*/false,
+      x.scale));
+  return output.slice(-1, 0, D);
+}
+
+/// The memory-efficient kernel, which is told by which key.
+torch::Tensor efficient(const Operands& x) {
+  constexpr int64_t kByLastKey = 2;
+  return std::get<0>(at::_efficient_attention_forward(
+                         x.query.transpose(1, 2),
+                         x.key.transpose(1, 2),
+                         x.value.transpose(1, 2),
+                         /*bias=*/{},
+                         /*cu_seqlens_q=*/{},
+                         /*cu_seqlens_k=*/{},
+                         /*max_seqlen_q=*/std::nullopt,
+                         /*max_seqlen_k=*/std::nullopt,
+                         x.dropout,
+                         kByLastKey,
+                         is_recorded({&x.query, &x.key, &x.value}),
+                         x.scale))
+      .transpose(1, 2);
+}
+
+/// Causal attention of queries that are the last of more keys, by the kernel
+/// that LibTorch would choose without a mask; its own
+/// `scaled_dot_product_attention` wants a tensor (T, S) for this. As
+/// `torch.nn.attention.bias.causal_lower_right` does in Python.
+///
+/// | its choice   | called    | why | | ------------ | --------- |
+/// ---------------------------------------------- | | flash        | flash |
+/// half precision; goes by the last key           | | efficient    | efficient
+/// | float32 and older devices; can be told         | | cuDNN        | flash |
+/// cuDNN's mask goes by the first key; where it   | |              | | is
+/// chosen, flash runs as well                  | | math, others | none      |
+/// forms (T, S) in any case                       |
+std::optional<torch::Tensor> causal_block(const Operands& x) {
+  if (!x.query.is_cuda() || x.query.size(2) > x.key.size(2)) {
+    return std::nullopt;
+  }
+  const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
+      x.query,
+      x.key,
+      x.value,
+      /*attn_mask=*/{},
+      x.dropout,
+      /*is_causal=*/false,
+      x.scale));
+  if (choice == at::SDPBackend::efficient_attention) {
+    return efficient(x);
+  }
+  const bool flash_may = at::globalContext().userEnabledFlashSDP() &&
+      x.query.size(-1) == x.value.size(-1);
+  if (flash_may &&
+      (choice == at::SDPBackend::flash_attention ||
+       choice == at::SDPBackend::cudnn_attention)) {
+    return flash(x);
+  }
+  return std::nullopt;
+}
+
 /// Without what hides nothing: a single query at the end sees all keys.
 Attention simplified(const Attention& attention) {
   auto a = attention;
@@ -63,19 +157,30 @@ torch::Tensor libtorch(const Attention& attention) {
   }
   // LibTorch aligns its causal mask with the first key, we with the last: the
   // same only for as many keys as queries, and it takes no mask beside it.
-  const bool is_causal = a.causal && a.window == 0 && !a.mask.defined() &&
+  const bool only_causal = a.causal && a.window == 0 && !a.mask.defined() &&
       !a.bias.defined() && !a.alibi_slopes.defined() &&
-      !a.key_lengths.defined() && !a.query_offsets.defined() &&
-      query.size(-2) == a.key.size(-2);
+      !a.key_lengths.defined() && !a.query_offsets.defined();
+  const bool is_causal = only_causal && query.size(-2) == a.key.size(-2);
+  const Operands operands{
+      to_rank_4(query),
+      to_rank_4(share_heads(a.key, query)),
+      to_rank_4(share_heads(a.value, query)),
+      scale.value_or(default_scale(query.size(-1))),
+      a.dropout};
+  if (only_causal && !is_causal) {
+    if (const auto output = causal_block(operands)) {
+      return from_rank_4(*output, query);
+    }
+  }
   const auto mask = explicit_mask(a, is_causal);
   std::optional<torch::Tensor> attn_mask;
   if (mask.defined()) {
     attn_mask = scores_to_rank_4(mask, query);
   }
   const auto output = at::scaled_dot_product_attention(
-      to_rank_4(query),
-      to_rank_4(share_heads(a.key, query)),
-      to_rank_4(share_heads(a.value, query)),
+      operands.query,
+      operands.key,
+      operands.value,
       attn_mask,
       a.dropout,
       is_causal,
