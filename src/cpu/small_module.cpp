@@ -16,16 +16,12 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// weights[i] = exp(weights[i] - maximum) for i < n, and up to a vector more
-/// are overwritten.
+/// x[i] = exp(x[i]) for i < n, and up to a vector more are overwritten.
 template <typename X>
-void exponentiate(X* weights, int64_t n, X maximum) {
+void exponentiate(X* x, int64_t n) {
   const Tag<X> d;
-  const auto shift = hn::Set(d, maximum);
   for (int64_t i = 0; i < n; i += kLanes<X>) {
-    const auto x = load(d, weights + i);
-    const auto weight = exp</*kExactZero=*/false, X>(hn::Sub(x, shift));
-    store(weight, d, weights + i);
+    store(exp</*kExactZero=*/false, X>(load(d, x + i)), d, x + i);
   }
 }
 
@@ -158,40 +154,69 @@ void add_project_gradients(
   }
 }
 
+/// Scores of one head less the maximum of their row, (T, T); what a query does
+/// not see becomes 0, whose exponential nobody reads.
+template <typename X>
+void compute_scores(
+    const SmallModule<X>& m,
+    const X* query,
+    const X* key,
+    X* scores) {
+  const auto T = m.num_tokens;
+  const auto row = m.num_heads * m.head_dim;
+  const auto kv_row = m.num_kv_heads * m.head_dim;
+  for (int64_t t = 0; t < T; ++t) {
+    const auto [first, end] = seen_by(m, t);
+    auto* of_row = scores + t * T;
+    X maximum = -std::numeric_limits<X>::infinity();
+    for (auto s = first; s < end; ++s) {
+      X score = 0;
+      for (int64_t d = 0; d < m.head_dim; ++d) {
+        score += query[t * row + d] * key[s * kv_row + d];
+      }
+      of_row[s] = score * m.scale;
+      maximum = std::max(maximum, of_row[s]);
+    }
+    for (auto s = first; s < end; ++s) {
+      of_row[s] -= maximum;
+    }
+    std::fill(of_row, of_row + first, X(0));
+    std::fill(of_row + end, of_row + T, X(0));
+  }
+}
+
+/// One step for all rows after the other: what vectors read must not have been
+/// written in parts just before.
 template <typename X>
 void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   const auto T = m.num_tokens;
   const auto D = m.head_dim;
   const auto row = m.num_heads * D;
   const auto kv_row = m.num_kv_heads * D;
+  const auto group = m.num_heads / m.num_kv_heads;
   for (int64_t h = 0; h < m.num_heads; ++h) {
-    const auto g = h / (m.num_heads / m.num_kv_heads);
+    compute_scores(
+        m,
+        memory.query + h * D,
+        memory.key + h / group * D,
+        memory.weights + h * T * T);
+  }
+  exponentiate(memory.weights, m.num_heads * T * T);
+  for (int64_t h = 0; h < m.num_heads; ++h) {
     for (int64_t t = 0; t < T; ++t) {
-      const auto* query = memory.query + t * row + h * D;
       auto* weights = memory.weights + (h * T + t) * T;
       const auto [first, end] = seen_by(m, t);
-      X maximum = -std::numeric_limits<X>::infinity();
-      for (auto s = first; s < end; ++s) {
-        const auto* key = memory.key + s * kv_row + g * D;
-        X score = 0;
-        for (int64_t d = 0; d < D; ++d) {
-          score += query[d] * key[d];
-        }
-        weights[s] = score * m.scale;
-        maximum = std::max(maximum, weights[s]);
-      }
-      // Overwrites weights of later queries and heads at most.
-      exponentiate(weights + first, end - first, maximum);
       X sum = 0;
       for (auto s = first; s < end; ++s) {
         sum += weights[s];
       }
+      const auto inverse = 1 / sum;
       for (auto s = first; s < end; ++s) {
-        weights[s] /= sum;
+        weights[s] *= inverse;
       }
       add_up(
           weights + first,
-          memory.value + first * kv_row + g * D,
+          memory.value + first * kv_row + h / group * D,
           kv_row,
           end - first,
           D,
