@@ -233,6 +233,7 @@ void add_decode_cases(int64_t B, std::vector<Case>& cases) {
     result.name = format_text("decode B{} S{}", B, S);
     result.work = work;
     result.bound = Bound::kReading;
+    result.is_quick = B > 1 || S == 1024;
     result.make_candidates = [work](bool /*quick*/) {
       const auto data = draw_decode(work);
       std::vector<Candidate> candidates{
@@ -297,12 +298,12 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   // First, what takes no time: --quick leaves out what comes late.
   add_tiny_cases(cases);
+  add_decode_cases(/*B=*/1, cases);
+  add_decode_cases(/*B=*/8, cases);
   add_module_cases(cases);
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);
-  add_decode_cases(/*B=*/1, cases);
-  add_decode_cases(/*B=*/8, cases);
   add_long_cases(cases);
   add_series(cases);
   return cases;
