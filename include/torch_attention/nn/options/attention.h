@@ -23,7 +23,7 @@ enum class Kernel {
   kReference,
   /// One pass over tiles of scores that never forms a T x S tensor: our own
   /// kernels on the CPU, with dropout from a stream of their own; LibTorch's on
-  /// other devices.
+  /// other devices, where `softcap`, which they lack, takes kReference.
   kFused,
 };
 
