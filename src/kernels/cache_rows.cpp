@@ -30,7 +30,11 @@ void copy_memory(
   auto* to = static_cast<std::byte*>(cache.mutable_data_ptr());
   // A graph that read the cache before must notice.
   cache.unsafeGetTensorImpl()->bump_version();
-  const auto copy_head = [&](int64_t b, int64_t g) {
+  const auto T = rows.size(2);
+  // Tokens [begin, end) of one head.
+  const auto copy_tokens = [&](int64_t head, int64_t begin, int64_t end) {
+    const auto b = head / G;
+    const auto g = head % G;
     const auto row = first[static_cast<size_t>(b)];
     const auto count = counts[static_cast<size_t>(b)];
     const auto* source =
@@ -38,19 +42,23 @@ void copy_memory(
     auto* destination = to +
         (b * cache.stride(0) + g * cache.stride(1) + row * cache.stride(2)) *
             size;
-    for (int64_t t = 0; t < count; ++t) {
+    for (auto t = begin; t < std::min(end, count); ++t) {
       std::memcpy(
           destination + t * cache.stride(2) * size,
           source + t * rows.stride(2) * size,
           static_cast<size_t>(row_bytes));
     }
   };
-  const auto grain = kManyBytes / (rows.size(2) * row_bytes) + 1;
-  at::parallel_for(0, rows.size(0) * G, grain, [&](int64_t begin, int64_t end) {
-    for (auto i = begin; i < end; ++i) {
-      copy_head(i / G, i % G);
-    }
-  });
+  const auto grain = kManyBytes / row_bytes + 1;
+  at::parallel_for(
+      0, rows.size(0) * G * T, grain, [&](int64_t begin, int64_t end) {
+        while (begin < end) {
+          const auto t = begin % T;
+          const auto n = std::min(T - t, end - begin);
+          copy_tokens(begin / T, t, t + n);
+          begin += n;
+        }
+      });
 }
 
 /// On any device.
@@ -95,6 +103,9 @@ void write_rows(
     auto same = rows.to(cache.scalar_type());
     if (same.size(3) > 1 && same.stride(3) != 1) {
       same = same.contiguous();
+    }
+    if (same.is_alias_of(cache)) {
+      same = same.clone();
     }
     copy_memory(cache, same, first, counts);
     return;

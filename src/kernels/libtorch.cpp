@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -96,17 +97,21 @@ torch::Tensor efficient(const Operands& x) {
 /// Causal attention of queries that are the last of more keys, by the kernel
 /// that LibTorch would choose without a mask; its own
 /// `scaled_dot_product_attention` wants a tensor (T, S) for this. As
-/// `torch.nn.attention.bias.causal_lower_right` does in Python.
+/// `torch.nn.attention.bias.causal_lower_right` does in Python. By its choice:
 ///
-/// | its choice   | called    | why | | ------------ | --------- |
-/// ---------------------------------------------- | | flash        | flash |
-/// half precision; goes by the last key           | | efficient    | efficient
-/// | float32 and older devices; can be told         | | cuDNN        | flash |
-/// cuDNN's mask goes by the first key; where it   | |              | | is
-/// chosen, flash runs as well                  | | math, others | none      |
-/// forms (T, S) in any case                       |
+/// - flash: flash, for half precision; goes by the last key.
+/// - efficient: efficient, for float32 and older devices; can be told.
+/// - cuDNN: flash, where the user allows it, since cuDNN's mask goes by the
+///   first key; flash runs on the devices for which cuDNN is chosen.
+/// - math and others: none, since they form (T, S) in any case.
 std::optional<torch::Tensor> causal_block(const Operands& x) {
-  if (!x.query.is_cuda() || x.query.size(2) > x.key.size(2)) {
+  // More are split by scaled_dot_product_attention itself.
+  constexpr int64_t kMostBlocks = 65535;
+  const bool fits = x.query.size(2) <= x.key.size(2) &&
+      x.query.size(0) <= kMostBlocks && x.query.size(1) <= kMostBlocks;
+  // Autocast knows not all of these operators; ROCm's have no such mask.
+  if (!x.query.is_cuda() || !fits || at::globalContext().hasROCM() ||
+      at::autocast::is_autocast_enabled(at::kCUDA)) {
     return std::nullopt;
   }
   const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(

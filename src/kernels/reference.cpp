@@ -59,17 +59,20 @@ torch::Tensor weights_of_scores(
       scores.size(-2),
       scores.size(-1),
       scores.device());
+  const auto dtype = scores.scalar_type();
   if (alibi.defined()) {
-    scores = scores + alibi.to(scores.scalar_type());
+    // In float32 at least, as distances may be too large for less.
+    scores = scores + alibi;
   }
   if (!may_hide_all_keys(scores, attention)) {
-    return torch::softmax(scores, -1);
+    return torch::softmax(scores, -1).to(dtype);
   }
   // The softmax of a row of -inf is NaN, in the gradient as well: take the
   // softmax of zeros there, then zero it.
   const auto no_key = scores.eq(kHidden).all(-1, /*keepdim=*/true);
   return torch::softmax(scores.masked_fill(no_key, 0), -1)
-      .masked_fill(no_key, 0);
+      .masked_fill(no_key, 0)
+      .to(dtype);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {

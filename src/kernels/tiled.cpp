@@ -239,6 +239,7 @@ Attention prepared(const Attention& attention) {
     a.bias = as_scores(a.bias.to(a.query.scalar_type()));
   }
   if (a.alibi_slopes.defined()) {
+    // Autocast may have changed the query's dtype.
     a.alibi_slopes =
         a.alibi_slopes.to(compute_dtype(a.query.scalar_type())).contiguous();
   }
@@ -271,8 +272,13 @@ bool is_tiled(const Attention& a) {
     default:
       return false;
   }
-  if (!is_plain(query) || !is_plain(a.key) || !is_plain(a.value) ||
-      is_traced()) {
+  for (const auto* x :
+       {&query, &a.key, &a.value, &a.mask, &a.bias, &a.alibi_slopes}) {
+    if (x->defined() && !is_plain(*x)) {
+      return false;
+    }
+  }
+  if (is_traced()) {
     return false;
   }
   return !is_recorded({&a.bias, &a.alibi_slopes});

@@ -29,9 +29,9 @@ void check_scale(const char* name, const std::optional<double>& scale) {
 
 void check_softcap(const char* name, const std::optional<double>& softcap) {
   TORCH_CHECK(
-      !softcap || (std::isfinite(*softcap) && *softcap > 0),
+      !softcap || (*softcap >= 1e-6 && *softcap <= 1e6),
       name,
-      ": expected a finite softcap > 0, but got ",
+      ": expected a softcap in [1e-6, 1e6], but got ",
       *softcap);
 }
 

@@ -17,7 +17,7 @@ void check_dropout(const char* name, double dropout);
 /// Finite, if given.
 void check_scale(const char* name, const std::optional<double>& scale);
 
-/// Finite and > 0, if given.
+/// In [1e-6, 1e6], if given: beyond, float32 cannot divide by it and back.
 void check_softcap(const char* name, const std::optional<double>& softcap);
 
 /// > 0, if given.

@@ -74,7 +74,18 @@ double amplitude(const RotaryOptions& options) {
 }
 
 void check_scaling(const char* name, const RotaryOptions& options) {
-  if (options.scaling() == RotaryScaling::kLinear) {
+  const bool linear = options.scaling() == RotaryScaling::kLinear;
+  const bool yarn = options.scaling() == RotaryScaling::kYarn;
+  TORCH_CHECK(
+      (!linear ||
+       (!options.original_context_length() && !options.fast_turns())) &&
+          (yarn || !options.attention_factor()),
+      name,
+      ": rotary scaling ",
+      options.scaling(),
+      linear ? " has no original_context_length, fast_turns and" : " has no",
+      " attention_factor; expected another scaling, or them unset");
+  if (linear) {
     return;
   }
   TORCH_CHECK(
@@ -97,7 +108,7 @@ void check_scaling(const char* name, const RotaryOptions& options) {
       " and ",
       slow);
   TORCH_CHECK(
-      options.scaling() == RotaryScaling::kLlama3 || options.theta() > 1,
+      !yarn || options.theta() > 1,
       name,
       ": expected theta > 1 for rotary scaling yarn, but got ",
       options.theta());

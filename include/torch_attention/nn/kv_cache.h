@@ -154,7 +154,7 @@ class TORCH_ATTENTION_API KVCache {
   ///
   /// Throws c10::Error if `sources` are not B numbers of 0 to B - 1.
   ///
-  /// Example:
+  /// Example, where all sequences are beams of one text:
   /// ```
   /// auto [scores, beams] = candidates.topk(cache.options().batch_size());
   /// cache.reorder(beams.floor_divide(vocabulary_size));

@@ -211,7 +211,7 @@ torch::Tensor counts_for_batch(
   return counts.to(query.device());
 }
 
-/// One number for each head, on the device of `query`.
+/// One number for each head, on the device of `query`, float32 or float64.
 torch::Tensor slopes_for_heads(
     const torch::Tensor& slopes,
     const torch::Tensor& query) {
@@ -233,7 +233,9 @@ torch::Tensor slopes_for_heads(
       slopes.scalar_type(),
       " of shape ",
       slopes.sizes());
-  return slopes.to(query.device());
+  const auto dtype =
+      query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return slopes.to(query.device(), dtype);
 }
 
 /// What `options` say, but for dropout and the tensors that need a query.

@@ -57,7 +57,7 @@ int64_t to_integer(const nlohmann::json& value, const char* what) {
       "the file is damaged: expected an integer of 64 bits as ",
       what,
       ", but it has ",
-      value.dump());
+      value.is_number() ? value.dump() : value.type_name());
   return value.get<int64_t>();
 }
 

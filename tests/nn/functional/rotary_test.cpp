@@ -307,6 +307,13 @@ TEST_CASE("Rotary scaling that says too little is refused") {
   auto loud = yarn;
   THROWS_WITH(rotated(loud.attention_factor(0)), "attention_factor > 0");
   THROWS_WITH(rotated(yarn.theta(1)), "expected theta > 1");
+  auto linear = whole;
+  linear.scaling(RotaryScaling::kLinear);
+  THROWS_WITH(
+      rotated(linear), "rotary scaling linear has no original_context_length");
+  auto llama = whole;
+  llama.scaling(RotaryScaling::kLlama3).attention_factor(2);
+  THROWS_WITH(rotated(llama), "rotary scaling llama3 has no attention_factor");
 }
 
 TEST_CASE("The gradient of rotary embedding is the rotation back") {

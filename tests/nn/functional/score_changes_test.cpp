@@ -211,6 +211,35 @@ TEST_CASE("Scores of any size are capped") {
   CHECK_THAT(output, IsCloseTo(torch::full({1, 1, T, 1}, expected, dtype)));
 }
 
+TEST_CASE("Distances too large for float16 hide nothing") {
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  torch::manual_seed(6);
+  const auto dtype = GENERATE(torch::kHalf, torch::kBFloat16);
+  const auto q = torch::randn({1, 1, 2, 8}).to(dtype);
+  const auto k = torch::randn({1, 1, 5, 8}).to(dtype);
+  // The last key is nearer by 1, and by 1000 of slope.
+  const auto output = F::scaled_dot_product_attention(
+      q,
+      k,
+      k,
+      Options()
+          .kernel(kernel)
+          .alibi_slopes(torch::full({1}, 1000.0))
+          .query_offsets(torch::tensor({2000})));
+  CHECK_THAT(output, IsCloseTo(k.slice(2, 4).expand_as(output), {1e-2, 1e-2}));
+}
+
+TEST_CASE("Slopes that stand for others are read as what they are") {
+  torch::manual_seed(7);
+  const Operands x({"", 9, 9, 0, {}, true, {}});
+  const auto slopes = F::alibi_slopes(kHeads).to(torch::kDouble);
+  const auto negative = at::_neg_view(-slopes);
+  REQUIRE(negative.is_neg());
+  CHECK_THAT(
+      x.attend(Options().causal(true).alibi_slopes(negative)),
+      IsCloseTo(x.attend(Options().causal(true).alibi_slopes(slopes))));
+}
+
 TEST_CASE("NaN that is hidden does not pass the cap") {
   torch::manual_seed(4);
   for (const int64_t T : {1, 4, 20}) {
@@ -324,14 +353,14 @@ TEST_CASE("Caps and slopes that do not fit are refused by name") {
   const auto attend = [&](const Options& options) {
     return F::scaled_dot_product_attention(q, q, q, options);
   };
-  for (const auto softcap :
-       {0.0, -1.0, std::numeric_limits<double>::infinity()}) {
+  for (const auto softcap : {0.0, -1.0, 1e300, std::nan("")}) {
     THROWS_WITH(
-        attend(Options().softcap(softcap)), "expected a finite softcap > 0");
+        attend(Options().softcap(softcap)),
+        "expected a softcap in [1e-6, 1e6]");
     THROWS_WITH(
         MultiHeadAttention(
             MultiHeadAttentionOptions(4, 4, 4, 2).softcap(softcap)),
-        "MultiHeadAttention: expected a finite softcap > 0");
+        "MultiHeadAttention: expected a softcap in [1e-6, 1e6]");
   }
   THROWS_WITH(
       attend(Options().alibi_slopes(torch::ones({3}))),

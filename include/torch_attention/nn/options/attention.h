@@ -231,8 +231,9 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
 
   /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
   /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et
-  /// al. 2022), with no tensor of T x S on the CPU. `functional::alibi_slopes`
-  /// has the paper's. Default: none
+  /// al. 2022). `functional::alibi_slopes` has the paper's. Our kernels on the
+  /// CPU form no tensor of T x S for it, unless gradients of slopes are wanted;
+  /// LibTorch's take it as a mask. Default: none
   TORCH_ARG(torch::Tensor, alibi_slopes) = {};
 
   /// probability that an attention weight is dropped. Default: 0

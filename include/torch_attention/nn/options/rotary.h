@@ -37,7 +37,9 @@ enum class RotaryScaling {
   kLlama3,
   /// The same, those between by their place; cosines and sines are multiplied
   /// by
-  /// `attention_factor` (YaRN, Peng et al. 2023).
+  /// `attention_factor` (YaRN, Peng et al. 2023). `truncate` of `transformers`
+  /// is
+  /// true; for `mscale` and `mscale_all_dim` take their `attention_factor`.
   kYarn,
 };
 
