@@ -1,4 +1,5 @@
 #include <support/close.h>
+#include <support/decode.h>
 #include <support/failing_allocator.h>
 #include <support/test.h>
 
@@ -119,23 +120,6 @@ KVCache make_cache(
     int64_t block) {
   auto options = attention->make_cache(batch_size).options();
   return KVCache(options.block(block));
-}
-
-/// Decodes x (B, T, C) in chunks of the given sizes, the last one again and
-/// again.
-torch::Tensor decode_in_chunks(
-    MultiHeadAttention& attention,
-    KVCache& cache,
-    const torch::Tensor& x,
-    const std::vector<int64_t>& chunks) {
-  std::vector<torch::Tensor> contexts;
-  int64_t begin = 0;
-  for (size_t i = 0; begin < x.size(1); ++i) {
-    const auto end = begin + chunks[std::min(i, chunks.size() - 1)];
-    contexts.push_back(attention->decode(x.slice(1, begin, end), cache));
-    begin = end;
-  }
-  return torch::cat(contexts, 1);
 }
 
 const Tolerance kSame(1e-6, 1e-6);
@@ -715,6 +699,23 @@ TEST_CASE("Decoding is no part of an autograd graph") {
     }
     CHECK_THAT(last, IsCloseTo(expected.detach().slice(1, 3), kSame));
   }
+}
+
+TEST_CASE("Rows that stand for others are written as what they are") {
+  torch::manual_seed(13);
+  // Alike, which is one copy, and each to its own place.
+  const auto lengths =
+      GENERATE(std::vector<int64_t>{3, 3}, std::vector<int64_t>{3, 1});
+  const auto rows = torch::randn({2, 2, 3, 4});
+  const auto negative = at::_neg_view(-rows);
+  REQUIRE(negative.is_neg());
+  const auto cache_of = [&](const torch::Tensor& keys) {
+    KVCache cache(KVCacheOptions(2, 2, 4).block(4).dtype(torch::kDouble));
+    cache.append(keys, 2 * keys, torch::tensor(lengths));
+    cache.append(2 * keys, keys, torch::tensor(lengths));
+    return cache;
+  };
+  check_unchanged(cache_of(negative), contents(cache_of(rows)));
 }
 
 TEST_CASE("A cache is reordered for beam search") {

@@ -1,6 +1,7 @@
 // What changes scores by their value (softcap) and by distance (ALiBi).
 
 #include <support/close.h>
+#include <support/decode.h>
 #include <support/test.h>
 
 #include <cmath>
@@ -323,13 +324,8 @@ TEST_CASE("A module caps its scores and takes distances from them") {
   }
   SECTION("with a cache as without") {
     auto cache = module->make_cache(2);
-    std::vector<torch::Tensor> parts{
-        module->decode(x.slice(1, 0, 10), cache),
-        module->decode(x.slice(1, 10, 13), cache)};
-    for (int64_t t = 13; t < 24; ++t) {
-      parts.push_back(module->decode(x.slice(1, t, t + 1), cache));
-    }
-    CHECK_THAT(torch::cat(parts, 1), IsCloseTo(output));
+    CHECK_THAT(
+        decode_in_chunks(module, cache, x, {10, 3, 1}), IsCloseTo(output));
   }
   SECTION("which changes the output") {
     MultiHeadAttention plain(
