@@ -61,10 +61,23 @@ void copy_memory(
       });
 }
 
+void write_memory(
+    const NewRows& x,
+    torch::IntArrayRef first,
+    torch::IntArrayRef counts) {
+  auto rows = x.rows.to(x.cache.scalar_type());
+  if (rows.size(3) > 1 && rows.stride(3) != 1) {
+    rows = rows.contiguous();
+  }
+  if (rows.is_alias_of(x.cache)) {
+    rows = rows.clone();
+  }
+  copy_memory(x.cache, rows, first, counts);
+}
+
 /// On any device.
 void copy_by_indices(
-    const torch::Tensor& cache,
-    const torch::Tensor& rows,
+    std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
     torch::IntArrayRef counts) {
   std::vector<int64_t> sequence;
@@ -78,47 +91,51 @@ void copy_by_indices(
     }
   }
   using torch::indexing::Slice;
+  const auto device = all.begin()->cache.device();
   const auto on_device = [&](const std::vector<int64_t>& indices) {
-    return torch::tensor(indices, torch::kLong).to(cache.device());
+    return torch::tensor(indices, torch::kLong).to(device);
   };
   const auto at_sequence = on_device(sequence);
-  // (B, G, T, D) -> (number of new tokens, G, D)
-  const auto taken = rows.index({at_sequence, Slice(), on_device(token)});
-  auto destination = cache;
-  destination.index_put_(
-      {at_sequence, Slice(), on_device(row)}, taken.to(cache.scalar_type()));
+  const auto from = on_device(token);
+  const auto to = on_device(row);
+  for (const auto& x : all) {
+    // (B, G, T, D) -> (number of new tokens, G, D)
+    const auto taken = x.rows.index({at_sequence, Slice(), from});
+    auto cache = x.cache;
+    cache.index_put_({at_sequence, Slice(), to}, taken.to(cache.scalar_type()));
+  }
 }
 
 } // namespace
 
 void write_rows(
-    const torch::Tensor& cache,
-    const torch::Tensor& rows,
+    std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
     torch::IntArrayRef counts) {
-  if (rows.numel() == 0) {
+  const auto& some = all.begin()->rows;
+  if (some.numel() == 0) {
     return;
   }
-  if (is_plain(cache) && is_plain(rows) && !is_traced()) {
-    auto same = rows.to(cache.scalar_type());
-    if (same.size(3) > 1 && same.stride(3) != 1) {
-      same = same.contiguous();
+  const bool plain = std::all_of(all.begin(), all.end(), [](const NewRows& x) {
+    return is_plain(x.cache) && is_plain(x.rows);
+  });
+  if (plain && !is_traced()) {
+    for (const auto& x : all) {
+      write_memory(x, first, counts);
     }
-    if (same.is_alias_of(cache)) {
-      same = same.clone();
-    }
-    copy_memory(cache, same, first, counts);
     return;
   }
-  const auto T = rows.size(2);
+  const auto T = some.size(2);
   const auto all_are = [](torch::IntArrayRef numbers, int64_t each) {
     return std::all_of(
         numbers.begin(), numbers.end(), [&](int64_t n) { return n == each; });
   };
-  if (all_are(first, first[0]) && all_are(counts, T)) {
-    cache.narrow(2, first[0], T).copy_(rows);
-  } else {
-    copy_by_indices(cache, rows, first, counts);
+  if (!all_are(first, first[0]) || !all_are(counts, T)) {
+    copy_by_indices(all, first, counts);
+    return;
+  }
+  for (const auto& x : all) {
+    x.cache.narrow(2, first[0], T).copy_(x.rows);
   }
 }
 

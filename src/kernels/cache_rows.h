@@ -2,14 +2,21 @@
 
 #include <torch/types.h>
 
+#include <initializer_list>
+
 namespace torch_attention::kernels {
 
-/// Writes the first `counts[b]` of `rows` (B, G, T, D), which may be of another
-/// dtype, to `cache` (B, G, capacity, D) from its row `first[b]` on, for each
-/// sequence b.
+/// New rows (B, G, T, D), which may be of another dtype than the cache (B, G,
+/// capacity, D) that they are for.
+struct NewRows {
+  const torch::Tensor& cache;
+  const torch::Tensor& rows;
+};
+
+/// Writes, for each sequence b, the first `counts[b]` rows of `all`, which are
+/// of one shape and device, to their caches from row `first[b]` on.
 void write_rows(
-    const torch::Tensor& cache,
-    const torch::Tensor& rows,
+    std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
     torch::IntArrayRef counts);
 

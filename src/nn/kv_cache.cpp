@@ -382,8 +382,8 @@ void KVCache::write(
   for (size_t b = 0; b < first.size(); ++b) {
     first[b] -= read(rows.starts)[b];
   }
-  kernels::write_rows(rows.keys, keys, first, new_lengths);
-  kernels::write_rows(rows.values, values, first, new_lengths);
+  kernels::write_rows(
+      {{rows.keys, keys}, {rows.values, values}}, first, new_lengths);
 }
 
 int64_t KVCache::num_rows(int64_t b) const {
