@@ -36,10 +36,10 @@ enum class RotaryScaling {
   /// and later (`rope_type` "llama3" of `transformers`).
   kLlama3,
   /// The same, those between by their place; cosines and sines are multiplied
-  /// by
-  /// `attention_factor` (YaRN, Peng et al. 2023). `truncate` of `transformers`
-  /// is
-  /// true; for `mscale` and `mscale_all_dim` take their `attention_factor`.
+  /// by `attention_factor` (YaRN, Peng et al. 2023).
+  /// Of the parameters that `transformers` has beside ours, `truncate` is true,
+  /// its default; for `mscale` and `mscale_all_dim` pass the `attention_factor`
+  /// that they make.
   kYarn,
 };
 
@@ -89,8 +89,8 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// Llama 3, `beta_slow` of YaRN. Default: 1
   TORCH_ARG(double, slow_turns) = 1.0;
 
-  /// YaRN's factor of cosines and sines. Default: 1 + 0.1 ln(factor), at least
-  /// 1
+  /// YaRN's factor of cosines and sines.
+  /// Default: 1 + 0.1 ln(factor), at least 1
   TORCH_ARG(std::optional<double>, attention_factor) = std::nullopt;
 };
 
