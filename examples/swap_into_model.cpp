@@ -119,13 +119,15 @@ void swap_by_path(const Tensor& tokens) {
   std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
 }
 
-/// A member is assigned by whoever knows its class.
+/// A member is replaced where its class is known.
 void swap_members(const Tensor& tokens) {
   Model model(options());
-  for (const auto& module : *model->blocks) {
-    auto* block = module->as<Block>();
-    block->att = block->replace_module(
-        "att", MultiHeadAttention(options().num_kv_heads(kHeads / 2)));
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    torch_attention::replace_module(
+        *model,
+        "blocks." + std::to_string(i) + ".att",
+        &BlockImpl::att,
+        MultiHeadAttention(options().num_kv_heads(kHeads / 2)));
   }
   std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
 }

@@ -1,10 +1,12 @@
 #include <torch_attention/nn/utils/swap.h>
 
+#include <c10/util/Type.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,24 @@ std::vector<std::string> split_path(const std::string& path) {
   return names;
 }
 
+/// The name of a module's class, as code of its own file would write it.
+std::string class_of(const torch::nn::Module& module) {
+  auto name = c10::demangle(typeid(module).name());
+  const std::string unnamed = "(anonymous namespace)::";
+  const auto found = name.find(unnamed);
+  if (found != std::string::npos) {
+    name.erase(found, unnamed.size());
+  }
+  return name;
+}
+
+/// Where a module is in a tree.
+struct Place {
+  torch::nn::Module* parent;
+  std::string name;
+  size_t index;
+};
+
 /// The place of `name` among the children of `parent`.
 size_t child_index(
     const torch::nn::Module& parent,
@@ -51,6 +71,53 @@ size_t child_index(
       "\"; its children: ",
       joined(names));
   return static_cast<size_t>(found - names.begin());
+}
+
+Place find_place(torch::nn::Module& root, const std::string& path) {
+  const auto names = split_path(path);
+  auto* parent = &root;
+  std::string parent_path;
+  for (size_t i = 0; i + 1 < names.size(); ++i) {
+    const auto index = child_index(*parent, parent_path, names[i]);
+    parent = parent->children()[index].get();
+    parent_path += (i == 0 ? "" : ".") + names[i];
+  }
+  const auto& name = names.back();
+  return {parent, name, child_index(*parent, parent_path, name)};
+}
+
+void check_not_empty(const ModulePtr& replacement, const std::string& path) {
+  TORCH_CHECK(
+      replacement != nullptr,
+      "replace_module: the replacement for \"",
+      path,
+      "\" is empty");
+}
+
+/// What to do about a member of `parent` that holds `old`.
+std::string advice_for_member(
+    const torch::nn::Module& parent,
+    const std::string& path,
+    const std::string& name,
+    const torch::nn::Module& old,
+    const torch::nn::Module& replacement) {
+  const auto parent_class = class_of(parent);
+  const auto old_class = class_of(old);
+  const auto new_class = class_of(replacement);
+  const auto call = "replace_module(root, \"" + path + "\", &" + parent_class +
+      "::" + name + ", replacement)";
+  if (old_class == new_class) {
+    return "name the member as well: " + call;
+  }
+  if (parent_class.rfind("torch::nn::", 0) == 0) {
+    return "no member of LibTorch's " + parent_class + " can hold a " +
+        new_class +
+        ": write a class of your own in its place, whose member can";
+  }
+  return "a member declared for " + old_class + " cannot hold a " + new_class +
+      ": declare it for that class or as torch::nn::AnyModule; an AnyModule is "
+      "replaced by " +
+      call;
 }
 
 /// Replaces what the parent's own `forward` uses, beside the module tree.
@@ -102,21 +169,8 @@ ModulePtr replace_module(
     torch::nn::Module& root,
     const std::string& path,
     Replacement replacement) {
-  TORCH_CHECK(
-      replacement.module != nullptr,
-      "replace_module: the replacement for \"",
-      path,
-      "\" is empty");
-  const auto names = split_path(path);
-  auto* parent = &root;
-  std::string parent_path;
-  for (size_t i = 0; i + 1 < names.size(); ++i) {
-    const auto index = child_index(*parent, parent_path, names[i]);
-    parent = parent->children()[index].get();
-    parent_path += (i == 0 ? "" : ".") + names[i];
-  }
-  const auto& name = names.back();
-  const auto index = child_index(*parent, parent_path, name);
+  check_not_empty(replacement.module, path);
+  const auto [parent, name, index] = find_place(root, path);
   const auto old = parent->children()[index];
   if (!replace_in_container(*parent, index, replacement)) {
     // Held by the tree and by `old`; a third holder is a member of the parent,
@@ -126,15 +180,54 @@ ModulePtr replace_module(
         "replace_module: \"",
         path,
         "\" is held outside of the module tree as well. If ",
-        parent->name(),
+        class_of(*parent),
         " holds it as a member, its forward would go on calling the old "
-        "module; assign the member: parent->",
-        name,
-        " = parent->replace_module(\"",
-        name,
-        "\", replacement). If you hold it yourself, release it first");
+        "module; ",
+        advice_for_member(*parent, path, name, *old, *replacement.module),
+        ". If you hold it yourself, release it first");
   }
   parent->replace_module(name, std::move(replacement.module));
+  return old;
+}
+
+torch::nn::Module& parent_of(torch::nn::Module& root, const std::string& path) {
+  return *find_place(root, path).parent;
+}
+
+void check_member(
+    torch::nn::Module& root,
+    const std::string& path,
+    const std::type_info& expected,
+    bool is_expected,
+    const torch::nn::Module* held) {
+  const auto [parent, name, index] = find_place(root, path);
+  const auto class_name = c10::demangle(expected.name());
+  TORCH_CHECK(
+      is_expected,
+      "replace_module: expected a member of the class that holds \"",
+      path,
+      "\", which is ",
+      class_of(*parent),
+      ", but got a member of ",
+      class_name);
+  TORCH_CHECK(
+      held == parent->children()[index].get(),
+      "replace_module: expected the member of ",
+      class_name,
+      " that holds \"",
+      path,
+      "\", but got one that holds ",
+      held == nullptr ? "nothing" : "another module, a " + class_of(*held));
+}
+
+ModulePtr replace_child(
+    torch::nn::Module& root,
+    const std::string& path,
+    ModulePtr replacement) {
+  check_not_empty(replacement, path);
+  const auto [parent, name, index] = find_place(root, path);
+  auto old = parent->children()[index];
+  parent->replace_module(name, std::move(replacement));
   return old;
 }
 

@@ -28,6 +28,33 @@ struct ModelImpl : torch::nn::Module {
   CausalAttention att = nullptr;
 };
 
+/// A block that calls its attention by members.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl() {
+    att = register_module("att", MultiHeadAttention(8, 8, 4, 0.0, 4));
+    any = torch::nn::AnyModule(register_module("any", torch::nn::Linear(8, 8)));
+    pointer = register_module(
+        "pointer", std::make_shared<MultiHeadAttentionImpl>(8, 8, 4, 0.0, 4));
+  }
+
+  MultiHeadAttention att = nullptr;
+  torch::nn::AnyModule any;
+  std::shared_ptr<MultiHeadAttentionImpl> pointer;
+};
+TORCH_MODULE(Block);
+
+struct BlockListImpl : torch::nn::Module {
+  explicit BlockListImpl(const torch::nn::ModuleList& list_)
+      : list(register_module("list", list_)) {}
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    return x;
+  }
+
+  torch::nn::ModuleList list;
+};
+TORCH_MODULE(BlockList);
+
 } // namespace
 
 TEST_CASE("A child is replaced by its path in what forward calls") {
@@ -67,14 +94,103 @@ TEST_CASE("A typed member keeps the old module, so replacing it throws") {
   CausalAttention attention(8, 8, 4, 0.0);
   THROWS_WITH(
       replace_module(model, "att", attention),
-      "assign the member: parent->att = parent->replace_module(\"att\", "
-      "replacement)");
+      "name the member as well: replace_module(root, \"att\", "
+      "&ModelImpl::att, replacement)");
   CHECK(model.named_children()["att"].get() == old);
 
-  // The way that works.
-  model.att = model.replace_module("att", attention);
+  // The way that the message says.
+  auto& root = model;
+  auto& replacement = attention;
+  CHECK(replace_module(root, "att", &ModelImpl::att, replacement).get() == old);
   CHECK(model.named_children()["att"] == attention.ptr());
   CHECK(model.att.ptr() == attention.ptr());
+}
+
+TEST_CASE("A member deep in a model is replaced in what its parent calls") {
+  torch::manual_seed(3);
+  torch::nn::Sequential model;
+  torch::nn::ModuleList blocks;
+  blocks->push_back(Block());
+  blocks->push_back(Block());
+  model->push_back("blocks", BlockList(blocks));
+  const auto x = torch::rand({2, 4, 8});
+  MultiHeadAttention attention(8, 8, 4, 0.0, 2);
+  const auto block = blocks->ptr<BlockImpl>(1);
+
+  SECTION("where it is a holder") {
+    const auto old = block->att.ptr();
+    CHECK(
+        replace_module(
+            *model, "blocks.list.1.att", &BlockImpl::att, attention) == old);
+    CHECK(block->att.ptr() == attention.ptr());
+    CHECK_THAT(block->att->forward(x), IsEqualTo(attention->forward(x)));
+  }
+  SECTION("where it is an AnyModule, which holds every class") {
+    replace_module(*model, "blocks.list.1.any", &BlockImpl::any, attention);
+    CHECK_THAT(block->any.forward(x), IsEqualTo(attention->forward(x)));
+    CHECK(
+        model->named_parameters().contains("blocks.list.1.any.W_query.weight"));
+  }
+  SECTION("where it is a pointer") {
+    replace_module(
+        *model, "blocks.list.1.pointer", &BlockImpl::pointer, attention.ptr());
+    CHECK(block->pointer == attention.ptr());
+    CHECK(block->named_children()["pointer"] == attention.ptr());
+  }
+}
+
+TEST_CASE("A member that does not hold what is at the path is refused") {
+  torch::nn::ModuleList blocks;
+  blocks->push_back(Block());
+  const auto block = blocks->ptr<BlockImpl>(0);
+  const auto old = block->att.ptr();
+  MultiHeadAttention attention(8, 8, 4, 0.0, 2);
+
+  THROWS_WITH(
+      replace_module(*blocks, "0.any", &BlockImpl::att, attention),
+      "replace_module: expected the member of ");
+  THROWS_WITH(
+      replace_module(*blocks, "0.any", &BlockImpl::att, attention),
+      "that holds \"0.any\", but got one that holds another module, a "
+      "torch_attention::MultiHeadAttentionImpl");
+  THROWS_WITH(
+      replace_module(
+          *blocks, "0.att", &ModelImpl::att, CausalAttention(8, 8, 4, 0.0)),
+      "expected a member of the class that holds \"0.att\", which is BlockImpl");
+  THROWS_WITH(
+      replace_module(*blocks, "0.none", &BlockImpl::att, attention),
+      "has no child \"none\"");
+  THROWS_WITH(
+      replace_module(
+          *blocks,
+          "0.pointer",
+          &BlockImpl::pointer,
+          std::shared_ptr<MultiHeadAttentionImpl>()),
+      "the replacement for \"0.pointer\" is empty");
+  CHECK(block->att.ptr() == old);
+  CHECK(block->named_children()["att"] == old);
+}
+
+TEST_CASE("A member that can hold no other class is not advised to") {
+  MultiHeadAttention attention(8, 8, 4, 0.0, 2);
+
+  SECTION("in LibTorch's transformer") {
+    torch::nn::TransformerEncoder encoder(torch::nn::TransformerEncoderOptions(
+        torch::nn::TransformerEncoderLayerOptions(8, 2), 1));
+    THROWS_WITH(
+        replace_module(*encoder, "layers.0.self_attn", attention),
+        "no member of LibTorch's torch::nn::TransformerEncoderLayerImpl can "
+        "hold a torch_attention::MultiHeadAttentionImpl: write a class of your "
+        "own in its place, whose member can");
+  }
+  SECTION("in a class of the user's") {
+    ModelImpl model;
+    THROWS_WITH(
+        replace_module(model, "att", attention),
+        "a member declared for torch_attention::CausalAttentionImpl cannot "
+        "hold a torch_attention::MultiHeadAttentionImpl: declare it for that "
+        "class or as torch::nn::AnyModule");
+  }
 }
 
 TEST_CASE("A path that leads nowhere is refused with the children there are") {

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <typeinfo>
+#include <utility>
 
 /// Bringing our modules into models that exist.
 namespace torch_attention {
@@ -28,6 +30,53 @@ TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_module(
     const std::string& path,
     Replacement replacement);
 
+/// The module that holds the one at `path`.
+TORCH_ATTENTION_API torch::nn::Module& parent_of(
+    torch::nn::Module& root,
+    const std::string& path);
+
+/// Throws unless the module at `path` is the one that a member of its parent
+/// holds. `held` is that one, `expected` the class that declares the member and
+/// `is_expected` tells that the parent is of this class.
+TORCH_ATTENTION_API void check_member(
+    torch::nn::Module& root,
+    const std::string& path,
+    const std::type_info& expected,
+    bool is_expected,
+    const torch::nn::Module* held);
+
+/// Replaces the module at `path` in the tree alone, and returns the old one.
+TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_child(
+    torch::nn::Module& root,
+    const std::string& path,
+    std::shared_ptr<torch::nn::Module> replacement);
+
+template <typename Impl>
+const torch::nn::Module* held_by(const std::shared_ptr<Impl>& member) {
+  return member.get();
+}
+
+template <typename Impl>
+const torch::nn::Module* held_by(const torch::nn::ModuleHolder<Impl>& member) {
+  return member.is_empty() ? nullptr : member.get();
+}
+
+inline const torch::nn::Module* held_by(const torch::nn::AnyModule& member) {
+  return member.is_empty() ? nullptr : member.ptr().get();
+}
+
+template <typename Impl>
+std::shared_ptr<torch::nn::Module> pointer_to(
+    const std::shared_ptr<Impl>& replacement) {
+  return replacement;
+}
+
+template <typename Impl>
+std::shared_ptr<torch::nn::Module> pointer_to(
+    const torch::nn::ModuleHolder<Impl>& replacement) {
+  return replacement.ptr();
+}
+
 } // namespace detail
 
 /// Replaces the module at a dotted path of a module tree, such as
@@ -35,18 +84,16 @@ TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_module(
 ///
 /// A child of `torch::nn::Sequential`, `ModuleList` or `ModuleDict` is replaced
 /// in what `forward` calls and in the tree. Any other parent calls its child by
-/// a C++ member that no library can reach: if the old module is still held
-/// elsewhere, this throws and changes nothing. Assign such a member yourself:
-/// ```
-/// model->att = model->replace_module("att", attention);
-/// ```
+/// a C++ member, which a path does not reach: if the old module is still held
+/// elsewhere, this throws and changes nothing. For such a child there is the
+/// function below, which also takes the member.
 ///
 /// Throws c10::Error if there is no module at `path`; the message names the
 /// children that exist.
 ///
 /// Example:
 /// ```
-/// replace_module(*model, "blocks.3.att", MultiHeadAttention(options));
+/// replace_module(*model, "blocks.3", MultiHeadAttention(options));
 /// ```
 template <typename Impl>
 std::shared_ptr<torch::nn::Module> replace_module(
@@ -64,6 +111,41 @@ std::shared_ptr<torch::nn::Module> replace_module(
     const std::string& path,
     const torch::nn::ModuleHolder<Impl>& replacement) {
   return replace_module(root, path, replacement.ptr());
+}
+
+/// Replaces the module at `path` in the tree and in `member`, the C++ member by
+/// which its parent calls it, and returns the module that was there.
+///
+/// The member's class must be able to hold the replacement: a holder or
+/// `std::shared_ptr` of the same class, or `torch::nn::AnyModule`. A
+/// `torch::nn::MultiheadAttention` holds no module of ours; declare it as
+/// `MultiHeadAttention`, whose weights `from_multihead_attention` gives.
+///
+/// Throws c10::Error, and changes nothing, if there is no module at `path`, its
+/// parent is no `Parent`, or the member holds another module.
+///
+/// Example:
+/// ```
+/// replace_module(
+///     *model, "blocks.3.att", &BlockImpl::att, MultiHeadAttention(options));
+/// ```
+template <typename Parent, typename Member, typename Replacement>
+std::shared_ptr<torch::nn::Module> replace_module(
+    torch::nn::Module& root,
+    const std::string& path,
+    Member Parent::*member,
+    const Replacement& replacement) {
+  auto* parent = dynamic_cast<Parent*>(&detail::parent_of(root, path));
+  detail::check_member(
+      root,
+      path,
+      typeid(Parent),
+      parent != nullptr,
+      parent == nullptr ? nullptr : detail::held_by(parent->*member));
+  Member replaced(replacement);
+  auto old = detail::replace_child(root, path, detail::pointer_to(replacement));
+  parent->*member = std::move(replaced);
+  return old;
 }
 
 /// A `MultiHeadAttention` with the weights (copies), dropout, dtype, device and
