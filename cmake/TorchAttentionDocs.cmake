@@ -1,11 +1,18 @@
 # The target `docs` and a test of the same name: the API reference, for which
-# every warning is an error.
+# every warning is an error. Without Doxygen the target says what to install.
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
 endif()
 find_program(DOXYGEN doxygen)
 if(NOT DOXYGEN)
+  add_custom_target(
+    docs
+    COMMAND
+      "${CMAKE_COMMAND}" -E echo
+      "The target docs needs Doxygen, which was not found. Install it (Debian and Ubuntu: apt install doxygen) and configure anew."
+    COMMAND "${CMAKE_COMMAND}" -E false
+    VERBATIM)
   return()
 endif()
 set(TORCH_ATTENTION_DOCS_DIR "${PROJECT_BINARY_DIR}/docs")

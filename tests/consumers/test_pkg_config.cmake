@@ -19,6 +19,6 @@ run(${launcher} "${compiler}" ${compiler_flags} -std=c++${standard} ${cflags} -c
     "${CMAKE_CURRENT_LIST_DIR}/find_package/main.cpp" -o "${program}.o")
 run("${compiler}" ${compiler_flags} "${program}.o" ${libs} -o "${program}")
 
-# As for any library in a folder where the loader does not look.
-set(ENV{LD_LIBRARY_PATH} "${prefix}/${libdir}:$ENV{LD_LIBRARY_PATH}")
+# The flags tell the loader where the libraries are.
+unset(ENV{LD_LIBRARY_PATH})
 run("${program}" "${golden}")
