@@ -1,5 +1,7 @@
 #include <tools/verdict.h>
 
+#include <torch/version.h>
+
 #include <format_text.h>
 
 #include <algorithm>
@@ -58,8 +60,8 @@ void VerdictTable::add(const Verdict& verdict) {
        << std::endl;
 }
 
-void VerdictTable::add_incomparable() {
-  ++incomparable_;
+void VerdictTable::add_incomparable(bool other_stream) {
+  ++(other_stream ? other_streams_ : incomparable_);
 }
 
 bool VerdictTable::finish(size_t cases) {
@@ -76,6 +78,14 @@ bool VerdictTable::finish(size_t cases) {
         "Left out: {} runs under dropout. Only the reference kernel on the CPU "
         "draws Python's\nrandom stream.\n",
         incomparable_);
+  }
+  if (other_streams_ > 0) {
+    out_ << format_text(
+        "Left out: {} runs under dropout. Their results were recorded with the "
+        "random stream of\nanother version of PyTorch. Record them anew with "
+        "PyTorch {}.\n",
+        other_streams_,
+        TORCH_VERSION);
   }
   out_ << format_text(
       "{} cases, {} runs: {} ok, {} failed.\n",

@@ -36,8 +36,10 @@ class VerdictTable {
 
   void add(const Verdict& verdict);
 
-  /// Counts a run that is left out: see `is_comparable`.
-  void add_incomparable();
+  /// Counts a run that is left out: see `is_comparable`. `other_stream` tells
+  /// that its results were drawn with another random stream than LibTorch's
+  /// here.
+  void add_incomparable(bool other_stream);
 
   /// Prints what the columns mean and the sums; returns whether all passed.
   bool finish(size_t cases);
@@ -48,6 +50,7 @@ class VerdictTable {
   size_t runs_ = 0;
   size_t failed_ = 0;
   size_t incomparable_ = 0;
+  size_t other_streams_ = 0;
 };
 
 } // namespace torch_attention::tools

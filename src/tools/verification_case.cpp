@@ -1,6 +1,11 @@
 #include <tools/verification_case.h>
 
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
@@ -38,6 +43,10 @@ class Dict {
 
   Dict dict_at(const std::string& key) const {
     return {path_, at(key).toGenericDict()};
+  }
+
+  bool contains(const std::string& key) const {
+    return dict_.contains(key);
   }
 
   template <typename T>
@@ -99,6 +108,9 @@ void read_recorded(VerificationCase& result, const std::string& path) {
   result.run.cotangent = dict.at("cotangent").toTensor();
   result.run.training = dict.at("training").toBool();
   result.run.seed = static_cast<uint64_t>(dict.at("seed").toInt());
+  if (dict.contains("draws")) {
+    result.draws = dict.at("draws").toTensor();
+  }
   result.run.adamw = read_adamw(dict.dict_at("adamw"));
   result.expected.insert("output", dict.at("output").toTensor());
   dict.dict_at("gradients")
@@ -189,6 +201,20 @@ void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
 }
 
 } // namespace
+
+torch::Tensor random_draws() {
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+  const auto state = generator.get_state();
+  at::manual_seed(123);
+  auto kept = at::dropout(at::ones({32}), 0.5, /*train=*/true).to(torch::kBool);
+  generator.set_state(state);
+  return kept;
+}
+
+bool has_other_random_stream(const VerificationCase& verification_case) {
+  return verification_case.has_dropout() && verification_case.draws.defined() &&
+      !at::equal(verification_case.draws, random_draws());
+}
 
 std::string recorded_path(const std::string& archive) {
   return fs::path(archive).replace_extension(".expected.pt").string();

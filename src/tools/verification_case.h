@@ -19,12 +19,23 @@ struct VerificationCase {
   ModuleConfig config;
   TrainingRun run;
   StateDict expected;
+  /// A sample of the random stream that recorded results were drawn with, as
+  /// `random_draws` gives it; undefined where there is none.
+  torch::Tensor draws;
 
   /// Whether the run draws random numbers.
   bool has_dropout() const {
     return run.training && config.dropout > 0;
   }
 };
+
+/// What dropout keeps of 32 elements under a seed. Two versions of LibTorch
+/// that differ in it have different random streams.
+torch::Tensor random_draws();
+
+/// Whether the results were drawn with another random stream than this
+/// LibTorch's, so that no kernel can give them.
+bool has_other_random_stream(const VerificationCase& verification_case);
 
 /// How an archive without recorded results is verified.
 struct ArchiveOptions {

@@ -100,7 +100,7 @@ void verify_archive(
         if (is_comparable(verification_case, device, kernel)) {
           table.add(verify(verification_case, device, kernel));
         } else {
-          table.add_incomparable();
+          table.add_incomparable(has_other_random_stream(verification_case));
         }
       }
     }
@@ -119,7 +119,8 @@ bool is_comparable(
     torch::Device device,
     Kernel kernel) {
   return !verification_case.has_dropout() ||
-      (device.is_cpu() && kernel == Kernel::kReference);
+      (device.is_cpu() && kernel == Kernel::kReference &&
+       !has_other_random_stream(verification_case));
 }
 
 Verdict verify(

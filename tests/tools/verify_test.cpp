@@ -58,6 +58,13 @@ TEST_CASE(
   const auto archive = GENERATE_COPY(from_range(archives));
   const auto verification_case = make_case(archive, {});
   REQUIRE(verification_case.expected.size() > 5);
+  REQUIRE(verification_case.draws.defined());
+  if (has_other_random_stream(verification_case)) {
+    WARN(
+        verification_case.name
+        << ": this LibTorch has another random stream; the test "
+           "tools.verify_anew compares new results");
+  }
   for (const auto& device : devices()) {
     for (const auto kernel :
          {Kernel::kReference, Kernel::kFused, Kernel::kAuto}) {
@@ -75,6 +82,39 @@ TEST_CASE(
       CHECK(verdict.passed());
     }
   }
+}
+
+TEST_CASE("Results of another random stream are left out, and this is said") {
+  auto other = make_case(golden_case("single-4to4-bias-causal"), {});
+  REQUIRE(other.has_dropout());
+  other.draws = random_draws();
+  CHECK_FALSE(has_other_random_stream(other));
+  CHECK(is_comparable(other, torch::kCPU, Kernel::kReference));
+  CHECK_FALSE(is_comparable(other, torch::kCPU, Kernel::kFused));
+  other.draws = other.draws.logical_not();
+  CHECK(has_other_random_stream(other));
+  CHECK_FALSE(is_comparable(other, torch::kCPU, Kernel::kReference));
+  other.run.training = false;
+  CHECK(is_comparable(other, torch::kCPU, Kernel::kReference));
+
+  std::ostringstream out;
+  VerdictTable table(out, 4);
+  table.add_incomparable(/*other_stream=*/false);
+  table.add_incomparable(/*other_stream=*/true);
+  table.add_incomparable(/*other_stream=*/true);
+  CHECK(table.finish(1));
+  CHECK_THAT(
+      out.str(),
+      ContainsText("Left out: 2 runs under dropout. Their results were "
+                   "recorded with the random stream of"));
+}
+
+TEST_CASE("A sample of the random stream leaves the stream as it was") {
+  torch::manual_seed(7);
+  const auto expected = torch::rand({4});
+  torch::manual_seed(7);
+  CHECK(random_draws().equal(random_draws()));
+  CHECK(torch::rand({4}).equal(expected));
 }
 
 TEST_CASE("A result that differs fails, and its tensor is named") {

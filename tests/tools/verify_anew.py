@@ -1,0 +1,39 @@
+"""New results of the golden cases, from the Python at hand, agree with C++.
+
+    python verify_anew.py PROGRAM SCRIPTS LIBTORCH
+
+PROGRAM is torch-attention, SCRIPTS the folder of the project's Python modules,
+LIBTORCH the folder of the LibTorch that PROGRAM was built with. The committed
+results under dropout hold for the random stream of one version; these hold for
+the stream of any version.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+
+program, scripts, libtorch = (os.path.abspath(path) for path in sys.argv[1:])
+
+
+def output_of(*arguments):
+    result = subprocess.run(arguments, capture_output=True, text=True)
+    output = result.stdout + result.stderr
+    if result.returncode != 0:
+        sys.exit(f"{arguments} ended with {result.returncode}:\n{output}")
+    return output
+
+
+with tempfile.TemporaryDirectory() as folder:
+    exporter = os.path.join(scripts, "export_reference.py")
+    output_of(sys.executable, exporter, "golden", folder)
+    table = output_of(program, "verify", folder)
+
+print(table)
+if " 0 failed." not in table:
+    sys.exit("expected all cases to pass")
+torch = importlib.util.find_spec("torch").submodule_search_locations[0]
+same = os.path.realpath(torch) == os.path.realpath(libtorch)
+if same and "-p0.5 " not in table:
+    sys.exit("expected the cases under dropout: both draw the same")
