@@ -48,10 +48,25 @@ if(TORCH_ATTENTION_COVERAGE)
   target_link_options(torch_attention_build INTERFACE --coverage)
 endif()
 
-# Has the files of `target` that follow compiled as one where unity builds are
-# on, as in the presets: LibTorch's headers cost seconds for each. Names in
-# their anonymous namespaces must differ.
-function(torch_attention_compile_together target group)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+# Compiles the sources of a folder for the library, each once. Where unity builds
+# are on, as in the presets, a few are compiled as one: LibTorch's headers cost
+# seconds for each. Names in their anonymous namespaces must differ.
+function(torch_attention_add_objects target)
+  add_library(${target} OBJECT ${ARGN})
+  torch_attention_set_up_objects(${target})
+  target_precompile_headers(${target} REUSE_FROM torch_attention_common)
+  set_property(GLOBAL APPEND PROPERTY TORCH_ATTENTION_OBJECTS
+                                      "$<TARGET_OBJECTS:${target}>")
+endfunction()
+
+function(torch_attention_set_up_objects target)
+  set_target_properties(
+    ${target}
+    PROPERTIES CXX_EXTENSIONS OFF
+               CXX_VISIBILITY_PRESET hidden
+               VISIBILITY_INLINES_HIDDEN ON
+               POSITION_INDEPENDENT_CODE ON
+               UNITY_BUILD_BATCH_SIZE 6)
+  target_link_libraries(${target} PRIVATE torch_attention_needs
+                                          torch_attention_build)
 endfunction()

@@ -14,6 +14,8 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 
+namespace document_001 {
+
 namespace {
 
 constexpr int64_t kBatch = 32;
@@ -194,3 +196,5 @@ TEST_CASE(
       output[1][9].slice(0, -4),
       IsCloseTo(torch::tensor({-0.241155, -0.144418, 0.003401, -0.292034})));
 }
+
+} // namespace document_001

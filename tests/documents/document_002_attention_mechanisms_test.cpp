@@ -17,6 +17,8 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 
+namespace document_002 {
+
 namespace {
 
 using SdpaOptions = F::ScaledDotProductAttentionFuncOptions;
@@ -687,3 +689,5 @@ TEST_CASE(
         attention->forward(torch::zeros({1, 2, 1600})), HasShape({1, 2, 1600}));
   }
 }
+
+} // namespace document_002

@@ -14,6 +14,8 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 
+namespace document_003 {
+
 namespace {
 
 using SdpaOptions = F::ScaledDotProductAttentionFuncOptions;
@@ -411,3 +413,5 @@ TEST_CASE(
     check(attention->forward(x));
   }
 }
+
+} // namespace document_003

@@ -12,6 +12,8 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 
+namespace document_004 {
+
 namespace {
 
 constexpr int64_t kTokens = 8;
@@ -135,3 +137,5 @@ TEST_CASE(
     CHECK_THAT(head.W_value->weight, IsEqualTo(drawn.values[i]->weight));
   }
 }
+
+} // namespace document_004

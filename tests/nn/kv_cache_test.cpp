@@ -13,6 +13,8 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
+namespace kv_cache_test {
+
 namespace {
 
 constexpr auto kKernels = {Kernel::kReference, Kernel::kFused, Kernel::kAuto};
@@ -811,3 +813,5 @@ TEST_CASE("Options that make no cache are refused") {
       KVCache(KVCacheOptions(1, 1, 1).dtype(torch::kInt)),
       "expected a floating-point dtype, but got Int");
 }
+
+} // namespace kv_cache_test

@@ -17,6 +17,8 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
+namespace files_test {
+
 namespace {
 
 using Json = nlohmann::json;
@@ -268,3 +270,5 @@ TEST_CASE("The state dict is found beside other training state") {
     CHECK(part.tensors.keys() == std::vector<std::string>{"weight", "bias"});
   }
 }
+
+} // namespace files_test

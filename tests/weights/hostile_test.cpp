@@ -27,6 +27,8 @@ int fuzz_sharded_index(const uint8_t* data, size_t size);
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
+namespace hostile_test {
+
 namespace {
 
 std::string read_all(const std::string& path) {
@@ -397,3 +399,5 @@ TEST_CASE("What the fuzzers found is read, or refused in words") {
     CHECK(run(input.data, input.size) == 0);
   }
 }
+
+} // namespace hostile_test

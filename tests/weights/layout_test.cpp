@@ -12,6 +12,8 @@ using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 
+namespace layout_test {
+
 namespace {
 
 using Keys = std::vector<std::string>;
@@ -1428,3 +1430,5 @@ TEST_CASE("The layouts of a file are found") {
   CHECK(found[3].layout == "book");
   CHECK(find_layouts(StateDict{}).empty());
 }
+
+} // namespace layout_test

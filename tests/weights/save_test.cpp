@@ -15,6 +15,8 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
+namespace save_test {
+
 namespace {
 
 std::string read_all(const std::string& path) {
@@ -185,3 +187,5 @@ TEST_CASE("What cannot be saved is refused in words") {
       write_safetensors(tensors, folder.file("a.safetensors")),
       "safetensors has no dtype for \"a\" of complex128");
 }
+
+} // namespace save_test

@@ -11,14 +11,14 @@ namespace torch_attention {
 
 namespace {
 
-constexpr const char* kName = "CausalAttention";
+constexpr const char* kCausal = "CausalAttention";
 
 Projected project(
     CausalAttentionImpl& module,
     const torch::Tensor& x,
     Kernel kernel) {
   checks::check_input(
-      kName,
+      kCausal,
       x,
       module.W_query->weight,
       module.options.d_in(),
@@ -44,12 +44,12 @@ CausalAttentionImpl::CausalAttentionImpl(const CausalAttentionOptions& options_)
 }
 
 void CausalAttentionImpl::reset() {
-  checks::check_positive(kName, "d_in", options.d_in());
-  checks::check_positive(kName, "d_out", options.d_out());
-  checks::check_positive(kName, "context_length", options.context_length());
-  checks::check_dropout(kName, options.dropout());
-  checks::check_scale(kName, options.scale());
-  checks::check_window(kName, options.window());
+  checks::check_positive(kCausal, "d_in", options.d_in());
+  checks::check_positive(kCausal, "d_out", options.d_out());
+  checks::check_positive(kCausal, "context_length", options.context_length());
+  checks::check_dropout(kCausal, options.dropout());
+  checks::check_scale(kCausal, options.scale());
+  checks::check_window(kCausal, options.window());
   const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
                           .bias(options.qkv_bias());
   W_query = register_module("W_query", torch::nn::Linear(linear));

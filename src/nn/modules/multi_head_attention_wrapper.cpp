@@ -14,13 +14,13 @@ namespace torch_attention {
 
 namespace {
 
-constexpr const char* kName = "MultiHeadAttentionWrapper";
+constexpr const char* kWrapper = "MultiHeadAttentionWrapper";
 
 CausalAttentionImpl& head(const torch::nn::ModuleList& heads, size_t index) {
   auto* module = heads->ptr(index)->as<CausalAttentionImpl>();
   TORCH_CHECK(
       module != nullptr,
-      kName,
+      kWrapper,
       ": expected heads.",
       index,
       " to be a CausalAttention, but it is a ",
@@ -43,7 +43,7 @@ CausalAttentionOptions head_options(const MultiHeadAttentionOptions& options) {
 void check_input(const torch::nn::ModuleList& heads, const torch::Tensor& x) {
   const auto& first = head(heads, 0);
   checks::check_input(
-      kName,
+      kWrapper,
       x,
       first.W_query->weight,
       first.options.d_in(),
@@ -136,22 +136,22 @@ MultiHeadAttentionWrapperImpl::MultiHeadAttentionWrapperImpl(
 }
 
 void MultiHeadAttentionWrapperImpl::reset() {
-  checks::check_positive(kName, "num_heads", options.num_heads());
+  checks::check_positive(kWrapper, "num_heads", options.num_heads());
   TORCH_CHECK(
       options.num_kv_heads().value_or(options.num_heads()) ==
           options.num_heads(),
-      kName,
+      kWrapper,
       ": expected num_kv_heads = num_heads = ",
       options.num_heads(),
       ", since each head has its own keys, but got ",
       *options.num_kv_heads());
   TORCH_CHECK(
       !options.rotary(),
-      kName,
+      kWrapper,
       ": expected no rotary embedding, which is for MultiHeadAttention");
   TORCH_CHECK(
       !options.softcap() && !options.alibi(),
-      kName,
+      kWrapper,
       ": expected no softcap and no alibi, which are for MultiHeadAttention");
   heads = register_module("heads", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_heads(); ++i) {

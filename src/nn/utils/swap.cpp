@@ -143,11 +143,11 @@ bool replace_in_container(
 }
 
 void check_source(const torch::nn::MultiheadAttentionOptions& options) {
-  constexpr const char* kName = "from_multihead_attention";
+  constexpr const char* kFunction = "from_multihead_attention";
   TORCH_CHECK(
       options.kdim() == options.embed_dim() &&
           options.vdim() == options.embed_dim(),
-      kName,
+      kFunction,
       ": expected kdim = vdim = embed_dim = ",
       options.embed_dim(),
       ", since self-attention has one input, but got kdim = ",
@@ -156,7 +156,7 @@ void check_source(const torch::nn::MultiheadAttentionOptions& options) {
       options.vdim());
   TORCH_CHECK(
       !options.add_bias_kv() && !options.add_zero_attn(),
-      kName,
+      kFunction,
       ": expected add_bias_kv = add_zero_attn = false, which add tokens that "
       "MultiHeadAttention has not");
 }

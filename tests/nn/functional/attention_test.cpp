@@ -9,6 +9,8 @@ using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 using Options = F::ScaledDotProductAttentionFuncOptions;
 
+namespace attention_test {
+
 namespace {
 
 constexpr auto kKernels = {Kernel::kReference, Kernel::kFused, Kernel::kAuto};
@@ -345,3 +347,5 @@ TEST_CASE("Arguments that do not fit are refused by name") {
       attend(q, q, q, Options().scale(std::nan(""))),
       "expected a finite scale, but got nan");
 }
+
+} // namespace attention_test

@@ -9,6 +9,8 @@ using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 using Options = F::ScaledDotProductAttentionFuncOptions;
 
+namespace hidden_keys_test {
+
 namespace {
 
 constexpr int64_t kBatch = 3;
@@ -240,3 +242,5 @@ TEST_CASE("What hides keys is refused by name if it does not fit") {
       MultiHeadAttention(MultiHeadAttentionOptions(4, 4, 4, 2).window(-1)),
       "MultiHeadAttention: expected a window > 0, but got -1");
 }
+
+} // namespace hidden_keys_test

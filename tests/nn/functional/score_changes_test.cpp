@@ -13,6 +13,8 @@ using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 using Options = F::ScaledDotProductAttentionFuncOptions;
 
+namespace score_changes_test {
+
 namespace {
 
 constexpr int64_t kBatch = 2;
@@ -373,3 +375,5 @@ TEST_CASE("Caps and slopes that do not fit are refused by name") {
           MultiHeadAttentionOptions(4, 4, 4, 2).alibi(true)),
       "MultiHeadAttentionWrapper: expected no softcap and no alibi");
 }
+
+} // namespace score_changes_test

@@ -8,6 +8,8 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
+namespace properties_test {
+
 namespace {
 
 constexpr auto kKernels = {Kernel::kReference, Kernel::kFused, Kernel::kAuto};
@@ -328,3 +330,5 @@ TEST_CASE("The fused kernel forms no T x T tensor, forward or backward") {
   CHECK(largest_allocation(Kernel::kReference) >= 4 * kSquare);
   at::set_num_threads(threads);
 }
+
+} // namespace properties_test
