@@ -37,7 +37,7 @@ sys.path.insert(
     0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts")
 )
 
-import export_reference as book  # noqa: E402
+from torch_attention_reference import classes as book  # noqa: E402
 
 # Of the largest element; as torch-attention bench has it.
 ALLOWED_DIFFERENCE = 1e-4

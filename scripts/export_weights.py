@@ -13,27 +13,30 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib
-import io
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors_file
 import torch
-from export_reference import (
-    CLASSES,
+from torch import Tensor, nn
+from torch_attention_reference import ExportError, first_line, safetensors_file
+from torch_attention_reference.archives import (
+    repacked,
+    saved,
+    scripted,
+    state_dict_in,
+    write_file,
+)
+from torch_attention_reference.classes import CLASSES
+from torch_attention_reference.recording import (
     SEED_LIMIT,
     TOLERANCES,
     draw,
-    first_line,
     plain,
-    run,
-    without_debug_records,
+    record,
 )
-from torch import Tensor, nn
 
 EXAMPLES = """\
 examples:
@@ -62,19 +65,12 @@ DTYPES = {
     "float16": torch.float16,
 }
 
-# Where checkpoints of training loops have the state dict.
-NESTED = ("state_dict", "model_state_dict", "model")
-
-
-class ExportError(Exception):
-    """A failure to be told in one line."""
-
 
 # --- The module ------------------------------------------------------------
 
 
 def build(spec: str, seed: int) -> nn.Module:
-    """The module of MODULE:FACTORY, in evaluation mode.
+    """Returns the module of MODULE:FACTORY, in evaluation mode.
 
     FACTORY is a class or function that takes no arguments, or a module.
     """
@@ -133,19 +129,8 @@ def load_checkpoint(module: nn.Module, path: Path) -> None:
         raise ExportError(f"{path} does not fit: {error}") from error
 
 
-def state_dict_in(value: Any, path: Path) -> Mapping[str, Tensor]:
-    """The state dict itself, or the one in a training loop's checkpoint."""
-    if not isinstance(value, Mapping):
-        kind = type(value).__name__
-        raise ExportError(f"{path} holds no state dict, but {kind}")
-    for key in NESTED:
-        if isinstance(value.get(key), Mapping):
-            return value[key]
-    return value
-
-
 def submodule(module: nn.Module, path: str) -> nn.Module:
-    """The module at a dotted path; "" for the module itself."""
+    """Returns the module at a dotted path; "" for the module itself."""
     reached: list[str] = []
     for name in path.split(".") if path else []:
         children = dict(module.named_children())
@@ -162,7 +147,7 @@ def submodule(module: nn.Module, path: str) -> nn.Module:
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of all tensors; those that were one tensor stay one."""
+    """Copies all tensors; those that were one tensor stay one."""
     copies: dict[tuple[Any, ...], Tensor] = {}
     state = {}
     for key, tensor in module.state_dict().items():
@@ -192,29 +177,13 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 # --- Writing ---------------------------------------------------------------
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file beside `path`, then renames it: all of it or nothing."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def write_safetensors(module: nn.Module, path: Path) -> None:
     metadata = {"format": "pt"}
     safetensors_file.write(path, state_of(module), metadata, crc=True)
 
 
 def write_torch(module: nn.Module, path: Path) -> None:
-    write_bytes(path, saved(state_of(module)))
-
-
-def saved(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
+    write_file(path, [saved(state_of(module))])
 
 
 def write_torchscript(module: nn.Module, path: Path, x: Tensor) -> list[str]:
@@ -227,9 +196,7 @@ def write_torchscript(module: nn.Module, path: Path, x: Tensor) -> list[str]:
             f" {tuple(x.shape)} (--format safetensors needs no tracing)",
             error,
         ) from error
-    buffer = io.BytesIO()
-    torch.jit.save(traced, buffer)
-    write_bytes(path, without_debug_records(buffer))
+    write_file(path, [repacked(scripted(traced))])
 
     remarks = []
     for name, other in (
@@ -247,7 +214,7 @@ def write_torchscript(module: nn.Module, path: Path, x: Tensor) -> list[str]:
 def same_output(
     first: Callable[[Tensor], Any], second: Callable[[Tensor], Any], x: Tensor
 ) -> bool:
-    """Whether both give the same tensor, within rounding."""
+    """Says if both give the same tensor, within rounding."""
     try:
         outputs = run_once(first, x), run_once(second, x)
     except Exception:  # what does not run is not the same
@@ -271,7 +238,7 @@ def run_once(module: Callable[[Tensor], Any], x: Tensor) -> Any:
 def candidates(
     module: nn.Module, x: Tensor
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Kinds and arguments of our classes whose keys the module has."""
+    """Yields kinds and arguments of our classes with the module's keys."""
     state = module.state_dict()
     if "W_query" in state:
         d_in, d_out = state["W_query"].shape
@@ -309,7 +276,7 @@ def candidates(
 
 
 def possible_heads(module: nn.Module, d_out: int) -> list[int]:
-    """As the module says, or all that are possible."""
+    """Returns the number that the module names, or all possible ones."""
     named = getattr(module, "num_heads", None)
     if isinstance(named, int) and named > 0 and d_out % named == 0:
         return [named]
@@ -317,7 +284,7 @@ def possible_heads(module: nn.Module, d_out: int) -> list[int]:
 
 
 def recognize(module: nn.Module, x: Tensor) -> dict[str, Any] | None:
-    """The config of our class that computes what the module computes."""
+    """Returns the config of our class that computes what the module does."""
     if x.dtype not in TOLERANCES:
         return None
     state = module.state_dict()
@@ -333,26 +300,6 @@ def recognize(module: nn.Module, x: Tensor) -> dict[str, Any] | None:
         if same_output(ours, module, x):
             return {"class": type(ours).__name__, **arguments}
     return None
-
-
-def sample(
-    module: nn.Module,
-    config: dict[str, Any],
-    x: Tensor,
-    generator: torch.Generator,
-    seed: int,
-) -> dict[str, Any]:
-    """What NAME.expected.pt holds; see export_reference.py."""
-    module = copy.deepcopy(module).requires_grad_()
-    g = draw(run_once(module, x).shape, x.dtype, generator)
-    return {
-        "config": config,
-        "training": module.training,
-        "seed": seed,
-        "input": x,
-        "cotangent": g,
-        **run(module, x, g, seed),
-    }
 
 
 # --- Command line ----------------------------------------------------------
@@ -388,8 +335,9 @@ def export(options: argparse.Namespace) -> list[str]:
     recorded = path.with_suffix(".expected.pt")
     config = None if x is None else recognize(module, x)
     if config:
-        values = sample(module, config, x, generator, options.seed)
-        write_bytes(recorded, saved(values))
+        trained = copy.deepcopy(module).requires_grad_()
+        values = record(trained, config, x, generator, options.seed)
+        write_file(recorded, [saved(values)])
         text = ", ".join(f"{key}={value}" for key, value in config.items())
         lines.append(f"{recorded}: sample values of {text}")
         return lines
@@ -407,7 +355,7 @@ def export(options: argparse.Namespace) -> list[str]:
 
 
 def dtype_of(state: Mapping[str, Tensor]) -> torch.dtype:
-    """Of the first floating point tensor."""
+    """Returns the dtype of the first floating point tensor."""
     floating = (t.dtype for t in state.values() if t.is_floating_point())
     return next(floating, torch.float32)
 
@@ -494,11 +442,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for line in export(options):
             print(line)
-    except (
-        ExportError,
-        OSError,
-        safetensors_file.SafetensorsError,
-    ) as error:
+    except (ExportError, OSError) as error:
         print(f"export_weights.py: error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -44,11 +44,8 @@ check_format() {
 }
 
 check_golden() {
-  local golden="$ROOT/tests/golden"
-  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" check "$golden"
-  "$TORCH_PYTHON" "$ROOT/scripts/export_files.py" check "$golden/files"
-  # Without transformers it leaves out, and names, the cases that need it.
-  "$TORCH_PYTHON" "$ROOT/scripts/export_layouts.py" check "$golden/layouts"
+  # Without transformers it leaves out, and names, the files that need it.
+  "$TORCH_PYTHON" "$ROOT/tests/golden/generate" check
 }
 
 # In a build folder of its own: clang cannot read the precompiled headers of

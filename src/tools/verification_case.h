@@ -52,7 +52,7 @@ struct ArchiveOptions {
 std::string recorded_path(const std::string& archive);
 
 /// The case of an archive. With a file of recorded results beside it, as
-/// scripts/export_reference.py writes them, these are what is expected;
+/// scripts/export_weights.py writes them, these are what is expected;
 /// otherwise the archive's own code is run on random input.
 VerificationCase make_case(
     const std::string& archive,

@@ -15,7 +15,7 @@ program, scripts = (os.path.abspath(path) for path in sys.argv[1:])
 
 MODEL = """
 import torch
-from export_reference import CausalAttention, MultiHeadAttention
+from torch_attention_reference.classes import CausalAttention, MultiHeadAttention
 
 class Block(torch.nn.Module):
     def __init__(self):

@@ -1,8 +1,8 @@
 """New results of the golden cases, from the Python at hand, agree with C++.
 
-    python verify_anew.py PROGRAM SCRIPTS LIBTORCH
+    python verify_anew.py PROGRAM GENERATE LIBTORCH
 
-PROGRAM is torch-attention, SCRIPTS the folder of the project's Python modules,
+PROGRAM is torch-attention, GENERATE the package that makes golden files,
 LIBTORCH the folder of the LibTorch that PROGRAM was built with. The committed
 results under dropout hold for the random stream of one version; these hold for
 the stream of any version.
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-program, scripts, libtorch = (os.path.abspath(path) for path in sys.argv[1:])
+program, generate, libtorch = (os.path.abspath(path) for path in sys.argv[1:])
 
 
 def output_of(*arguments):
@@ -26,8 +26,8 @@ def output_of(*arguments):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    exporter = os.path.join(scripts, "export_reference.py")
-    output_of(sys.executable, exporter, "golden", folder)
+    write = ("write", "reference", "--folder", folder)
+    output_of(sys.executable, generate, *write)
     table = output_of(program, "verify", folder)
 
 print(table)

@@ -1,5 +1,5 @@
 // Weights of real Python classes in their own layouts, and what the classes
-// compute from them (scripts/export_layouts.py).
+// compute from them (tests/golden/generate/layouts).
 
 #include <support/close.h>
 #include <support/golden.h>

@@ -15,8 +15,8 @@ import torch
 program, scripts = sys.argv[1:]
 sys.path.insert(0, scripts)
 
-import safetensors_file  # noqa: E402
-from export_reference import MultiHeadAttention  # noqa: E402
+from torch_attention_reference import safetensors_file  # noqa: E402
+from torch_attention_reference.classes import MultiHeadAttention  # noqa: E402
 
 
 def train(attention, x, target):

@@ -7,7 +7,6 @@ name -> dtype, shape and place of the data), and the data.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from . import ExportError
+from .archives import write_file
 
 # In the order of the safetensors package, which sorts by it: wide elements
 # first, so that all of them are aligned.
@@ -50,12 +52,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 CRC_PREFIX = "crc32:"
 
 
-class SafetensorsError(Exception):
-    """What is wrong with a file, or with what it should hold."""
-
-
 def to_bytes(tensor: Tensor) -> bytes:
-    """The elements in row-major order, little endian."""
+    """Returns the elements in row-major order, little endian."""
     # Views of conjugates and negatives, expanded and sliced tensors are all
     # written out; what shares memory is written once for each name.
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
@@ -69,17 +67,17 @@ def write(
     metadata: Mapping[str, str] | None = None,
     crc: bool = False,
 ) -> None:
-    """Writes a file beside `path`, then renames it: all of it or nothing.
+    """Writes all of a file, or nothing.
 
     With `crc` the metadata also hold, for every tensor, the CRC-32 of its
     bytes under "crc32:" and its name.
     """
     for name, tensor in tensors.items():
         if tensor.is_sparse or tensor.is_quantized or tensor.is_meta:
-            raise SafetensorsError(f"{name}: only dense tensors can be stored")
+            raise ExportError(f"{name}: only dense tensors can be stored")
         if tensor.dtype not in NAMES:
             message = f"safetensors has no dtype for {tensor.dtype}"
-            raise SafetensorsError(f"{name}: {message}")
+            raise ExportError(f"{name}: {message}")
     order = list(DTYPES.values())
     names = sorted(tensors, key=lambda n: (order.index(tensors[n].dtype), n))
 
@@ -104,19 +102,11 @@ def write(
     encoded = text.encode()
     encoded += b" " * (-len(encoded) % 8)
 
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(len(encoded).to_bytes(8, "little"))
-            file.write(encoded)
-            file.writelines(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_file(path, [len(encoded).to_bytes(8, "little"), encoded, *data])
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Every tensor of a file, and its metadata."""
+    """Returns every tensor of a file, and its metadata."""
     data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     try:
@@ -138,11 +128,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ValueError,
     ) as error:
         message = f"{path}: not a readable safetensors file"
-        raise SafetensorsError(f"{message}: {error}") from error
+        raise ExportError(f"{message}: {error}") from error
 
 
 def from_bytes(data: bytearray, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    """The tensor that `to_bytes` gave."""
+    """Returns the tensor that `to_bytes` was given."""
     if not data:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).view(shape)
@@ -151,7 +141,7 @@ def from_bytes(data: bytearray, dtype: torch.dtype, shape: list[int]) -> Tensor:
 def wrong_checksums(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> list[str]:
-    """The tensors whose bytes differ from their recorded CRC-32."""
+    """Returns the names of tensors that differ from their recorded CRC-32."""
     return [
         name
         for name, tensor in tensors.items()

@@ -1,0 +1,17 @@
+"""Makes the golden files that the C++ tests read, and checks them.
+
+    reference  the classes that the library mirrors: archives, and sample
+               values beside them
+    files      small weight files of every format
+    layouts    weights of many attention classes, and what these compute
+
+The classes and the formats themselves are shared with the exporter that users
+run, so they lie in scripts/torch_attention_reference.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+sys.path.insert(0, str(ROOT / "scripts"))
