@@ -165,7 +165,8 @@ if(NOT TARGET TorchAttention::libtorch)
   _torch_attention_libtorch_error(
     "${TORCH_ATTENTION_LIBTORCH_ROOT}" "${TORCH_ATTENTION_LIBTORCH_VERSION}"
     TORCH_ATTENTION_LIBTORCH_ERROR)
-  if(NOT TORCH_ATTENTION_LIBTORCH_ERROR)
+  # Scripts (print_libtorch.cmake) have no targets.
+  if(NOT TORCH_ATTENTION_LIBTORCH_ERROR AND NOT CMAKE_SCRIPT_MODE_FILE)
     _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
                                      "${TORCH_ATTENTION_LIBTORCH_VERSION}")
   endif()

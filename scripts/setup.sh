@@ -13,29 +13,47 @@ REQUIREMENTS="$ROOT/scripts/requirements.txt"
 
 CMAKE_MINIMUM=3.21
 PYTHON_MINIMUM=3.10
-LIBTORCH_MINIMUM=2.6
 LIBTORCH_CXX20_SINCE=2.14
 # While pip installs, downloads and installed files are there at once: LibTorch
 # 2.15 takes 8.4 GB then, and the build comes beside it.
 VENV_FREE_GB=9
 LINT_VERSION=14
 
+# What is needed: the package's name in Debian, when (always, optional: all can
+# do without, lint: scripts/test.sh can do without), a description or what is
+# left out without it, and what shows that it is there, one of these: commands,
+# or headers.
+packages() {
+  cat <<TABLE
+g++|always|a C++17 compiler|c++ g++ clang++
+cmake|always|CMake $CMAKE_MINIMUM or newer|cmake
+ninja-build|always|Ninja|ninja
+pkg-config|always|pkg-config|pkg-config
+python3|always|Python $PYTHON_MINIMUM or newer|python3
+catch2|always|Catch2 2.13 or newer|<catch2/catch.hpp> <catch2/catch_all.hpp>
+libfmt-dev|always|fmt|<fmt/core.h>
+libcli11-dev|always|CLI11|<CLI/CLI.hpp>
+libzip-dev|always|libzip|<zip.h>
+libdeflate-dev|always|libdeflate|<libdeflate.h>
+zlib1g-dev|always|zlib|<zlib.h>
+nlohmann-json3-dev|always|nlohmann-json 3|<nlohmann/json.hpp>
+libhwy-dev|always|Highway|<hwy/highway.h>
+ccache|optional|builds after the first one take longer|ccache
+clang-format-$LINT_VERSION|lint|the format check is left out|clang-format-$LINT_VERSION clang-format
+clang-tidy-$LINT_VERSION|lint|clang-tidy is left out|clang-tidy-$LINT_VERSION clang-tidy
+TABLE
+}
+
 # --- Messages and steps ------------------------------------------------------
 
-say() {
-  printf '%s\n' "$*"
-}
+say() { printf '%s\n' "$*"; }
 
 die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
 
-step_total=2
-step_number=0
-step_title=""
-step_start=0
-step_times=""
+step_total=2 step_number=0 step_title="" step_start=0 step_times=""
 
 # Ends the step before, and starts the next one.
 step() {
@@ -65,6 +83,14 @@ on_exit() {
 }
 trap on_exit EXIT
 
+ticker=""
+stop_ticker() {
+  [[ -n "$ticker" ]] || return 0
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  ticker=""
+}
+
 # Runs a command with its output in a file, which is shown if it fails.
 run_logged() {
   local log="$1" status=0
@@ -78,9 +104,7 @@ run_logged() {
   return "$status"
 }
 
-version_at_least() {
-  printf '%s\n%s\n' "$2" "$1" | sort -V -C
-}
+version_at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
 
 # --- Tools and libraries -----------------------------------------------------
 
@@ -89,465 +113,261 @@ check_system() {
     die "expected Linux, but this is $(uname -s): see README.md for what the build needs."
 }
 
-# The command of the C++ compiler, the one that CMake takes.
-find_compiler() {
-  local name
-  if [[ -n "${CXX:-}" ]]; then
-    say "$CXX"
-    return
-  fi
+# The C++ compiler that CMake takes, reading a source from its input.
+compile() {
+  local name compiler=()
+  read -ra compiler <<<"${CXX:-}"
   for name in c++ g++ clang++; do
-    if command -v "$name" >/dev/null; then
-      say "$name"
-      return
+    if ((${#compiler[@]} == 0)) && command -v "$name" >/dev/null; then
+      compiler=("$name")
     fi
   done
+  "${compiler[@]:-c++}" "$@" -x c++ - 2>/dev/null
 }
 
-# Prints the Debian packages of the libraries whose headers are not there: the
-# preprocessor drops the names of the others.
-missing_libraries() {
-  local prefix includes=() prefixes=() compiler=()
-  read -ra compiler <<<"$1"
+has_header() {
+  local prefix prefixes=() options=()
   IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
   for prefix in "${prefixes[@]}"; do
-    includes+=("-I$prefix/include")
+    options+=("-I$prefix/include")
   done
-  "${compiler[@]}" -std=c++17 "${includes[@]}" -E -P -x c++ - <<'CODE'
-#if !__has_include(<catch2/catch.hpp>) && !__has_include(<catch2/catch_all.hpp>)
-catch2
-#endif
-#if !__has_include(<fmt/core.h>)
-libfmt-dev
-#endif
-#if !__has_include(<CLI/CLI.hpp>)
-libcli11-dev
-#endif
-#if !__has_include(<zip.h>)
-libzip-dev
-#endif
-#if !__has_include(<libdeflate.h>)
-libdeflate-dev
-#endif
-#if !__has_include(<zlib.h>)
-zlib1g-dev
-#endif
-#if !__has_include(<nlohmann/json.hpp>)
-nlohmann-json3-dev
-#endif
-#if !__has_include(<hwy/highway.h>)
-libhwy-dev
+  compile -std=c++17 -E "${options[@]}" >/dev/null <<CODE
+#if !__has_include($1)
+#error
 #endif
 CODE
 }
 
-missing_required() {
-  local compiler
-  compiler="$(find_compiler)"
-  if [[ -z "$compiler" ]]; then
-    # No compiler to ask for headers: apt skips the ones that are there.
-    say g++ catch2 libfmt-dev libcli11-dev libzip-dev \
-      libdeflate-dev zlib1g-dev nlohmann-json3-dev libhwy-dev
-  else
-    missing_libraries "$compiler"
-  fi
-  command -v cmake >/dev/null || say cmake
-  command -v ninja >/dev/null || say ninja-build
-  command -v pkg-config >/dev/null || say pkg-config
-  if ! command -v python3 >/dev/null; then
-    say python3 python3-venv
-  elif [[ ! -x "$VENV/bin/python" ]]; then
-    missing_ensurepip
-  fi
-}
-
-# Debian leaves the modules that make a virtual environment out of python3.
-missing_ensurepip() {
-  read_python python3
-  [[ -z "$python_torch" && "$python_base" == /usr/bin/* ]] || return 0
-  has_ensurepip || say python3-venv
-}
-
+# Prints the command of clang-format or clang-tidy in our version, if there.
 lint_tool() {
-  local name="$1"
-  if command -v "$name-$LINT_VERSION" >/dev/null; then
-    say "$name-$LINT_VERSION"
-  elif "$name" --version 2>/dev/null | grep -q "version $LINT_VERSION\."; then
-    say "$name"
+  if command -v "$1-$LINT_VERSION" >/dev/null; then
+    say "$1-$LINT_VERSION"
+  elif "$1" --version 2>/dev/null | grep -q "version $LINT_VERSION\."; then
+    say "$1"
   fi
 }
 
-# What the scripts can do without. $1: "lint" for the tools of test.sh too.
-missing_optional() {
-  command -v ccache >/dev/null || say ccache
-  [[ "${1:-}" == lint ]] || return 0
-  [[ -n "$(lint_tool clang-format)" ]] || say "clang-format-$LINT_VERSION"
-  [[ -n "$(lint_tool clang-tidy)" ]] || say "clang-tidy-$LINT_VERSION"
-}
-
-describe_package() {
-  case "$1" in
-    g++) say "a C++17 compiler (g++)" ;;
-    cmake) say "cmake $CMAKE_MINIMUM or newer" ;;
-    ninja-build) say "ninja" ;;
-    catch2) say "Catch2 2.13 or newer" ;;
-    libfmt-dev) say "fmt" ;;
-    libcli11-dev) say "CLI11" ;;
-    libzip-dev) say "libzip" ;;
-    libdeflate-dev) say "libdeflate" ;;
-    zlib1g-dev) say "zlib" ;;
-    nlohmann-json3-dev) say "nlohmann-json 3" ;;
-    libhwy-dev) say "Highway" ;;
-    python3) say "Python $PYTHON_MINIMUM or newer" ;;
-    python3-venv) say "the Python modules venv and ensurepip" ;;
-    *) say "$1" ;;
-  esac
-}
-
-# Sets as_root to the prefix of commands for root, or fails. With "ask" it may
-# ask for a password on the terminal.
-as_root=()
-become_root() {
-  as_root=()
-  ((EUID == 0)) && return
-  command -v sudo >/dev/null || return 1
-  as_root=(sudo)
-  sudo -n true 2>/dev/null && return
-  [[ "${1:-}" == ask && -t 0 && -t 2 ]] && sudo -v
-}
-
-apt_get() {
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
-}
-
-# Reads the lists once a run. If that fails, the lists of before may still do.
-apt_updated=""
-apt_update_once() {
-  [[ -z "$apt_updated" ]] || return 0
-  apt_updated=yes
-  run_logged "$ROOT/build/setup/apt-update.log" apt_get update || true
-}
-
-apt_install() {
-  say "      installing: $*"
-  run_logged "$ROOT/build/setup/apt-install.log" \
-    apt_get install --no-install-recommends -y "$@"
-}
-
-explain_missing() {
-  local package
-  {
-    say "error: not found:"
-    for package in "$@"; do
-      say "  - $(describe_package "$package")"
-    done
-    if ! command -v apt-get >/dev/null; then
-      say "Install them with this system's package manager, then run this again."
-      say "Debian calls the packages: $*"
-    else
-      local sudo=""
-      ((EUID == 0)) || sudo="sudo "
-      say "Install them with this command (it needs root), then run this again:"
-      say "  ${sudo}apt-get update && ${sudo}apt-get install --no-install-recommends -y $*"
-    fi
-  } >&2
-  exit 1
-}
-
-install_required() {
-  (($# > 0)) || return 0
-  if ! command -v apt-get >/dev/null || ! become_root ask; then
-    explain_missing "$@"
-  fi
-  apt_update_once
-  apt_install "$@" || explain_missing "$@"
-}
-
-# Installs those that this system's package lists know, if that needs no
-# password, and says what is left out.
-# $1: "lint" or "", as in missing_optional; then packages.
-install_optional() {
-  local lint="$1" package known=()
+is_there() {
+  local package="$1" sign
   shift
-  (($# > 0)) || return 0
-  if command -v apt-get >/dev/null && become_root; then
-    compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null || apt_update_once
-    for package in "$@"; do
-      if apt-cache show "$package" >/dev/null 2>&1; then
-        known+=("$package")
-      fi
-    done
-    if ((${#known[@]} > 0)); then
-      apt_update_once
-      apt_install "${known[@]}" || true
-    fi
-  fi
-  for package in $(missing_optional "$lint"); do
-    say "      note: $package not found: $(without_package "$package")"
+  for sign in "$@"; do
+    case "$package:$sign" in
+      *:\<*) ! has_header "$sign" || return 0 ;;
+      clang-*) [[ -z "$(lint_tool "${package%-*}")" ]] || return 0 ;;
+      g++:*) ! command -v "${CXX:-$sign}" >/dev/null || return 0 ;;
+      *) ! command -v "$sign" >/dev/null || return 0 ;;
+    esac
   done
+  return 1
 }
 
-without_package() {
-  case "$1" in
-    ccache) say "builds after the first one take longer" ;;
-    clang-format-*) say "the format check is left out" ;;
-    clang-tidy-*) say "clang-tidy is left out" ;;
-  esac
+# Prints the packages that are not there, of those that are needed "$1": the
+# names, or with "describe" a line for each.
+missing() {
+  local wanted="$1" form="${2:-}" package when text signs
+  while IFS='|' read -r package when text signs; do
+    # shellcheck disable=SC2086 # one word a sign
+    if [[ "$when" == "$wanted" ]] && ! is_there "$package" $signs; then
+      say "$package${form:+: $text}"
+    fi
+  done < <(packages)
 }
 
-check_cmake() {
-  local version
-  version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
-  version_at_least "$version" "$CMAKE_MINIMUM" ||
-    die "expected cmake $CMAKE_MINIMUM or newer, but $(command -v cmake) is $version. One way: python3 -m pip install cmake"
+# Runs apt-get as root. With "ask" it may ask for a password on the terminal.
+apt_get() {
+  local ask="$1" prefix=()
+  shift
+  command -v apt-get >/dev/null || return 1
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || return 1
+    sudo -n true 2>/dev/null ||
+      { [[ "$ask" == ask && -t 0 && -t 2 ]] && sudo -v; } || return 1
+    prefix=(sudo)
+  fi
+  run_logged "$ROOT/build/setup/apt-get.log" "${prefix[@]}" env \
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
 
-check_compiler() {
-  local standard="$1" compiler=()
-  read -ra compiler <<<"$(find_compiler)"
-  "${compiler[@]}" "-std=c++$standard" -fsyntax-only -x c++ - 2>/dev/null <<'CODE' ||
-#include <optional>
-CODE
-    die "expected a compiler that knows C++$standard, but \"${compiler[*]}\" does not (CXX chooses another)."
+# Installs those of the packages that this system's lists have.
+apt_install() {
+  local ask="$1" package known=()
+  shift
+  # If the lists cannot be read anew, those of before may still do.
+  apt_get "$ask" update || true
+  for package in "$@"; do
+    if apt-cache show "$package" >/dev/null 2>&1; then
+      known+=("$package")
+    fi
+  done
+  ((${#known[@]} > 0)) || return 0
+  say "      installing: ${known[*]}"
+  apt_get "$ask" install --no-install-recommends -y "${known[@]}"
 }
 
 # $1: "lint" for the tools of test.sh too.
 setup_tools() {
-  local lint="${1:-}" required optional
-  required="$(missing_required)"
-  optional="$(missing_optional "$lint")"
-  # shellcheck disable=SC2086 # one word a package
-  install_required $required
-  # shellcheck disable=SC2086
-  install_optional "$lint" $optional
-  check_cmake
+  local when packages=() version
+  mapfile -t packages < <(missing always)
+  if ((${#packages[@]} > 0)); then
+    apt_install ask "${packages[@]}" || true
+  fi
+  mapfile -t packages < <(missing always)
+  if ((${#packages[@]} > 0)); then
+    {
+      say "error: not found:"
+      missing always describe | sed 's/^/  - /'
+      say "Install them with this system's package manager, then run this again. In Debian:"
+      say "  apt-get update && apt-get install --no-install-recommends -y ${packages[*]}"
+    } >&2
+    exit 1
+  fi
+  for when in optional "$@"; do
+    mapfile -t packages < <(missing "$when")
+    if ((${#packages[@]} > 0)); then
+      apt_install "" "${packages[@]}" || true
+      missing "$when" describe | sed 's/^/      note: not found: /'
+    fi
+  done
+  version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
+  version_at_least "$version" "$CMAKE_MINIMUM" ||
+    die "expected cmake $CMAKE_MINIMUM or newer, but $(command -v cmake) is $version. One way: python3 -m pip install cmake"
   check_compiler 17
+}
+
+check_compiler() {
+  compile "-std=c++$1" -fsyntax-only <<<'#include <optional>' ||
+    die "expected a compiler that knows C++$1 (CXX chooses another)."
 }
 
 # --- Python and LibTorch -----------------------------------------------------
 
-# Prints what a Python holds, one fact a line. It does not import torch, which
-# takes seconds.
-probe_python() {
-  # Not in the current folder: Python would take a folder "torch" there for it.
-  (cd / && "$1" - 2>/dev/null) <<'CODE'
-import importlib.util
-import os
-import sys
-
-spec = importlib.util.find_spec("torch")
-torch = os.path.dirname(spec.origin) if spec and spec.origin else ""
-config = os.path.join(torch, "share", "cmake", "Torch")
-print("%d.%d" % sys.version_info[:2])
-print(sys.executable)
-print(sys.prefix)
-print(getattr(sys, "_base_executable", None) or sys.executable)
-print(torch)
-print(config if torch and os.path.isdir(config) else "")
-CODE
+# Whether $1 runs, is new enough, and has the Python modules that follow.
+python_has() {
+  local python="$1"
+  shift
+  # Not in the current folder: a folder "torch" there would be taken for it.
+  (cd / && "$python" -c '
+import importlib.util, sys
+minimum, *modules = sys.argv[1:]
+new = sys.version_info[:2] >= tuple(map(int, minimum.split(".")))
+sys.exit(not (new and all(map(importlib.util.find_spec, modules))))' \
+    "$PYTHON_MINIMUM" "$@" 2>/dev/null)
 }
 
-# Sets the facts of $1, empty where there is no such Python.
-python_version="" python_executable="" python_prefix="" python_base=""
-python_torch="" python_libtorch=""
-read_python() {
+# LibTorch as CMake finds it: sets libtorch and libtorch_version, empty if there
+# is none, and libtorch_error.
+libtorch="" libtorch_version="" libtorch_error=""
+find_libtorch() {
   {
-    read -r python_version
-    read -r python_executable
-    read -r python_prefix
-    read -r python_base
-    read -r python_torch
-    read -r python_libtorch
-  } < <(probe_python "$1" || printf '\n\n\n\n\n\n')
+    read -r libtorch
+    read -r libtorch_version
+    read -r libtorch_error
+  } < <(cmake -D "TORCH_ATTENTION_VENV_PARENT=$ROOT" \
+    -P "$ROOT/cmake/print_libtorch.cmake")
 }
 
-# LibTorch's folder share/cmake/Torch as the environment names it.
-libtorch_of_environment() {
-  local prefix folder prefixes=()
-  IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
-  for prefix in "${prefixes[@]}" "${Torch_DIR:-}"; do
-    [[ -n "$prefix" ]] || continue
-    for folder in "$prefix/share/cmake/Torch" "$prefix/Torch" "$prefix"; do
-      if [[ -f "$folder/TorchConfig.cmake" ]]; then
-        say "$folder"
-        return
-      fi
-    done
-  done
-}
-
-# The version of the LibTorch whose folder share/cmake/Torch is $1.
-libtorch_version() {
-  sed -n 's/^set(PACKAGE_VERSION "\([0-9.]*\).*/\1/p' \
-    "$1/TorchConfigVersion.cmake" 2>/dev/null || true
-}
-
-# Names the LibTorch whose folder share/cmake/Torch is $1, and checks that this
-# compiler can use it.
+# Names the LibTorch that was found, and checks that this compiler can use it.
 check_libtorch() {
-  local place="$1" version
-  version="$(libtorch_version "$place")"
-  say "      LibTorch $version: $place"
-  [[ -n "$version" ]] || return 0
-  version_at_least "$version" "$LIBTORCH_MINIMUM" ||
-    die "expected LibTorch $LIBTORCH_MINIMUM or newer, but $place is $version. To use another one, set CMAKE_PREFIX_PATH or leave that Python environment."
-  if version_at_least "$version" "$LIBTORCH_CXX20_SINCE"; then
+  [[ -z "$libtorch_error" ]] || die "$libtorch_error"
+  say "      LibTorch $libtorch_version: $libtorch"
+  if version_at_least "$libtorch_version" "$LIBTORCH_CXX20_SINCE"; then
     check_compiler 20
   fi
 }
 
-check_disk() {
-  local folder="$1" free_kb
-  free_kb="$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')"
-  ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
-    die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $folder has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
-}
-
-# The base of a virtual environment: ours may be the active one, and be broken.
-choose_base_python() {
-  local candidate
-  for candidate in python3 /usr/bin/python3; do
-    read_python "$candidate"
-    if [[ -n "$python_version" ]]; then
-      break
-    fi
-  done
-  [[ -n "$python_version" ]] || die "expected a python3 that runs."
-  version_at_least "$python_version" "$PYTHON_MINIMUM" ||
-    die "expected Python $PYTHON_MINIMUM or newer, but $python_executable is $python_version."
-  has_ensurepip ||
-    die "expected the Python modules venv and ensurepip, but $python_base has none. Debian has them in the package python$python_version-venv."
-}
-
-has_ensurepip() {
-  "$python_base" -c 'import ensurepip, venv; ensurepip.version()' 2>/dev/null
-}
-
-ticker=""
-
-# Where pip draws no bar: how far it is, every 15 s.
-start_ticker() {
-  local folder="$1"
-  (
-    # No copy of the lock or of our output outlives the script.
-    exec 9>&-
-    while sleep 15 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
-      say "      $(du -sm "$folder" 2>/dev/null | cut -f1) MB so far"
-    done
-  ) &
-  ticker=$!
-}
-
-stop_ticker() {
-  [[ -n "$ticker" ]] || return 0
-  kill "$ticker" 2>/dev/null || true
-  wait "$ticker" 2>/dev/null || true
-  ticker=""
-}
-
-pip_install() {
-  local venv="$1" requirements="$2" status=0
-  local options=(--disable-pip-version-check --no-input --only-binary :all:)
-  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
-  mkdir -p "$venv/tmp"
-  if [[ ! -t 1 ]]; then
-    options+=(--quiet --progress-bar off)
-    start_ticker "$venv"
-  fi
-  TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install "${options[@]}" \
-    -r "$requirements" || status=$?
-  stop_ticker
-  rm -rf "$venv/tmp"
-  ((status == 0)) ||
-    die "pip could not install $requirements (Python $python_version). Is the network there? The next run starts again."
-}
-
-# Only one script at a time makes a virtual environment; the others wait.
-lock() {
-  mkdir -p "$ROOT/build/setup"
+# Makes the virtual environment $1 from the requirements $2 unless it is there.
+# Its stamp holds the checksum of what was installed. One without a stamp was
+# made by hand: it is good if it holds torch.
+ensure_venv() {
+  local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted
+  wanted="$(sha256sum <"$requirements" | cut -c-64)"
+  # One script at a time; the others wait.
+  mkdir -p "$ROOT/build/setup" "$venv"
   exec 9>"$ROOT/build/setup/lock"
-  flock -n 9 && return
-  say "      waiting for another script that is making a virtual environment"
-  flock 9
-}
-
-unlock() {
+  flock -n 9 || {
+    say "      waiting for another script that is making a virtual environment"
+    flock 9
+  }
+  if ! python_has "$venv/bin/python" torch ||
+    [[ -e "$stamp" && "$(<"$stamp")" != "$wanted" ]]; then
+    make_venv "$venv" "$requirements"
+    say "$wanted" >"$stamp"
+  fi
   exec 9>&-
 }
 
-# The stamp of a virtual environment holds the checksum of what was installed,
-# or "incomplete" while that goes on.
-venv_stamp() {
-  cat "$1/requirements.sha256" 2>/dev/null || true
-}
-
-venv_wanted() {
-  sha256sum <"$1" | cut -c-64
-}
-
-# Makes the virtual environment $1 from the requirements $2.
 make_venv() {
-  local venv="$1" requirements="$2"
-  choose_base_python
-  mkdir -p "$venv"
-  check_disk "$venv"
-  say "      about 2.7 GB download, 5 GB on disk, 2 to 4 minutes on a fast line"
-  if [[ "$(venv_stamp "$venv")" == incomplete ]] ||
-    ! "$venv/bin/python" -c '' 2>/dev/null; then
+  local venv="$1" requirements="$2" python free_kb
+  local options=(--disable-pip-version-check --no-input --only-binary :all:
+    -r "$requirements")
+  say "      making $venv from $requirements: about 3 GB to download, 5 GB on disk"
+  free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
+  ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
+    die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
+  # What an interrupted run left is made anew.
+  if ! python_has "$venv/bin/python" pip ||
+    [[ "$(cat "$venv/requirements.sha256" 2>/dev/null)" == incomplete ]]; then
+    python="$(base_python)"
     rm -rf "$venv"
     mkdir -p "$venv"
     say incomplete >"$venv/requirements.sha256"
-    "$python_base" -m venv "$venv"
+    "$python" -m venv "$venv"
   fi
   say incomplete >"$venv/requirements.sha256"
-  pip_install "$venv" "$requirements"
-  venv_wanted "$requirements" >"$venv/requirements.sha256"
-}
-
-# True if $1 is there with what $2 asks for. One without our stamp was made by
-# hand: it is good if it holds torch.
-venv_ready() {
-  local venv="$1" requirements="$2" stamp
-  [[ -x "$venv/bin/python" ]] || return 1
-  read_python "$venv/bin/python"
-  [[ -n "$python_torch" ]] || return 1
-  stamp="$(venv_stamp "$venv")"
-  [[ -z "$stamp" || "$stamp" == "$(venv_wanted "$requirements")" ]]
-}
-
-ensure_venv() {
-  local venv="$1" requirements="$2"
-  venv_ready "$venv" "$requirements" && return
-  lock
-  # Another script may have made it meanwhile.
-  if ! venv_ready "$venv" "$requirements"; then
-    say "      making $venv from $requirements"
-    make_venv "$venv" "$requirements"
-    read_python "$venv/bin/python"
+  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
+  mkdir -p "$venv/tmp"
+  if [[ ! -t 1 ]]; then
+    options+=(--quiet)
+    # pip draws no bar. No copy of the lock outlives the script.
+    (
+      exec 9>&-
+      while sleep 15 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        say "      $(du -sm "$venv" 2>/dev/null | cut -f1) MB so far"
+      done
+    ) &
+    ticker=$!
   fi
-  unlock
+  TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install "${options[@]}" ||
+    die "pip could not install $requirements. Is the network there? The next run starts again."
+  stop_ticker
+  rm -rf "$venv/tmp"
 }
 
-# LibTorch in the order in which CMake looks for it, and a Python with torch.
-setup_libtorch() {
-  local libtorch
-  TORCH_PYTHON=""
-  libtorch="$(libtorch_of_environment)"
-  read_python python3
-  # Our own .venv is not somebody's choice, even where it is the active one.
-  if [[ -n "$python_torch" && ! "$python_prefix" -ef "$VENV" ]]; then
-    libtorch="${libtorch:-$python_libtorch}"
-    if version_at_least "$python_version" "$PYTHON_MINIMUM"; then
-      TORCH_PYTHON="$python_executable"
+# A Python that can make virtual environments: the active one may be ours, and
+# broken. Debian leaves the modules for it out of python3.
+base_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if python_has "$python" venv ensurepip; then
+      say "$python"
+      return
     fi
-  fi
-  if [[ -z "$libtorch" || -z "$TORCH_PYTHON" ]]; then
+  done
+  apt_install ask python3-venv >&2 || true
+  python_has /usr/bin/python3 venv ensurepip ||
+    die "expected a Python $PYTHON_MINIMUM or newer with the modules venv and ensurepip (in Debian: python3 and python3-venv)."
+  say /usr/bin/python3
+}
+
+setup_libtorch() {
+  local python
+  find_libtorch
+  if [[ -z "$libtorch" || "$libtorch" == "$VENV"/* ]]; then
     ensure_venv "$VENV" "$REQUIREMENTS"
-    TORCH_PYTHON="${TORCH_PYTHON:-$VENV/bin/python}"
-    libtorch="${libtorch:-$python_libtorch}"
+    find_libtorch
   fi
-  check_libtorch "$libtorch"
+  check_libtorch
+  # That of the virtual environment in which LibTorch lies, or the active one.
+  TORCH_PYTHON=""
+  for python in "$libtorch/../../../../bin/python" python3 "$VENV/bin/python"; do
+    if [[ -z "$TORCH_PYTHON" ]] && python_has "$python" torch; then
+      TORCH_PYTHON="$(cd / && "$python" -c 'import sys; print(sys.executable)')"
+    fi
+  done
+  if [[ -z "$TORCH_PYTHON" ]]; then
+    ensure_venv "$VENV" "$REQUIREMENTS"
+    TORCH_PYTHON="$VENV/bin/python"
+  fi
   export TORCH_PYTHON
 }
 
@@ -556,55 +376,44 @@ setup_libtorch() {
 # Settings of every build that the scripts start. A file that includes LibTorch
 # takes up to 2 GB to compile.
 set_build_environment() {
-  local jobs memory_jobs
+  local jobs
   export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$ROOT}"
-  [[ -z "${CMAKE_BUILD_PARALLEL_LEVEL:-}" ]] || return 0
-  jobs="$(nproc)"
-  memory_jobs="$(awk '/^MemAvailable:/ { print int($2 / 2097152) }' /proc/meminfo)"
-  ((memory_jobs >= jobs)) || jobs="$memory_jobs"
-  ((jobs >= 1)) || jobs=1
-  export CMAKE_BUILD_PARALLEL_LEVEL="$jobs"
+  jobs="$(awk -v cores="$(nproc)" '/^MemAvailable:/ {
+    jobs = int($2 / 2097152)
+    print jobs < 1 ? 1 : jobs < cores ? jobs : cores }' /proc/meminfo)"
+  export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
 # $1: "lint" for the tools of test.sh too.
 setup() {
   check_system
   step "tools: compiler, CMake, libraries"
-  setup_tools "${1:-}"
+  setup_tools "$@"
   step "LibTorch"
   setup_libtorch
   set_build_environment
 }
 
-setup_usage() {
-  cat <<'TEXT'
+setup_main() {
+  case "$*" in
+    "") setup ;;
+    --lint) setup lint ;;
+    -h | --help)
+      cat <<'TEXT'
 Usage: scripts/setup.sh [--lint]
 
-Finds or installs what the build and the tests need: compiler, CMake, Ninja,
-ccache, Catch2, fmt, CLI11, libzip, libdeflate, nlohmann-json, Highway with apt, and
-LibTorch. LibTorch is looked for in
-CMAKE_PREFIX_PATH and Torch_DIR, in the package torch of the python3 on PATH,
-and in .venv, which is made from scripts/requirements.txt if there is none.
+Finds or installs what the build and the tests need, with apt: see the table in
+this script. LibTorch is looked for in CMAKE_PREFIX_PATH and Torch_DIR, in the
+package torch of the python3 on PATH, and in .venv, which is made from
+scripts/requirements.txt if there is none.
 
   --lint  also clang-format and clang-tidy, for scripts/test.sh
   --help  this text
 TEXT
-}
-
-setup_main() {
-  local lint=""
-  while (($# > 0)); do
-    case "$1" in
-      --lint) lint=lint ;;
-      -h | --help)
-        setup_usage
-        return
-        ;;
-      *) die "unknown argument \"$1\". See scripts/setup.sh --help" ;;
-    esac
-    shift
-  done
-  setup "$lint"
+      return
+      ;;
+    *) die "unknown arguments \"$*\". See scripts/setup.sh --help" ;;
+  esac
   step_done
   say "ready. Python with torch: $TORCH_PYTHON"
 }

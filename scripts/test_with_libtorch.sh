@@ -12,7 +12,7 @@ Usage: scripts/test_with_libtorch.sh VERSION
 
 Makes a virtual environment with torch==VERSION (such as 2.15.0), builds the
 release preset against its LibTorch, and runs the tests. All of it lies in
-build/libtorch-VERSION, about 6 GB.
+build/libtorch-VERSION, 6 to 7 GB.
 TEXT
 }
 
@@ -21,14 +21,18 @@ setup_version() {
   mkdir -p "$folder"
   sed "s/^torch==.*/torch==$version/" "$REQUIREMENTS" >"$folder/requirements.txt"
   ensure_venv "$folder/venv" "$folder/requirements.txt"
-  check_libtorch "$python_libtorch"
+  # Also for tests that configure projects of their own: they must find the same
+  # LibTorch.
+  CMAKE_PREFIX_PATH="$(echo "$folder"/venv/lib/python*/site-packages/torch/share/cmake)"
+  export CMAKE_PREFIX_PATH
+  unset Torch_DIR
+  find_libtorch
+  check_libtorch
+  [[ "$libtorch" == "$folder"/* ]] ||
+    die "expected LibTorch below $folder, but CMake found $libtorch."
 }
 
 build_version() {
-  # Also in the environment: tests that configure projects of their own must
-  # find the same LibTorch.
-  export CMAKE_PREFIX_PATH="$python_torch/share/cmake"
-  unset Torch_DIR
   run_logged "$folder/configure.log" cmake --preset release -B "$folder/build"
   cmake --build "$folder/build"
 }
