@@ -104,6 +104,8 @@ struct AttentionArguments {
   const int64_t* key_lengths = nullptr;
   /// Added to the scores after `scale` and `softcap`.
   Scores<X> bias;
+  /// The same in the type that is computed with, where X has too few bits.
+  Scores<Compute<X>> wide_bias;
   /// True hides. What is hidden may be NaN.
   Scores<bool> mask;
   /// In [0, 1], of the weights; in steps of 2^-16.
@@ -149,9 +151,16 @@ struct BackwardArguments {
   Heads<X> grad_key;
   /// (B, G, S, E)
   Heads<X> grad_value;
+  /// (H); null: not asked for
+  Compute<X>* grad_alibi_slopes = nullptr;
+  /// (B, H, T, S), contiguous, of zeros, which stay where a key is hidden;
+  /// null: not asked for. Has as many numbers where the bias itself is
+  /// broadcast.
+  Compute<X>* grad_bias = nullptr;
 };
 
-/// The gradients of query, key and value; `arguments` as given to `forward`.
+/// The gradients of query, key, value, slopes and bias; `arguments` as given to
+/// `forward`.
 template <typename X>
 void backward(
     const AttentionArguments<X>& arguments,

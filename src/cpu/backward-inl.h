@@ -7,6 +7,7 @@
 #define TORCH_ATTENTION_CPU_BACKWARD_INL_H_
 #endif
 
+#include <cpu/backward_memory-inl.h>
 #include <cpu/packing-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/scores-inl.h>
@@ -21,109 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
-
-/// How `backward` divides its work. Depends on sizes only, not on threads.
-///
-/// A task takes a range of keys of one key/value head through all queries that
-/// see them: five products for each tile, and the gradients of key and value
-/// need no other task. That of query does: where there are too few heads to go
-/// around, each range adds to a copy of its own, summed at the end. (Passes of
-/// their own for query and key gradients would need no copies, but seven
-/// products.)
-struct BackwardPlan {
-  /// keys of a task
-  int64_t split_keys = 0;
-  int64_t splits = 1;
-  /// keys whose gradients stay in the level 2 cache
-  int64_t chunk_keys = 0;
-};
-
-template <typename X, typename T = Compute<X>>
-BackwardPlan backward_plan(const AttentionArguments<X>& a) {
-  constexpr int64_t kEnoughTasks = 64;
-  constexpr int64_t kMaxSplits = 16; // bounds the memory
-  constexpr int64_t kMinSplitKeys = 128;
-  constexpr int64_t kChunkBytes = 512 * 1024;
-  const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
-  const auto blocks_of = [&](int64_t keys) {
-    return ceil_div(keys, kKeyBlock) * kKeyBlock;
-  };
-  BackwardPlan plan;
-  const auto heads = a.batch_size * a.num_kv_heads;
-  const auto splits = std::clamp<int64_t>(
-      std::min(ceil_div(kEnoughTasks, heads), a.num_keys / kMinSplitKeys),
-      1,
-      kMaxSplits);
-  plan.split_keys =
-      std::max(kKeyBlock, blocks_of(ceil_div(a.num_keys, splits)));
-  plan.splits = std::max<int64_t>(1, ceil_div(a.num_keys, plan.split_keys));
-  const auto key_bytes =
-      2 * (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(T));
-  plan.chunk_keys = std::min(
-      plan.split_keys,
-      std::max(kKeyBlock, kChunkBytes / key_bytes / kKeyBlock * kKeyBlock));
-  return plan;
-}
-
-template <typename T>
-struct BackwardMemory {
-  // Of a chunk of keys; D and E padded to vectors
-  T* key = nullptr; // (chunk, D)
-  T* value = nullptr; // (chunk, E)
-  T* grad_key = nullptr; // (chunk, D)
-  T* grad_value = nullptr; // (chunk, E)
-  // Of a tile of queries
-  T* query_lanes = nullptr; // (D, width), scaled
-  T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
-  T* query_rows = nullptr; // (width, D), scaled
-  T* grad_output_rows = nullptr; // (width, E)
-  T* grad_query_lanes = nullptr; // (D, width)
-  T* grad_query_rows = nullptr; // (width, D)
-  T* maximum = nullptr; // (width), of the scores
-  T* inverse_sum = nullptr; // (width), of the weights
-  T* delta = nullptr; // (width), sum of output * grad_output
-  T* scale = nullptr; // (width)
-  // Of both
-  T* scores = nullptr; // (kKeyBlock, width), then the weights
-  T* grad_scores = nullptr; // (kKeyBlock, width)
-  T* cap_derivative = nullptr; // (kKeyBlock, width)
-  T* added_rows = nullptr; // (width, kKeyBlock)
-  T* added_tile = nullptr; // (kKeyBlock, width)
-  bool finite_keys = true;
-
-  template <typename X>
-  BackwardMemory(
-      Parts& parts,
-      const AttentionArguments<X>& a,
-      const BackwardPlan& plan) {
-    constexpr int64_t W = kMaxTileQueries<T>;
-    const auto D = round_up_to_lanes<T>(a.head_dim);
-    const auto E = round_up_to_lanes<T>(a.value_dim);
-    key = parts.take<T>(plan.chunk_keys * D);
-    value = parts.take<T>(plan.chunk_keys * E);
-    grad_key = parts.take<T>(plan.chunk_keys * D);
-    grad_value = parts.take<T>(plan.chunk_keys * E);
-    query_lanes = parts.take<T>(D * W);
-    grad_output_lanes = parts.take<T>(E * W);
-    query_rows = parts.take<T>(W * D);
-    grad_output_rows = parts.take<T>(W * E);
-    grad_query_lanes = parts.take<T>(D * W);
-    grad_query_rows = parts.take<T>(W * D);
-    maximum = parts.take<T>(W);
-    inverse_sum = parts.take<T>(W);
-    delta = parts.take<T>(W);
-    scale = parts.take<T>(W);
-    scores = parts.take<T>(kKeyBlock * W);
-    grad_scores = parts.take<T>(kKeyBlock * W);
-    if (a.softcap > 0) {
-      cap_derivative = parts.take<T>(kKeyBlock * W);
-    }
-    if (a.bias.data != nullptr || a.mask.data != nullptr) {
-      added_rows = parts.take<T>(W * kKeyBlock);
-      added_tile = parts.take<T>(kKeyBlock * W);
-    }
-  }
-};
 
 /// Scores become the weights that values got, and the gradients of those become
 /// the gradients of the scores.
@@ -151,23 +49,29 @@ HWY_NOINLINE void differentiate_weights(
     factor[v] = load(d, inverse_sum + v * N);
     mean[v] = load(d, delta + v * N);
   }
-  const auto weight_of = [&](Vector<T> score, int v) {
-    return hn::Mul(exp<kCut, T>(hn::Sub(score, shift[v])), factor[v]);
+  // What is hidden stays 0 where all else of its query is NaN.
+  const auto unless_hidden = [&](Vector<T> score, Vector<T> x) {
+    const auto hidden = hn::Set(d, -kInfinity<T>);
+    return kCut ? hn::IfThenZeroElse(hn::Eq(score, hidden), x) : x;
   };
-  const auto grad_score = [&](Vector<T> weight, Vector<T> grad, int v) {
-    const auto x = hn::Mul(weight, hn::Sub(grad, mean[v]));
-    // What is hidden may be NaN.
-    return kCut ? hn::IfThenZeroElse(hn::Eq(weight, hn::Zero(d)), x) : x;
+  const auto share_of = [&](Vector<T> score, int v) {
+    const auto weight = exp<false, T>(hn::Sub(score, shift[v]));
+    return unless_hidden(score, hn::Mul(weight, factor[v]));
   };
+  const auto grad_score =
+      [&](Vector<T> score, Vector<T> weight, Vector<T> grad, int v) {
+        return unless_hidden(score, hn::Mul(weight, hn::Sub(grad, mean[v])));
+      };
   if constexpr (!kDropout) {
     for (int64_t i = 0; i < n; ++i) {
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
         const auto at = (i * kVectors + v) * N;
-        const auto weight = weight_of(load(d, scores + at), v);
+        const auto score = load(d, scores + at);
+        const auto weight = share_of(score, v);
         const auto grad = load(d, grad_scores + at);
         store(weight, d, scores + at);
-        store(grad_score(weight, grad, v), d, grad_scores + at);
+        store(grad_score(score, weight, grad, v), d, grad_scores + at);
       }
     }
   } else {
@@ -182,10 +86,11 @@ HWY_NOINLINE void differentiate_weights(
             const auto keep = [&](Vector<T> x) {
               return philox.template keep<kKey>(x, dropout.threshold);
             };
-            const auto weight = weight_of(load(d, scores + at), v);
+            const auto score = load(d, scores + at);
+            const auto weight = share_of(score, v);
             const auto grad = keep(load(d, grad_scores + at));
             store(keep(hn::Mul(weight, kept)), d, scores + at);
-            store(grad_score(weight, grad, v), d, grad_scores + at);
+            store(grad_score(score, weight, grad, v), d, grad_scores + at);
           }
         };
         differentiate(std::integral_constant<int, 0>());
@@ -213,11 +118,30 @@ T dot(const X* x, const X* y, int64_t n) {
   return sum;
 }
 
-/// Where a task adds the gradient of one query head: itself, or a copy.
+/// to[r][i] = from[i][r] for rows of `width` and `to_row` numbers.
 template <typename T>
-struct GradQuery {
-  T* data = nullptr;
-  int64_t row = 0;
+void store_transposed(
+    const T* from,
+    int64_t width,
+    int64_t n,
+    int64_t rows,
+    T* to,
+    int64_t to_row) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      to[r * to_row + i] = from[i * width + r];
+    }
+  }
+}
+
+/// Where a task adds the gradients of one query head.
+template <typename T>
+struct HeadGradients {
+  /// itself, or a copy
+  T* query = nullptr;
+  int64_t query_row = 0;
+  /// of its slope; null: not asked for
+  double* slope = nullptr;
 };
 
 /// One tile of queries against one chunk of keys [s, s_end).
@@ -232,7 +156,7 @@ void differentiate_tile(
     int64_t rows,
     int64_t s,
     int64_t s_end,
-    const GradQuery<T>& grad_query,
+    const HeadGradients<T>& to_add,
     BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   const auto& visibility = head.visibility;
@@ -275,6 +199,10 @@ void differentiate_tile(
         dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
   }
 
+  if (to_add.slope != nullptr) {
+    fill(m.distances, kWidth, T(0));
+  }
+
   const auto end = std::min(s_end, visibility.end(t + rows - 1));
   bool started = false;
   for (auto block = s; block < end; block += kKeyBlock) {
@@ -292,8 +220,8 @@ void differentiate_tile(
     if (added.hides_all) {
       continue;
     }
-    const bool cut =
-        verdict == Tile::kCut || added.data != nullptr || shapes_scores(a);
+    const bool cut = verdict == Tile::kCut || added.data != nullptr ||
+        shapes_scores(a) || !finite;
     const auto* key = m.key + (begin - s) * D;
     const auto* value = m.value + (begin - s) * E;
     multiply_scores<Product<Start::kZero>, kVectors>(
@@ -344,11 +272,29 @@ void differentiate_tile(
         n,
         head.index,
         dropout);
+    if (a.num_keys == 1) {
+      // The weight of a single key is 1 whatever its score: no rounding noise.
+      scale_by_0(n * kWidth, m.grad_scores);
+    }
+    if (to_add.slope != nullptr) {
+      add_distances<kVectors>(
+          visibility, t, begin, n, m.grad_scores, m.distances);
+    }
+    if (gradients.grad_bias != nullptr) {
+      const auto first = (head.index * a.num_queries + t) * a.num_keys + begin;
+      store_transposed(
+          m.grad_scores,
+          kWidth,
+          n,
+          rows,
+          gradients.grad_bias + first,
+          a.num_keys);
+    }
     if (a.softcap > 0) {
       uncap_gradients(m.cap_derivative, n * kWidth, m.grad_scores);
     }
 
-    const bool skip = cut && !finite;
+    const bool skip = !finite;
     const auto add_features = skip
         ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T, T>
         : multiply_features<Product<Start::kLoad>, T, T>;
@@ -403,11 +349,14 @@ void differentiate_tile(
       m.grad_query_rows,
       D);
   for (int64_t r = 0; r < rows; ++r) {
-    auto* to = grad_query.data + (t + r) * grad_query.row;
+    auto* to = to_add.query + (t + r) * to_add.query_row;
     const auto* from = m.grad_query_rows + r * D;
     store_each<T>(to, a.head_dim, [&](int64_t c, auto tag) {
       return hn::Add(load(tag, to + c), load(tag, from + c));
     });
+  }
+  for (int64_t r = 0; to_add.slope != nullptr && r < rows; ++r) {
+    *to_add.slope -= static_cast<double>(m.distances[r]);
   }
 }
 
@@ -428,7 +377,7 @@ void store_rows(
 }
 
 /// Keys [s, s_end) of one key/value head, against all queries.
-template <typename X, typename GradQueryOf, typename T>
+template <typename X, typename GradientsOf, typename T>
 void differentiate_chunk(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
@@ -436,7 +385,7 @@ void differentiate_chunk(
     int64_t g,
     int64_t s,
     int64_t s_end,
-    const GradQueryOf& grad_query_of,
+    const GradientsOf& gradients_of,
     BackwardMemory<T>& m) {
   constexpr int64_t W = kMaxTileQueries<T>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
@@ -471,7 +420,7 @@ void differentiate_chunk(
   fill(m.grad_value, n * E, T(0));
   for (auto h = g * group; seen > 0 && h < (g + 1) * group; ++h) {
     const auto head = head_at(a, b, h);
-    const auto grad_query = grad_query_of(h);
+    const auto to_add = gradients_of(h);
     for (int64_t t = 0; t < a.num_queries; t += W) {
       const auto rows = std::min(W, a.num_queries - t);
       if (visibility.tile(t, t + rows, s, s + seen) == Tile::kSkipped) {
@@ -481,7 +430,7 @@ void differentiate_chunk(
           static_cast<int>((rows + kLanes<T> - 1) / kLanes<T>),
           [&](auto vectors) {
             differentiate_tile<decltype(vectors)::value>(
-                a, gradients, head, b, h, t, rows, s, s + seen, grad_query, m);
+                a, gradients, head, b, h, t, rows, s, s + seen, to_add, m);
           });
     }
   }
@@ -526,33 +475,47 @@ void backward(
   // as exact as sums should be.
   constexpr bool kFirstIsItself = std::is_same_v<X, T>;
   const auto num_copies = plan.splits - (kFirstIsItself ? 1 : 0);
+  const auto num_slopes = a.batch_size * a.num_heads;
   AlignedMemory memory_of_copies;
   T* copies = nullptr;
-  if (num_copies > 0) {
-    memory_of_copies =
-        allocate(static_cast<size_t>(num_copies * copy_size) * sizeof(T));
-    copies = reinterpret_cast<T*>(memory_of_copies.get());
+  double* slopes = nullptr; // (splits, B, H)
+  const auto take = [&](Parts& parts) {
+    copies = parts.take<T>(num_copies * copy_size);
+    if (gradients.grad_alibi_slopes != nullptr) {
+      slopes = parts.take<double>(plan.splits * num_slopes);
+    }
+  };
+  Parts count;
+  take(count);
+  if (count.size() > 0) {
+    memory_of_copies = allocate(count.size());
+    Parts parts(memory_of_copies.get());
+    take(parts);
   }
   run_tasks(threads, heads * plan.splits, [&](int64_t i) {
     // Under a causal mask the first keys are those that most queries see.
     const auto split = i / heads;
     const auto b = i % heads / a.num_kv_heads;
     const auto g = i % a.num_kv_heads;
-    const auto grad_query_of = [&](int64_t h) -> GradQuery<T> {
+    const auto gradients_of = [&](int64_t h) -> HeadGradients<T> {
+      const auto head = b * a.num_heads + h;
+      auto* slope =
+          slopes != nullptr ? slopes + split * num_slopes + head : nullptr;
       auto copy = split;
       if constexpr (kFirstIsItself) {
         if (split == 0) {
-          return {at(grad_query, b, h), grad_query.strides.token};
+          return {at(grad_query, b, h), grad_query.strides.token, slope};
         }
         --copy;
       }
-      return {
-          copies + copy * copy_size + (b * a.num_heads + h) * head_size,
-          a.head_dim};
+      return {copies + copy * copy_size + head * head_size, a.head_dim, slope};
     };
     for (auto h = g * group; h < (g + 1) * group; ++h) {
-      const auto to = grad_query_of(h);
-      zero_rows(to.data, to.row, a.num_queries, a.head_dim);
+      const auto to = gradients_of(h);
+      zero_rows(to.query, to.query_row, a.num_queries, a.head_dim);
+      if (to.slope != nullptr) {
+        *to.slope = 0;
+      }
     }
     Parts count;
     (void)BackwardMemory<T>(count, a, plan);
@@ -567,10 +530,17 @@ void backward(
           g,
           s,
           std::min(s + plan.chunk_keys, end),
-          grad_query_of,
+          gradients_of,
           memory);
     }
   });
+  for (int64_t h = 0; slopes != nullptr && h < a.num_heads; ++h) {
+    double sum = 0;
+    for (auto i = h; i < plan.splits * num_slopes; i += a.num_heads) {
+      sum += slopes[i];
+    }
+    gradients.grad_alibi_slopes[h] = static_cast<T>(sum);
+  }
   if (num_copies == 0) {
     return;
   }
@@ -610,6 +580,10 @@ void backward(
     const BackwardArguments<X>& gradients,
     const Threads& threads) {
   if (arguments.batch_size == 0 || arguments.num_heads == 0) {
+    if (gradients.grad_alibi_slopes != nullptr) {
+      std::fill_n(
+          gradients.grad_alibi_slopes, arguments.num_heads, Compute<X>(0));
+    }
     return;
   }
   TORCH_ATTENTION_DISPATCH(backward(arguments, gradients, threads));

@@ -36,8 +36,6 @@ struct QueryTile {
   int vectors = 0;
   /// whether `output` and `sum` hold something yet
   bool started = false;
-  /// whether a block of keys was cut
-  bool cut = false;
   /// between the rows of `query` and `output`
   int64_t row = 0;
   T* query = nullptr; // (D, width), scaled
@@ -163,7 +161,7 @@ struct ForwardMemory {
     scores = parts.take<T>(kKeyBlock * W);
     previous = parts.take<T>(W);
     scale = parts.take<T>(W);
-    if (a.bias.data != nullptr || a.mask.data != nullptr) {
+    if (adds_to_scores(a)) {
       added_rows = parts.take<T>(W * kKeyBlock);
       added_tile = parts.take<T>(kKeyBlock * W);
     }
@@ -207,7 +205,7 @@ HWY_NOINLINE void weigh_scores(
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
         auto* at = scores + (i * kVectors + v) * N;
-        const auto weight = exp<kCut, T>(hn::Sub(load(d, at), shift[v]));
+        const auto weight = weight_of<kCut, T>(load(d, at), shift[v]);
         sum[v] = hn::Add(sum[v], weight);
         store(weight, d, at);
       }
@@ -221,7 +219,7 @@ HWY_NOINLINE void weigh_scores(
           constexpr int kKey = decltype(key)::value;
           if (i + kKey < n) {
             auto* at = scores + ((i + kKey) * kVectors + v) * N;
-            const auto weight = exp<kCut, T>(hn::Sub(load(d, at), shift[v]));
+            const auto weight = weight_of<kCut, T>(load(d, at), shift[v]);
             sum[v] = hn::Add(sum[v], weight);
             store(philox.template keep<kKey>(weight, dropout.threshold), d, at);
           }
@@ -277,9 +275,8 @@ void attend(
   if (added.hides_all) {
     return;
   }
-  const bool cut =
-      verdict == Tile::kCut || added.data != nullptr || shapes_scores(a);
-  tile.cut = tile.cut || cut;
+  const bool cut = verdict == Tile::kCut || added.data != nullptr ||
+      shapes_scores(a) || careful;
 
   std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
   if (!cut) {
@@ -337,12 +334,11 @@ void attend(
   using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
   using Next = Product<Start::kScale>;
   using NextCareful = Product<Start::kScale, Skip::kZeroVector>;
-  const bool skip = careful && cut;
   const auto multiply = tile.started
-      ? (skip ? multiply_output<NextCareful, kVectors, T>
-              : multiply_output<Next, kVectors, T>)
-      : (skip ? multiply_output<FirstCareful, kVectors, T>
-              : multiply_output<First, kVectors, T>);
+      ? (careful ? multiply_output<NextCareful, kVectors, T>
+                 : multiply_output<Next, kVectors, T>)
+      : (careful ? multiply_output<FirstCareful, kVectors, T>
+                 : multiply_output<First, kVectors, T>);
   multiply(
       value,
       block.value_row,
@@ -390,7 +386,6 @@ void attend_in_steps(
         others.maximum += N;
         others.sum += N;
         attend_in_steps<kVectors - 1>(a, head, after, careful, others, memory);
-        tile.cut = tile.cut || others.cut;
         return;
       }
     }
@@ -410,7 +405,6 @@ void start_tile(
   tile.vectors = static_cast<int>((tile.rows + N - 1) / N);
   tile.row = tile.width();
   tile.started = false;
-  tile.cut = false;
   pack_transposed(
       head.query + first * a.query.strides.token,
       a.query.strides.token,
@@ -441,15 +435,20 @@ bool finish_tile(
     fill(tile.output, a.value_dim * width, T(0));
     fill(tile.sum, width, T(0));
   }
-  if (tile.cut && !careful && !all_finite(tile.output, a.value_dim * width)) {
+  if (!careful && !all_finite(tile.output, a.value_dim * width)) {
     return false;
   }
   const auto kept = hn::Set(d, static_cast<T>(dropout_of(a).scale()));
-  const auto zero = hn::Zero(d);
-  for (int64_t i = 0; i < width; i += N) {
+  // A sum of NaN may have any maximum.
+  const auto sees_none = [&](int64_t i) {
     const auto sum = load(d, tile.sum + i);
+    const auto maximum = load(d, tile.maximum + i);
+    return hn::And(
+        hn::Eq(maximum, hn::Set(d, -kInfinity<T>)), hn::Eq(sum, sum));
+  };
+  for (int64_t i = 0; i < width; i += N) {
     store(
-        hn::IfThenZeroElse(hn::Eq(sum, zero), hn::Div(kept, sum)),
+        hn::IfThenZeroElse(sees_none(i), hn::Div(kept, load(d, tile.sum + i))),
         d,
         scale + i);
   }
@@ -463,10 +462,12 @@ bool finish_tile(
       result.output.strides.token);
   if (result.statistics.sum != nullptr) {
     for (int64_t i = 0; i < width; i += N) {
-      const auto sum = load(d, tile.sum + i);
-      const auto maximum = load(d, tile.maximum + i);
-      store(
-          hn::IfThenZeroElse(hn::Eq(sum, zero), maximum), d, tile.maximum + i);
+      const auto none = sees_none(i);
+      const auto clear = [&](T* x) {
+        store(hn::IfThenZeroElse(none, load(d, x)), d, x);
+      };
+      clear(tile.sum + i);
+      clear(tile.maximum + i);
     }
     const auto row = head.index * a.num_queries + tile.first;
     std::copy_n(tile.maximum, tile.rows, result.statistics.maximum + row);
@@ -693,7 +694,7 @@ HWY_NOINLINE void weigh_row(
           head.alibi_slope * static_cast<T>(std::abs(position - (s + i)));
     }
   }
-  if (head.bias != nullptr || head.mask != nullptr) {
+  if (adds_to_scores(a)) {
     fill_added_row(a, head, t, s, n, memory.added);
     for (int64_t i = 0; i < n; ++i) {
       scores[i] =
@@ -716,7 +717,7 @@ HWY_NOINLINE void weigh_row(
       exp<true, T>(hn::Sub(hn::Set(d, memory.maximum[row]), shift));
   auto sum = hn::Zero(d);
   for (int64_t i = 0; i < kKeyBlock; i += N) {
-    const auto weight = exp<true, T>(hn::Sub(load(d, scores + i), shift));
+    const auto weight = weight_of<true, T>(load(d, scores + i), shift);
     sum = hn::Add(sum, weight);
     store(weight, d, scores + i);
   }

@@ -171,7 +171,7 @@ HWY_NOINLINE void unpack_transposed(
 }
 
 /// to[r * to_row + c] = from[r * from_row + c] * scale; to_row is `columns`
-/// rounded up to vectors, and filled up with 0. Whether all are finite.
+/// rounded up to vectors, and filled up with 0. Whether all results are finite.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE bool pack_rows(
     const X* from,
@@ -191,17 +191,17 @@ HWY_NOINLINE bool pack_rows(
     const auto* in = from + r * from_row;
     auto* out = to + r * to_row;
     for (int64_t c = 0; c < whole; c += N) {
-      const auto x = load(d, in + c);
+      const auto x = hn::Mul(load(d, in + c), factor);
       unusual = hn::MulAdd(x, zero, unusual);
-      store(hn::Mul(x, factor), d, out + c);
+      store(x, d, out + c);
     }
     if (whole < to_row) {
       HWY_ALIGN X rest[N] = {};
       std::memcpy(
           rest, in + whole, static_cast<size_t>(columns - whole) * sizeof(X));
-      const auto x = load(d, rest);
+      const auto x = hn::Mul(load(d, rest), factor);
       unusual = hn::MulAdd(x, zero, unusual);
-      store(hn::Mul(x, factor), d, out + whole);
+      store(x, d, out + whole);
     }
   }
   return hn::AllTrue(d, hn::Eq(unusual, zero));

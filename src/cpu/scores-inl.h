@@ -12,6 +12,8 @@
 #include <cpu/vector-inl.h>
 #include <cpu/visibility.h>
 
+#include <algorithm>
+
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
@@ -44,11 +46,18 @@ int64_t fill_added_row(
     int64_t s,
     int64_t n,
     T* row) {
-  const X* bias = head.bias != nullptr
-      ? head.bias + t * a.bias.query + s * a.bias.key
-      : nullptr;
-  for (int64_t i = 0; i < n; ++i) {
-    row[i] = bias != nullptr ? get(bias + i * a.bias.key) : T(0);
+  const auto copy = [&](const auto& bias, const auto* of_head) {
+    const auto* from = of_head + t * bias.query + s * bias.key;
+    for (int64_t i = 0; i < n; ++i) {
+      row[i] = get(from + i * bias.key);
+    }
+  };
+  if (head.bias != nullptr) {
+    copy(a.bias, head.bias);
+  } else if (head.wide_bias != nullptr) {
+    copy(a.wide_bias, head.wide_bias);
+  } else {
+    std::fill(row, row + n, T(0));
   }
   int64_t hidden = 0;
   if (head.mask != nullptr) {
@@ -76,18 +85,20 @@ Added<T> added_to_tile(
     T* rows_memory,
     T* tile_memory) {
   Added<T> added;
-  if (head.bias == nullptr && head.mask == nullptr) {
+  if (!adds_to_scores(a)) {
     return added;
   }
-  added.per_query = (head.bias != nullptr && a.bias.query != 0) ||
-      (head.mask != nullptr && a.mask.query != 0);
+  // Where there is none, the distance of its rows is 0.
+  added.per_query =
+      a.bias.query != 0 || a.wide_bias.query != 0 || a.mask.query != 0;
   const auto different_rows = added.per_query ? rows : 1;
   int64_t hidden = 0;
   for (int64_t r = 0; r < different_rows; ++r) {
     hidden += fill_added_row(a, head, t + r, s, n, rows_memory + r * kKeyBlock);
   }
   added.hides_all = hidden == different_rows * n;
-  if (added.hides_all || (hidden == 0 && head.bias == nullptr)) {
+  if (added.hides_all ||
+      (hidden == 0 && head.bias == nullptr && head.wide_bias == nullptr)) {
     return added;
   }
   added.data = rows_memory;
@@ -136,6 +147,27 @@ HWY_NOINLINE void uncap_gradients(const T* derivative, int64_t n, T* x) {
   }
 }
 
+/// x[i] becomes 0 for i < n, but NaN stays, and infinity becomes NaN.
+template <typename T>
+HWY_INLINE void scale_by_0(int64_t n, T* x) {
+  const Tag<T> d;
+  for (int64_t i = 0; i < n; i += kLanes<T>) {
+    store(hn::Mul(load(d, x + i), hn::Zero(d)), d, x + i);
+  }
+}
+
+/// The positions of the queries from t on, one for each lane, counted from key
+/// s. Exact below 2^24, and beyond it as a float is.
+template <typename T>
+HWY_INLINE Vector<T> positions(
+    const Visibility& visibility,
+    int64_t t,
+    int64_t s) {
+  const Tag<T> d;
+  const auto first = static_cast<T>(visibility.offset + t - s);
+  return hn::Add(hn::Set(d, first), hn::Iota(d, T(0)));
+}
+
 /// Scores of what is hidden become -inf, whatever they were; the others get
 /// what distance and bias add. If `maximum` is not null it takes in the
 /// results.
@@ -153,24 +185,26 @@ HWY_NOINLINE void hide_scores(
   const Tag<T> d;
   const IntTag<T> di;
   constexpr int N = kLanes<T>;
+  // Counted from key s on, and no farther than the lanes can tell apart, the
+  // narrow ones too.
+  const auto place = [&](int64_t position) {
+    constexpr int64_t kFar = 1 << 20;
+    return hn::Iota(
+        di, static_cast<Int>(std::clamp(position - s, -kFar, kFar)));
+  };
   const auto hidden = hn::Set(d, -kInfinity<T>);
   HWY_UNROLL(3)
   for (int v = 0; v < kVectors; ++v) {
-    const auto position =
-        hn::Iota(di, static_cast<Int>(visibility.offset + t + v * N));
-    const auto last = visibility.causal
-        ? position
-        : hn::Set(di, std::numeric_limits<Int>::max());
-    const auto before = visibility.window > 0
-        ? hn::Sub(position, hn::Set(di, static_cast<Int>(visibility.window)))
-        : hn::Set(di, std::numeric_limits<Int>::min());
+    const auto first = place(visibility.lower + t + v * N);
+    const auto end = place(visibility.upper + t + v * N);
+    const auto position = positions<T>(visibility, t + v * N, s);
     auto highest = maximum != nullptr ? load(d, maximum + v * N) : hn::Zero(d);
-    auto key = hn::Set(di, static_cast<Int>(s));
+    auto key = hn::Zero(di);
     for (int64_t i = 0; i < n; ++i) {
       auto* at = scores + (i * kVectors + v) * N;
       auto score = load(d, at);
       if (alibi_slope != 0) {
-        const auto distance = hn::ConvertTo(d, hn::Sub(position, key));
+        const auto distance = hn::Sub(position, hn::ConvertTo(d, key));
         score =
             hn::NegMulAdd(hn::Set(d, alibi_slope), hn::Abs(distance), score);
       }
@@ -178,8 +212,7 @@ HWY_NOINLINE void hide_scores(
         const auto x = added.template at<kVectors>(i, v);
         score = hn::IfThenElse(hn::Eq(x, hidden), hidden, hn::Add(score, x));
       }
-      const auto seen =
-          hn::And(hn::Gt(key, before), hn::Not(hn::Gt(key, last)));
+      const auto seen = hn::And(hn::Gt(end, key), hn::Not(hn::Gt(first, key)));
       score = hn::IfThenElse(hn::RebindMask(d, seen), score, hidden);
       key = hn::Add(key, hn::Set(di, Int(1)));
       highest = hn::Max(highest, score);
@@ -189,6 +222,42 @@ HWY_NOINLINE void hide_scores(
       store(highest, d, maximum + v * N);
     }
   }
+}
+
+/// sums[query] += sum over the keys of grad_scores[key][query] * distance.
+template <int kVectors, typename T>
+HWY_NOINLINE void add_distances(
+    const Visibility& visibility,
+    int64_t t,
+    int64_t s,
+    int64_t n,
+    const T* grad_scores,
+    T* sums) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  for (int v = 0; v < kVectors; ++v) {
+    const auto position = positions<T>(visibility, t + v * N, s);
+    auto sum = load(d, sums + v * N);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto key = hn::Set(d, static_cast<T>(i));
+      const auto distance = hn::Abs(hn::Sub(position, key));
+      const auto grad = load(d, grad_scores + (i * kVectors + v) * N);
+      sum = hn::MulAdd(grad, distance, sum);
+    }
+    store(sum, d, sums + v * N);
+  }
+}
+
+/// exp(score - shift), and exactly 0 for what `hide_scores` hid; for what is
+/// seen never, so that NaN in its value is not taken for hidden.
+template <bool kCut, typename T>
+HWY_INLINE Vector<T> weight_of(Vector<T> score, Vector<T> shift) {
+  const auto weight = exp<false, T>(hn::Sub(score, shift));
+  if constexpr (kCut) {
+    const auto hidden = hn::Set(Tag<T>(), -kInfinity<T>);
+    return hn::IfThenZeroElse(hn::Eq(score, hidden), weight);
+  }
+  return weight;
 }
 
 /// Which weights are dropped.

@@ -9,19 +9,22 @@
 #include <cpu/workspace.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// x[i] = exp(x[i]) for i < n, and up to a vector more are overwritten.
+/// x[i] = exp(x[i]) for i < n, exactly 0 for -inf, and up to a vector more are
+/// overwritten.
 template <typename X>
 void exponentiate(X* x, int64_t n) {
   const Tag<X> d;
   for (int64_t i = 0; i < n; i += kLanes<X>) {
-    store(exp</*kExactZero=*/false, X>(load(d, x + i)), d, x + i);
+    const auto in = load(d, x + i);
+    const auto out = exp</*kExactZero=*/false, X>(in);
+    const auto hidden = hn::Eq(in, hn::Set(d, -kInfinity<X>));
+    store(hn::IfThenZeroElse(hidden, out), d, x + i);
   }
 }
 
@@ -168,7 +171,7 @@ void compute_scores(
   for (int64_t t = 0; t < T; ++t) {
     const auto [first, end] = seen_by(m, t);
     auto* of_row = scores + t * T;
-    X maximum = -std::numeric_limits<X>::infinity();
+    X maximum = -kInfinity<X>;
     for (auto s = first; s < end; ++s) {
       X score = 0;
       for (int64_t d = 0; d < m.head_dim; ++d) {
@@ -177,8 +180,9 @@ void compute_scores(
       of_row[s] = score * m.scale;
       maximum = std::max(maximum, of_row[s]);
     }
+    const auto shift = maximum == -kInfinity<X> ? X(0) : maximum;
     for (auto s = first; s < end; ++s) {
-      of_row[s] -= maximum;
+      of_row[s] -= shift;
     }
     std::fill(of_row, of_row + first, X(0));
     std::fill(of_row + end, of_row + T, X(0));
@@ -210,7 +214,7 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
       for (auto s = first; s < end; ++s) {
         sum += weights[s];
       }
-      const auto inverse = 1 / sum;
+      const auto inverse = sum == 0 ? X(0) : 1 / sum;
       for (auto s = first; s < end; ++s) {
         weights[s] *= inverse;
       }

@@ -294,7 +294,8 @@ struct Philox {
     auto c0 = hn::Iota(d, static_cast<uint64_t>(t / 2));
     auto c1 = hn::Set(d, static_cast<uint64_t>(s / 4));
     auto c2 = hn::Set(d, static_cast<uint64_t>(head));
-    auto c3 = hn::Zero(d);
+    // More heads than a 32-bit number counts.
+    auto c3 = hn::Set(d, static_cast<uint64_t>(head) >> 32);
     const auto m0 = hn::Set(d, uint64_t{0xD2511F53});
     const auto m1 = hn::Set(d, uint64_t{0xCD9E8D57});
     HWY_UNROLL(7)

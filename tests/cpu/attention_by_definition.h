@@ -70,20 +70,35 @@ double bias_of(
     int64_t h,
     int64_t t,
     int64_t s) {
-  if (a.bias.data == nullptr) {
-    return 0;
-  }
-  return number(a.bias.data
-                    [b * a.bias.batch + h * a.bias.head + t * a.bias.query +
-                     s * a.bias.key]);
+  const auto bias_at = [&](const auto& bias) {
+    return bias.data == nullptr ? 0.0
+                                : number(bias.data
+                                             [b * bias.batch + h * bias.head +
+                                              t * bias.query + s * bias.key]);
+  };
+  return bias_at(a.bias) + bias_at(a.wide_bias);
 }
+
+/// More bits than positions have, whose sums may overflow.
+using Wide = long double;
 
 /// The position of query t among the keys.
 template <typename X>
-int64_t position_of(const AttentionArguments<X>& a, int64_t b, int64_t t) {
-  return t +
-      (a.query_offsets != nullptr ? a.query_offsets[b]
-                                  : a.num_keys - a.num_queries);
+Wide position_of(const AttentionArguments<X>& a, int64_t b, int64_t t) {
+  const auto first = a.query_offsets != nullptr ? a.query_offsets[b]
+                                                : a.num_keys - a.num_queries;
+  return static_cast<Wide>(first) + static_cast<Wide>(t);
+}
+
+/// Between query t and key s.
+template <typename X>
+double distance_of(
+    const AttentionArguments<X>& a,
+    int64_t b,
+    int64_t t,
+    int64_t s) {
+  return static_cast<double>(
+      std::abs(position_of(a, b, t) - static_cast<Wide>(s)));
 }
 
 /// What distance takes from a score.
@@ -97,8 +112,7 @@ double alibi_of(
   if (a.alibi_slopes == nullptr) {
     return 0;
   }
-  const auto distance = std::abs(position_of(a, b, t) - s);
-  return static_cast<double>(a.alibi_slopes[h]) * static_cast<double>(distance);
+  return static_cast<double>(a.alibi_slopes[h]) * distance_of(a, b, t, s);
 }
 
 /// Whether query t sees key s.
@@ -110,13 +124,14 @@ bool sees(
     int64_t t,
     int64_t s) {
   const auto position = position_of(a, b, t);
+  const auto key = static_cast<Wide>(s);
   if (a.key_lengths != nullptr && s >= a.key_lengths[b]) {
     return false;
   }
-  if (a.causal && s > position) {
+  if (a.causal && key > position) {
     return false;
   }
-  if (a.window > 0 && s <= position - a.window) {
+  if (a.window > 0 && key <= position - static_cast<Wide>(a.window)) {
     return false;
   }
   if (a.mask.data != nullptr &&
@@ -159,6 +174,8 @@ struct Attention {
   std::vector<double> grad_query;
   std::vector<double> grad_key;
   std::vector<double> grad_value;
+  std::vector<double> grad_slopes; // (H)
+  std::vector<double> grad_bias; // (B, H, T, S)
 };
 
 /// `grad_output` (B, H, T, E)
@@ -183,6 +200,8 @@ Attention attention_by_definition(
   result.grad_query.resize(query.size());
   result.grad_key.resize(key.size());
   result.grad_value.resize(value.size());
+  result.grad_slopes.resize(static_cast<size_t>(H));
+  result.grad_bias.resize(static_cast<size_t>(B * H * T * S));
 
   const auto kept = dropout_scale(a.dropout);
   std::vector<int64_t> seen;
@@ -210,7 +229,6 @@ Attention attention_by_definition(
       if (!sees(a, b, h, t, s)) {
         continue;
       }
-      seen.push_back(s);
       double score = 0;
       for (int64_t d = 0; d < D; ++d) {
         score += q[d] * k[s * D + d];
@@ -223,6 +241,11 @@ Attention attention_by_definition(
         slope[s] = 1 - y * y;
       }
       score += bias_of(a, b, h, t, s) - alibi_of(a, b, h, t, s);
+      // A score of -inf, as infinite keys may have, hides as well.
+      if (score == -kInfinity) {
+        continue;
+      }
+      seen.push_back(s);
       // NaN is the maximum of all.
       maximum = std::isnan(score) ? score : std::max(maximum, score);
       weight[s] = score;
@@ -256,8 +279,10 @@ Attention attention_by_definition(
         grad_weight += factor[s] * grad_o[e] * v[s * E + e];
         grad_v[s * E + e] += weight[s] * factor[s] * grad_o[e];
       }
-      const auto grad_score =
-          weight[s] * (grad_weight - mean) * slope[s] * a.scale;
+      const auto grad_sum = weight[s] * (grad_weight - mean);
+      result.grad_bias[row * S + s] = grad_sum;
+      result.grad_slopes[h] -= grad_sum * distance_of(a, b, t, s);
+      const auto grad_score = grad_sum * slope[s] * a.scale;
       for (int64_t d = 0; d < D; ++d) {
         grad_q[d] += grad_score * k[s * D + d];
         grad_k[s * D + d] += grad_score * q[d];

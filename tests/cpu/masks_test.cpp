@@ -36,6 +36,7 @@ Case random_case(std::mt19937& random) {
   c.dropout = one_in(3) ? 0.3 : 0;
   c.softcap = one_in(4) ? 1.5 : 0;
   c.alibi = one_in(4);
+  c.wide = one_in(2);
   c.layout = static_cast<Layout>(random() % 3);
   return c;
 }

@@ -158,6 +158,8 @@ struct Case {
   bool offsets = false;
   bool lengths = false;
   bool bias = false;
+  /// The bias has the bits that are computed with.
+  bool wide = false;
   bool mask = false;
   /// Bias and mask are the same for all queries.
   bool same_for_queries = false;
@@ -176,8 +178,8 @@ struct Case {
     text << "B " << B << ", H " << H << ", G " << G << ", T " << T << ", S "
          << S << ", D " << D << ", E " << E << ", causal " << causal
          << ", window " << window << ", offsets " << offsets << ", lengths "
-         << lengths << ", bias " << bias << ", mask " << mask
-         << ", same_for_queries " << same_for_queries << ", hides_nan "
+         << lengths << ", bias " << bias << ", wide " << wide << ", mask "
+         << mask << ", same_for_queries " << same_for_queries << ", hides_nan "
          << hides_nan << ", dropout " << dropout << ", scale " << scale
          << ", softcap " << softcap << ", alibi " << alibi << ", layout "
          << static_cast<int>(layout) << ", seed " << seed;
@@ -200,10 +202,13 @@ struct Problem {
   std::vector<Compute<X>> maximum;
   std::vector<Compute<X>> sum;
   std::vector<X> bias; // (B, 1, T or 1, S)
+  std::vector<Compute<X>> wide_bias; // or this
   std::unique_ptr<bool[]> mask; // (1, H, T or 1, S)
   std::vector<int64_t> offsets;
   std::vector<int64_t> lengths;
   std::vector<Compute<X>> slopes;
+  std::vector<Compute<X>> grad_slopes;
+  std::vector<Compute<X>> grad_bias; // (B, H, T, S)
   AttentionArguments<X> arguments;
 
   explicit Problem(const Case& c)
@@ -249,6 +254,7 @@ struct Problem {
       for (auto& slope : slopes) {
         slope = static_cast<Compute<X>>(std::abs(normal_(random_)) / 8);
       }
+      grad_slopes.assign(slopes.size(), Compute<X>(77));
       a.alibi_slopes = slopes.data();
     }
     if (c.hides_nan) {
@@ -285,6 +291,13 @@ struct Problem {
     gradients.grad_query = grad_query.as_output();
     gradients.grad_key = grad_key.as_output();
     gradients.grad_value = grad_value.as_output();
+    gradients.grad_alibi_slopes =
+        grad_slopes.empty() ? nullptr : grad_slopes.data();
+    if (sizes.bias) {
+      const auto n = sizes.B * sizes.H * sizes.T * sizes.S;
+      grad_bias.assign(static_cast<size_t>(n), Compute<X>(0));
+      gradients.grad_bias = grad_bias.data();
+    }
     backward(arguments, gradients, threads);
   }
 
@@ -320,11 +333,20 @@ struct Problem {
       return;
     }
     const auto rows = sizes.same_for_queries ? 1 : sizes.T;
-    for (int64_t i = 0; i < sizes.B * rows * sizes.S; ++i) {
-      bias.push_back(stored<X>(draw(10) == 0 ? -kInfinity : normal_(random_)));
-    }
     const auto query_stride = sizes.same_for_queries ? 0 : sizes.S;
-    arguments.bias = {bias.data(), rows * sizes.S, 0, query_stride, 1};
+    const auto draw_numbers = [&](auto& numbers, auto& argument) {
+      using Y = typename std::decay_t<decltype(numbers)>::value_type;
+      for (int64_t i = 0; i < sizes.B * rows * sizes.S; ++i) {
+        numbers.push_back(
+            stored<Y>(draw(10) == 0 ? -kInfinity : normal_(random_)));
+      }
+      argument = {numbers.data(), rows * sizes.S, 0, query_stride, 1};
+    };
+    if (sizes.wide) {
+      draw_numbers(wide_bias, arguments.wide_bias);
+    } else {
+      draw_numbers(bias, arguments.bias);
+    }
   }
 
   void draw_mask() {

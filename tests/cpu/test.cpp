@@ -110,6 +110,22 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
       largest_difference(
           computed.grad_value.numbers(), expected.grad_value, grad_tolerance) <=
       1);
+  if (!computed.grad_slopes.empty()) {
+    const std::vector<double> grad_slopes(
+        computed.grad_slopes.begin(), computed.grad_slopes.end());
+    // Sums over all queries and keys, of numbers that cancel.
+    const auto rows = static_cast<double>(
+        computed.sizes.B * computed.sizes.T * computed.sizes.S);
+    CHECK(
+        largest_difference(
+            grad_slopes, expected.grad_slopes, grad_tolerance * rows) <= 1);
+  }
+  if (computed.sizes.bias) {
+    const std::vector<double> grad_bias(
+        computed.grad_bias.begin(), computed.grad_bias.end());
+    CHECK(
+        largest_difference(grad_bias, expected.grad_bias, grad_tolerance) <= 1);
+  }
   CHECK(computed.output.gaps_are_untouched());
   CHECK(computed.grad_query.gaps_are_untouched());
   CHECK(computed.grad_key.gaps_are_untouched());

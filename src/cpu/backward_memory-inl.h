@@ -1,0 +1,133 @@
+// How the pass backward divides its work, and the memory that a task needs.
+
+#if defined(TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_
+#undef TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_
+#endif
+
+#include <cpu/products-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+#include <cpu/workspace.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// How `backward` divides its work. Depends on sizes only, not on threads.
+///
+/// A task takes a range of keys of one key/value head through all queries that
+/// see them: five products for each tile, and the gradients of key and value
+/// need no other task. That of query does: where there are too few heads to go
+/// around, each range adds to a copy of its own, summed at the end. (Passes of
+/// their own for query and key gradients would need no copies, but seven
+/// products.)
+struct BackwardPlan {
+  /// keys of a task
+  int64_t split_keys = 0;
+  int64_t splits = 1;
+  /// keys whose gradients stay in the level 2 cache
+  int64_t chunk_keys = 0;
+};
+
+template <typename X, typename T = Compute<X>>
+BackwardPlan backward_plan(const AttentionArguments<X>& a) {
+  constexpr int64_t kEnoughTasks = 64;
+  constexpr int64_t kMaxSplits = 16; // bounds the memory
+  constexpr int64_t kMinSplitKeys = 128;
+  constexpr int64_t kChunkBytes = 512 * 1024;
+  const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
+  const auto blocks_of = [&](int64_t keys) {
+    return ceil_div(keys, kKeyBlock) * kKeyBlock;
+  };
+  BackwardPlan plan;
+  const auto heads = a.batch_size * a.num_kv_heads;
+  const auto splits = std::clamp<int64_t>(
+      std::min(ceil_div(kEnoughTasks, heads), a.num_keys / kMinSplitKeys),
+      1,
+      kMaxSplits);
+  plan.split_keys =
+      std::max(kKeyBlock, blocks_of(ceil_div(a.num_keys, splits)));
+  plan.splits = std::max<int64_t>(1, ceil_div(a.num_keys, plan.split_keys));
+  const auto key_bytes =
+      2 * (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(T));
+  plan.chunk_keys = std::min(
+      plan.split_keys,
+      std::max(kKeyBlock, kChunkBytes / key_bytes / kKeyBlock * kKeyBlock));
+  return plan;
+}
+
+template <typename T>
+struct BackwardMemory {
+  // Of a chunk of keys; D and E padded to vectors
+  T* key = nullptr; // (chunk, D)
+  T* value = nullptr; // (chunk, E)
+  T* grad_key = nullptr; // (chunk, D)
+  T* grad_value = nullptr; // (chunk, E)
+  // Of a tile of queries
+  T* query_lanes = nullptr; // (D, width), scaled
+  T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
+  T* query_rows = nullptr; // (width, D), scaled
+  T* grad_output_rows = nullptr; // (width, E)
+  T* grad_query_lanes = nullptr; // (D, width)
+  T* grad_query_rows = nullptr; // (width, D)
+  T* maximum = nullptr; // (width), of the scores
+  T* inverse_sum = nullptr; // (width), of the weights
+  T* delta = nullptr; // (width), sum of output * grad_output
+  T* scale = nullptr; // (width)
+  // Of both
+  T* scores = nullptr; // (kKeyBlock, width), then the weights
+  T* grad_scores = nullptr; // (kKeyBlock, width)
+  T* cap_derivative = nullptr; // (kKeyBlock, width)
+  T* added_rows = nullptr; // (width, kKeyBlock)
+  T* added_tile = nullptr; // (kKeyBlock, width)
+  T* distances = nullptr; // (width), of keys times gradients of their scores
+  bool finite_keys = true;
+
+  template <typename X>
+  BackwardMemory(
+      Parts& parts,
+      const AttentionArguments<X>& a,
+      const BackwardPlan& plan) {
+    constexpr int64_t W = kMaxTileQueries<T>;
+    const auto D = round_up_to_lanes<T>(a.head_dim);
+    const auto E = round_up_to_lanes<T>(a.value_dim);
+    key = parts.take<T>(plan.chunk_keys * D);
+    value = parts.take<T>(plan.chunk_keys * E);
+    grad_key = parts.take<T>(plan.chunk_keys * D);
+    grad_value = parts.take<T>(plan.chunk_keys * E);
+    query_lanes = parts.take<T>(D * W);
+    grad_output_lanes = parts.take<T>(E * W);
+    query_rows = parts.take<T>(W * D);
+    grad_output_rows = parts.take<T>(W * E);
+    grad_query_lanes = parts.take<T>(D * W);
+    grad_query_rows = parts.take<T>(W * D);
+    maximum = parts.take<T>(W);
+    inverse_sum = parts.take<T>(W);
+    delta = parts.take<T>(W);
+    scale = parts.take<T>(W);
+    scores = parts.take<T>(kKeyBlock * W);
+    grad_scores = parts.take<T>(kKeyBlock * W);
+    if (a.softcap > 0) {
+      cap_derivative = parts.take<T>(kKeyBlock * W);
+    }
+    if (adds_to_scores(a)) {
+      added_rows = parts.take<T>(W * kKeyBlock);
+      added_tile = parts.take<T>(kKeyBlock * W);
+    }
+    if (a.alibi_slopes != nullptr) {
+      distances = parts.take<T>(W);
+    }
+  }
+};
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
