@@ -44,8 +44,8 @@ struct Attention : AttentionSettings {
   torch::Tensor mask;
   /// broadcasts to (..., T, S); or undefined
   torch::Tensor bias;
-  /// float (H) beside the query (B, H, T, D): what scores lose for each
-  /// position between query and key; or undefined
+  /// float32 or float64 (H) beside the query (B, H, T, D): what scores lose for
+  /// each position between query and key; or undefined
   torch::Tensor alibi_slopes;
 };
 

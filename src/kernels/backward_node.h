@@ -1,5 +1,7 @@
 #pragma once
 
+#include <kernels/plain.h>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -28,12 +30,15 @@ struct BackwardRequest {
   torch::Tensor grad_output;
   /// For each input, whether its gradient is wanted.
   std::vector<bool> wanted;
+  /// Whether the gradients must come from operators that autograd and its
+  /// wrappers know: they are to be differentiated in turn (create_graph), or
+  /// `grad_output` has no memory of its own (vmap).
+  bool by_operators = false;
 };
 
 /// Calls a `Backward`, which has a `kName` and
 ///   variable_list operator()(const BackwardRequest&) const
-/// that gives one gradient for each input, undefined where none is wanted. With
-/// GradMode enabled they must be differentiable in turn (create_graph).
+/// that gives one gradient for each input, undefined where none is wanted.
 template <typename Backward>
 class BackwardNode : public torch::autograd::Node {
  public:
@@ -55,10 +60,12 @@ class BackwardNode : public torch::autograd::Node {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto num_inputs = num_outputs();
     BackwardRequest request;
-    request.grad_output = grad_outputs[0];
-    if (!request.grad_output.defined()) {
+    if (!grad_outputs[0].defined()) {
       return variable_list(num_inputs);
     }
+    request.grad_output = materialized(grad_outputs[0]);
+    request.by_operators =
+        torch::GradMode::is_enabled() || !is_plain(request.grad_output);
     for (size_t i = 0; i < num_inputs; ++i) {
       request.wanted.push_back(task_should_compute_output(i));
     }
@@ -136,8 +143,8 @@ void record_backward(
 }
 
 /// The gradients of the `wanted` ones of `inputs` as functions that can be
-/// differentiated again. `output_of` computes the output from such inputs by
-/// operators that autograd knows.
+/// differentiated again, if GradMode is enabled. `output_of` computes the
+/// output from such inputs by operators that autograd knows.
 template <typename OutputOf>
 variable_list differentiable_gradients(
     const variable_list& inputs,
@@ -145,6 +152,8 @@ variable_list differentiable_gradients(
     const OutputOf& output_of) {
   // Aliases, since inputs may be one tensor, or be made of each other: wanted
   // are the derivatives by each alone.
+  const bool differentiable = torch::GradMode::is_enabled();
+  const torch::AutoGradMode record(true);
   auto aliases = inputs;
   variable_list wanted;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -158,7 +167,7 @@ variable_list differentiable_gradients(
       wanted,
       {request.grad_output},
       /*retain_graph=*/true,
-      /*create_graph=*/true);
+      /*create_graph=*/differentiable);
   variable_list gradients(inputs.size());
   size_t next = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {

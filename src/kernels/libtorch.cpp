@@ -2,6 +2,7 @@
 
 #include <kernels/backward_node.h>
 #include <kernels/heads.h>
+#include <kernels/plain.h>
 #include <kernels/positions.h>
 
 #include <ATen/Context.h>
@@ -13,12 +14,35 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
 namespace torch_attention::kernels {
 
 namespace {
+
+/// The dtype that LibTorch would compute in.
+torch::ScalarType compute_dtype(const Attention& a) {
+  const auto device = a.query.device().type();
+  const auto dtype = a.query.scalar_type();
+  // Of other devices autocast may never have heard.
+  const bool known = device == torch::kCPU || device == torch::kCUDA;
+  return known && dtype != torch::kDouble &&
+          at::autocast::is_autocast_enabled(device)
+      ? at::autocast::get_autocast_dtype(device)
+      : dtype;
+}
+
+/// Whether what is added to the scores has more bits than they. LibTorch would
+/// round it to their dtype, in which a distance of 1100 may be 8 too large.
+bool rounds_what_is_added(const Attention& a) {
+  const auto dtype = compute_dtype(a);
+  const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
+  return half &&
+      (a.alibi_slopes.defined() ||
+       (a.bias.defined() && a.bias.scalar_type() != dtype));
+}
 
 /// LibTorch's `attn_mask` for what `is_causal` does not say: undefined, bool
 /// (true attends) or additive. Broadcasts to (..., T, S).
@@ -135,6 +159,27 @@ std::optional<torch::Tensor> causal_block(const Operands& x) {
   return std::nullopt;
 }
 
+/// Computed in float32, and rounded at the end.
+torch::Tensor in_float(const Attention& attention) {
+  const auto dtype = compute_dtype(attention);
+  // It would round again.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  auto a = attention;
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    *x = x->to(dtype).to(torch::kFloat);
+  }
+  return libtorch(a).to(dtype);
+}
+
+bool has_tangents(const Attention& a) {
+  const auto tensors = {&a.query, &a.key, &a.value, &a.bias, &a.alibi_slopes};
+  return std::any_of(
+      tensors.begin(), tensors.end(), [](const torch::Tensor* x) {
+        return x->defined() && has_tangent(*x);
+      });
+}
+
 /// Without what hides nothing: a single query at the end sees all keys.
 Attention simplified(const Attention& attention) {
   auto a = attention;
@@ -148,10 +193,14 @@ Attention simplified(const Attention& attention) {
 
 bool is_libtorch(const Attention& attention) {
   // It caps no scores.
-  return attention.softcap == 0;
+  // Its kernels know neither caps nor forward derivatives.
+  return attention.softcap == 0 && !has_tangents(attention);
 }
 
 torch::Tensor libtorch(const Attention& attention) {
+  if (rounds_what_is_added(attention)) {
+    return in_float(attention);
+  }
   const auto a = simplified(attention);
   auto query = a.query;
   auto scale = a.scale;

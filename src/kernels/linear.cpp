@@ -68,7 +68,7 @@ struct LinearBackward {
   variable_list operator()(const BackwardRequest& request) const {
     const auto& x = request.saved[0];
     const auto& weight = request.saved[1];
-    if (torch::GradMode::is_enabled()) {
+    if (request.by_operators) {
       return differentiable_gradients(
           request.saved, request, [](const variable_list& inputs) {
             return at::linear(inputs[0], inputs[1], inputs[2]);

@@ -1,15 +1,31 @@
 #pragma once
 
 #include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/zeros.h>
 #include <torch/types.h>
 
 namespace torch_attention::kernels {
+
+/// Whether `x` carries a forward derivative (torch::autograd::forward_ad).
+inline bool has_tangent(const torch::Tensor& x) {
+  return x._fw_grad(/*level=*/0).defined();
+}
 
 /// Whether our own kernels may read the memory of `x`: not if it is on another
 /// device, stands for something else, or carries a forward derivative.
 inline bool is_plain(const torch::Tensor& x) {
   return x.is_cpu() && x.layout() == torch::kStrided && !x.is_neg() &&
-      !at::isTensorSubclassLike(x) && !x._fw_grad(/*level=*/0).defined();
+      !x._is_zerotensor() && !at::isTensorSubclassLike(x) && !has_tangent(x);
+}
+
+/// A gradient as autograd hands it on, which may be sparse, the negative of
+/// what memory holds, or zeros without memory, with memory of its own numbers.
+inline torch::Tensor materialized(const torch::Tensor& gradient) {
+  if (gradient._is_zerotensor()) {
+    return at::zeros(gradient.sizes(), gradient.options());
+  }
+  return (gradient.layout() == torch::kStrided ? gradient : gradient.to_dense())
+      .resolve_neg();
 }
 
 /// The numbers of `x`, or null if it is undefined.

@@ -1,5 +1,7 @@
 #include <kernels/positions.h>
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace torch_attention::kernels {
@@ -17,18 +19,25 @@ torch::TensorOptions positions_on(torch::Device device) {
   return torch::device(device).dtype(torch::kLong);
 }
 
-/// The positions of the queries, (T, 1) or (B, ..., T, 1) of `dim` dimensions.
+/// The positions `before` those of the queries, (T, 1) or (B, ..., T, 1) of
+/// `dim` dimensions. Those beyond all keys are moved up to them, where they
+/// make no difference, so that nothing overflows.
 torch::Tensor query_positions(
     const Attention& a,
     int64_t dim,
     int64_t T,
     int64_t S,
-    torch::Device device) {
+    torch::Device device,
+    int64_t before = 0) {
   const auto options = positions_on(device);
-  return a.query_offsets.defined()
-      ? for_each_batch(a.query_offsets, dim) +
-          torch::arange(T, options).unsqueeze(1)
-      : torch::arange(S - T, S, options).unsqueeze(1);
+  if (!a.query_offsets.defined()) {
+    const auto first = S - T - std::min(before, S + 1);
+    return torch::arange(first, first + T, options).unsqueeze(1);
+  }
+  constexpr auto kLeast = std::numeric_limits<int64_t>::min();
+  const auto first =
+      (a.query_offsets.clamp_min(kLeast + before) - before).clamp(-T - 1, S);
+  return for_each_batch(first, dim) + torch::arange(T, options).unsqueeze(1);
 }
 
 } // namespace
@@ -55,16 +64,15 @@ torch::Tensor hidden_by_position(
     return causal_mask(T, S, device);
   }
   const auto keys = torch::arange(S, positions_on(device));
-  const auto position = query_positions(a, dim, T, S, device);
   torch::Tensor hidden;
   const auto hide = [&](const torch::Tensor& more) {
     hidden = hidden.defined() ? hidden.logical_or(more) : more;
   };
   if (a.causal) {
-    hide(keys > position);
+    hide(keys > query_positions(a, dim, T, S, device));
   }
   if (a.window > 0) {
-    hide(keys <= position - a.window);
+    hide(keys <= query_positions(a, dim, T, S, device, a.window));
   }
   if (a.key_lengths.defined()) {
     hide(keys >= for_each_batch(a.key_lengths, dim));

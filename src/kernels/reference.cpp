@@ -50,6 +50,8 @@ torch::Tensor weights_of_scores(
     hide(scores, attention);
     scores = scores / std::sqrt(static_cast<double>(head_dim));
   }
+  // What is added may have more bits than the scores, and need them.
+  const auto dtype = scores.scalar_type();
   if (attention.bias.defined()) {
     scores = scores + attention.bias;
   }
@@ -59,9 +61,7 @@ torch::Tensor weights_of_scores(
       scores.size(-2),
       scores.size(-1),
       scores.device());
-  const auto dtype = scores.scalar_type();
   if (alibi.defined()) {
-    // In float32 at least, as distances may be too large for less.
     scores = scores + alibi;
   }
   if (!may_hide_all_keys(scores, attention)) {

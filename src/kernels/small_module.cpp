@@ -158,7 +158,7 @@ struct SmallModuleBackward {
   ModuleSettings settings;
 
   variable_list operator()(const BackwardRequest& request) const {
-    if (!torch::GradMode::is_enabled()) {
+    if (!request.by_operators) {
       return run_backward(module_of(request.saved, settings), request);
     }
     return differentiable_gradients(

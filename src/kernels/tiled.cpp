@@ -10,6 +10,8 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <mutex>
 
@@ -106,7 +108,11 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.window = a.window;
   arguments.query_offsets = data_of<int64_t>(a.query_offsets);
   arguments.key_lengths = data_of<int64_t>(a.key_lengths);
-  arguments.bias = read_scores<X>(a.bias);
+  if (a.bias.defined() && a.bias.scalar_type() != a.query.scalar_type()) {
+    arguments.wide_bias = read_scores<cpu::Compute<X>>(a.bias);
+  } else {
+    arguments.bias = read_scores<X>(a.bias);
+  }
   arguments.mask = read_scores<bool>(a.mask);
   arguments.dropout = a.dropout;
   arguments.dropout_seed = dropout_seed;
@@ -159,19 +165,29 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
   return {output, statistics};
 }
 
-/// The gradients of query, key and value.
+/// The gradients of query, key and value, and of slopes and bias if asked for.
 variable_list run_backward(
     const Attention& a,
     uint64_t dropout_seed,
     const torch::Tensor& output,
     const torch::Tensor& statistics,
-    const torch::Tensor& grad_output) {
+    const torch::Tensor& grad_output,
+    bool with_slopes,
+    bool with_bias) {
   const auto gradient_of = [](const torch::Tensor& x) {
     return empty_heads(x, x.size(1), x.size(2), x.size(3));
   };
   const auto grad_query = gradient_of(a.query);
   const auto grad_key = gradient_of(a.key);
   const auto grad_value = gradient_of(a.value);
+  const auto grad_slopes =
+      with_slopes ? at::empty_like(a.alibi_slopes) : torch::Tensor();
+  torch::Tensor grad_bias;
+  if (with_bias) {
+    grad_bias = at::zeros(
+        a.bias.sizes(),
+        a.query.options().dtype(compute_dtype(a.query.scalar_type())));
+  }
   const auto grad_rows = with_contiguous_rows(grad_output);
   with_element(a.query.scalar_type(), [&](auto element) {
     using X = decltype(element);
@@ -183,12 +199,23 @@ variable_list run_backward(
     gradients.grad_query = write<X>(grad_query);
     gradients.grad_key = write<X>(grad_key);
     gradients.grad_value = write<X>(grad_value);
+    if (with_slopes) {
+      gradients.grad_alibi_slopes =
+          grad_slopes.mutable_data_ptr<cpu::Compute<X>>();
+    }
+    if (with_bias) {
+      gradients.grad_bias = grad_bias.mutable_data_ptr<cpu::Compute<X>>();
+    }
     cpu::backward(arguments_of<X>(a, dropout_seed), gradients, threads());
   });
-  return {grad_query, grad_key, grad_value};
+  if (with_bias) {
+    grad_bias = grad_bias.to(a.bias.scalar_type());
+  }
+  return {grad_query, grad_key, grad_value, grad_slopes, grad_bias};
 }
 
-/// Saved are the tensors of an Attention in its order, output and statistics.
+/// Inputs are query, key, value, slopes and bias; saved beside them are
+/// lengths, offsets, mask, output and statistics.
 struct TiledBackward {
   static constexpr const char* kName = "TiledAttentionBackward";
 
@@ -197,19 +224,31 @@ struct TiledBackward {
 
   variable_list operator()(const BackwardRequest& request) const {
     const auto& x = request.saved;
-    Attention a{settings, x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]};
-    if (!torch::GradMode::is_enabled()) {
-      return run_backward(a, dropout_seed, x[8], x[9], request.grad_output);
+    Attention a{settings, x[0], x[1], x[2], x[5], x[6], x[7], x[4], x[3]};
+    if (!request.by_operators) {
+      return run_backward(
+          a,
+          dropout_seed,
+          x[8],
+          x[9],
+          request.grad_output,
+          /*with_slopes=*/request.wanted[3],
+          /*with_bias=*/request.wanted[4]);
     }
     TORCH_CHECK(
         a.dropout == 0,
         "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
-        "gradient of its gradient (create_graph); use Kernel::kReference");
+        "gradient of its gradient (create_graph) and none of wrapped tensors "
+        "(vmap); use Kernel::kReference");
     return differentiable_gradients(
-        {a.query, a.key, a.value}, request, [&](const variable_list& inputs) {
+        {a.query, a.key, a.value, a.alibi_slopes, a.bias},
+        request,
+        [&](const variable_list& inputs) {
           a.query = inputs[0];
           a.key = inputs[1];
           a.value = inputs[2];
+          a.alibi_slopes = inputs[3];
+          a.bias = inputs[4];
           return std::get<0>(reference(a));
         });
   }
@@ -236,7 +275,11 @@ Attention prepared(const Attention& attention) {
     a.mask = as_scores(a.mask);
   }
   if (a.bias.defined()) {
-    a.bias = as_scores(a.bias.to(a.query.scalar_type()));
+    // Half precision would round what has more bits.
+    const auto dtype = a.query.scalar_type();
+    a.bias = as_scores(
+        a.bias.scalar_type() == dtype ? a.bias
+                                      : a.bias.to(compute_dtype(dtype)));
   }
   if (a.alibi_slopes.defined()) {
     // Autocast may have changed the query's dtype.
@@ -273,21 +316,25 @@ bool is_tiled(const Attention& a) {
       return false;
   }
   for (const auto* x :
-       {&query, &a.key, &a.value, &a.mask, &a.bias, &a.alibi_slopes}) {
+       {&query,
+        &a.key,
+        &a.value,
+        &a.key_lengths,
+        &a.query_offsets,
+        &a.mask,
+        &a.bias,
+        &a.alibi_slopes}) {
     if (x->defined() && !is_plain(*x)) {
       return false;
     }
   }
-  if (is_traced()) {
-    return false;
-  }
-  return !is_recorded({&a.bias, &a.alibi_slopes});
+  return !is_traced();
 }
 
 torch::Tensor tiled(const Attention& attention) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
-  const auto inputs = {&a.query, &a.key, &a.value};
+  const auto inputs = {&a.query, &a.key, &a.value, &a.alibi_slopes, &a.bias};
   const bool recorded = is_recorded(inputs);
   const auto [output, statistics] =
       run_forward(a, dropout_seed, /*with_statistics=*/recorded);
@@ -297,13 +344,7 @@ torch::Tensor tiled(const Attention& attention) {
         TiledBackward{settings, dropout_seed},
         output,
         inputs,
-        {&a.key_lengths,
-         &a.query_offsets,
-         &a.mask,
-         &a.bias,
-         &a.alibi_slopes,
-         &output,
-         &statistics});
+        {&a.key_lengths, &a.query_offsets, &a.mask, &output, &statistics});
   }
   return from_rank_4(output, attention.query);
 }

@@ -74,7 +74,12 @@ TEST_CASE("CUDA devices compute what the CPU does") {
   torch::manual_seed(1);
   const auto dtype = GENERATE(torch::kFloat, torch::kHalf, torch::kBFloat16);
   const auto shape = GENERATE(values<Shape>(
-      {{30, 30, 16}, {7, 30, 16}, {1, 30, 64}, {7, 30, 20}, {30, 7, 16}}));
+      {{30, 30, 16},
+       {7, 30, 16},
+       {1, 30, 64},
+       {7, 30, 20},
+       {30, 7, 16},
+       {129, 1100, 16}}));
   const std::vector<torch::Tensor> inputs{
       torch::randn({2, 4, shape.T, shape.D}),
       torch::randn({2, 2, shape.S, shape.D}),

@@ -218,7 +218,9 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   TORCH_ARG(torch::Tensor, mask) = {};
 
   /// floating-point tensor that broadcasts to the scores (..., T, S) and is
-  /// added to them after the scale. Default: none
+  /// added to them after the scale; of its own dtype, such as float32 beside
+  /// queries of half precision. A key whose bias is -inf is hidden. Default:
+  /// none
   TORCH_ARG(torch::Tensor, bias) = {};
 
   /// factor of the scores. Default: 1 / sqrt(head_dim)
@@ -232,8 +234,8 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
   /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et
   /// al. 2022). `functional::alibi_slopes` has the paper's. Our kernels on the
-  /// CPU form no tensor of T x S for it, unless gradients of slopes are wanted;
-  /// LibTorch's take it as a mask. Default: none
+  /// CPU form no tensor of T x S for it; LibTorch's take it as a mask, beside
+  /// which half precision is computed in float32. Default: none
   TORCH_ARG(torch::Tensor, alibi_slopes) = {};
 
   /// probability that an attention weight is dropped. Default: 0

@@ -1,0 +1,151 @@
+// What is added to the scores of half precision keeps its own bits.
+
+#include <support/close.h>
+#include <support/test.h>
+
+#include <utility>
+#include <vector>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+namespace F = torch_attention::functional;
+using Options = F::ScaledDotProductAttentionFuncOptions;
+
+namespace {
+
+constexpr int64_t kHeads = 3;
+
+struct Inputs {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+  torch::Tensor slopes;
+  torch::Tensor bias;
+  torch::Tensor grad_output;
+
+  /// Numbers that `dtype` has.
+  Inputs(int64_t T, int64_t S, torch::ScalarType dtype) {
+    const auto draw = [&](torch::IntArrayRef sizes) {
+      return torch::randn(sizes, torch::kDouble).to(dtype).to(torch::kDouble);
+    };
+    query = draw({2, kHeads, T, 16});
+    key = draw({2, kHeads, S, 16});
+    value = draw({2, kHeads, S, 16});
+    grad_output = draw({2, kHeads, T, 16});
+    slopes = F::alibi_slopes(kHeads);
+  }
+
+  /// The output, and the gradients of all inputs that there are.
+  std::vector<torch::Tensor> attend(
+      torch::ScalarType dtype,
+      torch::ScalarType added_dtype,
+      Kernel kernel,
+      bool learns_bias = false) const {
+    const auto leaf = [](const torch::Tensor& x, torch::ScalarType type) {
+      return x.detach().to(type).clone().requires_grad_();
+    };
+    std::vector<torch::Tensor> inputs = {
+        leaf(query, dtype), leaf(key, dtype), leaf(value, dtype)};
+    auto options = Options().causal(true).kernel(kernel);
+    if (slopes.defined()) {
+      inputs.push_back(leaf(slopes, added_dtype));
+      options.alibi_slopes(inputs.back());
+    }
+    if (bias.defined()) {
+      options.bias(leaf(bias, added_dtype));
+      if (learns_bias) {
+        inputs.push_back(options.bias());
+      } else {
+        options.bias(options.bias().detach());
+      }
+    }
+    const auto output = F::scaled_dot_product_attention(
+        inputs[0], inputs[1], inputs[2], options);
+    CHECK(output.scalar_type() == dtype);
+    std::vector<torch::Tensor> result = {output.detach()};
+    for (const auto& gradient :
+         torch::autograd::grad({output}, inputs, {grad_output.to(dtype)})) {
+      result.push_back(gradient);
+    }
+    return result;
+  }
+};
+
+/// The largest difference, relative to the largest number.
+double difference(const torch::Tensor& x, const torch::Tensor& expected) {
+  return ((x.to(torch::kDouble) - expected).abs().max() / expected.abs().max())
+      .item<double>();
+}
+
+void check(
+    const std::vector<torch::Tensor>& result,
+    const std::vector<torch::Tensor>& expected,
+    double tolerance) {
+  REQUIRE(result.size() == expected.size());
+  for (size_t i = 0; i < result.size(); ++i) {
+    CAPTURE(i);
+    CHECK(difference(result[i], expected[i]) < tolerance);
+  }
+}
+
+double rounding(torch::ScalarType dtype) {
+  return dtype == torch::kBFloat16 ? 2e-2 : 3e-3;
+}
+
+} // namespace
+
+TEST_CASE("Slopes are learned in half precision as in float64") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  const auto [T, S] = GENERATE(
+      std::pair<int64_t, int64_t>{129, 1100},
+      std::pair<int64_t, int64_t>{2, 700},
+      std::pair<int64_t, int64_t>{600, 600});
+  CAPTURE(dtype, kernel, T, S);
+  torch::manual_seed(7);
+  const Inputs inputs(T, S, dtype);
+  const auto expected =
+      inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference);
+  check(inputs.attend(dtype, torch::kFloat, kernel), expected, rounding(dtype));
+}
+
+TEST_CASE("Slopes are learned without a tensor of all scores") {
+  torch::manual_seed(8);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  const Inputs inputs(150, 320, dtype);
+  const auto expected =
+      inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference);
+  check(
+      inputs.attend(dtype, dtype, Kernel::kFused),
+      expected,
+      dtype == torch::kFloat ? 1e-5 : 1e-12);
+  auto slopes = F::alibi_slopes(kHeads).requires_grad_();
+  const auto query = inputs.query.to(torch::kFloat);
+  const auto output = F::scaled_dot_product_attention(
+      query, query, query, Options().alibi_slopes(slopes));
+  CHECK(output.grad_fn()->name() == "TiledAttentionBackward");
+}
+
+TEST_CASE("A float32 bias is not rounded to the half precision of queries") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  const int64_t T = GENERATE(1, 40);
+  const bool learned = GENERATE(false, true);
+  const bool slopes = GENERATE(false, true);
+  CAPTURE(dtype, kernel, T, learned, slopes);
+  torch::manual_seed(9);
+  Inputs inputs(T, 300, dtype);
+  // Distances from far away, of which half precision has no odd ones.
+  inputs.bias = torch::arange(300, torch::kDouble) * 0.5 - 1000 +
+      torch::randn({kHeads, T, 300}, torch::kDouble);
+  inputs.bias = inputs.bias.to(torch::kFloat).to(torch::kDouble);
+  if (!slopes) {
+    inputs.slopes = torch::Tensor();
+  }
+  const auto expected = inputs.attend(
+      torch::kDouble, torch::kDouble, Kernel::kReference, learned);
+  check(
+      inputs.attend(dtype, torch::kFloat, kernel, learned),
+      expected,
+      rounding(dtype));
+}

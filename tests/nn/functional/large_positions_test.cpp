@@ -1,0 +1,147 @@
+#include <support/close.h>
+#include <support/test.h>
+
+#include <limits>
+#include <vector>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+namespace F = torch_attention::functional;
+using Options = F::ScaledDotProductAttentionFuncOptions;
+
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+constexpr int64_t kTokens = 9;
+constexpr int64_t kKeys = 12;
+
+/// The kernels: the reference, ours, LibTorch's, which gets what we do not
+/// read.
+enum class Way { kReference, kOurs, kLibTorch };
+
+struct Operands {
+  Way way = GENERATE(Way::kReference, Way::kOurs, Way::kLibTorch);
+  torch::Tensor query = draw(kTokens);
+  torch::Tensor key = draw(kKeys);
+  torch::Tensor value = draw(kKeys);
+
+  static torch::Tensor draw(int64_t tokens) {
+    return torch::randn({2, 2, tokens, 4}, torch::kDouble).requires_grad_();
+  }
+
+  /// The output, then the gradients.
+  std::vector<torch::Tensor> attend(Options options) const {
+    CAPTURE(static_cast<int>(way));
+    options.kernel(
+        way == Way::kReference ? Kernel::kReference : Kernel::kFused);
+    const auto output = F::scaled_dot_product_attention(
+        way == Way::kLibTorch ? at::_neg_view(query.neg()) : query,
+        key,
+        value,
+        options);
+    auto result = torch::autograd::grad(
+        {output}, {query, key, value}, {torch::ones_like(output)});
+    result.insert(result.begin(), output.detach());
+    return result;
+  }
+};
+
+void check_equal(
+    const std::vector<torch::Tensor>& result,
+    const std::vector<torch::Tensor>& expected) {
+  for (size_t i = 0; i < result.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(result[i], IsCloseTo(expected[i]));
+  }
+}
+
+} // namespace
+
+TEST_CASE("A window as large as can be hides nothing") {
+  torch::manual_seed(1);
+  const Operands x;
+  const bool causal = GENERATE(false, true);
+  const auto expected = x.attend(Options().causal(causal));
+  for (const auto window :
+       {kMost, kMost - 1, int64_t{1} << 32, (int64_t{1} << 31) + 2}) {
+    CAPTURE(causal, window);
+    check_equal(x.attend(Options().causal(causal).window(window)), expected);
+    check_equal(
+        x.attend(Options().causal(causal).window(window).query_offsets(
+            torch::full({2}, kKeys - kTokens))),
+        expected);
+  }
+}
+
+TEST_CASE("Positions and lengths may be any 64-bit numbers") {
+  torch::manual_seed(2);
+  const Operands x;
+  const auto far = int64_t{1} << GENERATE(32, 33, 62);
+  const auto lengths = torch::tensor({kMost, far});
+  const auto none = torch::tensor({kLeast, -far});
+  const auto after = torch::tensor({kMost, far});
+  const auto before = torch::tensor({kLeast, -far});
+  CAPTURE(far);
+  const auto everything = x.attend(Options());
+  std::vector<torch::Tensor> nothing;
+  for (const auto& tensor : everything) {
+    nothing.push_back(torch::zeros_like(tensor));
+  }
+  check_equal(x.attend(Options().key_lengths(lengths)), everything);
+  check_equal(x.attend(Options().key_lengths(none)), nothing);
+  const auto causal = Options().causal(true);
+  check_equal(x.attend(Options(causal).query_offsets(after)), everything);
+  check_equal(x.attend(Options(causal).query_offsets(before)), nothing);
+  check_equal(
+      x.attend(Options(causal).query_offsets(after).window(5)), nothing);
+  check_equal(x.attend(Options().query_offsets(before).window(5)), everything);
+  // A window that reaches back from there to the last seven keys.
+  const auto some = x.attend(Options()
+                                 .causal(true)
+                                 .window(far - kKeys + 7)
+                                 .query_offsets(torch::tensor({far, far})));
+  const auto keys = torch::arange(kKeys).unsqueeze(0);
+  const auto first = torch::arange(kTokens).unsqueeze(1) + (kKeys - 7 + 1);
+  check_equal(some, x.attend(Options().mask(keys < first)));
+}
+
+TEST_CASE("Distances from any position are those between keys") {
+  torch::manual_seed(3);
+  const Operands x;
+  const auto options = Options().alibi_slopes(F::alibi_slopes(2));
+  const auto at = [&](int64_t position) {
+    return x.attend(
+        Options(options).query_offsets(torch::tensor({position, position})));
+  };
+  const auto after = at(kKeys + 5);
+  const auto before = at(-kTokens - 5);
+  for (const auto far : {int64_t{1} << 33, int64_t{1} << 62, kMost}) {
+    CAPTURE(far);
+    check_equal(at(far), after);
+    check_equal(at(-far), before);
+  }
+  check_equal(at(kLeast), before);
+}
+
+TEST_CASE("Modules take a window as large as can be") {
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  // Small enough for a kernel of its own, and not.
+  const int64_t size = GENERATE(4, 64);
+  CAPTURE(kernel, size);
+  const auto options =
+      MultiHeadAttentionOptions(size, size, 40, 2).kernel(kernel);
+  torch::manual_seed(4);
+  MultiHeadAttention plain(options);
+  torch::manual_seed(4);
+  MultiHeadAttention windowed(MultiHeadAttentionOptions(options).window(kMost));
+  const auto x = torch::randn({2, 7, size});
+  CHECK_THAT(windowed(x), IsCloseTo(plain(x)));
+  plain->eval();
+  windowed->eval();
+  auto cache = windowed->make_cache(2);
+  CHECK_THAT(windowed->decode(x, cache), IsCloseTo(plain(x)));
+  const auto token = torch::randn({2, 1, size});
+  const auto all = plain(torch::cat({x, token}, 1));
+  CHECK_THAT(windowed->decode(token, cache), IsCloseTo(all.slice(1, 7)));
+}
