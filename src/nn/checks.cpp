@@ -43,6 +43,66 @@ void check_window(const char* name, const std::optional<int64_t>& window) {
       *window);
 }
 
+void check_dense(const char* name, const char* what, const torch::Tensor& x) {
+  TORCH_CHECK(
+      !x.is_nested(),
+      name,
+      ": expected a dense ",
+      what,
+      ", but got a nested tensor; pad it (to_padded_tensor)");
+  TORCH_CHECK(
+      !x.is_quantized(),
+      name,
+      ": expected a dense ",
+      what,
+      ", but got a quantized tensor; convert it with dequantize()");
+  TORCH_CHECK(
+      x.layout() == torch::kStrided,
+      name,
+      ": expected a dense ",
+      what,
+      ", but got a tensor of layout ",
+      x.layout(),
+      "; convert it with to_dense()");
+}
+
+void check_floating(
+    const char* name,
+    const char* article,
+    const char* what,
+    const torch::Tensor& x) {
+  const auto dtype = x.scalar_type();
+  const bool supported = dtype == torch::kFloat || dtype == torch::kDouble ||
+      dtype == torch::kBFloat16 || dtype == torch::kHalf;
+  TORCH_CHECK(
+      supported,
+      name,
+      ": expected ",
+      article,
+      "floating-point ",
+      what,
+      ", but got ",
+      dtype,
+      "; attention is computed in float32, float64, bfloat16 and float16");
+}
+
+void check_can_be_saved(
+    const char* name,
+    c10::ArrayRef<const torch::Tensor*> tensors) {
+  bool inference = false;
+  bool recorded = false;
+  for (const auto* x : tensors) {
+    inference = inference || (x->defined() && x->is_inference());
+    recorded = recorded || (x->defined() && x->requires_grad());
+  }
+  TORCH_CHECK(
+      !inference || !recorded || !torch::GradMode::is_enabled(),
+      name,
+      ": expected tensors that autograd can save for the gradients that are "
+      "asked for, but got one that was made in inference mode; clone() it "
+      "outside of that mode, or compute under torch::NoGradGuard");
+}
+
 torch::Tensor to_counts(
     const char* name,
     const char* what,
@@ -52,6 +112,13 @@ torch::Tensor to_counts(
   if (!counts.defined()) {
     return counts;
   }
+  check_dense(name, what, counts);
+  TORCH_CHECK(
+      !counts.is_meta(),
+      name,
+      ": expected ",
+      what,
+      " with numbers, but got a tensor on the device meta");
   TORCH_CHECK(
       c10::isIntegralType(counts.scalar_type(), /*includeBool=*/false) &&
           counts.dim() == 1 && counts.size(0) == batch_size,
@@ -90,6 +157,7 @@ void check_input(
     std::optional<int64_t> context_length,
     bool takes_2d) {
   TORCH_CHECK(x.defined(), name, ": the input is undefined");
+  check_dense(name, "input", x);
   const auto shape = takes_2d ? "(T, " : "(B, T, ";
   TORCH_CHECK(
       x.dim() == 3 || (takes_2d && x.dim() == 2),
@@ -113,11 +181,7 @@ void check_input(
       context_length.value_or(0),
       " tokens (context_length), but got ",
       x.size(-2));
-  TORCH_CHECK(
-      x.is_floating_point(),
-      name,
-      ": expected floating-point input, but got ",
-      x.scalar_type());
+  check_floating(name, "", "input", x);
   TORCH_CHECK(
       x.device() == weight.device(),
       name,
@@ -128,12 +192,14 @@ void check_input(
   // Under autocast the projections convert both.
   TORCH_CHECK(
       x.scalar_type() == weight.scalar_type() ||
-          at::autocast::is_autocast_enabled(x.device().type()),
+          ((x.is_cpu() || x.is_cuda()) &&
+           at::autocast::is_autocast_enabled(x.device().type())),
       name,
       ": expected input of dtype ",
       weight.scalar_type(),
       ", that of the weights, but got ",
       x.scalar_type());
+  check_can_be_saved(name, {&x, &weight});
 }
 
 } // namespace torch_attention::checks

@@ -23,6 +23,24 @@ void check_softcap(const char* name, const std::optional<double>& softcap);
 /// > 0, if given.
 void check_window(const char* name, const std::optional<int64_t>& window);
 
+/// Checks that x is one dense tensor: not sparse, nested, quantized or
+/// oneDNN's. `what` names it, as in "a dense query".
+void check_dense(const char* name, const char* what, const torch::Tensor& x);
+
+/// Checks that x is of a dtype that attention is computed in: float32, float64,
+/// bfloat16 or float16. `article` is "a " or "".
+void check_floating(
+    const char* name,
+    const char* article,
+    const char* what,
+    const torch::Tensor& x);
+
+/// Checks that autograd, if it is to record what is computed from `tensors`,
+/// some of which may be undefined, can save them.
+void check_can_be_saved(
+    const char* name,
+    c10::ArrayRef<const torch::Tensor*> tensors);
+
 /// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in
 /// [0, most]. Undefined stays undefined.
 torch::Tensor to_counts(

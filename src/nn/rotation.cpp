@@ -192,7 +192,7 @@ Rotation RotaryTable::at(
     torch::Device device) {
   int64_t least = 0;
   int64_t most = 0;
-  if (first.defined()) {
+  if (first.defined() && first.numel() > 0) {
     const auto* begin = first.const_data_ptr<int64_t>();
     const auto [low, high] = std::minmax_element(begin, begin + first.numel());
     least = *low;
@@ -214,7 +214,7 @@ Rotation RotaryTable::at(
 Rotation RotaryTable::up_to(int64_t length, torch::Device device) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto have = table_.cos.defined() ? table_.cos.size(0) : 0;
-  if (have < length || table_.cos.device() != device) {
+  if (!table_.cos.defined() || have < length || table_.cos.device() != device) {
     // A tensor made in inference mode could not be used outside of it.
     const c10::InferenceMode normal_tensors(false);
     const torch::NoGradGuard no_grad;

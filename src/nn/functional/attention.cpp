@@ -54,6 +54,7 @@ void check_mask_and_bias(
         tensor.device());
   };
   if (options.mask().defined()) {
+    checks::check_dense(kName, "mask", options.mask());
     TORCH_CHECK(
         options.mask().scalar_type() == torch::kBool,
         kName,
@@ -65,12 +66,13 @@ void check_mask_and_bias(
     check_broadcasts_to_scores("mask", options.mask(), scores);
   }
   if (options.bias().defined()) {
+    checks::check_dense(kName, "bias", options.bias());
     TORCH_CHECK(
-        options.bias().is_floating_point(),
+        options.bias().scalar_type() != torch::kBool,
         kName,
-        ": expected a floating-point bias, but got ",
-        options.bias().scalar_type(),
-        "; pass a bool mask as `mask`");
+        ": expected a floating-point bias, but got Bool; pass a bool mask as "
+        "`mask`");
+    checks::check_floating(kName, "a ", "bias", options.bias());
     check_device("bias", options.bias());
     check_broadcasts_to_scores("bias", options.bias(), scores);
   }
@@ -82,6 +84,7 @@ void check_tensors(
     const torch::Tensor& value) {
   const auto check_one = [&](const char* what, const torch::Tensor& tensor) {
     TORCH_CHECK(tensor.defined(), kName, ": the ", what, " is undefined");
+    checks::check_dense(kName, what, tensor);
     TORCH_CHECK(
         tensor.dim() >= 2,
         kName,
@@ -89,13 +92,7 @@ void check_tensors(
         what,
         " of shape (..., tokens, head_dim), but got ",
         tensor.sizes());
-    TORCH_CHECK(
-        tensor.is_floating_point(),
-        kName,
-        ": expected a floating-point ",
-        what,
-        ", but got ",
-        tensor.scalar_type());
+    checks::check_floating(kName, "a ", what, tensor);
     TORCH_CHECK(
         tensor.device() == query.device() &&
             tensor.scalar_type() == query.scalar_type(),
@@ -181,6 +178,21 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
+/// Checks that `tensor`, which may be on another device than `query`, has the
+/// numbers that it is to bring along.
+void check_has_numbers(
+    const char* what,
+    const torch::Tensor& tensor,
+    const torch::Tensor& query) {
+  checks::check_dense(kName, what, tensor);
+  TORCH_CHECK(
+      !tensor.is_meta() || query.is_meta(),
+      kName,
+      ": expected ",
+      what,
+      " with numbers, but got a tensor on the device meta");
+}
+
 /// One number for each sequence of the batch, on the device of `query`.
 torch::Tensor counts_for_batch(
     const char* what,
@@ -189,6 +201,7 @@ torch::Tensor counts_for_batch(
   if (!counts.defined()) {
     return counts;
   }
+  check_has_numbers(what, counts, query);
   TORCH_CHECK(
       query.dim() == 3 || query.dim() == 4,
       kName,
@@ -223,6 +236,7 @@ torch::Tensor slopes_for_heads(
       kName,
       ": expected, with alibi_slopes, a query of shape (B, H, T, D), but got ",
       query.sizes());
+  check_has_numbers("alibi_slopes", slopes, query);
   TORCH_CHECK(
       slopes.is_floating_point() && slopes.dim() == 1 &&
           slopes.size(0) == query.size(1),
@@ -286,6 +300,16 @@ kernels::Attention make_attention(
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
+  checks::check_can_be_saved(
+      kName,
+      {&attention.query,
+       &attention.key,
+       &attention.value,
+       &attention.key_lengths,
+       &attention.query_offsets,
+       &attention.mask,
+       &attention.bias,
+       &attention.alibi_slopes});
   return attention;
 }
 
@@ -303,6 +327,7 @@ Kernel fastest(const kernels::Attention& attention) {
 } // namespace
 
 torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
+  TORCH_CHECK(x.defined(), "softmax_naive: the input is undefined");
   const auto exp_x = torch::exp(x);
   return exp_x / exp_x.sum(dim, /*keepdim=*/true);
 }
@@ -310,6 +335,11 @@ torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
 torch::Tensor attention_scores(
     const torch::Tensor& query,
     const torch::Tensor& key) {
+  TORCH_CHECK(
+      query.defined() && key.defined(),
+      "attention_scores: the ",
+      query.defined() ? "key" : "query",
+      " is undefined");
   TORCH_CHECK(
       query.dim() >= 1 && key.dim() >= 2 && query.size(-1) == key.size(-1),
       "attention_scores: expected query (..., T, D) and key (..., S, D), but "
@@ -354,11 +384,14 @@ torch::Tensor attention_weights(
     const torch::Tensor& scores,
     int64_t head_dim,
     const Options& options) {
+  constexpr auto kWeights = "attention_weights";
+  TORCH_CHECK(scores.defined(), kWeights, ": the scores are undefined");
+  checks::check_dense(kWeights, "tensor of scores", scores);
+  checks::check_floating(kWeights, "", "scores", scores);
   TORCH_CHECK(
-      scores.dim() >= 2 && scores.is_floating_point(),
-      "attention_weights: expected floating-point scores (..., T, S), but got ",
-      scores.scalar_type(),
-      " of shape ",
+      scores.dim() >= 2,
+      kWeights,
+      ": expected scores of shape (..., T, S), but got ",
       scores.sizes());
   TORCH_CHECK(
       head_dim > 0,
@@ -379,10 +412,10 @@ torch::Tensor scaled_dot_product_attention(
   auto kernel =
       options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
   // Kernels differ in what they make of empty tensors. For a single key, whose
-  // weight is 1, they give rounding noise as the gradients of query and key,
-  // which are zero.
+  // weight is 1, LibTorch's give rounding noise as the gradients of query and
+  // key, which are zero.
   if (attention.query.numel() == 0 || attention.value.numel() == 0 ||
-      attention.key.size(-2) == 1) {
+      (attention.key.size(-2) == 1 && !kernels::is_tiled(attention))) {
     kernel = Kernel::kReference;
   }
   return kernel == Kernel::kFused ? kernels::fused(attention)

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/rotary.h>
 
+#include <nn/checks.h>
 #include <nn/rotation.h>
 
 #include <c10/util/Exception.h>
@@ -19,12 +20,13 @@ void check_x_and_positions(
       ": ",
       x.defined() ? "positions are" : "x is",
       " undefined");
+  checks::check_dense(kRotary, "x", x);
+  checks::check_dense(kRotary, "tensor of positions", positions);
+  checks::check_floating(kRotary, "", "x", x);
   TORCH_CHECK(
-      x.dim() >= 2 && x.is_floating_point(),
+      x.dim() >= 2,
       kRotary,
-      ": expected floating-point x of shape (..., T, D), but got ",
-      x.scalar_type(),
-      " of shape ",
+      ": expected x of shape (..., T, D), but got ",
       x.sizes());
   TORCH_CHECK(
       positions.scalar_type() == torch::kLong,

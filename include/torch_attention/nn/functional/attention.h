@@ -93,8 +93,22 @@ TORCH_ATTENTION_API torch::Tensor attention_weights(
 /// of one floating-point dtype and device. The leading dimensions broadcast. A
 /// query whose keys are all hidden gives zeros.
 ///
-/// Throws c10::Error if shapes, dtypes or devices do not fit, or if the mask
-/// does not broadcast to (..., T, S) or is not bool.
+/// NaN in a query, or in a key or value that it sees, makes its output NaN, and
+/// so do scores of +inf (inf - inf). NaN and infinities in a key or value that
+/// is hidden from it (by `causal`, `window`, `mask`, `key_lengths` or a bias of
+/// -inf) change neither its output nor any gradient. A score of -inf, which an
+/// infinite key may have, hides the key as well. Our kernels on the CPU keep all
+/// of this. `Kernel::kReference` multiplies what is hidden by 0, as Python does,
+/// and 0 times NaN is NaN: there a hidden key that is not finite spoils the
+/// gradients, a hidden value the output too, and a query whose scores are all
+/// -inf though nothing is hidden gives NaN. On other devices LibTorch's kernels
+/// decide.
+///
+/// Windows, offsets and lengths may be any 64-bit numbers.
+///
+/// Throws c10::Error if shapes, dtypes or devices do not fit, if the mask does
+/// not broadcast to (..., T, S) or is not bool, if a tensor is not dense, or if
+/// one that autograd would save was made in inference mode.
 ///
 /// Example:
 /// ```

@@ -14,7 +14,8 @@ namespace torch_attention::functional {
 /// x (..., T, D) with int64 positions (T), or x (B, ..., T, D) with positions
 /// (B, T) -> the shape and dtype of x. Angles, cosines and sines are rounded to
 /// float32 as in `transformers`' `LlamaRotaryEmbedding`, whatever the dtype of
-/// x; bfloat16 and float16 are rotated in float32. Differentiable in x.
+/// x, and so are positions from 2^24 on; bfloat16 and float16 are rotated in
+/// float32. Differentiable in x.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit.
 ///
