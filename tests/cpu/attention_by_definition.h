@@ -54,7 +54,7 @@ inline bool dropped(
       static_cast<uint32_t>(t / 2),
       static_cast<uint32_t>(s / 4),
       static_cast<uint32_t>(head),
-      0};
+      static_cast<uint32_t>(head >> 32)};
   philox(
       numbers, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   const uint32_t two_keys = numbers[2 * (s % 4 / 2) + t % 2];
