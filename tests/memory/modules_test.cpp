@@ -1,0 +1,264 @@
+// Modules and functions whose memory runs out.
+
+#include <support/failing_allocations.h>
+#include <support/test.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+namespace F = torch_attention::functional;
+
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+std::string difference(const Tensors& x, const Tensors& y) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (!x[i].equal(y[i])) {
+      return c10::str("tensor ", i, " differs");
+    }
+  }
+  return x.size() == y.size() ? "" : "another number of tensors";
+}
+
+/// Parameters and buffers.
+Tensors state_of(const torch::nn::Module& module) {
+  auto tensors = module.parameters();
+  for (const auto& buffer : module.buffers()) {
+    tensors.push_back(buffer);
+  }
+  return tensors;
+}
+
+Tensors copies_of(const Tensors& tensors) {
+  Tensors copies;
+  for (const auto& x : tensors) {
+    copies.push_back(x.detach().clone());
+  }
+  return copies;
+}
+
+/// What `compute` returns fails or is the same each time, and changes nothing
+/// of `module`.
+void check_computation(
+    const torch::nn::Module& module,
+    const std::function<Tensors()>& compute) {
+  const auto before = copies_of(state_of(module));
+  const auto expected = compute();
+  check_no_faults(fail_each_allocation([&] {
+    const auto found = std::make_shared<Tensors>();
+    Attempt attempt;
+    attempt.run = [&compute, found] { *found = compute(); };
+    attempt.changed = [&] { return difference(before, state_of(module)); };
+    attempt.wrong = [&expected, found] { return difference(expected, *found); };
+    return attempt;
+  }));
+}
+
+MultiHeadAttentionOptions everything() {
+  return MultiHeadAttentionOptions(6, 8, 16, 4)
+      .num_kv_heads(2)
+      .qkv_bias(true)
+      .window(5)
+      .softcap(3)
+      .alibi(true)
+      .rotary(RotaryOptions());
+}
+
+} // namespace
+
+TEST_CASE("A module that cannot be made throws") {
+  std::function<void()> make;
+  SECTION("SelfAttentionV1") {
+    make = [] { SelfAttentionV1(3, 2); };
+  }
+  SECTION("SelfAttentionV2") {
+    make = [] { SelfAttentionV2(3, 2, true); };
+  }
+  SECTION("CausalAttention") {
+    make = [] { CausalAttention(3, 2, 6, 0.5); };
+  }
+  SECTION("MultiHeadAttentionWrapper") {
+    make = [] { MultiHeadAttentionWrapper(3, 2, 6, 0.5, 2); };
+  }
+  SECTION("MultiHeadAttention") {
+    make = [] { MultiHeadAttention{everything()}; };
+  }
+  SECTION("a clone") {
+    make = [module = MultiHeadAttention(everything())] { module->clone(); };
+  }
+  SECTION("LibTorch's, as ours") {
+    make = [source = torch::nn::MultiheadAttention(8, 2)] {
+      from_multihead_attention(*source, 6);
+    };
+  }
+  check_no_faults(fail_each_allocation([&] {
+    Attempt attempt;
+    attempt.run = make;
+    attempt.changed = [] { return std::string(); };
+    return attempt;
+  }));
+}
+
+TEST_CASE("A forward that fails can be repeated") {
+  torch::manual_seed(1);
+  const auto x = torch::randn({2, 7, 6});
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  const bool recorded = GENERATE(false, true);
+  CAPTURE(kernel, recorded);
+  const torch::AutoGradMode mode(recorded);
+  SECTION("SelfAttentionV1") {
+    SelfAttentionV1 module(SelfAttentionOptions(6, 4).kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("SelfAttentionV2") {
+    SelfAttentionV2 module(SelfAttentionOptions(6, 4).kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("CausalAttention") {
+    CausalAttention module(CausalAttentionOptions(6, 4, 16).kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("MultiHeadAttentionWrapper") {
+    MultiHeadAttentionWrapper module(
+        MultiHeadAttentionOptions(6, 4, 16, 2).kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("MultiHeadAttention, small") {
+    MultiHeadAttention module(
+        MultiHeadAttentionOptions(6, 8, 16, 4).kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("MultiHeadAttention with everything") {
+    MultiHeadAttention module(everything().kernel(kernel));
+    check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("MultiHeadAttention in bfloat16 with weights") {
+    MultiHeadAttention module(everything().kernel(kernel));
+    module->to(torch::kBFloat16);
+    const auto input = x.to(torch::kBFloat16);
+    check_computation(*module, [&] {
+      const auto [context, weights] = module->forward_with_weights(input);
+      return Tensors{context, weights, module(input)};
+    });
+  }
+}
+
+TEST_CASE("A rotary table that cannot grow stays as it is") {
+  torch::manual_seed(2);
+  const auto x = torch::randn({2, 16, 6});
+  check_no_faults(fail_each_allocation([&] {
+    torch::manual_seed(3);
+    const auto module = std::make_shared<MultiHeadAttention>(everything());
+    const auto first = (*module)(x.slice(1, 0, 2));
+    const auto found = std::make_shared<torch::Tensor>();
+    Attempt attempt;
+    attempt.run = [=] { *found = (*module)(x); };
+    attempt.changed = [=] {
+      return difference({first}, {(*module)(x.slice(1, 0, 2))});
+    };
+    attempt.wrong = [=] { return difference({*found}, {(*module)(x)}); };
+    return attempt;
+  }));
+}
+
+TEST_CASE("A backward that fails can be repeated") {
+  torch::manual_seed(4);
+  const bool create_graph = GENERATE(false, true);
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  CAPTURE(create_graph, kernel);
+  const auto gradients = [&](const torch::Tensor& output, const Tensors& of) {
+    return torch::autograd::grad(
+        {output.pow(2).sum()},
+        of,
+        {},
+        /*retain_graph=*/true,
+        create_graph);
+  };
+  SECTION("of attention") {
+    const auto make = [] {
+      return torch::randn({2, 4, 5, 3}, torch::kDouble).requires_grad_();
+    };
+    const Tensors inputs = {make(), make(), make()};
+    const auto output = F::scaled_dot_product_attention(
+        inputs[0],
+        inputs[1],
+        inputs[2],
+        F::ScaledDotProductAttentionFuncOptions().causal(true).kernel(kernel));
+    check_computation(
+        torch::nn::Module(), [&] { return gradients(output, inputs); });
+  }
+  SECTION("of a small module") {
+    MultiHeadAttention module(
+        MultiHeadAttentionOptions(6, 8, 16, 4).kernel(kernel));
+    const auto output = module(torch::randn({2, 7, 6}));
+    check_computation(
+        *module, [&] { return gradients(output, module->parameters()); });
+  }
+  SECTION("of everything") {
+    MultiHeadAttention module(everything().kernel(kernel));
+    const auto output = module(torch::randn({2, 7, 6}));
+    check_computation(
+        *module, [&] { return gradients(output, module->parameters()); });
+  }
+}
+
+TEST_CASE("A module that cannot be replaced stays where it is") {
+  torch::manual_seed(5);
+  const auto x = torch::randn({2, 7, 6});
+  const MultiHeadAttentionOptions options(6, 6, 16, 2);
+  MultiHeadAttention old(options);
+  MultiHeadAttention replacement(options);
+  const std::string child = "1";
+  const auto check = [&](const auto& make) {
+    check_no_faults(fail_each_allocation([&] {
+      const std::shared_ptr<torch::nn::Module> root = make();
+      Attempt attempt;
+      attempt.run = [&, root] { replace_module(*root, child, replacement); };
+      const auto is = [root, x](MultiHeadAttention module) {
+        if (root->children()[1] != module.ptr()) {
+          return "another child in the tree";
+        }
+        auto* sequential = root->as<torch::nn::SequentialImpl>();
+        return sequential == nullptr ||
+                sequential->forward(x).equal(module->forward(x))
+            ? ""
+            : "another child in forward";
+      };
+      attempt.changed = [=] { return is(old); };
+      attempt.wrong = [=] { return is(replacement); };
+      return attempt;
+    }));
+  };
+  SECTION("in Sequential") {
+    check([&] {
+      torch::nn::Sequential parent;
+      parent->push_back(torch::nn::Identity());
+      parent->push_back(old);
+      return parent.ptr();
+    });
+  }
+  SECTION("in ModuleList") {
+    check([&] {
+      torch::nn::ModuleList parent;
+      parent->push_back(torch::nn::Identity());
+      parent->push_back(old);
+      return parent.ptr();
+    });
+  }
+  SECTION("in ModuleDict") {
+    check([&] {
+      return torch::nn::ModuleDict(
+                 std::vector<std::pair<
+                     std::string,
+                     std::shared_ptr<torch::nn::Module>>>{
+                     {"0", torch::nn::Identity().ptr()}, {"1", old.ptr()}})
+          .ptr();
+    });
+  }
+}

@@ -1,0 +1,389 @@
+#include <support/failing_allocations.h>
+
+#include <ATen/Parallel.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+
+namespace torch_attention::testing {
+
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+/// Addresses of functions, the innermost first.
+struct Frames {
+  std::array<void*, 60> addresses{};
+  int count = 0;
+
+  /// Those of now, but for the `outer` outermost.
+  void take(int outer = 0) {
+    count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
+    if (count < static_cast<int>(addresses.size())) {
+      count = std::max(0, count - outer);
+    }
+  }
+};
+
+/// The state of the process whose allocations fail, in memory that it shares
+/// with the one that waits for it.
+struct Progress {
+  /// which allocation fails, and whether those that follow fail too.
+  int64_t number = 0;
+  bool all_that_follow = false;
+  /// how many have failed, attempts with several counted once.
+  int64_t count = 0;
+  bool done = false;
+  /// Where memory was asked for, where the process ended, and where `run` was
+  /// called.
+  Frames asked;
+  Frames terminated;
+  Frames attempt;
+  /// faults that did not end the process, with a 0 after each.
+  size_t size = 0;
+  std::array<char, 1 << 20> text{};
+
+  void add(const std::string& fault) {
+    const auto length = std::min(fault.size(), text.size() - 1 - size);
+    std::memcpy(text.data() + size, fault.data(), length);
+    size += length;
+    text[size] = '\0';
+    size = std::min(size + 1, text.size() - 1);
+  }
+};
+
+Progress* progress = nullptr;
+
+/// How many allocations succeed before the next fails.
+std::atomic<int64_t> successes{kNever};
+std::atomic<bool> failed{false};
+
+/// Whether the allocation that is asked for now fails.
+bool fails() {
+  if (successes.load(std::memory_order_relaxed) == kNever) {
+    return false;
+  }
+  if (successes.fetch_sub(1) > 0) {
+    return false;
+  }
+  if (!progress->all_that_follow) {
+    successes = kNever;
+  }
+  if (!failed.exchange(true)) {
+    const auto rest = successes.exchange(kNever);
+    progress->asked.take(progress->attempt.count);
+    successes = rest;
+  }
+  return true;
+}
+
+/// Has the failures of LibTorch's CPU allocator.
+class CpuAllocator : public c10::Allocator {
+ public:
+  CpuAllocator() : old_(c10::GetCPUAllocator()) {}
+
+  c10::DataPtr allocate(size_t size) override {
+    TORCH_CHECK(
+        !fails(),
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate ",
+        size,
+        " bytes");
+    return old_->allocate(size);
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return old_->raw_deleter();
+  }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    std::memcpy(to, from, count);
+  }
+
+ private:
+  c10::Allocator* old_;
+};
+
+/// Empty for functions that a library hides.
+std::string name_of(void* address) {
+  Dl_info info{};
+  if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) {
+    return "";
+  }
+  int status = 0;
+  char* readable =
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
+  std::string name = status == 0 ? readable : info.dli_sname;
+  std::free(readable);
+  constexpr size_t kMost = 160;
+  return name.size() > kMost ? name.substr(0, kMost) + "..." : name;
+}
+
+std::string text_of(const Frames& frames) {
+  std::string text;
+  for (int i = 0; i < frames.count; ++i) {
+    const auto name = name_of(frames.addresses[static_cast<size_t>(i)]);
+    text += name.empty() ? "" : "\n    " + name;
+  }
+  return text;
+}
+
+std::string attempt_text() {
+  return c10::str(
+      "allocation ",
+      progress->number,
+      progress->all_that_follow ? " and all that follow" : "");
+}
+
+[[noreturn]] void on_terminate() {
+  successes = kNever;
+  progress->terminated.take(progress->attempt.count);
+  _exit(1);
+}
+
+/// Returns whether an allocation failed.
+bool attempt(const std::function<Attempt()>& make) {
+  const auto trial = make();
+  std::string fault;
+  bool thrown = true;
+  failed = false;
+  progress->attempt.take();
+  successes = progress->number;
+  try {
+    trial.run();
+    successes = kNever;
+    thrown = false;
+  } catch (const std::bad_alloc&) {
+    successes = kNever;
+  } catch (const c10::Error&) {
+    successes = kNever;
+  } catch (const std::exception& error) {
+    successes = kNever;
+    fault = std::string("another exception: ") + error.what();
+  }
+  try {
+    if (thrown && fault.empty()) {
+      fault = trial.changed();
+      if (fault.empty()) {
+        trial.run();
+        thrown = false;
+      }
+    }
+    if (!thrown && fault.empty()) {
+      fault = trial.wrong();
+    }
+  } catch (const std::exception& error) {
+    fault = std::string("cannot be repeated: ") + error.what();
+  }
+  if (!fault.empty()) {
+    progress->add(
+        attempt_text() + ": " + fault +
+        (failed ? text_of(progress->asked) : ""));
+  }
+  return failed;
+}
+
+/// Lets allocations fail from where `progress` is. Never returns.
+[[noreturn]] void run_attempts(const std::function<Attempt()>& make) {
+  std::set_terminate(on_terminate);
+  at::set_num_threads(1);
+  CpuAllocator allocator;
+  c10::SetCPUAllocator(&allocator, /*priority=*/100);
+  // What is made at the first call only, here and in LibTorch.
+  progress->attempt.take();
+  make().run();
+  for (; progress->number < 1000000; ++progress->number) {
+    if (attempt(make)) {
+      ++progress->count;
+    } else if (!progress->all_that_follow) {
+      progress->all_that_follow = true;
+      progress->number = -1;
+    } else {
+      progress->done = true;
+      break;
+    }
+  }
+  _exit(0);
+}
+
+/// Runs a process until its end, and returns how it ended if by mistake.
+std::string run_process(const std::function<Attempt()>& make) {
+  std::fflush(nullptr);
+  progress->terminated.count = 0;
+  const auto process = fork();
+  TORCH_CHECK(process >= 0, "cannot make a process");
+  if (process == 0) {
+    try {
+      run_attempts(make);
+    } catch (const std::exception& error) {
+      progress->add(std::string("an attempt with all memory: ") + error.what());
+      progress->done = true;
+      _exit(1);
+    }
+  }
+  int status = 0;
+  TORCH_CHECK(waitpid(process, &status, 0) == process, "lost a process");
+  if (progress->done) {
+    return "";
+  }
+  const auto how = WIFSIGNALED(status) ? c10::str("signal ", WTERMSIG(status))
+                                       : c10::str("exit ", WEXITSTATUS(status));
+  return attempt_text() + " ended the process, " + how + ":" +
+      text_of(progress->terminated) + "\n  memory was asked for by" +
+      text_of(progress->asked);
+}
+
+} // namespace
+
+std::string FailedAllocations::text() const {
+  constexpr size_t kMost = 5;
+  std::string result =
+      c10::str(faults.size(), " of ", count, " failed allocations:");
+  for (size_t i = 0; i < std::min(kMost, faults.size()); ++i) {
+    result += "\n  " + faults[i];
+  }
+  return result;
+}
+
+FailedAllocations fail_each_allocation(
+    const std::function<Attempt()>& make,
+    const std::vector<std::string>& known) {
+  auto* shared = mmap(
+      nullptr,
+      sizeof(Progress),
+      PROT_READ | PROT_WRITE,
+      MAP_SHARED | MAP_ANONYMOUS,
+      -1,
+      0);
+  TORCH_CHECK(shared != MAP_FAILED, "no memory to share");
+  progress = new (shared) Progress();
+  FailedAllocations result;
+  const auto add = [&](const std::string& fault) {
+    if (std::none_of(known.begin(), known.end(), [&](const auto& text) {
+          return fault.find(text) != std::string::npos;
+        })) {
+      result.faults.push_back(fault);
+    }
+  };
+  while (!progress->done) {
+    const auto fault = run_process(make);
+    if (!fault.empty()) {
+      add(fault);
+      ++progress->count;
+      ++progress->number;
+    }
+  }
+  result.count = progress->count;
+  for (size_t i = 0; i < progress->size;) {
+    const std::string fault = progress->text.data() + i;
+    add(fault);
+    i += fault.size() + 1;
+  }
+  munmap(shared, sizeof(Progress));
+  progress = nullptr;
+  return result;
+}
+
+namespace {
+
+void* allocate(size_t size, size_t alignment) noexcept {
+  if (fails()) {
+    return nullptr;
+  }
+  size = std::max<size_t>(size, 1);
+  if (alignment <= alignof(std::max_align_t)) {
+    return std::malloc(size);
+  }
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, size) == 0 ? memory : nullptr;
+}
+
+void* allocate_or_throw(size_t size, size_t alignment = 0) {
+  auto* memory = allocate(size, alignment);
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+} // namespace
+
+} // namespace torch_attention::testing
+
+using torch_attention::testing::allocate;
+using torch_attention::testing::allocate_or_throw;
+
+void* operator new(size_t size) {
+  return allocate_or_throw(size);
+}
+void* operator new[](size_t size) {
+  return allocate_or_throw(size);
+}
+void* operator new(size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(size, static_cast<size_t>(alignment));
+}
+void* operator new[](size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(size, static_cast<size_t>(alignment));
+}
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return allocate(size, 0);
+}
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return allocate(size, 0);
+}
+void* operator new(
+    size_t size,
+    std::align_val_t alignment,
+    const std::nothrow_t&) noexcept {
+  return allocate(size, static_cast<size_t>(alignment));
+}
+void* operator new[](
+    size_t size,
+    std::align_val_t alignment,
+    const std::nothrow_t&) noexcept {
+  return allocate(size, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}

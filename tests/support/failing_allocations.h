@@ -1,0 +1,58 @@
+#pragma once
+
+#include <support/test.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace torch_attention::testing {
+
+/// Something done once, and how to see what it left behind.
+struct Attempt {
+  /// Does it. Its allocations are the ones that fail.
+  std::function<void()> run;
+  /// Returns what is not as it was before a run that failed, or nothing.
+  std::function<std::string()> changed;
+  /// Returns what is wrong after a run that succeeded, or nothing.
+  std::function<std::string()> wrong = [] { return std::string(); };
+};
+
+/// What came of the allocations that failed.
+struct FailedAllocations {
+  /// how many failed.
+  int64_t count = 0;
+  /// what went wrong: one text for each allocation that left something changed,
+  /// ended in another exception than std::bad_alloc and c10::Error, or ended
+  /// the process, with the functions that asked for the memory.
+  std::vector<std::string> faults;
+
+  /// The faults, to be printed.
+  std::string text() const;
+};
+
+/// Lets the allocations of an attempt fail one by one, whether by `operator
+/// new` or by LibTorch's CPU allocator: for n = 0, 1, 2, ... only the nth, then
+/// for each n the nth and all that follow, until an attempt needs no more. Each
+/// attempt is a new one of `make`. One that failed must throw std::bad_alloc or
+/// c10::Error and leave everything unchanged, and is then repeated with all the
+/// memory, which must succeed.
+///
+/// Faults whose text contains one of `known` are left out: what LibTorch does.
+///
+/// Attempts run in processes of their own, with one thread, so that those that
+/// end the process can be counted. Needs the program that replaces `operator
+/// new`, torch_attention_memory_tests.
+FailedAllocations fail_each_allocation(
+    const std::function<Attempt()>& make,
+    const std::vector<std::string>& known = {});
+
+/// Checks that allocations failed, and that each did so without a fault.
+inline void check_no_faults(const FailedAllocations& result) {
+  INFO(result.text());
+  CHECK(result.faults.empty());
+  CHECK(result.count > 2);
+}
+
+} // namespace torch_attention::testing
