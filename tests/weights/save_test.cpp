@@ -1,3 +1,4 @@
+#include <support/files.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 #include <weights/files/write.h>
@@ -5,12 +6,9 @@
 #include <weights/select.h>
 
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
-#include <sstream>
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -18,17 +16,6 @@ using namespace torch_attention::testing;
 namespace save_test {
 
 namespace {
-
-std::string read_all(const std::string& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
-}
-
-bool exists(const std::string& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0;
-}
 
 void check_same_weights(
     const torch::nn::Module& a,
@@ -169,7 +156,7 @@ TEST_CASE("A file that cannot be written leaves the old one as it was") {
   }
   CHECK(read_all(path) == "the old file");
   // Nothing is left beside it.
-  CHECK_FALSE(exists(path + ".part-" + std::to_string(::getpid()) + "-0"));
+  CHECK(files_in(folder.path()) == std::vector<std::string>{name});
 }
 
 TEST_CASE("What cannot be saved is refused in words") {

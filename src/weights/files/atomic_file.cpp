@@ -6,10 +6,14 @@
 #include <c10/util/Exception.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <array>
 #include <cerrno>
-#include <cstdio>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -17,59 +21,203 @@ namespace torch_attention {
 
 namespace {
 
+/// So many programs, and threads of one, may write the same file at once.
+constexpr int kParts = 64;
+
+/// As many as Linux follows.
+constexpr int kLinks = 40;
+
+constexpr const char* kPart = "torch-attention-part-";
+
+const char* kind_of(mode_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFDIR:
+      return "a folder";
+    case S_IFIFO:
+      return "a pipe";
+    case S_IFSOCK:
+      return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+      return "a device";
+    default:
+      return "no regular file";
+  }
+}
+
+/// The path at the end of symbolic links, where a file need not exist.
+std::string follow_links(std::string path) {
+  for (int i = 0; i < kLinks; ++i) {
+    std::array<char, PATH_MAX> target{};
+    const auto size = ::readlink(path.c_str(), target.data(), target.size());
+    if (size <= 0) {
+      break; // no link
+    }
+    const std::string text(target.data(), static_cast<size_t>(size));
+    path = text.front() == '/' ? text : folder_of(path) + text;
+  }
+  return path;
+}
+
+bool lock(const Descriptor& file) {
+  return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
+}
+
+/// Whether the open file is the regular file of that name.
+bool is_named(
+    const Descriptor& file,
+    const Descriptor& folder,
+    const std::string& name) {
+  struct stat opened {};
+  struct stat named {};
+  return ::fstat(file.number(), &opened) == 0 &&
+      ::fstatat(folder.number(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) ==
+      0 &&
+      S_ISREG(opened.st_mode) && opened.st_dev == named.st_dev &&
+      opened.st_ino == named.st_ino;
+}
+
 /// Brings a new name to the disk; some file systems cannot, which is no error.
-void sync_folder(const std::string& folder) {
-  const int descriptor =
-      ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor >= 0) {
-    ::fsync(descriptor);
-    ::close(descriptor);
+void sync_folder(const Descriptor& folder) {
+  const Descriptor readable(
+      ::openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (readable.is_open()) {
+    ::fsync(readable.number());
   }
 }
 
 } // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  // Several programs, and several threads of one, may write the same file.
-  for (int attempt = 0; descriptor_ < 0 && attempt < 1000; ++attempt) {
-    temporary_ = path_ + ".part-" + std::to_string(::getpid()) + "-" +
-        std::to_string(attempt);
-    descriptor_ = ::open(
-        temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && errno != EEXIST) {
-      break;
-    }
+  look_at_old_file();
+  const auto target = follow_links(path_);
+  const auto folder = folder_of(target);
+  name_ = target.substr(folder.size());
+  if (name_.empty()) {
+    fail("expected the name of a file");
   }
-  if (descriptor_ < 0) {
-    temporary_.clear();
-    fail("write");
+  // Its names are looked up from here on, wherever it is moved.
+  folder_.open(::open(
+      folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder_.is_open()) {
+    fail(format_text("its folder: {}", std::strerror(errno)));
   }
+  choose_part_names();
+  remove_abandoned_parts();
+  create_part();
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) {
-    ::close(descriptor_);
-  }
-  if (!temporary_.empty()) {
-    ::unlink(temporary_.c_str());
+  if (file_.is_open()) {
+    ::unlinkat(folder_.number(), part_.c_str(), 0);
   }
 }
 
-void AtomicFile::fail(const char* what) const {
+void AtomicFile::fail(const std::string& reason) const {
+  // A message ends at a NUL byte.
   C10_THROW_ERROR(
-      Error,
-      format_text("cannot {} \"{}\": {}", what, path_, std::strerror(errno)));
+      Error, format_text("cannot write \"{}\": {}", path_.c_str(), reason));
+}
+
+void AtomicFile::fail_with_errno() const {
+  fail(std::strerror(errno));
+}
+
+void AtomicFile::look_at_old_file() {
+  if (path_.find('\0') != std::string::npos) {
+    fail("its name has a NUL byte");
+  }
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) != 0) {
+    if (errno != ENOENT) {
+      fail_with_errno();
+    }
+    return;
+  }
+  if (!S_ISREG(status.st_mode)) {
+    fail(format_text(
+        "expected a regular file, but it is {}", kind_of(status.st_mode)));
+  }
+  // The folder alone decides on renaming, but who made the file read-only wants
+  // to keep it.
+  if (::faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0) {
+    fail_with_errno();
+  }
+  old_ = {status.st_mode & 0777, status.st_uid, status.st_gid};
+}
+
+void AtomicFile::choose_part_names() {
+  part_prefix_ = format_text("{}.{}", name_, kPart);
+  struct stat ignored {};
+  if (::fstatat(
+          folder_.number(),
+          part_name(kParts).c_str(),
+          &ignored,
+          AT_SYMLINK_NOFOLLOW) != 0 &&
+      errno == ENAMETOOLONG) {
+    const auto sum = ::crc32_z(
+        0, reinterpret_cast<const Bytef*>(name_.data()), name_.size());
+    part_prefix_ = format_text("{}{:08x}-", kPart, sum);
+  }
+}
+
+std::string AtomicFile::part_name(int number) const {
+  return part_prefix_ + std::to_string(number);
+}
+
+void AtomicFile::remove_abandoned_parts() const {
+  for (int number = 0; number < kParts; ++number) {
+    const auto name = part_name(number);
+    const Descriptor part(::openat(
+        folder_.number(),
+        name.c_str(),
+        O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    // Who holds the lock of a part, and nobody else, may take its name away.
+    if (part.is_open() && lock(part) && is_named(part, folder_, name)) {
+      ::unlinkat(folder_.number(), name.c_str(), 0);
+    }
+  }
+}
+
+void AtomicFile::create_part() {
+  for (int number = 0; number < kParts; ++number) {
+    part_ = part_name(number);
+    file_.open(::openat(
+        folder_.number(),
+        part_.c_str(),
+        O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+        // Nobody else reads a private file's part.
+        old_ ? 0600 : 0666));
+    if (!file_.is_open()) {
+      if (errno == EEXIST) {
+        continue;
+      }
+      fail(format_text("a new file in its folder: {}", std::strerror(errno)));
+    }
+    // Another program may have taken it for abandoned before it was locked.
+    // Where there are no locks, nobody removes it.
+    const bool is_taken = !lock(file_) && errno == EWOULDBLOCK;
+    if (!is_taken && is_named(file_, folder_, part_)) {
+      return;
+    }
+    file_.close();
+  }
+  fail(format_text(
+      "{} others write it, or left \"{}\" to \"{}\" beside it",
+      kParts,
+      part_name(0),
+      part_name(kParts - 1)));
 }
 
 void AtomicFile::write(const void* data, size_t size) {
   const auto* bytes = static_cast<const char*>(data);
   while (size > 0) {
-    const auto count = ::write(descriptor_, bytes, size);
+    const auto count = ::write(file_.number(), bytes, size);
     if (count < 0) {
       if (errno == EINTR) {
         continue;
       }
-      fail("write");
+      fail_with_errno();
     }
     bytes += count;
     size -= static_cast<size_t>(count);
@@ -77,28 +225,41 @@ void AtomicFile::write(const void* data, size_t size) {
 }
 
 void AtomicFile::overwrite(uint64_t offset, const void* data, size_t size) {
-  const auto end = ::lseek(descriptor_, 0, SEEK_END);
+  const auto end = ::lseek(file_.number(), 0, SEEK_END);
   if (end < 0 ||
-      ::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) < 0) {
-    fail("write");
+      ::lseek(file_.number(), static_cast<off_t>(offset), SEEK_SET) < 0) {
+    fail_with_errno();
   }
   write(data, size);
-  if (::lseek(descriptor_, end, SEEK_SET) < 0) {
-    fail("write");
+  if (::lseek(file_.number(), end, SEEK_SET) < 0) {
+    fail_with_errno();
   }
 }
 
+void AtomicFile::keep_access() const {
+  if (!old_) {
+    return;
+  }
+  // Only the superuser gives files away; others keep the group, if it is one
+  // of theirs. Otherwise its rights would be another group's.
+  const bool has_group =
+      ::fchown(file_.number(), old_->owner, old_->group) == 0 ||
+      ::fchown(file_.number(), static_cast<uid_t>(-1), old_->group) == 0;
+  constexpr mode_t kGroup = S_IRWXG;
+  ::fchmod(file_.number(), has_group ? old_->mode : old_->mode & ~kGroup);
+}
+
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) {
-    fail("write");
+  keep_access();
+  if (::fsync(file_.number()) != 0 ||
+      ::renameat(
+          folder_.number(), part_.c_str(), folder_.number(), name_.c_str()) !=
+          0) {
+    fail_with_errno();
   }
-  const int closed = ::close(descriptor_);
-  descriptor_ = -1;
-  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    fail("write");
-  }
-  temporary_.clear();
-  sync_folder(folder_of(path_));
+  // Not before: the lock keeps others from the part.
+  file_.close();
+  sync_folder(folder_);
 }
 
 } // namespace torch_attention

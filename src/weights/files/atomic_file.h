@@ -1,15 +1,25 @@
 #pragma once
 
+#include <weights/files/descriptor.h>
+
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace torch_attention {
 
-/// A file that takes the place of another one only when it is whole.
+/// A file that takes the place of another one only when it is whole. Symbolic
+/// links are followed; the mode of an existing file, and its owner where that
+/// is allowed, are kept. The bytes go to a part file in the same folder, which
+/// is locked: one that no program holds was left by a program that was ended,
+/// and the next `AtomicFile` of the same path removes it.
 class AtomicFile {
  public:
-  /// Begins a new file beside `path`. Throws c10::Error if it cannot.
+  /// Begins the new file. Throws c10::Error if it cannot, or `path` is there
+  /// and no regular file.
   explicit AtomicFile(std::string path);
 
   /// Without `commit` the new file is removed, and the old one is as it was.
@@ -29,11 +39,30 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail(const char* what) const;
+  /// What is kept of the file that is replaced.
+  struct Access {
+    mode_t mode;
+    uid_t owner;
+    gid_t group;
+  };
+
+  [[noreturn]] void fail(const std::string& reason) const;
+  [[noreturn]] void fail_with_errno() const;
+  void look_at_old_file();
+  void choose_part_names();
+  std::string part_name(int number) const;
+  void remove_abandoned_parts() const;
+  void create_part();
+  void keep_access() const;
 
   std::string path_;
-  std::string temporary_;
-  int descriptor_ = -1;
+  std::optional<Access> old_;
+  Descriptor folder_;
+  /// Names in the folder.
+  std::string name_;
+  std::string part_prefix_;
+  std::string part_;
+  Descriptor file_;
 };
 
 } // namespace torch_attention

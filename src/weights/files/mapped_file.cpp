@@ -1,5 +1,7 @@
 #include <weights/files/mapped_file.h>
 
+#include <weights/files/descriptor.h>
+
 #include <c10/util/Exception.h>
 
 #include <fcntl.h>
@@ -11,32 +13,6 @@
 #include <cstring>
 
 namespace torch_attention {
-
-namespace {
-
-/// Closes a file descriptor at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) {
-      ::close(number_);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  Descriptor(Descriptor&&) = delete;
-  Descriptor& operator=(Descriptor&&) = delete;
-
-  int number() const {
-    return number_;
-  }
-
- private:
-  int number_;
-};
-
-} // namespace
 
 Bytes MappedFile::open(const std::string& path) {
   // Not std::filesystem: LibTorch's wheels export older parts of it, and which
