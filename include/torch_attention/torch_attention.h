@@ -18,3 +18,4 @@
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/save.h>
+#include <torch_attention/weights/write.h>

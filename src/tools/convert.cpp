@@ -1,9 +1,10 @@
 #include <tools/convert.h>
 
+#include <torch_attention/weights/write.h>
+
 #include <format_text.h>
 #include <tools/progress_bar.h>
 #include <weights/files/dtypes.h>
-#include <weights/files/write.h>
 #include <weights/layouts/map.h>
 #include <weights/select.h>
 
@@ -26,19 +27,6 @@ void check_expanded(const std::string& key, const torch::Tensor& tensor) {
           key,
           fmt::join(tensor.sizes(), ", "),
           tensor.storage().nbytes()));
-}
-
-StateDict with_dtype(
-    const StateDict& tensors,
-    std::optional<torch::ScalarType> dtype) {
-  StateDict result;
-  for (const auto& item : tensors) {
-    check_expanded(item.key(), item.value());
-    const bool converts = dtype && item.value().is_floating_point();
-    result.insert(
-        item.key(), converts ? item.value().to(*dtype) : item.value());
-  }
-  return result;
 }
 
 } // namespace
@@ -69,11 +57,18 @@ void convert_file(
     converted = convert_layout(
         file.tensors, options.source, *options.target, options.num_heads);
   }
-  const auto tensors = with_dtype(converted.tensors, options.dtype);
+  const auto& tensors = converted.tensors;
+  for (const auto& item : tensors) {
+    check_expanded(item.key(), item.value());
+  }
   {
     ProgressBar bar(output, total_bytes(tensors));
-    write_weight_file(
-        tensors, output, [&](uint64_t written) { bar.advance(written); });
+    write_weights(
+        tensors,
+        output,
+        WriteOptions().dtype(options.dtype).progress([&](uint64_t written) {
+          bar.advance(written);
+        }));
   }
   out << format_text("{}: {} tensors\n", output, tensors.size());
   if (!converted.left_out.empty()) {

@@ -8,14 +8,15 @@
 
 #include <c10/util/Exception.h>
 
-#include <utility>
-
 namespace torch_attention {
 
 namespace {
 
 StateDict as_written(StateDict tensors, const SaveOptions& options) {
   if (options.layout()) {
+    for (const auto& item : tensors) {
+      check_writable(item.key(), item.value());
+    }
     tensors = convert_layout(
                   tensors,
                   Layout::automatic(),
@@ -26,27 +27,9 @@ StateDict as_written(StateDict tensors, const SaveOptions& options) {
   StateDict result;
   const auto start = dotted(options.prefix());
   for (const auto& item : tensors) {
-    auto tensor = item.value();
-    if (options.dtype() && tensor.is_floating_point()) {
-      tensor = tensor.to(*options.dtype());
-    }
-    result.insert(start + item.key(), std::move(tensor));
+    result.insert(start + item.key(), item.value());
   }
   return result;
-}
-
-void write(
-    const StateDict& tensors,
-    const std::string& path,
-    FileFormat format) {
-  switch (format) {
-    case FileFormat::kByExtension:
-      return write_weight_file(tensors, path);
-    case FileFormat::kSafetensors:
-      return write_safetensors(tensors, path);
-    case FileFormat::kTorch:
-      return write_torch_archive(tensors, path);
-  }
 }
 
 } // namespace
@@ -57,9 +40,13 @@ void save_weights(
     const SaveOptions& options) {
   const torch::NoGradGuard no_grad;
   try {
-    write(as_written(state_dict(module), options), path, options.format());
+    write_weight_file(
+        as_written(state_dict(module), options),
+        path,
+        WriteOptions().format(options.format()).dtype(options.dtype()));
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, "save_weights(\"", path, "\"): ", error_message(error));
+    TORCH_CHECK(
+        false, "save_weights(\"", path.c_str(), "\"): ", error_message(error));
   }
 }
 

@@ -6,24 +6,13 @@
 
 #include <torch_attention/export.h>
 #include <torch_attention/weights/layout.h>
+#include <torch_attention/weights/write.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
 namespace torch_attention {
-
-/// The kinds of file that `save_weights` writes.
-enum class FileFormat {
-  /// By the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin` for
-  /// `torch.save`'s.
-  kByExtension,
-  /// Safetensors, with a checksum of each tensor in `__metadata__`.
-  kSafetensors,
-  /// A zip file as `torch.save(state_dict, path)` writes it; Python reads it
-  /// with `torch.load(path, weights_only=True)`.
-  kTorch,
-};
 
 /// Options for `save_weights`.
 ///
@@ -50,11 +39,10 @@ struct TORCH_ATTENTION_API SaveOptions {
 };
 
 /// Writes the parameters and buffers of `module` to a file, under the keys of
-/// Python's `state_dict`. The file is written beside `path` and then renamed:
-/// a crash leaves the old file as it was.
+/// Python's `state_dict`, as `write_weights` does.
 ///
-/// Throws c10::Error if the file cannot be written, or its format has not got
-/// a tensor's dtype.
+/// Throws c10::Error if the file cannot be written, or its format cannot hold a
+/// tensor.
 ///
 /// Example:
 /// ```

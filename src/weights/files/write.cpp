@@ -1,30 +1,134 @@
 #include <weights/files/write.h>
 
+#include <weights/files/dtypes.h>
+#include <weights/text.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 namespace torch_attention {
 
-torch::Tensor values_to_write(const torch::Tensor& tensor) {
-  return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
+namespace {
+
+/// The name as JSON has it. Bytes that are not UTF-8 become U+FFFD.
+std::string quoted(const std::string& name) {
+  return nlohmann::json(name).dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Why a tensor's values cannot be written as they are; empty if they can.
+std::string obstacle(const torch::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return "is undefined";
+  }
+  // Wrapped tensors answer for what is in them.
+  const auto keys = tensor.unsafeGetTensorImpl()->key_set();
+  if (keys.has_any(at::kFunctorchWrappedTensors) ||
+      keys.has(c10::DispatchKey::Python)) {
+    return "is wrapped by a transformation (functorch, functionalize); its "
+           "values are known only when that is over";
+  }
+  if (tensor.unsafeGetTensorImpl()->is_nested()) {
+    return "is a nested tensor; write its parts (unbind())";
+  }
+  if (tensor.is_quantized()) {
+    return "is a quantized tensor; call dequantize() on it";
+  }
+  if (tensor.layout() != torch::kStrided) {
+    return tensor.is_mkldnn() ? "is an MKL-DNN tensor; call to_dense() on it"
+                              : "is a sparse tensor; call to_dense() on it";
+  }
+  if (tensor.is_meta()) {
+    return "is a tensor without values (of device meta)";
+  }
+  // Its storage may have been given back to save memory.
+  const auto needed = at::detail::computeStorageNbytes(
+      tensor.sizes(),
+      tensor.strides(),
+      tensor.element_size(),
+      static_cast<size_t>(tensor.storage_offset()));
+  if (tensor.numel() > 0 && !tensor._is_zerotensor() &&
+      tensor.storage().nbytes() < needed) {
+    return c10::str(
+        "needs ",
+        needed,
+        " bytes, but its storage has ",
+        tensor.storage().nbytes());
+  }
+  return "";
+}
+
+FileFormat format_of(const std::string& path) {
+  if (ends_with(path, ".safetensors")) {
+    return FileFormat::kSafetensors;
+  }
+  TORCH_CHECK(
+      ends_with(path, ".pt") || ends_with(path, ".pth") ||
+          ends_with(path, ".bin"),
+      "expected a file name that ends with .safetensors, .pt, .pth or .bin, "
+      "but got \"",
+      path,
+      "\"");
+  return FileFormat::kTorch;
+}
+
+} // namespace
+
+void check_utf8(const std::string& text) {
+  try {
+    static_cast<void>(nlohmann::json(text).dump());
+  } catch (const nlohmann::json::type_error&) {
+    TORCH_CHECK(false, quoted(text), " is not UTF-8, as all text in files is");
+  }
+}
+
+void check_writable(const std::string& name, const torch::Tensor& tensor) {
+  check_utf8(name);
+  const auto reason = obstacle(tensor);
+  TORCH_CHECK(reason.empty(), quoted(name), " ", reason);
+  const auto dtype = tensor.scalar_type();
+  TORCH_CHECK(
+      dtype_from_python(c10::str("torch.", python_dtype(dtype))) == dtype,
+      quoted(name),
+      " has the dtype ",
+      torch::toString(dtype),
+      ", which no file of weights has");
+}
+
+torch::ScalarType written_dtype(
+    const torch::Tensor& tensor,
+    const WriteOptions& options) {
+  return options.dtype() && tensor.is_floating_point() ? *options.dtype()
+                                                       : tensor.scalar_type();
+}
+
+torch::Tensor values_to_write(
+    const torch::Tensor& tensor,
+    const WriteOptions& options) {
+  // LibTorch's zeros without memory stay so through all that follows.
+  const auto values = tensor._is_zerotensor()
+      ? at::zeros(tensor.sizes(), torch::dtype(tensor.scalar_type()))
+      : tensor.detach();
+  return values.to(torch::kCPU, written_dtype(tensor, options))
+      .contiguous()
+      .resolve_conj()
+      .resolve_neg();
 }
 
 void write_weight_file(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress) {
-  const auto dot = path.rfind('.');
-  const auto extension = dot == std::string::npos ? "" : path.substr(dot);
-  if (extension == ".safetensors") {
-    write_safetensors(tensors, path, progress);
-  } else if (extension == ".pt" || extension == ".pth" || extension == ".bin") {
-    write_torch_archive(tensors, path, progress);
+    const WriteOptions& options) {
+  const auto format = options.format() == FileFormat::kByExtension
+      ? format_of(path)
+      : options.format();
+  if (format == FileFormat::kSafetensors) {
+    write_safetensors(tensors, path, options);
   } else {
-    TORCH_CHECK(
-        false,
-        "expected a file name that ends with .safetensors, .pt, .pth or .bin, "
-        "but got \"",
-        path,
-        "\"");
+    write_torch_archive(tensors, path, options);
   }
 }
 

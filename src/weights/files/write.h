@@ -1,37 +1,48 @@
 #pragma once
 
+#include <torch_attention/weights/write.h>
+
 #include <weights/state_dict.h>
 
-#include <functional>
-#include <map>
 #include <string>
 
 namespace torch_attention {
 
-/// Called after each tensor with its number of bytes.
-using Progress = std::function<void(uint64_t bytes)>;
+/// Throws c10::Error if the text is not UTF-8: Python reads no other.
+void check_utf8(const std::string& text);
+
+/// Throws c10::Error, which names the tensor, if its values are not all in a
+/// strided tensor: sparse, quantized, without values ...
+void check_writable(const std::string& name, const torch::Tensor& tensor);
+
+/// The dtype in which a tensor is written.
+torch::ScalarType written_dtype(
+    const torch::Tensor& tensor,
+    const WriteOptions& options);
+
+/// The elements of a tensor as they are written: in order, on the CPU.
+torch::Tensor values_to_write(
+    const torch::Tensor& tensor,
+    const WriteOptions& options);
 
 /// Writes a safetensors file with a CRC-32 of each tensor in `__metadata__`.
 /// Throws c10::Error, the old file being as it was.
 void write_safetensors(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress = {});
+    const WriteOptions& options = {});
 
 /// Writes a zip file as Python's `torch.save(OrderedDict(...), path)` does.
 /// Throws c10::Error, the old file being as it was.
 void write_torch_archive(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress = {});
+    const WriteOptions& options = {});
 
-/// The elements of a tensor as they are written: in order, on the CPU.
-torch::Tensor values_to_write(const torch::Tensor& tensor);
-
-/// Writes by `path`'s extension: `.safetensors`, or `.pt`, `.pth`, `.bin`.
+/// Writes in the format that the options or `path`'s extension name.
 void write_weight_file(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress = {});
+    const WriteOptions& options = {});
 
 } // namespace torch_attention

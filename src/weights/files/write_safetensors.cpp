@@ -1,6 +1,6 @@
-#include <format_text.h>
 #include <weights/files/write.h>
 
+#include <format_text.h>
 #include <weights/files/atomic_file.h>
 #include <weights/files/checksum.h>
 #include <weights/files/dtypes.h>
@@ -10,18 +10,21 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 namespace torch_attention {
 
 namespace {
 
+/// Longer ones no program reads.
+constexpr size_t kMaxHeader = 100'000'000;
+
 /// A tensor of the file.
 struct Entry {
   std::string key;
   torch::Tensor tensor;
   std::string_view dtype;
+  size_t element_size = 0;
   uint64_t bytes = 0;
   uint64_t offset = 0;
   uint32_t crc = 0;
@@ -29,29 +32,35 @@ struct Entry {
 
 /// The tensors with the places of their data. Large elements come first, so
 /// that each begins at a multiple of its size.
-std::vector<Entry> place(const StateDict& tensors) {
+std::vector<Entry> place(
+    const StateDict& tensors,
+    const WriteOptions& options) {
   std::vector<Entry> entries;
   for (const auto& item : tensors) {
     const auto& tensor = item.value();
-    const auto dtype = safetensors_dtype(tensor.scalar_type());
+    check_writable(item.key(), tensor);
+    const auto written = written_dtype(tensor, options);
+    const auto dtype = safetensors_dtype(written);
     TORCH_CHECK(
         dtype,
         "safetensors has no dtype for \"",
         item.key(),
         "\" of ",
-        python_dtype(tensor.scalar_type()),
+        python_dtype(written),
         "; torch.save's format (.pt) has");
     TORCH_CHECK(
         item.key() != "__metadata__",
         "safetensors cannot hold a tensor of the name __metadata__");
-    entries.push_back({item.key(), tensor, *dtype, tensor.nbytes()});
+    const auto element_size = c10::elementSize(written);
+    const auto bytes = static_cast<uint64_t>(tensor.numel()) * element_size;
+    entries.push_back({item.key(), tensor, *dtype, element_size, bytes});
   }
   std::vector<Entry*> order;
   for (auto& entry : entries) {
     order.push_back(&entry);
   }
   std::stable_sort(order.begin(), order.end(), [](Entry* a, Entry* b) {
-    return a->tensor.element_size() > b->tensor.element_size();
+    return a->element_size > b->element_size;
   });
   uint64_t offset = 0;
   for (auto* entry : order) {
@@ -64,13 +73,33 @@ std::vector<Entry> place(const StateDict& tensors) {
   return entries;
 }
 
-/// The same length whatever the checksums are.
-std::string header_of(const std::vector<Entry>& entries) {
+/// The texts of `__metadata__`. Their length is the same whatever the checksums
+/// are.
+nlohmann::ordered_json metadata_of(
+    const std::vector<Entry>& entries,
+    const WriteOptions& options) {
   nlohmann::ordered_json metadata = {{"format", "pt"}};
+  for (const auto& [name, text] : options.metadata()) {
+    check_utf8(name);
+    check_utf8(text);
+    TORCH_CHECK(
+        !starts_with(name, checksum_name("")),
+        "the metadata \"",
+        name,
+        "\" would stand for the checksum of a tensor");
+    metadata[name] = text;
+  }
   for (const auto& entry : entries) {
     metadata[checksum_name(entry.key)] = format_text("{:08x}", entry.crc);
   }
-  nlohmann::ordered_json header = {{"__metadata__", metadata}};
+  return metadata;
+}
+
+std::string header_of(
+    const std::vector<Entry>& entries,
+    const WriteOptions& options) {
+  nlohmann::ordered_json header = {
+      {"__metadata__", metadata_of(entries, options)}};
   for (const auto& entry : entries) {
     header[entry.key] = {
         {"dtype", entry.dtype},
@@ -79,6 +108,13 @@ std::string header_of(const std::vector<Entry>& entries) {
   }
   auto text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
+  TORCH_CHECK(
+      text.size() <= kMaxHeader,
+      "the names and metadata take ",
+      text.size(),
+      " bytes, but safetensors allows ",
+      kMaxHeader,
+      "; torch.save's format (.pt) has no such bound");
   return text;
 }
 
@@ -87,26 +123,26 @@ std::string header_of(const std::vector<Entry>& entries) {
 void write_safetensors(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress) {
-  auto entries = place(tensors);
+    const WriteOptions& options) {
+  auto entries = place(tensors, options);
+  const auto empty_header = header_of(entries, options);
   AtomicFile file(path);
-  const auto empty_header = header_of(entries);
   const uint64_t length = empty_header.size();
   file.write(&length, sizeof(length));
   file.write(empty_header.data(), empty_header.size());
   for (auto& entry : entries) {
-    const auto values = values_to_write(entry.tensor);
+    const auto values = values_to_write(entry.tensor, options);
     const Bytes bytes{
         nullptr,
         static_cast<const uint8_t*>(values.data_ptr()),
         static_cast<size_t>(entry.bytes)};
     entry.crc = crc32(bytes);
     file.write(bytes.data, bytes.size);
-    if (progress) {
-      progress(entry.bytes);
+    if (options.progress()) {
+      options.progress()(entry.bytes);
     }
   }
-  const auto header = header_of(entries);
+  const auto header = header_of(entries, options);
   file.overwrite(sizeof(length), header.data(), header.size());
   file.commit();
 }

@@ -1,14 +1,14 @@
-#include <format_text.h>
 #include <weights/files/write.h>
 
+#include <format_text.h>
 #include <weights/files/atomic_file.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/tensor_view.h>
+#include <weights/files/zip_writer.h>
 
 #include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 
-#include <exception>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -30,6 +30,11 @@ class PickleWriter {
   }
 
   void text(std::string_view value) {
+    TORCH_CHECK(
+        value.size() <= std::numeric_limits<uint32_t>::max(),
+        "a name of ",
+        value.size(),
+        " bytes is longer than torch.save's format allows");
     text_ += 'X';
     number(static_cast<uint32_t>(value.size()));
     text_ += value;
@@ -93,8 +98,8 @@ bool has_storage_class(torch::ScalarType dtype) {
 void write_tensor(
     PickleWriter& pickle,
     const torch::Tensor& tensor,
+    torch::ScalarType dtype,
     size_t storage) {
-  const auto dtype = tensor.scalar_type();
   const bool typed = has_storage_class(dtype);
   pickle.global(
       "torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
@@ -109,7 +114,7 @@ void write_tensor(
   pickle.text("cpu");
   pickle.integer(
       typed ? tensor.numel()
-            : tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+            : tensor.numel() * static_cast<int64_t>(c10::elementSize(dtype)));
   pickle.operations("tQ");
   pickle.integer(0);
   pickle.integers(tensor.sizes());
@@ -123,10 +128,17 @@ void write_tensor(
   pickle.operations("tR");
 }
 
-/// Tensors that are one in memory (tied weights) are one in the file.
+/// Tensors that are one in memory (tied weights) are one in the file. Those
+/// that read the same memory otherwise, as conjugate or negative, are not.
 std::vector<size_t> number_storages(const StateDict& tensors) {
-  using Identity =
-      std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, int>;
+  using Identity = std::tuple<
+      const void*,
+      std::vector<int64_t>,
+      std::vector<int64_t>,
+      torch::ScalarType,
+      bool,
+      bool,
+      std::string>;
   std::map<Identity, size_t> numbers;
   std::vector<size_t> result;
   for (const auto& item : tensors) {
@@ -136,7 +148,11 @@ std::vector<size_t> number_storages(const StateDict& tensors) {
         tensor.numel() > 0 ? tensor.data_ptr() : tensor.unsafeGetTensorImpl(),
         tensor.sizes().vec(),
         tensor.strides().vec(),
-        static_cast<int>(tensor.scalar_type())};
+        tensor.scalar_type(),
+        tensor.is_conj(),
+        tensor.is_neg(),
+        // Devices have addresses of their own.
+        tensor.device().str()};
     result.push_back(numbers.emplace(identity, numbers.size()).first->second);
   }
   return result;
@@ -147,58 +163,47 @@ std::vector<size_t> number_storages(const StateDict& tensors) {
 void write_torch_archive(
     const StateDict& tensors,
     const std::string& path,
-    const Progress& progress) {
+    const WriteOptions& options) {
+  TORCH_CHECK(
+      options.metadata().empty(),
+      "torch.save's format has no place for metadata; safetensors has");
+  for (const auto& item : tensors) {
+    check_writable(item.key(), item.value());
+  }
   const auto storages = number_storages(tensors);
   PickleWriter pickle;
   pickle.global("collections", "OrderedDict");
   pickle.operations(kEmptyOrderedDict);
   pickle.operations("(");
   for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& tensor = tensors[i].value();
     pickle.text(tensors[i].key());
-    write_tensor(pickle, tensors[i].value(), storages[i]);
+    write_tensor(pickle, tensor, written_dtype(tensor, options), storages[i]);
   }
   pickle.operations("u.");
 
   AtomicFile file(path);
-  std::exception_ptr error;
-  // LibTorch's writer calls this from code that knows no exceptions, and its
-  // destructor would end the program after an error: it hears of none.
-  const auto write = [&](const void* data, size_t size) -> size_t {
-    try {
-      if (!error) {
-        file.write(data, size);
-      }
-    } catch (...) {
-      error = std::current_exception();
-    }
-    return size;
+  ZipWriter archive(file);
+  const auto add = [&](std::string_view name, std::string_view bytes) {
+    archive.add(format_text("archive/{}", name), bytes.data(), bytes.size());
   };
-  {
-    caffe2::serialize::PyTorchStreamWriter archive(write);
-    const auto record =
-        [&](const std::string& name, const void* data, size_t size) {
-          archive.writeRecord(name, data, size);
-        };
-    record("data.pkl", pickle.bytes().data(), pickle.bytes().size());
-    record("byteorder", "little", 6);
-    size_t next = 0;
-    for (size_t i = 0; i < tensors.size() && !error; ++i) {
-      if (storages[i] != next) {
-        continue; // written before
-      }
-      const auto values = values_to_write(tensors[i].value());
-      const auto size = static_cast<size_t>(values.nbytes());
-      record(format_text("data/{}", next), values.data_ptr(), size);
-      ++next;
-      if (progress) {
-        progress(size);
-      }
+  add("data.pkl", pickle.bytes());
+  add("byteorder", "little");
+  size_t next = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (storages[i] != next) {
+      continue; // written before
     }
-    archive.writeEndOfFile();
+    const auto values = values_to_write(tensors[i].value(), options);
+    const auto size = static_cast<size_t>(values.nbytes());
+    archive.add(format_text("archive/data/{}", next), values.data_ptr(), size);
+    ++next;
+    if (options.progress()) {
+      options.progress()(size);
+    }
   }
-  if (error) {
-    std::rethrow_exception(error);
-  }
+  add("version", "3\n");
+  archive.finish();
   file.commit();
 }
 

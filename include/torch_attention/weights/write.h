@@ -1,0 +1,81 @@
+#pragma once
+
+// ordered_dict.h uses TORCH_CHECK and does not include it.
+#include <c10/util/Exception.h>
+
+#include <torch/arg.h>
+#include <torch/ordered_dict.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace torch_attention {
+
+/// The kinds of file that `write_weights` writes.
+enum class FileFormat {
+  /// By the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin` for
+  /// `torch.save`'s.
+  kByExtension,
+  /// Safetensors, with a checksum of each tensor in `__metadata__`.
+  kSafetensors,
+  /// A zip file as `torch.save(state_dict, path)` writes it; Python reads it
+  /// with `torch.load(path, weights_only=True)`.
+  kTorch,
+};
+
+/// Options for `write_weights`.
+///
+/// Example:
+/// ```
+/// write_weights(tensors, "a.safetensors",
+/// WriteOptions().dtype(torch::kHalf).metadata({{"step", "1000"}}));
+/// ```
+struct TORCH_ATTENTION_API WriteOptions {
+  using Metadata = std::map<std::string, std::string>;
+  using Progress = std::function<void(uint64_t bytes)>;
+
+  /// what kind of file is written. Default: FileFormat::kByExtension
+  TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
+
+  /// dtype of the floating-point tensors in the file. Default: theirs
+  TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
+
+  /// texts for `__metadata__`, which only safetensors files have. Default: none
+  TORCH_ARG(Metadata, metadata);
+
+  /// called after each tensor with its number of bytes; those of tensors that
+  /// are one in the file count once. Default: not called
+  TORCH_ARG(Progress, progress);
+};
+
+/// Writes tensors under their names, in their order, to a file.
+///
+/// Each is written with the values that it shows, in row-major order: views,
+/// expanded, conjugate and negative ones too, from any device. Names that are
+/// the same tensor share its bytes in `torch.save`'s format. The file
+/// is written beside `path` and then renamed: a crash, a full disk or an
+/// exception leaves the old file as it was. Symbolic links are followed, and
+/// an existing file keeps its mode; other hard links to it keep the old bytes.
+/// What the part files of ended programs left is removed.
+///
+/// Throws c10::Error if the file cannot be written, `path` is no regular file,
+/// or the format cannot hold a tensor: it names the tensor.
+///
+/// Example:
+/// ```
+/// torch::OrderedDict<std::string, torch::Tensor> tensors;
+/// tensors.insert("weight", torch::rand({2, 3}));
+/// write_weights(tensors, "weights.pt");
+/// ```
+TORCH_ATTENTION_API void write_weights(
+    const torch::OrderedDict<std::string, torch::Tensor>& tensors,
+    const std::string& path,
+    const WriteOptions& options = {});
+
+} // namespace torch_attention

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <weights/files/atomic_file.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace torch_attention {
+
+/// Writes a zip file of records as PyTorch stores them: not compressed, each at
+/// a multiple of 64 bytes. LibTorch's own writer ends the program when an error
+/// comes between two records.
+class ZipWriter {
+ public:
+  explicit ZipWriter(AtomicFile& file) : file_(file) {}
+
+  /// Throws c10::Error if the record cannot be written.
+  void add(const std::string& name, const void* data, size_t size);
+
+  /// Writes the directory of the records. None can be added after it.
+  void finish();
+
+ private:
+  void write(const std::string& bytes);
+
+  AtomicFile& file_;
+  uint64_t position_ = 0;
+  uint64_t records_ = 0;
+  std::string directory_;
+};
+
+} // namespace torch_attention
