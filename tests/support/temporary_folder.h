@@ -9,9 +9,11 @@ namespace torch_attention::testing {
 /// A new folder, removed with all it holds at the end.
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent =
+          std::filesystem::temp_directory_path()) {
     std::random_device random;
-    path_ = std::filesystem::temp_directory_path() /
+    path_ = parent /
         ("torch_attention_" + std::to_string(random()) +
          std::to_string(random()));
     std::filesystem::create_directory(path_);

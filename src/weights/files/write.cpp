@@ -77,16 +77,16 @@ FileFormat format_of(const std::string& path) {
 
 } // namespace
 
-void check_utf8(const std::string& text) {
+std::string json_text(const std::string& text) {
   try {
-    static_cast<void>(nlohmann::json(text).dump());
+    return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {
     TORCH_CHECK(false, quoted(text), " is not UTF-8, as all text in files is");
   }
 }
 
 void check_writable(const std::string& name, const torch::Tensor& tensor) {
-  check_utf8(name);
+  static_cast<void>(json_text(name));
   const auto reason = obstacle(tensor);
   TORCH_CHECK(reason.empty(), quoted(name), " ", reason);
   const auto dtype = tensor.scalar_type();

@@ -8,8 +8,9 @@
 
 namespace torch_attention {
 
-/// Throws c10::Error if the text is not UTF-8: Python reads no other.
-void check_utf8(const std::string& text);
+/// The text as JSON has it, between quotes. Throws c10::Error if it is not
+/// UTF-8: Python reads no other.
+std::string json_text(const std::string& text);
 
 /// Throws c10::Error, which names the tensor, if its values are not all in a
 /// strided tensor: sparse, quantized, without values ...

@@ -7,7 +7,6 @@
 #include <weights/files/safetensors.h>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <vector>
@@ -75,38 +74,46 @@ std::vector<Entry> place(
 
 /// The texts of `__metadata__`. Their length is the same whatever the checksums
 /// are.
-nlohmann::ordered_json metadata_of(
+std::vector<std::string> metadata_of(
     const std::vector<Entry>& entries,
     const WriteOptions& options) {
-  nlohmann::ordered_json metadata = {{"format", "pt"}};
-  for (const auto& [name, text] : options.metadata()) {
-    check_utf8(name);
-    check_utf8(text);
+  auto metadata = options.metadata();
+  metadata.emplace("format", "pt");
+  std::vector<std::string> items;
+  for (const auto& [name, text] : metadata) {
     TORCH_CHECK(
         !starts_with(name, checksum_name("")),
         "the metadata \"",
         name,
         "\" would stand for the checksum of a tensor");
-    metadata[name] = text;
+    items.push_back(format_text("{}:{}", json_text(name), json_text(text)));
   }
   for (const auto& entry : entries) {
-    metadata[checksum_name(entry.key)] = format_text("{:08x}", entry.crc);
+    items.push_back(format_text(
+        R"({}:"{:08x}")", json_text(checksum_name(entry.key)), entry.crc));
   }
-  return metadata;
+  return items;
 }
 
+// The text is put together here: a JSON object of nlohmann's needs memory to be
+// destroyed, and ends the program where there is none.
 std::string header_of(
     const std::vector<Entry>& entries,
     const WriteOptions& options) {
-  nlohmann::ordered_json header = {
-      {"__metadata__", metadata_of(entries, options)}};
+  std::vector<std::string> items;
+  items.push_back(format_text(
+      R"("__metadata__":{{{}}})",
+      fmt::join(metadata_of(entries, options), ",")));
   for (const auto& entry : entries) {
-    header[entry.key] = {
-        {"dtype", entry.dtype},
-        {"shape", entry.tensor.sizes().vec()},
-        {"data_offsets", {entry.offset, entry.offset + entry.bytes}}};
+    items.push_back(format_text(
+        R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+        json_text(entry.key),
+        entry.dtype,
+        fmt::join(entry.tensor.sizes(), ","),
+        entry.offset,
+        entry.offset + entry.bytes));
   }
-  auto text = header.dump();
+  auto text = format_text("{{{}}}", fmt::join(items, ","));
   text.resize((text.size() + 7) / 8 * 8, ' ');
   TORCH_CHECK(
       text.size() <= kMaxHeader,
