@@ -9,9 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <random>
 #include <thread>
 
 using namespace torch_attention;
@@ -329,5 +332,47 @@ TEST_CASE("Many write one file at once, and one of them wins") {
   CHECK(errors == std::vector<std::string>(kThreads));
   const auto text = read_all(path);
   CHECK(text == std::string(kSize, text.at(0)));
+  CHECK(files_in(folder.path()) == std::vector<std::string>{"a.pt"});
+}
+
+TEST_CASE("Too many at once are told what is in their way") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  constexpr int kMost = 64;
+  for (int i = 0; i < kMost; ++i) {
+    files.push_back(std::make_unique<AtomicFile>(path));
+  }
+  THROWS_WITH(
+      write_all(path, "new"),
+      "64 others write it, or left \"a.pt.torch-attention-part-0\"");
+  files.pop_back();
+  write_all(path, "new");
+  files.clear();
+  CHECK(files_in(folder.path()) == std::vector<std::string>{"a.pt"});
+}
+
+TEST_CASE("Killed at any time, a program leaves a whole file") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  constexpr size_t kSize = 200'000;
+  write_all(path, std::string(kSize, 'a'));
+  std::mt19937 random(1);
+  for (int round = 0; round < 40; ++round) {
+    const auto child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      for (int i = 0;; ++i) {
+        write_all(path, std::string(kSize, static_cast<char>('a' + i % 26)));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    ::kill(child, SIGKILL);
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+    const auto text = read_all(path);
+    REQUIRE(text == std::string(kSize, text.at(0)));
+    REQUIRE(files_in(folder.path()).size() <= 2);
+  }
+  write_all(path, "new");
   CHECK(files_in(folder.path()) == std::vector<std::string>{"a.pt"});
 }

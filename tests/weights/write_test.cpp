@@ -85,6 +85,8 @@ TEST_CASE("Every view is written with the values that it shows") {
   tensors.insert("of an operation", torch::rand({2}).requires_grad_() * 2);
   tensors.insert("empty", torch::empty({0, 3}));
   tensors.insert("empty part", x.slice(0, 1, 1));
+  tensors.insert("empty bytes", torch::empty({0}, torch::kByte));
+  tensors.insert("empty doubles", torch::empty({0}, torch::kDouble));
   tensors.insert("scalar", torch::tensor(2.5));
   tensors.insert("as integers", x.view(torch::kInt));
   check_equal(written(tensors, name), tensors);
@@ -257,6 +259,20 @@ TEST_CASE("Two values of one name are refused") {
   const TemporaryFolder folder;
   THROWS_WITH(save_weights(Twice(), folder.file(any_format())), "'weight'");
   CHECK(is_empty(folder));
+}
+
+TEST_CASE("What a module has registered without a value is not written") {
+  struct Optional : torch::nn::Module {
+    Optional() {
+      register_parameter("weight", torch::ones({2}));
+      register_parameter("bias", {}, /*requires_grad=*/false);
+      register_buffer("mask", {});
+    }
+  };
+  const TemporaryFolder folder;
+  const auto path = folder.file(any_format());
+  save_weights(Optional(), path);
+  CHECK(read_checked(path).keys() == std::vector<std::string>{"weight"});
 }
 
 TEST_CASE("A module of nothing is a file of nothing") {

@@ -54,21 +54,15 @@ std::vector<Entry> place(
     const auto bytes = static_cast<uint64_t>(tensor.numel()) * element_size;
     entries.push_back({item.key(), tensor, *dtype, element_size, bytes});
   }
-  std::vector<Entry*> order;
-  for (auto& entry : entries) {
-    order.push_back(&entry);
-  }
-  std::stable_sort(order.begin(), order.end(), [](Entry* a, Entry* b) {
-    return a->element_size > b->element_size;
-  });
+  std::stable_sort(
+      entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+        return a.element_size > b.element_size;
+      });
   uint64_t offset = 0;
-  for (auto* entry : order) {
-    entry->offset = offset;
-    offset += entry->bytes;
+  for (auto& entry : entries) {
+    entry.offset = offset;
+    offset += entry.bytes;
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.offset < b.offset;
-  });
   return entries;
 }
 
