@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace torch_attention {
 
@@ -23,5 +26,18 @@ std::string format_text(
 #endif
   return format_arguments(text, fmt::make_format_args(args...));
 }
+
+/// `text`; of a longer one than `limit` bytes the begin and the end.
+std::string shortened(std::string_view text, size_t limit);
+
+/// `items`, each in `quote`, joined; of more than 20 the first ten and
+/// "… and 999,990 more".
+std::string list_text(
+    const std::vector<std::string>& items,
+    std::string_view separator,
+    std::string_view quote = "");
+
+/// "a", "b", each in quotes.
+std::string quoted_list(const std::vector<std::string>& items);
 
 } // namespace torch_attention

@@ -31,6 +31,16 @@ inline std::string shape_text(torch::IntArrayRef shape) {
   return format_text("torch.Size([{}])", fmt::join(shape, ", "));
 }
 
+/// "LoadOptions().prefix("a") or prefix("b")".
+inline std::string prefix_choice(const std::vector<std::string>& prefixes) {
+  std::vector<std::string> calls;
+  calls.reserve(prefixes.size());
+  for (const auto& prefix : prefixes) {
+    calls.push_back(format_text("prefix(\"{}\")", prefix));
+  }
+  return "LoadOptions()." + list_text(calls, " or ");
+}
+
 /// The folder of a path, with a slash at its end; "" for the current one.
 inline std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/') + 1);
