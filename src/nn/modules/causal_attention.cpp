@@ -57,7 +57,8 @@ void CausalAttentionImpl::reset() {
   W_value = register_module("W_value", torch::nn::Linear(linear));
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
   if (options.mask()) {
-    mask = register_buffer("mask", python_mask(options.context_length()));
+    mask =
+        register_buffer("mask", python_mask(kName, options.context_length()));
   }
 }
 

@@ -289,7 +289,8 @@ void MultiHeadAttentionImpl::reset() {
   }
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
   if (options.mask()) {
-    mask = register_buffer("mask", python_mask(options.context_length()));
+    mask =
+        register_buffer("mask", python_mask(kName, options.context_length()));
   }
   // Not shared with the module that this may be a clone of.
   rotary_table_ = options.rotary()

@@ -1,12 +1,28 @@
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/types.h>
+
+#include <unistd.h>
 
 namespace torch_attention {
 
 /// The buffer that the Python classes register: a float upper triangle of ones
-/// (context_length, context_length); 1 hides.
-inline torch::Tensor python_mask(int64_t context_length) {
+/// (context_length, context_length); 1 hides. Throws c10::Error if the machine
+/// has not the memory for it: the system would only end the program.
+inline torch::Tensor python_mask(const char* name, int64_t context_length) {
+  const auto length = static_cast<double>(context_length);
+  const auto bytes = length * length * sizeof(float);
+  const auto memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+      static_cast<double>(::sysconf(_SC_PAGESIZE));
+  TORCH_CHECK(
+      memory <= 0 || bytes < memory,
+      name,
+      ": expected a context_length whose mask fits into memory, but ",
+      context_length,
+      " asks for ",
+      bytes / 1e9,
+      " GB; mask(false) leaves the buffer out, and the module computes the same");
   return torch::triu(
       torch::ones({context_length, context_length}), /*diagonal=*/1);
 }
