@@ -4,6 +4,7 @@
 #include <weights/files/safetensors.h>
 #include <weights/files/torch_archive.h>
 #include <weights/files/zip_archive.h>
+#include <weights/folder.h>
 
 #include <c10/util/Exception.h>
 
@@ -138,8 +139,9 @@ WeightFile read_weight_bytes(const Bytes& bytes) {
 }
 
 WeightFile read_weight_file(
-    const std::string& path,
+    const std::string& path_or_folder,
     const std::string& prefix) {
+  const auto path = find_weight_file(path_or_folder);
   const auto bytes = MappedFile::open(path);
   if (is_sharded_index(bytes)) {
     return read_sharded(bytes, folder_of(path), prefix);

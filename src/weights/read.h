@@ -7,11 +7,12 @@
 
 namespace torch_attention {
 
-/// Reads a file by its content, not its extension. Of a model in several files
+/// Reads a file by its content, not its extension; of a folder the one that
+/// `find_weight_file` finds. Of a model in several files
 /// only those are opened that have keys that begin with `prefix`. Throws
 /// c10::Error that says what is wrong with the file.
 WeightFile read_weight_file(
-    const std::string& path,
+    const std::string& path_or_folder,
     const std::string& prefix = "");
 
 /// The same for bytes that are one whole file.

@@ -1,8 +1,10 @@
 #include <weights/select.h>
 
 #include <format_text.h>
+#include <weights/layouts/find.h>
 #include <weights/read.h>
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,18 +14,18 @@ namespace torch_attention {
 
 namespace {
 
-constexpr size_t kMaxListed = 20;
-
-/// The keys of the file, not more than can be read.
-std::string list_keys(const WeightFile& file) {
-  auto keys = file.tensors.keys();
-  const auto count = keys.size();
-  keys.resize(std::min(count, kMaxListed));
-  auto text = format_text("\"{}\"", fmt::join(keys, "\", \""));
-  if (count > kMaxListed) {
-    text += format_text(" and {} more", count - kMaxListed);
+/// The paths that end with `path`, or have it in them: it lacks its begin.
+std::vector<std::string> paths_around(
+    const std::vector<std::string>& paths,
+    const std::string& path) {
+  std::vector<std::string> result;
+  for (const auto& candidate : paths) {
+    const auto dotted_candidate = format_text(".{}.", candidate);
+    if (dotted_candidate.find(format_text(".{}.", path)) != std::string::npos) {
+      result.push_back(candidate);
+    }
   }
-  return text;
+  return result;
 }
 
 } // namespace
@@ -34,6 +36,7 @@ std::string dotted(const std::string& prefix) {
 
 WeightFile select_below(WeightFile file, const std::string& prefix) {
   auto start = dotted(prefix);
+  TORCH_CHECK(file.why_empty.empty(), file.why_empty);
   TORCH_CHECK(!start.empty() || file.ambiguity.empty(), file.ambiguity);
   const auto in_root = dotted(file.root) + start;
   if (has_keys_below(file.tensors, in_root)) {
@@ -42,16 +45,18 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   if (start.empty()) {
     return file;
   }
-  TORCH_CHECK(
-      has_keys_below(file.tensors, start),
-      format_text(
-          "no key begins with the prefix \"{}\"; the file's keys: {}",
-          start,
-          list_keys(file)));
+  if (file.all_keys.empty()) {
+    file.all_keys = file.tensors.keys();
+  }
+  check_prefix(
+      has_keys_below(file.tensors, start), dotted(prefix), whole_keys(file));
 
   WeightFile part;
   part.format = std::move(file.format);
   part.mapped = std::move(file.mapped);
+  part.root = std::move(file.root);
+  part.start = start;
+  part.all_keys = std::move(file.all_keys);
   for (const auto& item : file.tensors) {
     if (starts_with(item.key(), start)) {
       part.tensors.insert(item.key().substr(start.size()), item.value());
@@ -80,6 +85,64 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
 
 WeightFile read_below(const std::string& path, const std::string& prefix) {
   return select_below(read_weight_file(path, dotted(prefix)), prefix);
+}
+
+std::vector<std::string> whole_keys(const WeightFile& file) {
+  const auto& keys =
+      file.all_keys.empty() ? file.tensors.keys() : file.all_keys;
+  const auto root = dotted(file.root);
+  std::vector<std::string> result;
+  for (const auto& key : keys) {
+    if (starts_with(key, root)) {
+      result.push_back(key.substr(root.size()));
+    }
+  }
+  return result;
+}
+
+std::vector<std::string> attention_paths(const std::vector<std::string>& keys) {
+  // The layouts ask for names only, here.
+  const auto any = at::empty({1, 1});
+  StateDict names;
+  for (const auto& key : keys) {
+    if (!names.contains(key)) {
+      names.insert(key, any);
+    }
+  }
+  std::vector<std::string> paths;
+  for (const auto& place : find_places(names)) {
+    paths.push_back(place.scope);
+  }
+  return paths;
+}
+
+void check_prefix(
+    bool has_keys,
+    const std::string& start,
+    const std::vector<std::string>& keys) {
+  if (has_keys) {
+    return;
+  }
+  const auto paths = attention_paths(keys);
+  const auto path = start.substr(0, start.empty() ? 0 : start.size() - 1);
+  const auto around = paths_around(paths, path);
+  const auto known = [&] {
+    if (keys.empty()) {
+      return std::string("the file has no tensors");
+    }
+    if (!around.empty()) {
+      return format_text("use {}", prefix_choice(around));
+    }
+    return paths.empty()
+        ? format_text("the file's keys: {}", quoted_list(keys))
+        : format_text("the file has attention at {}", quoted_list(paths));
+  }();
+  TORCH_CHECK(
+      false,
+      format_text(
+          "no key begins with the prefix \"{}\"; {}",
+          shortened(start, 200),
+          known));
 }
 
 std::vector<std::string> prefixes_with(

@@ -3,6 +3,7 @@
 #include <weights/files/weight_file.h>
 
 #include <string>
+#include <vector>
 
 namespace torch_attention {
 
@@ -21,5 +22,19 @@ WeightFile read_below(const std::string& path, const std::string& prefix);
 std::vector<std::string> prefixes_with(
     const WeightFile& file,
     const std::vector<std::string>& keys);
+
+/// The paths of attention modules among the keys of a file, by names alone.
+std::vector<std::string> attention_paths(const std::vector<std::string>& keys);
+
+/// Throws c10::Error unless the file has keys below `start`; it names paths
+/// that may be meant.
+void check_prefix(
+    bool has_keys,
+    const std::string& start,
+    const std::vector<std::string>& keys);
+
+/// The keys of the whole file from which `file` was selected, below its state
+/// dict.
+std::vector<std::string> whole_keys(const WeightFile& file);
 
 } // namespace torch_attention

@@ -1,5 +1,6 @@
 #include <weights/files/export_archive.h>
 
+#include <format_text.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/json.h>
 #include <weights/files/records.h>
@@ -9,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -47,41 +49,124 @@ std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   return weight_records(archive, ".pt");
 }
 
-/// The JSON library would convert any number, undefined where it is too large.
-int64_t to_integer(const nlohmann::json& value, const char* what) {
-  const bool fits = value.is_number_integer() &&
-      (!value.is_number_unsigned() ||
-       value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX));
-  TORCH_CHECK(
-      fits,
-      "the file is damaged: expected an integer of 64 bits as ",
-      what,
-      ", but it has ",
-      value.is_number() ? value.dump() : value.type_name());
-  return value.get<int64_t>();
+/// What the description says of a tensor.
+struct ExportEntry {
+  std::string key;
+  std::string record;
+  std::optional<bool> use_pickle;
+  std::optional<int64_t> dtype;
+  std::optional<int64_t> offset;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+};
+
+[[noreturn]] void refuse(const JsonValue& value, const char* expected) {
+  const bool is_number = value.kind == JsonValue::Kind::kReal;
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "the file is damaged: expected {}, but it has {}",
+          expected,
+          is_number ? shortened(value.text, 100) : kind_text(value.kind)));
 }
 
-int64_t size_of(const nlohmann::json& number) {
-  return to_integer(number.at("as_int"), "a size");
-}
-
-std::vector<int64_t> sizes_of(const nlohmann::json& numbers) {
-  std::vector<int64_t> result;
-  for (const auto& number : numbers) {
-    result.push_back(size_of(number));
+int64_t to_integer(const JsonValue& value, const char* expected) {
+  if (value.kind != JsonValue::Kind::kInteger) {
+    refuse(value, expected);
   }
-  return result;
+  return value.integer;
 }
 
-TensorLayout read_layout(const std::string& key, const nlohmann::json& meta) {
-  const auto number = to_integer(meta.at("dtype"), "a dtype");
-  const auto dtype = dtype_from_export(number);
-  TORCH_CHECK(dtype, "the file has \"", key, "\" of the dtype number ", number);
-  return {
-      *dtype,
-      sizes_of(meta.at("sizes")),
-      sizes_of(meta.at("strides")),
-      size_of(meta.at("storage_offset"))};
+constexpr const char* kSize = "an integer of 64 bits as a size";
+
+/// Sizes and strides: [{"as_int": 3}, {"as_int": 4}].
+void read_sizes(
+    const JsonPath& path,
+    const JsonValue& value,
+    std::vector<int64_t>& sizes) {
+  constexpr size_t kElement = 5;
+  if (path.size() == kElement) {
+    if (value.kind != JsonValue::Kind::kObject) {
+      refuse(value, "a size");
+    }
+    sizes.push_back(-1); // until the number comes
+  } else if (path.size() == kElement + 1 && path.back() == "as_int") {
+    sizes.back() = to_integer(value, kSize);
+  }
+}
+
+/// A value at "tensor_meta", or below.
+void read_meta(
+    const JsonPath& path,
+    const JsonValue& value,
+    ExportEntry& entry) {
+  if (path.size() < 4) {
+    return;
+  }
+  const auto& name = path[3];
+  if (name == "sizes") {
+    read_sizes(path, value, entry.sizes);
+  } else if (name == "strides") {
+    read_sizes(path, value, entry.strides);
+  } else if (name == "dtype" && path.size() == 4) {
+    entry.dtype = to_integer(value, "an integer of 64 bits as a dtype");
+  } else if (
+      name == "storage_offset" && path.size() == 5 && path[4] == "as_int") {
+    entry.offset = to_integer(value, kSize);
+  }
+}
+
+/// A value at "config", or below: {"config": {KEY: {"path_name": ...}}}.
+void read_entry(
+    const JsonPath& path,
+    const JsonValue& value,
+    std::vector<ExportEntry>& entries) {
+  if (path.size() == 2) {
+    if (value.kind != JsonValue::Kind::kObject) {
+      refuse(value, "an object that describes a tensor");
+    }
+    entries.emplace_back();
+    entries.back().key = path[1];
+    return;
+  }
+  auto& entry = entries.back();
+  const auto& name = path[2];
+  if (name == "tensor_meta") {
+    read_meta(path, value, entry);
+  } else if (name == "path_name" && path.size() == 3) {
+    if (value.kind != JsonValue::Kind::kText) {
+      refuse(value, "a text as \"path_name\"");
+    }
+    entry.record = value.text;
+  } else if (name == "use_pickle" && path.size() == 3) {
+    if (value.kind != JsonValue::Kind::kBool) {
+      refuse(value, "true or false as \"use_pickle\"");
+    }
+    entry.use_pickle = value.integer != 0;
+  }
+}
+
+std::vector<ExportEntry> read_config(
+    const std::string& record,
+    const Bytes& bytes) {
+  std::vector<ExportEntry> entries;
+  bool has_config = false;
+  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+    if (path.empty() || path.front() != "config") {
+      return;
+    }
+    if (path.size() == 1) {
+      has_config = value.kind == JsonValue::Kind::kObject;
+    } else if (has_config) {
+      read_entry(path, value, entries);
+    }
+  });
+  TORCH_CHECK(
+      has_config,
+      "the file is damaged: \"",
+      record,
+      "\" does not describe tensors: it has no \"config\"");
+  return entries;
 }
 
 /// Reads the weights that one record describes.
@@ -92,34 +177,30 @@ class ConfigReader {
 
   void read(const std::string& config) {
     const auto folder = config.substr(0, config.rfind('/') + 1);
-    try {
-      const auto json = parse_json(archive_.read(config));
-      for (const auto& [key, entry] : json.at("config").items()) {
-        add(folder, key, entry);
-      }
-    } catch (const nlohmann::json::exception& error) {
-      TORCH_CHECK(
-          false,
-          "the file is damaged: \"",
-          config,
-          "\" does not describe tensors (",
-          error.what(),
-          ")");
+    for (const auto& entry : read_config(config, archive_.read(config))) {
+      add(folder, entry);
     }
   }
 
   RecordNames records;
 
  private:
-  void add(
-      const std::string& folder,
-      const std::string& key,
-      const nlohmann::json& entry) {
-    if (entry.at("use_pickle").get<bool>()) {
+  void add(const std::string& folder, const ExportEntry& entry) {
+    const auto& key = entry.key;
+    if (entry.use_pickle.value_or(false)) {
       file_.unreadable.emplace_back(key, "is no plain tensor, but a pickle");
       return;
     }
-    const auto record = folder + entry.at("path_name").get<std::string>();
+    TORCH_CHECK(
+        entry.use_pickle && !entry.record.empty() && entry.dtype &&
+            entry.offset,
+        "the file is damaged: the description of \"",
+        key,
+        "\" lacks use_pickle, path_name, dtype or storage_offset");
+    const auto dtype = dtype_from_export(*entry.dtype);
+    TORCH_CHECK(
+        dtype, "the file has \"", key, "\" of the dtype number ", *entry.dtype);
+    const auto record = folder + entry.record;
     auto storage = storages_.find(record);
     if (storage == storages_.end()) {
       storage =
@@ -133,7 +214,8 @@ class ConfigReader {
     file_.tensors.insert(
         key,
         view_tensor(
-            storage->second, read_layout(key, entry.at("tensor_meta"))));
+            storage->second,
+            {*dtype, entry.sizes, entry.strides, *entry.offset}));
     records.emplace(key, record);
   }
 

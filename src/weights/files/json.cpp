@@ -1,50 +1,138 @@
 #include <weights/files/json.h>
 
-#include <c10/util/Exception.h>
+#include <format_text.h>
 
-#include <set>
-#include <string>
-#include <vector>
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include <unordered_set>
+#include <utility>
 
 namespace torch_attention {
 
 namespace {
 
-// Real ones have some hundred kilobytes; a tree takes many times its text.
-constexpr size_t kMaxBytes = 100'000'000;
-constexpr int kMaxDepth = 8;
+// Real ones have some hundred kilobytes.
+constexpr size_t kMaxJson = 100'000'000;
+constexpr size_t kMaxJsonDepth = 8;
+
+/// No tree is made of the text: it would take many times its memory, and its
+/// destructor allocates, which ends the program where no memory is left.
+class JsonReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit JsonReader(
+      const std::function<void(const JsonPath&, const JsonValue&)>& visit)
+      : visit_(visit) {}
+
+  bool start_object(std::size_t /*elements*/) override {
+    give({JsonValue::Kind::kObject, {}, 0});
+    open();
+    return true;
+  }
+  bool end_object() override {
+    return close();
+  }
+  bool start_array(std::size_t /*elements*/) override {
+    give({JsonValue::Kind::kList, {}, 0});
+    open();
+    return true;
+  }
+  bool end_array() override {
+    return close();
+  }
+  bool key(string_t& name) override {
+    TORCH_CHECK(
+        keys_.back().insert(name).second,
+        format_text(
+            "the file's JSON has the key \"{}\" twice", shortened(name, 200)));
+    path_.back() = name;
+    return true;
+  }
+  bool null() override {
+    return give({JsonValue::Kind::kNull, {}, 0});
+  }
+  bool boolean(bool value) override {
+    return give({JsonValue::Kind::kBool, {}, value ? 1 : 0});
+  }
+  bool string(string_t& text) override {
+    return give({JsonValue::Kind::kText, text, 0});
+  }
+  bool number_integer(number_integer_t number) override {
+    return give({JsonValue::Kind::kInteger, {}, number});
+  }
+  bool number_unsigned(number_unsigned_t number) override {
+    if (number <= static_cast<uint64_t>(INT64_MAX)) {
+      return number_integer(static_cast<int64_t>(number));
+    }
+    return give({JsonValue::Kind::kReal, std::to_string(number), 0});
+  }
+  bool number_float(number_float_t /*number*/, const string_t& text) override {
+    return give({JsonValue::Kind::kReal, text, 0});
+  }
+  bool binary(binary_t& /*value*/) override {
+    return false;
+  }
+  bool parse_error(
+      std::size_t /*position*/,
+      const std::string& /*token*/,
+      const nlohmann::detail::exception& /*error*/) override {
+    TORCH_CHECK(false, "the file begins as JSON, but is none, or is cut short");
+  }
+
+ private:
+  bool give(const JsonValue& value) {
+    visit_(path_, value);
+    return true;
+  }
+
+  void open() {
+    TORCH_CHECK(
+        path_.size() < kMaxJsonDepth,
+        "the file has JSON that is nested too deep");
+    path_.emplace_back();
+    keys_.emplace_back();
+  }
+
+  bool close() {
+    path_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::function<void(const JsonPath&, const JsonValue&)>& visit_;
+  JsonPath path_;
+  /// Of the objects that are open.
+  std::vector<std::unordered_set<std::string>> keys_;
+};
 
 } // namespace
 
-nlohmann::json parse_json(const Bytes& bytes) {
-  TORCH_CHECK(bytes.size <= kMaxBytes, "the file has JSON of more than 100 MB");
-  const auto text = bytes.text();
-  std::vector<std::set<std::string>> seen;
-  const auto check = [&](int depth,
-                         nlohmann::json::parse_event_t event,
-                         nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    TORCH_CHECK(depth < kMaxDepth, "the file has JSON that is nested too deep");
-    if (event == Event::object_start) {
-      seen.emplace_back();
-    } else if (event == Event::object_end) {
-      seen.pop_back();
-    } else if (event == Event::key) {
-      TORCH_CHECK(
-          seen.back().insert(value.get<std::string>()).second,
-          "the file's JSON has the key ",
-          value.dump(),
-          " twice");
-    }
-    return true;
-  };
-  nlohmann::json result;
-  try {
-    result = nlohmann::json::parse(text.begin(), text.end(), check);
-  } catch (const nlohmann::json::exception&) {
-    TORCH_CHECK(false, "the file begins as JSON, but is none, or is cut short");
+std::string_view kind_text(JsonValue::Kind kind) {
+  switch (kind) {
+    case JsonValue::Kind::kObject:
+      return "an object";
+    case JsonValue::Kind::kList:
+      return "a list";
+    case JsonValue::Kind::kText:
+      return "a text";
+    case JsonValue::Kind::kInteger:
+    case JsonValue::Kind::kReal:
+      return "a number";
+    case JsonValue::Kind::kBool:
+      return "true or false";
+    case JsonValue::Kind::kNull:
+      break;
   }
-  return result;
+  return "null";
+}
+
+void read_json(
+    const Bytes& bytes,
+    const std::function<void(const JsonPath&, const JsonValue&)>& visit) {
+  TORCH_CHECK(bytes.size <= kMaxJson, "the file has JSON of more than 100 MB");
+  const auto text = bytes.text();
+  JsonReader reader(visit);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
 }
 
 } // namespace torch_attention

@@ -39,6 +39,8 @@ Bytes MappedFile::open(const std::string& path) {
       "\" is not a file, but a folder or device");
   const auto size = static_cast<size_t>(status.st_size);
   TORCH_CHECK(size > 0, "\"", path, "\" is empty");
+  // Before there is something to unmap: both may run out of memory.
+  const std::shared_ptr<MappedFile> mapped(new MappedFile(nullptr, 0));
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number(), 0);
   TORCH_CHECK(
       data != MAP_FAILED,
@@ -46,13 +48,15 @@ Bytes MappedFile::open(const std::string& path) {
       path,
       "\" into memory: ",
       std::strerror(errno));
-  const std::shared_ptr<const MappedFile> mapped(
-      new MappedFile(static_cast<const uint8_t*>(data), size));
+  mapped->data_ = static_cast<const uint8_t*>(data);
+  mapped->size_ = size;
   return {mapped, mapped->data_, size, /*mapped=*/true};
 }
 
 MappedFile::~MappedFile() {
-  ::munmap(const_cast<uint8_t*>(data_), size_);
+  if (data_ != nullptr) {
+    ::munmap(const_cast<uint8_t*>(data_), size_);
+  }
 }
 
 void release(const Bytes& bytes) {

@@ -13,9 +13,8 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// A byte of a pickle can make a value of some hundred bytes. Checkpoints of the
-// largest models have some hundred thousand values.
-constexpr size_t kMaxValues = size_t{1} << 24;
+// Far longer than the name of any function or class.
+constexpr size_t kMaxName = 500;
 
 /// The operations of Python's pickle module (Lib/pickletools.py) that
 /// `torch.save` and TorchScript use.
@@ -81,8 +80,12 @@ class PickleMachine {
   PickleMachine(
       Pickle& pickle,
       std::string_view bytes,
-      const Pickle::IsKnown& is_known)
-      : pickle_(pickle), bytes_(bytes), is_known_(is_known) {}
+      const Pickle::IsKnown& is_known,
+      size_t max_values)
+      : pickle_(pickle),
+        bytes_(bytes),
+        is_known_(is_known),
+        max_values_(max_values) {}
 
   void run() {
     for (;;) {
@@ -131,9 +134,9 @@ class PickleMachine {
 
   PickleValue* make(Kind kind) {
     TORCH_CHECK(
-        pickle_.values_.size() < kMaxValues,
+        pickle_.values_.size() < max_values_,
         "the file's pickle has more than ",
-        kMaxValues,
+        max_values_,
         " values. Save only the state dict in Python: "
         "torch.save(model.state_dict(), path)");
     auto& value = pickle_.values_.emplace_back();
@@ -254,8 +257,13 @@ class PickleMachine {
   }
 
   void push_global(std::string_view module, std::string_view name) {
+    TORCH_CHECK(
+        module.size() + name.size() <= kMaxName,
+        "the file is damaged or malicious: its pickle names a function by ",
+        module.size() + name.size(),
+        " characters");
     const auto& full_name =
-        pickle_.names_.emplace_back(format_text("{}.{}", module, name));
+        *pickle_.names_.insert(format_text("{}.{}", module, name)).first;
     TORCH_CHECK(
         is_known_(full_name),
         format_text(
@@ -489,6 +497,7 @@ class PickleMachine {
   Pickle& pickle_;
   std::string_view bytes_;
   const Pickle::IsKnown& is_known_;
+  size_t max_values_;
   size_t position_ = 0;
   uint64_t memoized_ = 0;
   Values stack_;
@@ -496,8 +505,11 @@ class PickleMachine {
   Values memo_;
 };
 
-Pickle::Pickle(std::string_view bytes, const IsKnown& is_known) {
-  PickleMachine(*this, bytes, is_known).run();
+Pickle::Pickle(
+    std::string_view bytes,
+    const IsKnown& is_known,
+    size_t max_values) {
+  PickleMachine(*this, bytes, is_known, max_values).run();
 }
 
 } // namespace torch_attention

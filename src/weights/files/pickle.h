@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace torch_attention {
@@ -52,9 +53,17 @@ class Pickle {
  public:
   using IsKnown = std::function<bool(std::string_view name)>;
 
+  // A byte of a pickle can make a value of some hundred bytes. Checkpoints of
+  // the largest models have some hundred thousand values.
+  static constexpr size_t kMaxValues = size_t{1} << 24;
+
   /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if it is
-  /// damaged, or names a function or class that is not known.
-  Pickle(std::string_view bytes, const IsKnown& is_known);
+  /// damaged, names a function or class that is not known, or has more than
+  /// `max_values`.
+  Pickle(
+      std::string_view bytes,
+      const IsKnown& is_known,
+      size_t max_values = kMaxValues);
 
   const PickleValue& root() const {
     return *root_;
@@ -69,7 +78,8 @@ class Pickle {
 
   // Values refer to each other, in circles if the pickle says so.
   std::deque<PickleValue> values_;
-  std::deque<std::string> names_;
+  /// Each name once, however often the pickle has it.
+  std::unordered_set<std::string> names_;
   const PickleValue* root_ = nullptr;
 };
 

@@ -13,7 +13,6 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace torch_attention {
@@ -38,8 +37,11 @@ struct Entry {
 };
 
 [[noreturn]] void fail(const std::string& problem) {
+  constexpr size_t kMaxProblem = 1000;
   C10_THROW_ERROR(
-      Error, "the file is damaged or no safetensors file: " + problem);
+      Error,
+      "the file is damaged or no safetensors file: " +
+          shortened(problem, kMaxProblem));
 }
 
 /// Reads the header as it comes: no tree is made of it, duplicate keys are
@@ -52,6 +54,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*elements*/) override {
     if (depth_ == 1) {
       is_metadata_ = key_ == "__metadata__";
+      if (is_metadata_ && has_metadata_) {
+        fail("it has the key \"__metadata__\" twice");
+      }
+      has_metadata_ = has_metadata_ || is_metadata_;
       if (!is_metadata_) {
         if (entries.size() >= kMaxTensors) {
           fail("more than a million tensors");
@@ -79,9 +85,6 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& name) override {
     if (depth_ == 1) {
-      if (!keys_.insert(name).second) {
-        fail(format_text("it has the key \"{}\" twice", name));
-      }
       key_ = name;
     } else {
       field_ = name;
@@ -169,10 +172,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  private:
   int depth_ = 0;
   bool is_metadata_ = false;
+  bool has_metadata_ = false;
   bool in_array_ = false;
   std::string key_;
   std::string field_;
-  std::unordered_set<std::string> keys_;
 };
 
 uint64_t header_length(const Bytes& file) {
@@ -242,10 +245,10 @@ void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
   }
 }
 
-/// A tensor's bytes and what is known of their checksum.
+/// A tensor's bytes and their checksum.
 struct Checked {
   Bytes bytes;
-  std::optional<uint32_t> crc;
+  uint32_t crc = 0;
 };
 
 torch::Tensor read_tensor(const Entry& entry, const Bytes& bytes) {
@@ -331,16 +334,21 @@ WeightFile read_safetensors(const Bytes& file) {
   for (const auto& entry : reader.entries) {
     const auto bytes =
         data.part(entry.offsets[0], entry.offsets[1] - entry.offsets[0]);
+    if (result.tensors.contains(entry.key)) {
+      fail(format_text("it has the key \"{}\" twice", entry.key));
+    }
     result.tensors.insert(entry.key, read_tensor(entry, bytes));
-    checked.emplace(
-        entry.key, Checked{bytes, stored_checksum(reader.metadata, entry.key)});
+    if (const auto crc = stored_checksum(reader.metadata, entry.key)) {
+      checked.emplace(entry.key, Checked{bytes, *crc});
+    }
   }
   result.check = [checked = std::move(checked), tensors = result.tensors](
                      const std::vector<std::string>& keys) {
     for (const auto& key : keys) {
-      const auto& [bytes, crc] = checked.at(key);
+      const auto found = checked.find(key);
       TORCH_CHECK(
-          !crc || crc32(bytes) == *crc,
+          found == checked.end() ||
+              crc32(found->second.bytes) == found->second.crc,
           "the file is damaged: \"",
           key,
           "\" has not the checksum (CRC-32) that was stored with it");

@@ -1,6 +1,8 @@
 #include <format_text.h>
 #include <weights/files/json.h>
 #include <weights/files/safetensors.h>
+#include <weights/read.h>
+#include <weights/select.h>
 
 #include <c10/util/Exception.h>
 
@@ -15,69 +17,90 @@ namespace torch_attention {
 namespace {
 
 /// The name of a file beside the index, and nowhere else.
-void check_file_name(const std::string& name) {
+void check_file_name(std::string_view name) {
   TORCH_CHECK(
       !name.empty() && name.front() != '.' &&
           name.find_first_of(std::string("/\\\0", 3)) == std::string::npos,
       "the index names the file \"",
-      name,
+      shortened(name, 200),
       "\", expected one beside it");
 }
 
-void check_prefix(const nlohmann::json& map, const std::string& prefix) {
-  std::vector<std::string> keys;
-  for (const auto& [key, file] : map.items()) {
-    if (starts_with(key, prefix)) {
+/// A key, and the file that has it.
+struct IndexEntry {
+  std::string key;
+  std::string file;
+};
+
+std::vector<IndexEntry> read_index(const Bytes& bytes) {
+  std::vector<IndexEntry> entries;
+  bool has_map = false;
+  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+    if (path.empty() || path.front() != "weight_map") {
       return;
     }
-    keys.push_back(key);
-  }
+    if (path.size() == 1) {
+      has_map = value.kind == JsonValue::Kind::kObject;
+    } else if (has_map) {
+      TORCH_CHECK(
+          path.size() == 2 && value.kind == JsonValue::Kind::kText,
+          format_text(
+              "the index names no file for \"{}\"", shortened(path[1], 200)));
+      check_file_name(value.text);
+      entries.push_back({path.back(), std::string(value.text)});
+    }
+  });
   TORCH_CHECK(
-      false,
-      format_text(
-          "no key begins with the prefix \"{}\"; the file's keys: \"{}\"",
-          prefix,
-          fmt::join(keys, "\", \"")));
+      has_map,
+      "the file is JSON, but no index of a model in several files: it has no "
+      "\"weight_map\"");
+  return entries;
+}
+
+std::vector<std::string> keys_of(const std::vector<IndexEntry>& entries) {
+  std::vector<std::string> keys;
+  keys.reserve(entries.size());
+  for (const auto& entry : entries) {
+    keys.push_back(entry.key);
+  }
+  return keys;
+}
+
+WeightFile read_shard(const std::string& name, const Bytes& bytes) {
+  try {
+    TORCH_CHECK(!is_sharded_index(bytes), "the file is an index, too");
+    return read_weight_bytes(bytes);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "\"", name, "\": ", error.what_without_backtrace());
+  }
 }
 
 } // namespace
 
 bool is_sharded_index(const Bytes& file) {
-  return file.size > 0 && file.data[0] == '{';
+  // The length of a safetensors header may begin with this byte, too.
+  return file.size > 0 && file.data[0] == '{' && !is_safetensors(file);
 }
 
 WeightFile read_sharded(
     const Bytes& index,
     const std::string& folder,
     const std::string& prefix) {
-  const auto json = parse_json(index);
-  const auto map = json.find("weight_map");
-  TORCH_CHECK(
-      map != json.end() && map->is_object(),
-      "the file is JSON, but no index of safetensors files: it has no "
-      "\"weight_map\"");
-
-  check_prefix(*map, prefix);
+  const auto entries = read_index(index);
   WeightFile result;
-  result.format = "sharded safetensors files";
+  result.all_keys = keys_of(entries);
   std::map<std::string, WeightFile> shards;
   std::unordered_map<std::string, std::string> shard_of;
-  for (const auto& [key, file] : map->items()) {
-    TORCH_CHECK(file.is_string(), "the index names no file for \"", key, "\"");
-    const auto name = file.get<std::string>();
-    check_file_name(name);
+  for (const auto& [key, name] : entries) {
     if (!starts_with(key, prefix)) {
       continue;
     }
     auto shard = shards.find(name);
     if (shard == shards.end()) {
       const auto bytes = MappedFile::open(folder + name);
-      try {
-        shard = shards.emplace(name, read_safetensors(bytes)).first;
-        result.mapped.push_back(bytes);
-      } catch (const c10::Error& error) {
-        TORCH_CHECK(false, "\"", name, "\": ", error.what_without_backtrace());
-      }
+      shard = shards.emplace(name, read_shard(name, bytes)).first;
+      result.mapped.push_back(bytes);
+      result.format = format_text("sharded {}s", shard->second.format);
     }
     const auto* tensor = shard->second.tensors.find(key);
     TORCH_CHECK(
@@ -90,6 +113,7 @@ WeightFile read_sharded(
     result.tensors.insert(key, *tensor);
     shard_of.emplace(key, name);
   }
+  check_prefix(!shards.empty(), prefix, result.all_keys);
   for (const auto& [name, shard] : shards) {
     for (const auto& item : shard.tensors) {
       const auto owner = shard_of.find(item.key());

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace torch_attention {
 
@@ -114,20 +115,34 @@ torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout) {
   // Nothing writes to it: the loader only copies from it.
   auto* data =
       const_cast<uint8_t*>(storage.data) + multiply(layout.offset, item);
-  return at::from_blob(
-      data,
-      layout.sizes,
-      layout.strides,
-      [owner = storage.owner](void*) {},
-      torch::TensorOptions(layout.dtype));
+  // Not a `deleter`: LibTorch copies it where no exception may pass, and would
+  // end the program if memory ran out there.
+  using Owner = std::shared_ptr<const void>;
+  auto owner = std::make_unique<Owner>(storage.owner);
+  return at::for_blob(data, layout.sizes)
+      .strides(layout.strides)
+      .context(
+          owner.release(),
+          [](void* context) { delete static_cast<Owner*>(context); })
+      .options(torch::TensorOptions(layout.dtype))
+      .make_tensor();
 }
 
 void check_values(const std::string& key, const torch::Tensor& tensor) {
   if (tensor.scalar_type() != torch::kBool || tensor.numel() == 0) {
     return;
   }
+  auto bytes = tensor.view(torch::kByte);
+  int64_t span = 1;
+  for (int64_t i = 0; i < bytes.dim(); ++i) {
+    span += (bytes.size(i) - 1) * bytes.stride(i);
+  }
+  if (bytes.numel() > span) {
+    // A few bytes, read on and on by strides of zero.
+    bytes = bytes.as_strided({span}, {1});
+  }
   TORCH_CHECK(
-      tensor.view(torch::kByte).max().item<int64_t>() <= 1,
+      bytes.max().item<int64_t>() <= 1,
       "the file is damaged: the bool tensor \"",
       key,
       "\" has values other than 0 and 1");

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 #include <utility>
 
 namespace torch_attention {
@@ -22,6 +23,10 @@ using Kind = PickleValue::Kind;
 constexpr int kMaxDepth = 256;
 constexpr size_t kMaxPathLength = 4096;
 constexpr size_t kMaxTensors = 1'000'000;
+// A dict within a dict repeats the path to it for each of its values. Bytes of
+// all paths for a byte of the pickle, beyond the first.
+constexpr size_t kPathBytes = 16;
+constexpr size_t kFreePathBytes = size_t{1} << 20;
 
 /// The folder in which the archive's records lie: that of its first record.
 std::string root_folder(const ZipArchive& archive) {
@@ -49,31 +54,20 @@ std::string key_text(const PickleValue& key, size_t index) {
 /// Walks through the pickle and collects the tensors by their paths.
 class Collector {
  public:
-  Collector(TensorMaker maker, size_t values, bool is_script)
+  Collector(
+      TensorMaker maker,
+      const Pickle& pickle,
+      size_t pickle_bytes,
+      bool is_script)
       : maker_(std::move(maker)),
         // A value may be met on several paths (tied weights), but not on so
         // many that a small file describes a huge tree.
-        visits_left_(2 * values + 1000),
+        visits_left_(4 * pickle.size() + 1000),
+        bytes_left_(kPathBytes * pickle_bytes + kFreePathBytes),
         is_script_(is_script) {}
 
-  void collect(const PickleValue& value, const std::string& path, int depth) {
-    TORCH_CHECK(
-        depth < kMaxDepth && path.size() < kMaxPathLength && visits_left_ > 0,
-        "the file is damaged or malicious: its values are nested too deep");
-    --visits_left_;
-    if (is_tensor(value)) {
-      add_tensor(value, path);
-    } else if (!why_unread(value).empty()) {
-      unreadable.emplace_back(path, why_unread(value));
-    } else if (is_script_) {
-      collect_script(value, path, depth);
-    } else if (is_dict(value)) {
-      collect_items(value, path, depth);
-    } else if (value.kind == Kind::kList || value.kind == Kind::kTuple) {
-      collect_list(value, path, depth);
-    } else {
-      others.push_back(path);
-    }
+  void collect(const PickleValue& value) {
+    collect(value, 0);
   }
 
   StateDict tensors;
@@ -82,86 +76,155 @@ class Collector {
   std::vector<std::pair<std::string, std::string>> unreadable;
 
  private:
-  static std::string join(const std::string& path, const std::string& name) {
-    return path.empty() ? name : path + "." + name;
+  void collect(const PickleValue& value, int depth) {
+    TORCH_CHECK(
+        depth < kMaxDepth && path_.size() < kMaxPathLength,
+        "the file is damaged or malicious: its values are nested too deep");
+    visit(1);
+    if (is_tensor(value)) {
+      add_tensor(value);
+    } else if (!why_unread(value).empty()) {
+      add_unreadable(std::string(why_unread(value)));
+    } else if (is_script_) {
+      collect_script(value, depth);
+    } else if (is_dict(value)) {
+      collect_items(value, depth);
+    } else if (value.kind == Kind::kList || value.kind == Kind::kTuple) {
+      collect_list(value, depth);
+    } else {
+      add_other();
+    }
   }
 
-  void add_tensor(const PickleValue& value, const std::string& path) {
+  void visit(size_t values) {
+    TORCH_CHECK(
+        values <= visits_left_,
+        "the file is damaged or malicious: its values refer to each other too "
+        "often");
+    visits_left_ -= values;
+  }
+
+  /// What lies below the current path.
+  void collect_below(
+      const PickleValue& value,
+      const std::string& name,
+      int depth) {
+    const auto length = path_.size();
+    if (length > 0) {
+      path_ += '.';
+    }
+    path_ += name;
+    collect(value, depth + 1);
+    path_.resize(length);
+  }
+
+  /// A copy of the current path.
+  std::string take_path() {
+    TORCH_CHECK(
+        path_.size() <= bytes_left_,
+        "the file is damaged or malicious: the paths of its values are many "
+        "times longer than it");
+    bytes_left_ -= path_.size();
+    return path_;
+  }
+
+  void add_other() {
+    others.push_back(take_path());
+  }
+
+  void add_unreadable(std::string reason) {
+    unreadable.emplace_back(take_path(), std::move(reason));
+  }
+
+  void add_tensor(const PickleValue& value) {
     TORCH_CHECK(
         tensors.size() < kMaxTensors,
         "the file has more than ",
         kMaxTensors,
         " tensors");
-    auto made = maker_.make(value);
-    if (!made.unreadable.empty()) {
-      unreadable.emplace_back(path, std::move(made.unreadable));
+    auto made = made_.find(&value);
+    if (made == made_.end()) {
+      made = made_.emplace(&value, maker_.make(value)).first;
+    }
+    if (!made->second.unreadable.empty()) {
+      add_unreadable(made->second.unreadable);
       return;
     }
+    const auto path = take_path();
     TORCH_CHECK(
         !tensors.contains(path),
         "the file is damaged or malicious: it has the key \"",
         path,
         "\" twice");
-    tensors.insert(path, std::move(made.tensor));
-    records.emplace(path, std::move(made.record));
+    tensors.insert(path, made->second.tensor);
+    records.emplace(path, made->second.record);
   }
 
-  void collect_items(
-      const PickleValue& dict,
-      const std::string& path,
-      int depth) {
+  void collect_items(const PickleValue& dict, int depth) {
     for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-      collect(
-          *dict.items[i + 1],
-          join(path, key_text(*dict.items[i], i / 2)),
-          depth + 1);
+      collect_below(*dict.items[i + 1], key_text(*dict.items[i], i / 2), depth);
     }
   }
 
   /// A list of numbers is one value; one of tensors is a state dict whose keys
   /// are 0, 1, ...
-  void collect_list(
-      const PickleValue& list,
-      const std::string& path,
-      int depth) {
+  void collect_list(const PickleValue& list, int depth) {
+    visit(list.items.size());
     const bool has_values = std::any_of(
         list.items.begin(), list.items.end(), [](const PickleValue* item) {
           return item->kind == Kind::kCall || item->kind == Kind::kDict ||
               item->kind == Kind::kList || item->kind == Kind::kTuple;
         });
     if (!has_values) {
-      others.push_back(path);
+      add_other();
       return;
     }
     for (size_t i = 0; i < list.items.size(); ++i) {
-      collect(*list.items[i], join(path, std::to_string(i)), depth + 1);
+      collect_below(*list.items[i], std::to_string(i), depth);
     }
   }
 
   /// TorchScript's state dict: tensors that are attributes of modules.
-  void collect_script(
-      const PickleValue& value,
-      const std::string& path,
-      int depth) {
+  void collect_script(const PickleValue& value, int depth) {
     if (value.kind != Kind::kObject || !is_script_class(value.function->text)) {
       return;
     }
     if (value.state == nullptr || value.state->kind != Kind::kDict) {
-      unreadable.emplace_back(
-          path,
-          format_text(
-              "is an object of the class {}, whose own __setstate__ would have "
-              "to be run",
-              value.function->text));
+      add_unreadable(format_text(
+          "is an object of the class {}, whose own __setstate__ would have "
+          "to be run",
+          value.function->text));
       return;
     }
-    collect_items(*value.state, path, depth);
+    collect_items(*value.state, depth);
   }
 
   TensorMaker maker_;
   size_t visits_left_;
+  /// Bytes of paths that may still be kept.
+  size_t bytes_left_;
   bool is_script_;
+  /// The path of the value that is visited.
+  std::string path_;
+  /// By the values that describe them: tied weights are one tensor.
+  std::unordered_map<const PickleValue*, TensorMaker::Made> made_;
 };
+
+/// Keeps the names of `dicts` below which there are tensors.
+void keep_filled(std::vector<std::string>& dicts, const StateDict& tensors) {
+  if (dicts.empty()) {
+    return;
+  }
+  auto keys = tensors.keys();
+  std::sort(keys.begin(), keys.end());
+  const auto is_empty = [&](const std::string& name) {
+    const auto start = name + ".";
+    const auto key = std::lower_bound(keys.begin(), keys.end(), start);
+    return key == keys.end() || !starts_with(*key, start);
+  };
+  dicts.erase(
+      std::remove_if(dicts.begin(), dicts.end(), is_empty), dicts.end());
+}
 
 /// Finds the state dict among what lies beside it.
 void find_root(const PickleValue& value, WeightFile& file) {
@@ -170,13 +233,13 @@ void find_root(const PickleValue& value, WeightFile& file) {
   bool is_state_dict = false;
   std::vector<std::string> dicts;
   for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-    const auto name = key_text(*value.items[i], i / 2);
+    auto name = key_text(*value.items[i], i / 2);
     is_state_dict = is_state_dict || file.tensors.contains(name);
-    if (is_dict(*value.items[i + 1]) &&
-        has_keys_below(file.tensors, name + ".")) {
-      dicts.push_back(name);
+    if (is_dict(*value.items[i + 1])) {
+      dicts.push_back(std::move(name));
     }
   }
+  keep_filled(dicts, file.tensors);
   std::vector<std::string> known;
   for (const auto* name : kNames) {
     if (std::find(dicts.begin(), dicts.end(), name) != dicts.end()) {
@@ -192,10 +255,14 @@ void find_root(const PickleValue& value, WeightFile& file) {
     file.root = candidates.front();
   } else if (candidates.size() > 1) {
     file.ambiguity = format_text(
-        "the file holds several state dicts: choose one by "
-        "LoadOptions().prefix(\"{}\")",
-        fmt::join(candidates, "\") or prefix(\""));
+        "the file holds several state dicts: choose one by {}",
+        prefix_choice(candidates));
   }
+}
+
+/// Whether the weights of a TorchScript archive are constants of its code.
+bool has_constants(const ZipArchive& archive, const std::string& folder) {
+  return archive.contains(folder + "constants/0");
 }
 
 std::string script_format(const PickleValue& root) {
@@ -223,15 +290,19 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   check_byte_order(*archive, folder);
   const bool is_script = archive->contains(folder + "constants.pkl");
   const auto bytes = archive->read(folder + "data.pkl");
-  const Pickle pickle(bytes.text(), [&](std::string_view name) {
-    return is_known(name, is_script);
-  });
+  constexpr size_t kFreeValues = 100'000;
+  // A compressed pickle may have many more values than the file has bytes.
+  const Pickle pickle(
+      bytes.text(),
+      [&](std::string_view name) { return is_known(name, is_script); },
+      std::min(Pickle::kMaxValues, archive->size() + kFreeValues));
   TORCH_CHECK(
       !is_tensor(pickle.root()),
       "the file holds one tensor, not a state dict. Give it a key in Python: "
       "torch.save({'key': torch.load(path)}, path)");
-  Collector collector(TensorMaker(*archive, folder), pickle.size(), is_script);
-  collector.collect(pickle.root(), "", 0);
+  Collector collector(
+      TensorMaker(*archive, folder), pickle, bytes.size, is_script);
+  collector.collect(pickle.root());
 
   WeightFile file;
   file.format = is_script ? script_format(pickle.root()) : "torch.save file";
@@ -240,6 +311,12 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   file.unreadable = std::move(collector.unreadable);
   if (!is_script && is_dict(pickle.root())) {
     find_root(pickle.root(), file);
+  }
+  if (is_script && file.tensors.is_empty() && has_constants(*archive, folder)) {
+    file.why_empty =
+        "the file is a frozen TorchScript module (torch.jit.freeze), which has "
+        "its weights as constants of its code, without names. Save the module "
+        "from before it was frozen";
   }
   file.check = check_records(
       std::move(archive), std::move(collector.records), file.tensors);

@@ -31,6 +31,17 @@ struct WeightFile {
   /// Why there is no such path, if several could be meant.
   std::string ambiguity;
 
+  /// Why there are no tensors, where the file has them in a way that is not
+  /// read.
+  std::string why_empty;
+
+  /// The path in the file of which this is a part, with a dot at its end; empty
+  /// if it is all of it.
+  std::string start;
+
+  /// The keys of the whole file, if this is a part of it.
+  std::vector<std::string> all_keys;
+
   /// Reads the bytes of the tensors named, and throws c10::Error if they are
   /// not those that were written, as far as the format can tell.
   std::function<void(const std::vector<std::string>& keys)> check;

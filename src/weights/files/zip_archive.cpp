@@ -4,11 +4,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <libdeflate.h>
 #include <zip.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
 
 namespace torch_attention {
@@ -93,6 +95,20 @@ struct Discard {
 };
 using Archive = std::unique_ptr<zip_t, Discard>;
 
+/// Frees what an error holds, at the end of its scope.
+struct Finish {
+  zip_error_t* error;
+  ~Finish() {
+    zip_error_fini(error);
+  }
+};
+
+struct FreeDecompressor {
+  void operator()(libdeflate_decompressor* decompressor) const {
+    libdeflate_free_decompressor(decompressor);
+  }
+};
+
 Archive open_archive(Source& source) {
   zip_error_t error;
   zip_error_init(&error);
@@ -106,14 +122,14 @@ Archive open_archive(Source& source) {
       zip_source_free(callback);
     }
   }
-  const std::string message = zip_error_strerror(&error);
-  zip_error_fini(&error);
+  Archive owned(archive);
+  const Finish finish{&error};
   TORCH_CHECK(
-      archive != nullptr,
+      owned != nullptr,
       "the file is cut or damaged: it begins as a zip file, but cannot be read as one (",
-      message,
+      zip_error_strerror(&error),
       ")");
-  return Archive(archive);
+  return owned;
 }
 
 /// Where in the file the bytes of the record begin.
@@ -158,25 +174,28 @@ ZipArchive::ZipArchive(const Bytes& file) : file_(file) {
         "the file is damaged: a record of the zip file has no name");
     const std::string name = status.name;
     Record record;
-    record.index = i;
     record.crc = status.crc;
-    record.packed_size = status.comp_size;
     record.size = status.size;
-    record.stored = status.comp_method == ZIP_CM_STORE &&
-        status.encryption_method == ZIP_EM_NONE;
-    if (record.stored && status.size > 0) {
-      const auto offset = record_offset(*archive, source, i);
-      TORCH_CHECK(
-          status.comp_size == status.size && status.size <= file.size - offset,
-          "the file is damaged: the zip record \"",
-          name,
-          "\" has ",
-          status.size,
-          " bytes, more than there are");
-      record.bytes = file.part(offset, status.size);
-      ranges.emplace_back(offset, offset + status.size);
+    const bool is_plain = status.encryption_method == ZIP_EM_NONE;
+    record.stored = is_plain && status.comp_method == ZIP_CM_STORE;
+    record.deflated = is_plain && status.comp_method == ZIP_CM_DEFLATE;
+    const bool is_read = record.stored || record.deflated;
+    const auto offset = is_read && status.comp_size > 0
+        ? record_offset(*archive, source, i)
+        : 0;
+    TORCH_CHECK(
+        (!record.stored || status.comp_size == status.size) &&
+            (!is_read || status.comp_size <= file.size - offset),
+        "the file is damaged: the zip record \"",
+        name,
+        "\" has ",
+        status.size,
+        " bytes, more than there are");
+    if (is_read && status.comp_size > 0) {
+      record.bytes = file.part(offset, status.comp_size);
+      ranges.emplace_back(offset, offset + status.comp_size);
     }
-    packed += std::min<uint64_t>(record.packed_size, file.size + 1);
+    packed += std::min<uint64_t>(status.comp_size, file.size + 1);
     TORCH_CHECK(
         packed <= file.size,
         "the file is damaged or malicious: the records of the zip file are "
@@ -206,38 +225,41 @@ Bytes ZipArchive::find(const std::string& name) const {
   return found.stored ? found.bytes : unpack(name, found);
 }
 
-Bytes ZipArchive::unpack(const std::string& name, const Record& record) const {
+Bytes ZipArchive::unpack(const std::string& name, const Record& record) {
   TORCH_CHECK(
-      record.size / kMaxRatio <= record.packed_size,
+      record.deflated,
+      "the zip record \"",
+      name,
+      "\" is encrypted, or compressed otherwise than by deflate");
+  TORCH_CHECK(
+      record.size / kMaxRatio <= record.bytes.size,
       "the file is damaged or malicious: the zip record \"",
       name,
       "\" of ",
-      record.packed_size,
+      record.bytes.size,
       " bytes claims to unpack to ",
       record.size);
-  Source source{file_};
-  zip_error_init(&source.error);
-  const auto archive = open_archive(source);
-  auto bytes = std::make_shared<std::vector<uint8_t>>(record.size);
-  auto* file = zip_fopen_index(archive.get(), record.index, 0);
+  auto unpacked = std::make_shared<std::vector<uint8_t>>(record.size);
+  const std::unique_ptr<libdeflate_decompressor, FreeDecompressor> decompressor(
+      libdeflate_alloc_decompressor());
+  if (decompressor == nullptr) {
+    throw std::bad_alloc();
+  }
+  const auto result = libdeflate_deflate_decompress(
+      decompressor.get(),
+      record.bytes.data,
+      record.bytes.size,
+      unpacked->data(),
+      unpacked->size(),
+      /*actual_out_nbytes_ret=*/nullptr);
+  const auto* data = unpacked->data();
+  const Bytes bytes{std::move(unpacked), data, record.size};
   TORCH_CHECK(
-      file != nullptr,
-      "the zip record \"",
-      name,
-      "\" cannot be unpacked: ",
-      zip_error_strerror(zip_get_error(archive.get())));
-  // One byte more: only at its end is a record compared with its checksum.
-  uint8_t beyond = 0;
-  const auto count = zip_fread(file, bytes->data(), record.size);
-  const auto rest = zip_fread(file, &beyond, 1);
-  zip_fclose(file);
-  TORCH_CHECK(
-      count == static_cast<zip_int64_t>(record.size) && rest == 0,
+      result == LIBDEFLATE_SUCCESS && crc32(bytes) == record.crc,
       "the file is damaged: the zip record \"",
       name,
       "\" cannot be unpacked, or has not its checksum (CRC-32)");
-  const auto* data = bytes->data();
-  return {std::move(bytes), data, record.size};
+  return bytes;
 }
 
 void ZipArchive::check(const std::string& name) const {

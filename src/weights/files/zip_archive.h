@@ -21,6 +21,11 @@ class ZipArchive {
     return names_;
   }
 
+  /// The size of the file.
+  size_t size() const {
+    return file_.size;
+  }
+
   bool contains(const std::string& name) const {
     return records_.count(name) > 0;
   }
@@ -39,16 +44,16 @@ class ZipArchive {
 
  private:
   struct Record {
-    uint64_t index = 0;
+    /// As they lie in the file.
     Bytes bytes;
     uint32_t crc = 0;
     bool stored = false;
-    uint64_t packed_size = 0;
+    bool deflated = false;
     uint64_t size = 0;
   };
 
   const Record& record(const std::string& name) const;
-  Bytes unpack(const std::string& name, const Record& record) const;
+  static Bytes unpack(const std::string& name, const Record& record);
 
   Bytes file_;
 

@@ -1,0 +1,109 @@
+#include <weights/folder.h>
+
+#include <format_text.h>
+#include <weights/text.h>
+
+#include <c10/util/Exception.h>
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace torch_attention {
+
+namespace {
+
+// As Hugging Face's `save_pretrained` names them, in the order in which
+// `from_pretrained` looks for them.
+constexpr std::array kNames{
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json"};
+
+constexpr std::array<std::string_view, 8> kEnds{
+    ".safetensors",
+    ".safetensors.index.json",
+    ".bin.index.json",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".pt2",
+    ".ckpt"};
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+bool is_file(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+struct CloseFolder {
+  void operator()(DIR* folder) const {
+    ::closedir(folder);
+  }
+};
+
+/// The files in `folder` that are named like weights, sorted.
+std::vector<std::string> files_of_weights(const std::string& folder) {
+  const std::unique_ptr<DIR, CloseFolder> open(::opendir(folder.c_str()));
+  TORCH_CHECK(
+      open != nullptr,
+      "cannot read the folder \"",
+      folder,
+      "\": ",
+      std::strerror(errno));
+  std::vector<std::string> names;
+  while (const auto* entry = ::readdir(open.get())) {
+    const std::string name = entry->d_name;
+    const bool has_end =
+        std::any_of(kEnds.begin(), kEnds.end(), [&](std::string_view end) {
+          return ends_with(name, end);
+        });
+    if (has_end && is_file(folder + name)) {
+      names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+} // namespace
+
+std::string find_weight_file(const std::string& path) {
+  if (!is_folder(path)) {
+    return path;
+  }
+  const auto folder = path.back() == '/' ? path : path + "/";
+  for (const auto* name : kNames) {
+    if (is_file(folder + name)) {
+      return folder + name;
+    }
+  }
+  const auto names = files_of_weights(folder);
+  TORCH_CHECK(
+      !names.empty(),
+      format_text(
+          "the folder \"{}\" has no file of weights; expected \"{}\", or one "
+          "of another name",
+          path,
+          fmt::join(kNames, "\", \"")));
+  TORCH_CHECK(
+      names.size() == 1,
+      format_text(
+          "the folder \"{}\" has several files of weights, say which: {}",
+          path,
+          quoted_list(names)));
+  return folder + names.front();
+}
+
+} // namespace torch_attention
