@@ -5,6 +5,7 @@
 #include <format_text.h>
 #include <tools/progress_bar.h>
 #include <weights/files/dtypes.h>
+#include <weights/folder.h>
 #include <weights/layouts/map.h>
 #include <weights/select.h>
 
@@ -47,11 +48,15 @@ void convert_file(
     const std::string& output,
     const ConvertOptions& options,
     std::ostream& out) {
-  const auto file = read_below(input, options.prefix);
+  const auto found = find_weight_file(input);
+  const auto file = read_below(found, options.prefix);
   for (const auto& [key, reason] : file.unreadable) {
     TORCH_CHECK(false, format_text("\"{}\" {}", key, reason));
   }
   file.check(file.tensors.keys());
+  for (const auto& item : file.tensors) {
+    check_expanded(item.key(), item.value());
+  }
   Converted converted{file.tensors, file.others};
   if (options.target) {
     converted = convert_layout(
@@ -70,9 +75,12 @@ void convert_file(
           bar.advance(written);
         }));
   }
+  if (found != input) {
+    out << format_text("from {}\n", found);
+  }
   out << format_text("{}: {} tensors\n", output, tensors.size());
   if (!converted.left_out.empty()) {
-    out << format_text("left out: {}\n", fmt::join(converted.left_out, ", "));
+    out << format_text("left out: {}\n", list_text(converted.left_out, ", "));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <weights/files/dtypes.h>
+#include <weights/folder.h>
 #include <weights/layouts/map.h>
 #include <weights/read.h>
 #include <weights/select.h>
@@ -42,7 +43,9 @@ std::vector<int64_t> possible_heads(const Found& found) {
   const auto rows = query->front();
   const auto key_rows = key && !key->empty() ? key->front() : rows;
   std::vector<int64_t> heads;
-  for (int64_t count = 1; count <= rows; ++count) {
+  // A file may claim any number of rows, of no columns.
+  constexpr int64_t kMaxHeads = 4096;
+  for (int64_t count = 1; count <= std::min(rows, kMaxHeads); ++count) {
     if (rows % count == 0 && key_rows % (rows / count) == 0) {
       heads.push_back(count);
     }
@@ -75,6 +78,7 @@ Json attention_json(const Found& found) {
       {"layout", found.layout.empty() ? Json() : Json(found.layout)},
       {"layouts_that_fit", found.ambiguous},
       {"possible_num_heads", possible_heads(found)},
+      {"unknown_keys", found.unknown},
       {"shapes", shapes}};
 }
 
@@ -150,6 +154,11 @@ void print_attention(const Found& found, std::ostream& out) {
         found.num_heads ? "" : "possibly ",
         fmt::join(heads, ", "));
   }
+  if (!found.unknown.empty()) {
+    out << format_text(
+        "; loading refuses it for keys that the layout does not know: {}",
+        list_text(found.unknown, ", "));
+  }
   out << "\n";
 }
 
@@ -170,6 +179,9 @@ void print_text(
   if (!file.ambiguity.empty()) {
     out << file.ambiguity << "\n";
   }
+  if (!file.why_empty.empty()) {
+    out << file.why_empty << "\n";
+  }
   print_tensors(file, out);
   out
       << (attention.empty() ? "no attention module found\n"
@@ -182,9 +194,10 @@ void print_text(
 } // namespace
 
 void inspect_file(
-    const std::string& path,
+    const std::string& path_or_folder,
     const InspectOptions& options,
     std::ostream& out) {
+  const auto path = find_weight_file(path_or_folder);
   auto file = read_weight_file(path, dotted(options.prefix));
   if (!options.prefix.empty()) {
     file = select_below(std::move(file), options.prefix);

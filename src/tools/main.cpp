@@ -101,7 +101,8 @@ Action add_inspect(CLI::App& app) {
   inspect->add_flag("--json", arguments->options.json, "print JSON");
   inspect->footer(
       "Reads torch.save files, TorchScript and torch.export archives, and "
-      "safetensors files\n(or the model.safetensors.index.json of several).\n\n"
+      "safetensors files\n(or the model.safetensors.index.json of several), and folders "
+      "that have one of these.\n\n"
       "Examples:\n"
       "  torch-attention inspect gpt2.safetensors\n"
       "  torch-attention inspect checkpoint.pt --json | jq .attention\n\n"

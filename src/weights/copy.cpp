@@ -60,12 +60,13 @@ void add_copies(
     copies.push_back({target.detach(), {}, {}});
     return;
   }
-  int64_t row = 0;
+  int64_t begin = 0;
   for (const auto& part : source.parts) {
     auto to = target.detach();
     if (source.parts.size() > 1) {
-      to = to.narrow(0, row, part.size(0));
-      row += part.size(0);
+      const auto size = part.size(source.dimension);
+      to = to.narrow(source.dimension, begin, size);
+      begin += size;
     }
     add_blocks(copies, to, part);
   }

@@ -3,6 +3,7 @@
 
 #include <error_message.h>
 #include <weights/copy.h>
+#include <weights/folder.h>
 #include <weights/plan.h>
 #include <weights/select.h>
 
@@ -17,11 +18,12 @@ LoadReport load_weights(
     const std::string& path,
     const LoadOptions& options) {
   try {
-    const auto file = read_below(path, options.prefix());
+    const auto found = find_weight_file(path);
+    const auto file = read_below(found, options.prefix());
     auto plan = make_plan(module, file, options);
     file.check(plan.keys);
     copy_all(module, plan.assignments, options, file);
-    plan.report.path = path;
+    plan.report.path = found;
     plan.report.format = file.format;
     return std::move(plan.report);
   } catch (const std::exception& error) {

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 namespace torch_attention {
 
 namespace {
 
+// Some tenths of a second.
+constexpr size_t kMaxSteps = 100'000'000;
+
 /// Levenshtein's distance.
-size_t distance(const std::string& a, const std::string& b) {
+size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
@@ -24,27 +28,35 @@ size_t distance(const std::string& a, const std::string& b) {
 }
 
 /// What comes before the last dot: ".weight" tells nothing.
-std::string stem(const std::string& text) {
+std::string_view stem(std::string_view text) {
   return text.substr(0, text.rfind('.'));
 }
 
-std::string leaf(const std::string& text) {
+std::string_view leaf(std::string_view text) {
   const auto dot = text.rfind('.');
-  return dot == std::string::npos ? "" : text.substr(dot);
+  return dot == std::string_view::npos ? std::string_view() : text.substr(dot);
 }
 
 } // namespace
 
-std::optional<std::string> nearest_text(
-    const std::string& text,
-    const std::vector<std::string>& candidates) {
+NearestText::NearestText(const std::vector<std::string>& candidates)
+    : candidates_(candidates), steps_left_(kMaxSteps) {}
+
+std::optional<std::string> NearestText::find(const std::string& text) {
   auto best = stem(text).size() / 3 + 1;
   std::optional<std::string> nearest;
-  for (const auto& candidate : candidates) {
+  for (const auto& candidate : candidates_) {
     const auto difference = candidate.size() > text.size()
         ? candidate.size() - text.size()
         : text.size() - candidate.size();
-    if (leaf(candidate) != leaf(text) || difference >= best) {
+    const bool is_possible = leaf(candidate) == leaf(text) && difference < best;
+    const auto steps = 1 + (is_possible ? text.size() * candidate.size() : 0);
+    if (steps > steps_left_) {
+      steps_left_ = 0;
+      return nearest;
+    }
+    steps_left_ -= steps;
+    if (!is_possible) {
       continue;
     }
     const auto found = distance(stem(text), stem(candidate));

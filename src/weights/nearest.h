@@ -1,16 +1,27 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace torch_attention {
 
-/// The candidate whose path differs least from that of `text`, in single
-/// characters added, left out or replaced; none if all differ by more than a
-/// third of it. What follows the last dot has to be the same.
-std::optional<std::string> nearest_text(
-    const std::string& text,
-    const std::vector<std::string>& candidates);
+/// Looks for texts that are spelled almost as others, as long as that does not
+/// take long: a file may have a million keys, and so may a module.
+class NearestText {
+ public:
+  /// `candidates` must outlive it.
+  explicit NearestText(const std::vector<std::string>& candidates);
+
+  /// The candidate whose path differs least from that of `text`, in single
+  /// characters added, left out or replaced; none if all differ by more than a
+  /// third of it. What follows the last dot has to be the same.
+  std::optional<std::string> find(const std::string& text);
+
+ private:
+  const std::vector<std::string>& candidates_;
+  size_t steps_left_;
+};
 
 } // namespace torch_attention

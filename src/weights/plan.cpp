@@ -1,8 +1,7 @@
 #include <weights/plan.h>
 
 #include <format_text.h>
-#include <weights/nearest.h>
-#include <weights/select.h>
+#include <weights/hints.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -11,6 +10,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace torch_attention {
@@ -35,22 +35,34 @@ bool is_mask_key(const std::string& key) {
   return key == "mask" || ends_with(key, ".mask");
 }
 
-/// Whether `tensor` is the mask that Python's attention classes register.
+/// Whether `tensor` is the mask that Python's attention classes register. It is
+/// looked at by blocks of rows: a copy of a whole mask may be large.
 bool is_causal_mask(const torch::Tensor& tensor) {
   if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
     return false;
   }
-  return tensor.equal(at::ones_like(tensor).triu(1));
+  const auto size = tensor.size(0);
+  if (size > 1 && tensor.nbytes() > tensor.storage().nbytes()) {
+    return false; // One row again and again; a file of some bytes may say so.
+  }
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  const auto step = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, size));
+  for (int64_t row = 0; row < size; row += step) {
+    const auto rows =
+        tensor.narrow(0, row, std::min(step, size - row)).to(torch::kFloat);
+    if (!rows.equal(at::ones_like(rows).triu(1 + row))) {
+      return false;
+    }
+  }
+  return true;
 }
 
-/// Whether the file's masks, of one head or of each, are causal and of one
-/// size.
+/// Whether the file's masks, of one head or of each, are causal.
 bool are_causal_masks(const Source& source) {
-  const auto mask = at::cat(source.parts).to(torch::kFloat);
-  return is_causal_mask(mask) &&
+  return is_causal_mask(at::cat(source.parts)) &&
       std::all_of(
-             source.copies.begin(), source.copies.end(), [&](const auto& copy) {
-               return copy.second.to(torch::kFloat).equal(mask);
+             source.copies.begin(), source.copies.end(), [](const auto& copy) {
+               return is_causal_mask(copy.second);
              });
 }
 
@@ -68,26 +80,33 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
 }
 
 /// The names of the causal masks among the buffers of `module`.
-std::vector<std::string> causal_masks(const torch::nn::Module& module) {
-  std::vector<std::string> keys;
+std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
+  std::unordered_set<std::string> keys;
   for (const auto& buffer : module.named_buffers()) {
     if (is_mask_key(buffer.key()) && is_causal_mask(buffer.value())) {
-      keys.push_back(buffer.key());
+      keys.insert(buffer.key());
     }
   }
   return keys;
 }
 
-/// The shape of the parts, joined along dimension 0. Nothing if they cannot be.
+/// The shape of the joined parts. Nothing if they cannot be joined.
 std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
   auto shape = source.parts.front().sizes().vec();
+  const auto dimension = static_cast<size_t>(source.dimension);
+  if (source.parts.size() > 1 && dimension >= shape.size()) {
+    return std::nullopt;
+  }
   for (size_t i = 1; i < source.parts.size(); ++i) {
-    const auto part = source.parts[i].sizes();
-    if (shape.empty() || part.size() != shape.size() ||
-        !std::equal(part.begin() + 1, part.end(), shape.begin() + 1)) {
+    auto part = source.parts[i].sizes().vec();
+    if (part.size() != shape.size()) {
       return std::nullopt;
     }
-    shape[0] += part[0];
+    shape[dimension] += part[dimension];
+    part[dimension] = shape[dimension];
+    if (part != shape) {
+      return std::nullopt;
+    }
   }
   return shape;
 }
@@ -98,7 +117,7 @@ std::string shapes_text(const Source& source) {
   for (const auto& part : source.parts) {
     shapes.push_back(shape_text(part.sizes()));
   }
-  return format_text("{}", fmt::join(shapes, " + "));
+  return list_text(shapes, " + ");
 }
 
 /// What the file has where its keys are other than the module's.
@@ -106,7 +125,7 @@ std::string origin(const std::string& key, const Source& source) {
   if (source.keys.size() == 1 && source.keys.front() == key) {
     return "";
   }
-  return format_text(" (from \"{}\")", fmt::join(source.keys, "\", \""));
+  return format_text(" (from {})", quoted_list(source.keys));
 }
 
 /// Collects what is to be done, and everything that is wrong.
@@ -130,7 +149,7 @@ class Planner {
     }
     for (const auto& target : targets_) {
       const auto found = sources.find(target.key());
-      const bool is_mask = contains(masks_, target.key());
+      const bool is_mask = masks_.count(target.key()) > 0;
       if (is_mask && options_.mask() == MaskPolicy::kIgnore) {
         continue;
       }
@@ -140,7 +159,7 @@ class Planner {
     }
     // What a problem names is not in it, and masks that no file has.
     for (const auto& [key, looked_for] : mapping_.missing) {
-      if (!contains(masks_, key) || options_.mask() == MaskPolicy::kEqual) {
+      if (masks_.count(key) == 0 || options_.mask() == MaskPolicy::kEqual) {
         plan_.report.missing.push_back(key);
       }
     }
@@ -167,7 +186,7 @@ class Planner {
     }
     const auto scope = key.substr(0, key.size() - std::string("mask").size());
     return targets_.contains(scope + "W_query.weight") &&
-        is_causal_mask(file_.tensors[key].to(torch::kFloat));
+        is_causal_mask(file_.tensors[key]);
   }
 
   void add(
@@ -184,11 +203,17 @@ class Planner {
     if (!shape || *shape != target.sizes()) {
       problems_.push_back(format_text(
           "size mismatch for {}: copying a param with shape {}{} from "
-          "checkpoint, the shape in current model is {}.",
+          "checkpoint, the shape in current model is {}.{}",
           key,
           shape ? shape_text(*shape) : shapes_text(source),
           origin(key, source),
-          shape_text(target.sizes())));
+          shape_text(target.sizes()),
+          is_mask ? " The mask is as large as context_length: "
+                    "LoadOptions().mask(MaskPolicy::kIgnore) does not read it."
+                  : ""));
+      if (shape) {
+        mismatches_.push_back({key, *shape, target.sizes().vec()});
+      }
       return;
     }
     const auto dtype = source.parts.front().scalar_type();
@@ -221,8 +246,12 @@ class Planner {
       plan_.keys.push_back(copy_key);
     }
     plan_.assignments.push_back({target, source});
+    auto file_keys = source.keys;
+    for (auto& file_key : file_keys) {
+      file_key.insert(0, file_.start);
+    }
     plan_.report.loaded.push_back(
-        {key, *shape, dtype, dtype_of(target), source.keys});
+        {key, *shape, dtype, dtype_of(target), std::move(file_keys)});
   }
 
   /// The dtype that the target will have.
@@ -234,58 +263,45 @@ class Planner {
 
   void add_keys(const char* what, const std::vector<std::string>& keys) {
     if (options_.strict() && !keys.empty()) {
-      messages_.push_back(format_text(
-          "{} key(s) in state_dict: \"{}\".", what, fmt::join(keys, "\", \"")));
+      messages_.push_back(
+          format_text("{} key(s) in state_dict: {}.", what, quoted_list(keys)));
     }
   }
 
-  /// What the user may have meant, once keys are missing.
-  void add_hints() {
-    const auto& missing = plan_.report.missing;
-    const auto prefixes = prefixes_with(file_, missing);
-    if (plan_.report.loaded.empty() && !prefixes.empty()) {
-      messages_.push_back(format_text(
-          "The file has these keys below another path: use "
-          "LoadOptions().prefix(\"{}\").",
-          fmt::join(prefixes, "\") or prefix(\"")));
-      return;
+  /// Not all of a million.
+  void add_messages(const std::vector<std::string>& messages) {
+    if (!messages.empty()) {
+      messages_.push_back(list_text(messages, "\n\t"));
     }
-    for (const auto& [key, looked_for] : mapping_.missing) {
-      if (looked_for != key && contains(missing, key)) {
-        messages_.push_back(format_text(
-            "In the layout {} \"{}\" would be {}.",
-            mapping_.layout,
-            key,
-            looked_for));
+  }
+
+  void add_unreadable() {
+    std::vector<std::string> texts;
+    for (const auto& [key, reason] : file_.unreadable) {
+      if (options_.strict() || targets_.contains(key)) {
+        texts.push_back(format_text("\"{}\" of the file {}.", key, reason));
       }
     }
-    for (const auto& key : missing) {
-      const auto nearest = nearest_text(key, mapping_.unused);
-      if (nearest) {
-        messages_.push_back(format_text(
-            "Is \"{}\" of the file the \"{}\" that is missing?",
-            *nearest,
-            key));
-      }
-    }
+    add_messages(texts);
   }
 
   void throw_problems() {
     add_keys("Missing", plan_.report.missing);
     add_keys("Unexpected", plan_.report.unexpected);
-    for (const auto& [key, reason] : file_.unreadable) {
-      if (options_.strict() || targets_.contains(key)) {
-        messages_.push_back(format_text("\"{}\" of the file {}.", key, reason));
-      }
-    }
-    messages_.insert(
-        messages_.end(), mapping_.problems.begin(), mapping_.problems.end());
-    messages_.insert(messages_.end(), problems_.begin(), problems_.end());
+    add_unreadable();
+    add_messages(mapping_.problems);
+    add_messages(problems_);
     if (messages_.empty()) {
       return;
     }
+    add_messages(size_hints(mismatches_));
     if (options_.strict()) {
-      add_hints();
+      add_messages(key_hints(
+          {file_,
+           targets_,
+           mapping_,
+           plan_.report.missing,
+           plan_.report.loaded.empty()}));
     }
     TORCH_CHECK(
         false,
@@ -299,10 +315,11 @@ class Planner {
   const WeightFile& file_;
   const LoadOptions& options_;
   StateDict targets_;
-  std::vector<std::string> masks_;
+  std::unordered_set<std::string> masks_;
   Mapping mapping_;
   Plan plan_;
   std::vector<std::string> problems_;
+  std::vector<Mismatch> mismatches_;
   std::vector<std::string> messages_;
 };
 

@@ -19,15 +19,21 @@ std::string dtypes_text(const LoadReport::Tensor& tensor) {
             "{} -> {}", torch::toString(tensor.file_dtype), module_dtype);
 }
 
-/// Where it comes from, if the file calls it otherwise.
+bool has_own_key(const LoadReport::Tensor& tensor) {
+  return tensor.file_keys.size() == 1 && tensor.file_keys.front() == tensor.key;
+}
+
+/// Where it comes from in the file.
 std::string origin_text(const LoadReport::Tensor& tensor) {
+  constexpr size_t kMaxKey = 200;
   const auto& keys = tensor.file_keys;
-  if (keys.empty() || (keys.size() == 1 && keys.front() == tensor.key)) {
+  if (keys.empty()) {
     return "";
   }
+  const auto first = shortened(keys.front(), kMaxKey);
   return keys.size() == 1
-      ? format_text("  from {}", keys.front())
-      : format_text("  from {} ... {}", keys.front(), keys.back());
+      ? format_text("  from {}", first)
+      : format_text("  from {} ... {}", first, shortened(keys.back(), kMaxKey));
 }
 
 size_t key_width(const LoadReport& report) {
@@ -48,6 +54,9 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
       report.path,
       report.format,
       report.layout);
+  // Where the file's keys are the module's own, they need not be told.
+  const bool tells_origin =
+      !std::all_of(report.loaded.begin(), report.loaded.end(), has_own_key);
   for (const auto& tensor : report.loaded) {
     stream << format_text(
         "  {:<{}}  {:<16}  {}{}\n",
@@ -55,12 +64,17 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
         width,
         format_text("({})", fmt::join(tensor.shape, ", ")),
         dtypes_text(tensor),
-        origin_text(tensor));
+        tells_origin ? origin_text(tensor) : "");
   }
   const auto list = [&](const std::vector<std::string>& keys,
                         const char* what) {
+    std::vector<std::string> lines;
+    lines.reserve(keys.size());
     for (const auto& key : keys) {
-      stream << format_text("  {:<{}}  {}\n", key, width, what);
+      lines.push_back(format_text("{:<{}}  {}", key, width, what));
+    }
+    if (!lines.empty()) {
+      stream << "  " << list_text(lines, "\n  ") << "\n";
     }
   };
   list(report.zeros, "zeros: the layout has none");

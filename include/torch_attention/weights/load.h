@@ -68,11 +68,11 @@ struct TORCH_ATTENTION_API LoadReport {
     torch::ScalarType file_dtype;
     /// dtype in the module, to which it was converted.
     torch::ScalarType module_dtype;
-    /// Its keys in the file.
+    /// Its keys in the file, whole: with the prefix.
     std::vector<std::string> file_keys;
   };
 
-  /// The file.
+  /// The file; of a folder the one that was taken.
   std::string path;
   /// What the file is, for example "TorchScript archive".
   std::string format;
@@ -101,7 +101,13 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 /// `torch::save`, `torch.export` archives (.pt2), safetensors files and the
 /// index of a model in several of them. Nothing in a file is ever run;
 /// checksums are checked where the format has them. The file is mapped into
-/// memory: only what is needed is read.
+/// memory: only what is needed is read. `path` may also be a folder that has
+/// `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`,
+/// `pytorch_model.bin.index.json` (the first of these is taken), or one file of
+/// weights of another name.
+///
+/// If memory runs out, the error is c10::Error, or std::bad_alloc if none is
+/// left to say so; the module stays as it was.
 ///
 /// Throws c10::Error that lists every missing, unexpected and mismatched key in
 /// the words of Python's `load_state_dict`, or says what is wrong with the

@@ -20,7 +20,7 @@ std::string shapes_text(const Shapes& shapes) {
   for (const auto& [key, shape] : shapes) {
     texts.push_back(format_text("{} {}", key, shape_text(shape)));
   }
-  return format_text("{}", fmt::join(texts, ", "));
+  return list_text(texts, ", ");
 }
 
 /// The number of heads that `layout` lists at `scope`.
@@ -102,8 +102,7 @@ class PlaceConverter {
  private:
   void check_source() const {
     TORCH_CHECK(
-        canonical_.problems.empty(),
-        format_text("{}", fmt::join(canonical_.problems, "\n\t")));
+        canonical_.problems.empty(), list_text(canonical_.problems, "\n\t"));
     const auto shapes = shapes_of(canonical_);
     TORCH_CHECK(
         are_consistent(shapes),
@@ -205,7 +204,8 @@ class PlaceConverter {
     for (const auto& piece : joined.pieces) {
       parts.push_back(piece.tensor);
     }
-    auto tensor = parts.size() == 1 ? parts.front() : torch::cat(parts);
+    auto tensor =
+        parts.size() == 1 ? parts.front() : torch::cat(parts, joined.dimension);
     if (const auto* before = result_.find(key)) {
       // One tensor of the target stands for several canonical ones.
       check_equal(
@@ -257,8 +257,35 @@ std::vector<Place> places_in(const StateDict& file, const Layout& source) {
                 "no attention in layout \"{}\" was found in the file: it has "
                 "no {}",
                 source.name(),
-                names_in_file("", source, {"W_query.weight", "W_key.weight"})));
+                names_looked_for("", source)));
   return places;
+}
+
+/// The first keys at `scope` that `layout` says nothing about.
+std::vector<std::string> unknown_keys(
+    const StateDict& file,
+    const std::vector<std::string>& sorted_keys,
+    const std::string& scope,
+    const Layout& layout) {
+  constexpr size_t kMaxUnknown = 20;
+  auto known = keys_read(file, scope, layout);
+  for (const auto* others : {&layout.ignored(), &layout.outside_keys()}) {
+    const auto keys = keys_at(file, scope, *others);
+    known.insert(known.end(), keys.begin(), keys.end());
+  }
+  std::sort(known.begin(), known.end());
+  const auto start = scope.empty() ? scope : scope + ".";
+  std::vector<std::string> unknown;
+  for (auto key =
+           std::lower_bound(sorted_keys.begin(), sorted_keys.end(), start);
+       key != sorted_keys.end() && starts_with(*key, start) &&
+       unknown.size() < kMaxUnknown;
+       ++key) {
+    if (!std::binary_search(known.begin(), known.end(), *key)) {
+      unknown.push_back(key->substr(start.size()));
+    }
+  }
+  return unknown;
 }
 
 void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
@@ -318,6 +345,8 @@ Converted convert_layout(
 
 std::vector<Found> find_layouts(const StateDict& file) {
   const torch::NoGradGuard no_grad;
+  auto keys = file.keys();
+  std::sort(keys.begin(), keys.end());
   std::vector<Found> result;
   for (const auto& place : find_places(file)) {
     Found found;
@@ -328,6 +357,7 @@ std::vector<Found> find_layouts(const StateDict& file) {
       found.layout = layout.name();
       found.num_heads = heads_of(file, place.scope, layout);
       found.shapes = shapes_of(to_canonical(file, place.scope, layout));
+      found.unknown = unknown_keys(file, keys, place.scope, layout);
     }
     result.push_back(std::move(found));
   }

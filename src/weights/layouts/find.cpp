@@ -194,7 +194,7 @@ std::vector<std::string> possible_scopes(
   for (const auto& layout : layouts) {
     for (const auto& rule : layout.rules()) {
       if (feeds(rule, kProjections.front())) {
-        names.push_back(keys_for_heads("", rule.file_key, 1).front());
+        names.push_back("." + keys_for_heads("", rule.file_key, 1).front());
       }
     }
   }
@@ -208,10 +208,10 @@ std::vector<std::string> possible_scopes(
   for (const auto& item : state) {
     const auto& key = item.key();
     for (const auto& name : names) {
-      if (key == name) {
+      if (key.size() + 1 == name.size() && ends_with(name, key)) {
         add("");
-      } else if (ends_with(key, "." + name)) {
-        add(key.substr(0, key.size() - name.size() - 1));
+      } else if (ends_with(key, name)) {
+        add(key.substr(0, key.size() - name.size()));
       }
     }
   }
@@ -229,10 +229,10 @@ std::vector<std::string> keys_found(
       choice.layout.has_value() ? *choice.layout : choice.ambiguous.front());
 }
 
-/// Which of `places`, by scope, is above `place` and has its keys too.
+/// Which of the places, by scope, is above `place` and has its keys too.
 std::optional<size_t> find_outer(
     const StateDict& state,
-    const std::vector<Place>& places,
+    const std::vector<std::vector<std::string>>& keys_by_place,
     const std::unordered_map<std::string, size_t>& by_scope,
     const Place& place,
     size_t levels) {
@@ -243,7 +243,7 @@ std::optional<size_t> find_outer(
     scope.resize(dot == std::string::npos ? 0 : dot);
     const auto found = by_scope.find(scope);
     if (found != by_scope.end()) {
-      const auto keys = keys_found(state, places[found->second]);
+      const auto& keys = keys_by_place[found->second];
       if (std::binary_search(keys.begin(), keys.end(), key)) {
         return found->second;
       }
@@ -315,6 +315,7 @@ std::vector<Place> find_places(
   const auto levels = depth_of(layouts);
   std::vector<Place> places;
   std::vector<size_t> positions;
+  std::vector<std::vector<std::string>> keys_by_place;
   std::unordered_map<std::string, size_t> by_scope;
   for (const auto position : order) {
     const auto& scope = scopes[position];
@@ -323,12 +324,14 @@ std::vector<Place> find_places(
       continue;
     }
     Place place{scope, choose(state, scope, std::move(whole), nullptr), {}};
-    const auto outer = find_outer(state, places, by_scope, place, levels);
+    const auto outer =
+        find_outer(state, keys_by_place, by_scope, place, levels);
     if (outer.has_value()) {
       places[*outer].inner.push_back(std::move(place));
       continue;
     }
     by_scope.emplace(scope, places.size());
+    keys_by_place.push_back(keys_found(state, place));
     positions.push_back(position);
     places.push_back(std::move(place));
   }
@@ -414,7 +417,21 @@ std::string names_in_file(
     }
   }
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  return format_text("{}", fmt::join(names, " or "));
+  return list_text(names, " or ");
+}
+
+std::string names_looked_for(const std::string& scope, const Layout& layout) {
+  auto names =
+      names_in_file(scope, layout, {kProjections.begin(), kProjections.end()});
+  if (!names.empty()) {
+    return names;
+  }
+  std::vector<std::string> all;
+  for (const auto& rule : layout.rules()) {
+    all.push_back(keys_for_heads(scope, rule.file_key, 1).front());
+  }
+  return all.empty() ? "tensor that it names: it has no rules"
+                     : list_text(all, " or ");
 }
 
 bool has_layout(

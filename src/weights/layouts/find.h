@@ -66,6 +66,10 @@ std::string names_in_file(
     const Layout& layout,
     const std::vector<std::string>& canonical_keys);
 
+/// What `layout` looks for in a file: its weights of query, key and value, or
+/// if it has none of these all of its tensors.
+std::string names_looked_for(const std::string& scope, const Layout& layout);
+
 /// Whether a file has any of the weights of query, key and value in `layout`;
 /// or, if the layout is about other tensors only, any of these.
 bool has_layout(

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace torch_attention {
@@ -17,9 +19,11 @@ namespace {
 
 Source to_source(const Joined& joined) {
   Source source;
+  source.dimension = joined.dimension;
+  std::unordered_set<std::string_view> known;
   for (const auto& piece : joined.pieces) {
     for (const auto& key : piece.keys) {
-      if (!contains(source.keys, key)) {
+      if (known.insert(key).second) {
         source.keys.push_back(key);
       }
     }
@@ -87,10 +91,7 @@ class ModuleMapper {
     return format_text(
         "layout \"{}\" was asked for, but the file has no {}.",
         layout_.name(),
-        names_in_file(
-            places_.front().scope,
-            layout_,
-            {"W_query.weight", "W_key.weight", "W_value.weight"}));
+        names_looked_for(places_.front().scope, layout_));
   }
 
   void map_place(const Place& place) {

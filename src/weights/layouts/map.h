@@ -18,7 +18,7 @@ namespace torch_attention {
 
 /// Where one tensor of the module comes from.
 struct Source {
-  /// Joined along dimension 0 they are the tensor. Empty for `zeros`.
+  /// Joined along `dimension` they are the tensor. Empty for `zeros`.
   std::vector<torch::Tensor> parts;
   /// The file's keys that they come from, each once.
   std::vector<std::string> keys;
@@ -27,6 +27,7 @@ struct Source {
   /// Other tensors of the file that have to equal this one: the masks of the
   /// other heads.
   std::vector<std::pair<std::string, torch::Tensor>> copies;
+  int64_t dimension = 0;
 };
 
 /// How a file's tensors become a module's.
@@ -92,6 +93,9 @@ struct Found {
   std::optional<int64_t> num_heads;
   /// The canonical tensors' shapes.
   std::map<std::string, std::vector<int64_t>> shapes;
+  /// Keys below its path that the layout does not know, the first 20: loading
+  /// refuses them.
+  std::vector<std::string> unknown;
 };
 
 /// The attention modules of a file, in its order.

@@ -33,10 +33,10 @@ std::string describe(const std::vector<Piece>& pieces) {
   for (const auto& piece : pieces) {
     texts.push_back(format_text(
         "{} with shape {}",
-        fmt::join(piece.keys, " and "),
+        list_text(piece.keys, " and "),
         shape_text(piece.tensor.sizes())));
   }
-  return format_text("{}", fmt::join(texts, ", "));
+  return list_text(texts, ", ");
 }
 
 std::string problem_text(
@@ -45,7 +45,7 @@ std::string problem_text(
     const std::string& why) {
   return format_text(
       "size mismatch for {}: in the checkpoint they are {}, {}.",
-      fmt::join(keys, ", "),
+      list_text(keys, ", "),
       describe(pieces),
       why);
 }
@@ -218,19 +218,19 @@ std::vector<Piece> all_pieces(
   return pieces;
 }
 
-/// The joined pieces, transposed.
-std::vector<Piece> transpose(const std::vector<Piece>& pieces) {
-  if (pieces.size() == 1) {
-    return {{pieces.front().keys, pieces.front().tensor.t()}};
+/// The pieces as a rule's tensor has them. Transposed, rows stand side by side.
+Joined stored(
+    std::vector<Piece> pieces,
+    const Layout::Rule& rule,
+    std::vector<Piece> copies = {}) {
+  int64_t dimension = 0;
+  if (rule.transposed) {
+    for (auto& piece : pieces) {
+      dimension = piece.tensor.dim() == 2 ? 1 : 0;
+      piece.tensor = piece.tensor.t();
+    }
   }
-  // Side by side they cannot be had without a copy.
-  std::vector<std::string> keys;
-  std::vector<torch::Tensor> tensors;
-  for (const auto& piece : pieces) {
-    keys.insert(keys.end(), piece.keys.begin(), piece.keys.end());
-    tensors.push_back(piece.tensor);
-  }
-  return {{std::move(keys), torch::cat(tensors).t()}};
+  return {std::move(pieces), std::move(copies), dimension};
 }
 
 } // namespace
@@ -331,8 +331,7 @@ Written from_canonical(
   }
   if (keys.size() == 1 && rule.canonical_keys.size() == 1) {
     written.tensors.emplace_back(
-        keys.front(),
-        Joined{rule.transposed ? transpose(pieces) : pieces, first.copies});
+        keys.front(), stored(pieces, rule, first.copies));
     return written;
   }
   if (!can_join(pieces)) {
@@ -349,8 +348,7 @@ Written from_canonical(
     return written;
   }
   for (size_t i = 0; i < keys.size(); ++i) {
-    written.tensors.emplace_back(
-        keys[i], Joined{rule.transposed ? transpose(parts[i]) : parts[i], {}});
+    written.tensors.emplace_back(keys[i], stored(parts[i], rule));
   }
   return written;
 }

@@ -25,10 +25,12 @@ struct Piece {
 
 /// A tensor in pieces.
 struct Joined {
-  /// Joined along dimension 0 they are the tensor.
+  /// Joined along `dimension` they are the tensor.
   std::vector<Piece> pieces;
   /// Other tensors of the file that have to equal it.
   std::vector<Piece> copies;
+  /// 0 for canonical tensors, 1 for what a file has transposed.
+  int64_t dimension = 0;
 };
 
 /// The canonical key of the causal mask.

@@ -1,0 +1,193 @@
+#include <weights/hints.h>
+
+#include <format_text.h>
+#include <weights/layouts/find.h>
+#include <weights/nearest.h>
+#include <weights/select.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr size_t kMaxHints = 10;
+
+/// The path of the part that was selected, as a prefix names it.
+std::string selected_path(const WeightFile& file) {
+  auto path = file.start;
+  const auto root = dotted(file.root);
+  if (starts_with(path, root)) {
+    path.erase(0, root.size());
+  }
+  return path;
+}
+
+/// The keys are all there, below another path.
+std::optional<std::string> same_keys_hint(const Refusal& refusal) {
+  auto prefixes = prefixes_with(refusal.file, refusal.missing);
+  if (!refusal.nothing_loaded || prefixes.empty()) {
+    return std::nullopt;
+  }
+  for (auto& prefix : prefixes) {
+    prefix.insert(0, selected_path(refusal.file));
+  }
+  return format_text(
+      "The file has these keys below another path: use {}.",
+      prefix_choice(prefixes));
+}
+
+/// The module is an attention, and the file has some elsewhere.
+std::optional<std::string> attention_hint(const Refusal& refusal) {
+  const auto places = find_places(refusal.targets);
+  const bool is_attention =
+      std::any_of(places.begin(), places.end(), [](const Place& place) {
+        return place.scope.empty();
+      });
+  if (!is_attention) {
+    return std::nullopt;
+  }
+  const auto selected = selected_path(refusal.file);
+  const auto paths = attention_paths(whole_keys(refusal.file));
+  std::vector<std::string> below;
+  for (const auto& path : paths) {
+    const auto start = dotted(path);
+    if (start.size() < selected.size() && starts_with(selected, start)) {
+      return format_text(
+          "The attention of the file is at \"{}\", above: use "
+          "LoadOptions().prefix(\"{}\").",
+          path,
+          path);
+    }
+    if (start.size() > selected.size() && starts_with(start, selected)) {
+      below.push_back(path);
+    }
+  }
+  if (!refusal.nothing_loaded || below.empty()) {
+    return std::nullopt;
+  }
+  return format_text(
+      "The file has attention at {}: use {}.",
+      quoted_list(below),
+      prefix_choice({below.front()}));
+}
+
+/// How the keys are called in the file's layout.
+void add_layout_hints(
+    const Refusal& refusal,
+    const std::unordered_set<std::string>& missing,
+    std::vector<std::string>& hints) {
+  for (const auto& [key, looked_for] : refusal.mapping.missing) {
+    if (looked_for != key && missing.count(key) > 0 &&
+        hints.size() < kMaxHints) {
+      hints.push_back(format_text(
+          "In the layout {} \"{}\" would be {}.",
+          refusal.mapping.layout,
+          key,
+          looked_for));
+    }
+  }
+}
+
+/// Keys that are spelled almost the same.
+void add_spelling_hints(
+    const Refusal& refusal,
+    std::vector<std::string>& hints) {
+  NearestText nearest(refusal.mapping.unused);
+  for (const auto& key : refusal.missing) {
+    if (hints.size() >= kMaxHints) {
+      return;
+    }
+    if (const auto found = nearest.find(key)) {
+      hints.push_back(format_text(
+          "Is \"{}\" of the file the \"{}\" that is missing?", *found, key));
+    }
+  }
+}
+
+const Mismatch* find_mismatch(
+    const std::vector<Mismatch>& mismatches,
+    const std::string& key) {
+  const auto found = std::find_if(
+      mismatches.begin(), mismatches.end(), [&](const Mismatch& mismatch) {
+        return mismatch.key == key && mismatch.file_shape.size() == 2 &&
+            mismatch.module_shape.size() == 2;
+      });
+  return found == mismatches.end() ? nullptr : &*found;
+}
+
+/// The sizes of the projections at one scope that differ.
+std::vector<std::string> differing_sizes(
+    const std::vector<Mismatch>& mismatches,
+    const std::string& scope) {
+  std::vector<std::string> sizes;
+  const auto add = [&](const Mismatch* of, size_t dimension, const char* name) {
+    if (of != nullptr &&
+        of->file_shape[dimension] != of->module_shape[dimension]) {
+      sizes.push_back(format_text(
+          "{} is {} in the file and {} in the module",
+          name,
+          of->file_shape[dimension],
+          of->module_shape[dimension]));
+    }
+  };
+  const auto* query = find_mismatch(mismatches, scope + "W_query.weight");
+  const auto* key = find_mismatch(mismatches, scope + "W_key.weight");
+  const auto* out = find_mismatch(mismatches, scope + "out_proj.weight");
+  add(query != nullptr ? query : key, 1, "d_in");
+  add(query, 0, "num_heads * head_dim");
+  add(key, 0, "num_kv_heads * head_dim");
+  add(out, 0, "d_out");
+  return sizes;
+}
+
+} // namespace
+
+std::vector<std::string> key_hints(const Refusal& refusal) {
+  std::vector<std::string> hints;
+  if (refusal.missing.empty()) {
+    return hints;
+  }
+  if (!refusal.file.why_empty.empty()) {
+    hints.push_back(refusal.file.why_empty + ".");
+    return hints;
+  }
+  if (auto hint = same_keys_hint(refusal)) {
+    hints.push_back(std::move(*hint));
+    return hints;
+  }
+  if (auto hint = attention_hint(refusal)) {
+    hints.push_back(std::move(*hint));
+    return hints;
+  }
+  const std::unordered_set<std::string> missing(
+      refusal.missing.begin(), refusal.missing.end());
+  add_layout_hints(refusal, missing, hints);
+  add_spelling_hints(refusal, hints);
+  return hints;
+}
+
+std::vector<std::string> size_hints(const std::vector<Mismatch>& mismatches) {
+  for (const auto& mismatch : mismatches) {
+    for (const char* name :
+         {"W_query.weight", "W_key.weight", "out_proj.weight"}) {
+      if (!ends_with(mismatch.key, name)) {
+        continue;
+      }
+      const auto scope =
+          mismatch.key.substr(0, mismatch.key.size() - std::strlen(name));
+      const auto sizes = differing_sizes(mismatches, scope);
+      if (!sizes.empty()) {
+        return {format_text(
+            "The attention is of other sizes: {}.", fmt::join(sizes, "; "))};
+      }
+    }
+  }
+  return {};
+}
+
+} // namespace torch_attention
