@@ -53,9 +53,23 @@ inline int run(const std::function<WeightFile()>& read) {
   return 0;
 }
 
-/// A zip file of stored records.
+/// `data` as zip files have it by method 8.
+inline std::string deflate(const std::string& data) {
+  // By zlib, which begins with two bytes more and ends with a checksum.
+  auto size = ::compressBound(data.size());
+  std::string packed(size, '\0');
+  ::compress(
+      reinterpret_cast<Bytef*>(packed.data()),
+      &size,
+      reinterpret_cast<const Bytef*>(data.data()),
+      data.size());
+  return packed.substr(2, size - 6);
+}
+
+/// A zip file of records, stored or deflated.
 inline std::string zip_of(
-    const std::vector<std::pair<std::string, std::string>>& records) {
+    const std::vector<std::pair<std::string, std::string>>& records,
+    bool deflated = false) {
   std::string file;
   std::string directory;
   const auto number = [](std::string& to, uint64_t value, size_t bytes) {
@@ -63,24 +77,25 @@ inline std::string zip_of(
   };
   for (const auto& [name, data] : records) {
     const auto offset = file.size();
+    const auto bytes = deflated ? deflate(data) : data;
     const auto head = [&, &name = name, &data = data](std::string& to) {
       number(to, 20, 2); // version
       number(to, 0, 2); // flags
-      number(to, 0, 2); // stored
+      number(to, deflated ? 8 : 0, 2);
       number(to, 0, 4); // time
       number(
           to,
           ::crc32_z(
               0, reinterpret_cast<const Bytef*>(data.data()), data.size()),
           4);
-      number(to, data.size(), 4);
+      number(to, bytes.size(), 4);
       number(to, data.size(), 4);
       number(to, name.size(), 2);
       number(to, 0, 2); // extra
     };
     file += "PK\x03\x04";
     head(file);
-    file += name + data;
+    file += name + bytes;
     directory += "PK\x01\x02";
     number(directory, 20, 2);
     head(directory);

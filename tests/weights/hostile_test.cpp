@@ -323,8 +323,8 @@ TEST_CASE("An export archive says which of its numbers are wrong") {
   const auto [dtype, size, message] =
       GENERATE(table<std::string, std::string, std::string>({
           {"7.5", "2", "integer of 64 bits as a dtype, but it has 7.5"},
-          {"1e40", "2", "as a dtype, but it has 1e+40"},
-          {"\"7\"", "2", "as a dtype, but it has string"},
+          {"1e40", "2", "as a dtype, but it has 1e40"},
+          {"\"7\"", "2", "as a dtype, but it has a text"},
           {"99", "2", "of the dtype number 99"},
           {"7", "2.0", "as a size, but it has 2.0"},
           {"7", "9223372036854775808", "as a size, but it has 92233720368547"},

@@ -1,5 +1,4 @@
 #include <support/close.h>
-#include <support/failing_allocator.h>
 #include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
@@ -260,8 +259,8 @@ TEST_CASE("One module of a whole model is found by its prefix") {
     const auto before = state_dict(*target);
     THROWS_WITH(
         load_weights(*target, path, LoadOptions().prefix("trf_blocks.4.att")),
-        "no key begins with the prefix \"trf_blocks.4.att.\"; the file's keys: "
-        "\"tok_emb.weight\", \"trf_blocks.3.att.W_query.weight\"");
+        "no key begins with the prefix \"trf_blocks.4.att.\"; the file has "
+        "attention at \"trf_blocks.3.att\", \"trf_blocks.31.att\"");
     check_equal(*target, before);
   }
 }
@@ -334,7 +333,7 @@ TEST_CASE("A file that is no archive is refused, and the module kept") {
     check(path, "there is no file \"" + path + "\"");
   }
   SECTION("a folder") {
-    check(folder.path(), "is not a file, but a folder");
+    check(folder.path(), "has no file of weights");
   }
   SECTION("empty") {
     check(write("empty.pt", ""), "empty.pt\" is empty");
@@ -461,48 +460,6 @@ TEST_CASE("A module is moved to another dtype as it is loaded") {
         c10::Error);
     check_equal(*other, before);
   }
-}
-
-TEST_CASE("Memory that runs out leaves the module as it was") {
-  const TemporaryFolder folder;
-  const auto path = folder.file("a.safetensors");
-  torch::manual_seed(1);
-  // Large enough for LibTorch's transposing copy, which takes memory.
-  auto source = MultiHeadAttention(96, 96, 16, 0.0, 2, true);
-  auto target = MultiHeadAttention(96, 96, 16, 0.0, 2, true);
-  auto load_options = LoadOptions();
-  SECTION("as it is") {
-    save_weights(*source, path);
-  }
-  SECTION("of another dtype") {
-    save_weights(*source, path, SaveOptions().dtype(torch::kDouble));
-    load_options.dtype(torch::kFloat);
-  }
-  SECTION("transposed and split") {
-    save_weights(*source, path, SaveOptions().layout(Layout::gpt2()));
-  }
-  SECTION("into another dtype") {
-    save_weights(*source, path);
-    load_options.dtype(torch::kDouble);
-  }
-  const auto before = state_dict(*target);
-  int64_t failures = 0;
-  for (bool loaded = false; !loaded; ++failures) {
-    REQUIRE(failures < 1000);
-    try {
-      const FailingAllocator memory(failures);
-      load_weights(*target, path, load_options);
-      loaded = true;
-    } catch (const c10::Error& error) {
-      CAPTURE(failures);
-      CHECK_THAT(
-          error.what_without_backtrace(), ContainsText("no memory left"));
-      check_equal(*target, before);
-    }
-  }
-  CHECK(failures > 1);
-  source->to(target->W_query->weight.scalar_type());
-  check_equal(*target, state_dict(*source));
 }
 
 TEST_CASE("A module without the buffer `mask` takes files that have one") {

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <string>
+
+namespace torch_attention::testing {
+
+/// What a piece of work took.
+struct Costs {
+  double seconds = 0;
+  /// Memory of the process at most, beyond what it had before.
+  double megabytes = 0;
+  /// The c10::Error that it threw, or "".
+  std::string error;
+};
+
+/// A line of /proc/self/status, in MB.
+inline double process_megabytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name + ":", 0) == 0) {
+      return std::stod(line.substr(name.size() + 1)) / 1000;
+    }
+  }
+  return 0;
+}
+
+/// Does the work and measures it.
+inline Costs costs_of(const std::function<void()>& work) {
+  Costs costs;
+  // The peak begins anew.
+  std::ofstream("/proc/self/clear_refs") << 5;
+  const auto before = process_megabytes("VmRSS");
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    costs.error = error.what_without_backtrace();
+  }
+  costs.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+          .count();
+  costs.megabytes = process_megabytes("VmHWM") - before;
+  return costs;
+}
+
+} // namespace torch_attention::testing
