@@ -18,10 +18,9 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// A small file can describe a huge tensor by strides of zero.
 void check_expanded(const std::string& key, const torch::Tensor& tensor) {
   TORCH_CHECK(
-      tensor.storage().nbytes() >= tensor.nbytes() || tensor.numel() == 0,
+      !repeats_elements(tensor),
       format_text(
           "\"{}\" of shape ({}) repeats its {} bytes (expand); convert it in "
           "Python by clone()",

@@ -42,8 +42,8 @@ bool is_causal_mask(const torch::Tensor& tensor) {
     return false;
   }
   const auto size = tensor.size(0);
-  if (size > 1 && tensor.nbytes() > tensor.storage().nbytes()) {
-    return false; // One row again and again; a file of some bytes may say so.
+  if (size > 1 && repeats_elements(tensor)) {
+    return false; // and may be huge
   }
   constexpr int64_t kBlock = int64_t{1} << 20;
   const auto step = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, size));

@@ -25,6 +25,14 @@ inline bool has_keys_below(const StateDict& tensors, std::string_view start) {
   });
 }
 
+/// Whether elements are read more than once, by strides of zero: a small file
+/// can describe a huge tensor so.
+inline bool repeats_elements(const torch::Tensor& tensor) {
+  // Not in bytes, of which there may be more than 2^64.
+  return static_cast<uint64_t>(tensor.numel()) >
+      tensor.storage().nbytes() / tensor.element_size();
+}
+
 inline uint64_t total_bytes(const StateDict& tensors) {
   uint64_t bytes = 0;
   for (const auto& item : tensors) {
