@@ -14,20 +14,32 @@ using BenchJson = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
 
+/// Three digits or so; those before the point are never cut.
+std::string number_text(double value) {
+  if (value < 0.1) {
+    return format_text("{:.2g}", value);
+  }
+  const int digits = value < 10 ? 2 : value < 100 ? 1 : 0;
+  return format_text("{:.{}f}", value, digits);
+}
+
 std::string time_text(double seconds) {
   if (seconds < 1e-3) {
-    return format_text("{:.2f} us", seconds * 1e6);
+    return number_text(seconds * 1e6) + " us";
   }
   if (seconds < 1) {
-    return format_text("{:.2f} ms", seconds * 1e3);
+    return number_text(seconds * 1e3) + " ms";
   }
-  return format_text("{:.2f} s", seconds);
+  return number_text(seconds) + " s";
 }
 
 std::string memory_text(int64_t bytes) {
   const auto kilobytes = static_cast<double>(bytes) / 1e3;
-  return kilobytes < 1e3 ? format_text("{:.1f} kB", kilobytes)
-                         : format_text("{:.1f} MB", kilobytes / 1e3);
+  if (kilobytes < 1e3) {
+    return number_text(kilobytes) + " kB";
+  }
+  return kilobytes < 1e6 ? number_text(kilobytes / 1e3) + " MB"
+                         : number_text(kilobytes / 1e6) + " GB";
 }
 
 const char* unit_of(Bound bound) {
@@ -35,10 +47,30 @@ const char* unit_of(Bound bound) {
 }
 
 std::string ratio_text(const std::optional<Spread>& ratio) {
-  return ratio
-      ? format_text(
-            "{:6.2f}  ({:.2f} - {:.2f})", ratio->median, ratio->p10, ratio->p90)
-      : "";
+  return ratio ? format_text(
+                     "{:>6}  ({} - {})",
+                     number_text(ratio->median),
+                     number_text(ratio->p10),
+                     number_text(ratio->p90))
+               : "";
+}
+
+/// A line of the table. Two spaces part its columns, however wide they are.
+std::string line_of(
+    const std::string& name,
+    const std::string& time,
+    const std::string& ratio,
+    const std::string& rate,
+    const std::string& share,
+    const std::string& memory) {
+  return format_text(
+      "  {:<26}  {:>9}  {:<24}  {:>12}  {:>7}  {:>11}\n",
+      name,
+      time,
+      ratio,
+      rate,
+      share,
+      memory);
 }
 
 BenchJson json_of(const Spread& spread) {
@@ -116,14 +148,8 @@ void print_head(const BenchResult& result, std::ostream& out) {
       roof.product,
       roof.reading.median / kGiga,
       roof.triad.median / kGiga);
-  out << format_text(
-      "{:<30}{:>10}  {:<24}{:>14}{:>9}{:>12}\n",
-      "",
-      "time",
-      "its time / ours",
-      "useful rate",
-      "of roof",
-      "peak memory");
+  out << line_of(
+      "", "time", "its time / ours", "useful rate", "of roof", "peak memory");
 }
 
 void print_case(const CaseResult& result, std::ostream& out) {
@@ -134,20 +160,19 @@ void print_case(const CaseResult& result, std::ostream& out) {
   }
   const auto* unit = unit_of(result.bound);
   out << format_text(
-      ": {:.3g} {}, {} rounds, roof {:.1f} {}/s\n",
-      result.amount / kGiga,
+      ": {} {}, {} rounds, roof {} {}/s\n",
+      number_text(result.amount / kGiga),
       unit,
       result.rounds,
-      result.roof_per_second / kGiga,
+      number_text(result.roof_per_second / kGiga),
       unit);
   for (const auto& candidate : result.candidates) {
-    out << format_text(
-        "  {:<28}{:>10}  {:<24}{:>14}{:>9.3f}{:>12}\n",
+    out << line_of(
         candidate.name,
         time_text(candidate.seconds.median),
         ratio_text(candidate.ratio),
-        format_text("{:.4g} {}/s", candidate.per_second / kGiga, unit),
-        candidate.share_of_roof,
+        format_text("{} {}/s", number_text(candidate.per_second / kGiga), unit),
+        format_text("{:.3f}", candidate.share_of_roof),
         memory_text(candidate.peak_memory.allocated));
   }
 }
