@@ -9,14 +9,32 @@
 #include <tools/verify.h>
 #include <torch_attention/version.h>
 
+#include <charconv>
+#include <cstdint>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
 
 namespace {
 
 using torch_attention::Layout;
 using namespace torch_attention::tools;
+
+/// CLI11's own prints the largest number in full.
+const CLI::Validator kPositive(
+    [](std::string& text) {
+      int64_t value = 0;
+      const auto* end = text.data() + text.size();
+      const auto read = std::from_chars(text.data(), end, value);
+      return read.ec == std::errc() && read.ptr == end && value > 0
+          ? std::string()
+          : "expected a whole number from 1 on, but got \"" + text + "\"";
+    },
+    "POSITIVE");
 
 /// A subcommand's work, which returns the exit status.
 using Action = std::function<int()>;
@@ -30,23 +48,27 @@ Action add_verify(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   auto* verify = app.add_subcommand(
       "verify",
-      "Compare our modules with TorchScript archives, on every device with "
-      "every kernel");
+      "Compare our modules with Python's in TorchScript archives, on every "
+      "device with every kernel");
   verify
-      ->add_option("FILE", arguments->paths, "archives, or folders of archives")
+      ->add_option(
+          "FILE",
+          arguments->paths,
+          "TorchScript archives, weights with recorded results, or folders of "
+          "them")
       ->required()
       ->check(CLI::ExistingPath);
   verify->add_option(
       "--prefix",
       arguments->options.prefix,
-      "path of the module in the archive");
+      "path of the module in the archive, such as trf_blocks.3.att");
   verify
       ->add_option(
           "--num-heads",
           arguments->options.num_heads,
           "number of heads, which the weights of a MultiHeadAttention do not "
           "tell")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   verify->add_flag(
       "--unmasked",
       arguments->options.unmasked,
@@ -55,17 +77,24 @@ Action add_verify(CLI::App& app) {
       ->add_option(
           "--tokens",
           arguments->options.tokens,
-          "tokens of the random input, at most context_length")
+          "tokens of the random input, at most context_length; of one alone, "
+          "heads and masks cannot be told apart")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   verify->add_option(
       "--device",
       arguments->device,
-      "cpu, cuda or cuda:N; default: all there are");
+      "auto, cpu, cuda or cuda:N; default: all there are");
   verify->footer(
-      "An archive with recorded results beside it (a.expected.pt for a.pt) is "
-      "compared with these;\nfor any other, its own code is run on random "
-      "input, so verify only files that you trust.\n\n"
+      "The code of an archive is run, so verify only files that you trust. Our "
+      "module has the archive's\nweights; outputs and gradients on random input "
+      "are compared, within the rounding of the archive's\nown code (what it "
+      "gives in its dtype and in float64 differ by that). With results that "
+      "Python has\nrecorded beside a file (a.expected.pt for a.pt or "
+      "a.safetensors), those are compared, and the\nconfiguration is theirs: "
+      "--prefix, --num-heads, --unmasked and --tokens are not used. "
+      "TorchAttention's\nsources have scripts/export_weights.py, which records "
+      "them.\n\n"
       "Example:\n"
       "  torch-attention verify gpt.pt --prefix trf_blocks.3.att --num-heads "
       "12\n\n"
@@ -106,7 +135,8 @@ Action add_inspect(CLI::App& app) {
       "Examples:\n"
       "  torch-attention inspect gpt2.safetensors\n"
       "  torch-attention inspect checkpoint.pt --json | jq .attention\n\n"
-      "Exit status: 0, or 1 if the file cannot be read.");
+      "Exit status: 0, 1 if the file cannot be read, 2 if the command line is "
+      "wrong.");
   return [arguments] {
     inspect_file(arguments->path, arguments->options, std::cout);
     return 0;
@@ -154,7 +184,7 @@ Action add_convert(CLI::App& app) {
   convert
       ->add_option(
           "--num-heads", arguments->num_heads, "for layouts that list heads")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   convert->footer(
       "Layouts: " + layout_names() +
       ".\n\n"
@@ -163,8 +193,8 @@ Action add_convert(CLI::App& app) {
       "h.0.attn --layout book\n"
       "  torch-attention convert model.pt model.safetensors --dtype "
       "bfloat16\n\n"
-      "OUT is replaced when the new file is whole. Exit status: 0, or 1 if it "
-      "was not written.");
+      "OUT is replaced when the new file is whole. Exit status: 0, 1 if it was "
+      "not written, 2 if the command\nline is wrong.");
   return [arguments] {
     auto& options = arguments->options;
     options.source = Layout::named(arguments->source);
@@ -201,7 +231,7 @@ Action add_bench(CLI::App& app) {
   bench
       ->add_option(
           "--threads", options->threads, "threads; default: LibTorch's number")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   bench->add_option("--json", options->json, "write the results to this file");
   bench->add_option("--csv", options->csv, "write the table to this file");
   bench->footer(
@@ -215,7 +245,8 @@ Action add_bench(CLI::App& app) {
       "Examples:\n"
       "  torch-attention bench --quick\n"
       "  torch-attention bench --only \"B8 T1024\" --json bench.json\n\n"
-      "Exit status: 0, or 1 if a case has no figures.");
+      "Exit status: 0, 1 if a case has no figures, 2 if the command line is "
+      "wrong.");
   return [options] {
     return torch_attention::tools::bench(*options, std::cout) ? 0 : 1;
   };
@@ -248,6 +279,12 @@ int main(int argc, char** argv) {
       {"convert", add_convert(app)},
       {"bench", add_bench(app)},
       {"completion", add_completion(app)}};
+  // CLI11 would say that a subcommand is required.
+  if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {
+    std::cerr << "torch-attention: there is no subcommand \"" << argv[1]
+              << "\". Run with --help for those there are.\n";
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
