@@ -30,7 +30,7 @@ struct Difference {
   double absolute = 0;
   /// The same divided by the scale.
   double relative = 0;
-  /// The same divided by what is allowed; infinite for NaN.
+  /// The same divided by what is allowed; infinite if it is not finite.
   double of_allowed = 0;
 
   bool is_allowed() const {

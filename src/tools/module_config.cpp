@@ -8,6 +8,10 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 #include <torch_attention/nn/modules/self_attention.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
 namespace torch_attention::tools {
 
 namespace {
@@ -35,6 +39,18 @@ CausalAttentionOptions single_head_options(
       .kernel(kernel);
 }
 
+/// The first few keys, in quotes.
+std::string list_of(const std::vector<std::string>& keys) {
+  constexpr size_t kMost = 12;
+  const auto end =
+      keys.begin() + static_cast<std::ptrdiff_t>(std::min(keys.size(), kMost));
+  const auto list =
+      format_text("\"{}\"", fmt::join(keys.begin(), end, "\", \""));
+  return keys.size() <= kMost
+      ? list
+      : format_text("{} and {} more", list, keys.size() - kMost);
+}
+
 int64_t count_heads(const StateDict& tensors) {
   int64_t count = 0;
   while (tensors.contains(format_text("heads.{}.W_query.weight", count))) {
@@ -48,6 +64,10 @@ int64_t count_heads(const StateDict& tensors) {
 ModuleConfig infer_config(
     const StateDict& tensors,
     std::optional<int64_t> num_heads) {
+  TORCH_CHECK(
+      !tensors.is_empty(),
+      "the archive holds no tensors. Was it frozen (torch.jit.freeze)? Then "
+      "save it as it was before");
   ModuleConfig config;
   if (const auto* weight = tensors.find("W_query")) {
     config.class_name = "SelfAttentionV1";
@@ -62,16 +82,14 @@ ModuleConfig infer_config(
       weight != nullptr && weight->dim() == 2,
       format_text(
           "expected the keys of one of our modules, such as W_query.weight, "
-          "but the keys are \"{}\". Is the module deeper in the file? Then "
-          "give its path with --prefix",
-          fmt::join(tensors.keys(), "\", \"")));
+          "but the keys are {}. Is the module deeper in the archive? Then give "
+          "its path with --prefix",
+          list_of(tensors.keys())));
   config.d_out = weight->size(0);
   config.d_in = weight->size(1);
   config.qkv_bias = tensors.contains(head + "W_query.bias");
   const auto* mask = tensors.find(head + "mask");
-  if (mask != nullptr) {
-    config.context_length = mask->size(0);
-  }
+  config.context_length = mask != nullptr ? mask->size(0) : 0;
   if (heads > 0) {
     config.class_name = "MultiHeadAttentionWrapper";
     config.num_heads = heads;

@@ -27,8 +27,9 @@ struct ModuleConfig {
 };
 
 /// The module of a state dict, as far as keys and shapes tell. `num_heads` is
-/// needed for a `MultiHeadAttention`, whose weights do not show it. Throws
-/// c10::Error if the keys are of none of our classes.
+/// needed for a `MultiHeadAttention`, whose weights do not show it. The
+/// context_length is 0 if there is no mask. Throws c10::Error if the keys are
+/// of none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,
     std::optional<int64_t> num_heads);

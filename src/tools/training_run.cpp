@@ -34,6 +34,9 @@ class PythonAdamW {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       auto& parameter = parameters_[i];
       const auto gradient = parameter.grad();
+      if (!gradient.defined()) {
+        continue;
+      }
       parameter.mul_(1 - options_.lr * options_.weight_decay);
       average_[i].lerp_(gradient, 1 - options_.beta1);
       square_average_[i]
@@ -67,10 +70,8 @@ std::string parameter_of_trained(const std::string& name) {
   return name.rfind(kTrained, 0) == 0 ? name.substr(kTrained.size()) : "";
 }
 
-StateDict run(torch::nn::AnyModule module, const TrainingRun& run) {
-  auto tree = module.ptr();
-  tree->train(run.training);
-  const auto parameters = tree->named_parameters();
+StateDict run(const Trainable& trainable, const TrainingRun& run) {
+  const auto& parameters = trainable.parameters;
   const auto device = parameters.begin()->value().device();
   const auto input = run.input.detach().to(
       device,
@@ -78,21 +79,25 @@ StateDict run(torch::nn::AnyModule module, const TrainingRun& run) {
       /*copy=*/true);
   input.requires_grad_();
   const auto cotangent = run.cotangent.to(device);
-  PythonAdamW optimizer(run.adamw, tree->parameters());
+  PythonAdamW optimizer(run.adamw, parameters.values());
 
   StateDict result;
   at::manual_seed(run.seed);
   for (int64_t step = 0; step < std::max<int64_t>(run.adamw.steps, 1); ++step) {
-    tree->zero_grad();
+    for (const auto& parameter : parameters) {
+      parameter.value().mutable_grad() = torch::Tensor();
+    }
     input.mutable_grad() = torch::Tensor();
-    const auto output = module.forward<torch::Tensor>(input);
+    const auto output = trainable.forward(input);
     output.backward(cotangent);
     if (step == 0) {
       result.insert("output", output.detach());
       result.insert(gradient_name("input"), input.grad().clone());
       for (const auto& parameter : parameters) {
-        result.insert(
-            gradient_name(parameter.key()), parameter.value().grad().clone());
+        const auto gradient = parameter.value().grad();
+        if (gradient.defined()) {
+          result.insert(gradient_name(parameter.key()), gradient.clone());
+        }
       }
     }
     if (run.adamw.steps > 0) {

@@ -19,6 +19,12 @@ struct AdamW {
   int64_t steps = 0;
 };
 
+/// A function of one tensor, and the parameters that it is trained by.
+struct Trainable {
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+  StateDict parameters;
+};
+
 /// Input and settings of a run that two implementations shall make alike.
 struct TrainingRun {
   torch::Tensor input;
@@ -37,9 +43,9 @@ std::string trained_name(const std::string& parameter);
 /// The parameter of a `trained_name`; empty for any other name.
 std::string parameter_of_trained(const std::string& name);
 
-/// Runs `module` where its parameters are, and returns the output and the
-/// gradients of input and parameters in the first step, and the parameters
-/// after all steps.
-StateDict run(torch::nn::AnyModule module, const TrainingRun& run);
+/// Runs where the parameters are, and returns the output and the gradients of
+/// input and parameters in the first step, and the parameters after all steps.
+/// A parameter that is not used has no gradient.
+StateDict run(const Trainable& trainable, const TrainingRun& run);
 
 } // namespace torch_attention::tools

@@ -36,6 +36,10 @@ class VerdictTable {
 
   void add(const Verdict& verdict);
 
+  /// Prints what is to be said of the case of the last lines, unless it is
+  /// empty.
+  void add_remark(const std::string& remark);
+
   /// Counts a run that is left out: see `is_comparable`. `other_stream` tells
   /// that its results were drawn with another random stream than LibTorch's
   /// here.

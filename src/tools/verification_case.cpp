@@ -8,11 +8,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <format_text.h>
+#include <tools/archive_code.h>
 #include <torch_attention/weights/load.h>
 #include <weights/read.h>
 
@@ -123,68 +122,32 @@ void read_recorded(VerificationCase& result, const std::string& path) {
       });
 }
 
-torch::jit::Module submodule(
-    torch::jit::Module module,
-    const std::string& prefix,
-    const std::string& archive) {
-  size_t begin = 0;
-  while (begin < prefix.size()) {
-    const auto end = std::min(prefix.find('.', begin), prefix.size());
-    const auto name = prefix.substr(begin, end - begin);
-    TORCH_CHECK(
-        module.hasattr(name) && module.attr(name).isModule(),
-        format_text("\"{}\" has no module \"{}\"", archive, prefix));
-    module = module.attr(name).toModule();
-    begin = end + 1;
-  }
-  return module;
-}
-
-/// Output and gradients of the archive's own code.
-StateDict run_archive(torch::jit::Module module, const TrainingRun& run) {
-  const auto input = run.input.clone().requires_grad_();
-  const auto output = module.forward({input}).toTensor();
-  output.backward(run.cotangent);
-  StateDict result;
-  result.insert("output", output.detach());
-  result.insert(gradient_name("input"), input.grad());
-  for (const auto& parameter : module.named_parameters()) {
-    if (parameter.value.grad().defined()) {
-      result.insert(gradient_name(parameter.name), parameter.value.grad());
-    }
-  }
-  return result;
+std::string no_code_message(
+    const std::string& archive,
+    const std::string& format) {
+  return format_text(
+      "\"{}\" is a {}, which has weights and no code to compare with. Compare "
+      "a TorchScript archive of the module, which Python writes by "
+      "torch.jit.trace(module, (x,)).save(\"name.pt\"), or record the module's "
+      "results in \"{}\" with scripts/export_weights.py of TorchAttention's "
+      "sources",
+      archive,
+      format,
+      recorded_path(archive));
 }
 
 void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
-  // Checks the file with our words before LibTorch compiles it.
-  const auto file = read_weight_file(result.archive);
-  TORCH_CHECK(
-      file.format == "TorchScript archive",
-      format_text(
-          "\"{}\" is a {}, which has no code to compare with, and there are no "
-          "recorded results beside it (scripts/export_weights.py writes them)",
-          result.archive,
-          file.format));
-  file.check(file.tensors.keys());
-  auto module = submodule(
-      torch::jit::load(result.archive, torch::kCPU),
-      options.prefix,
-      result.archive);
+  auto module = load_code(result.archive, result.prefix);
   module.eval();
-  StateDict tensors;
-  for (const auto& parameter : module.named_parameters()) {
-    parameter.value.requires_grad_();
-    tensors.insert(parameter.name, parameter.value);
+  const auto tensors = tensors_of(module);
+  auto& config = result.config;
+  config = infer_config(tensors, options.num_heads);
+  config.causal = !options.unmasked;
+  if (config.context_length == 0) {
+    config.context_length = options.tokens;
   }
-  for (const auto& buffer : module.named_buffers()) {
-    tensors.insert(buffer.name, buffer.value);
-  }
-  result.config = infer_config(tensors, options.num_heads);
-  result.config.causal = !options.unmasked;
 
   at::manual_seed(result.run.seed);
-  const auto& config = result.config;
   const bool is_self_attention = config.class_name.rfind("Self", 0) == 0;
   const auto T = is_self_attention
       ? options.tokens
@@ -192,12 +155,12 @@ void run_own_code(VerificationCase& result, const ArchiveOptions& options) {
   const auto dtype = tensors.begin()->value().options();
   result.run.input = is_self_attention ? at::randn({T, config.d_in}, dtype)
                                        : at::randn({2, T, config.d_in}, dtype);
-  torch::NoGradGuard no_grad;
-  const auto shape =
-      module.forward({result.run.input}).toTensor().sizes().vec();
-  result.run.cotangent = at::randn(shape, dtype);
-  torch::AutoGradMode grad(true);
-  result.expected = run_archive(module, result.run);
+  {
+    torch::NoGradGuard no_grad;
+    const auto output = module.forward({result.run.input}).toTensor();
+    result.run.cotangent = at::randn(output.sizes(), dtype);
+  }
+  result.expected = run_code(module, result.run);
 }
 
 } // namespace
@@ -227,11 +190,23 @@ VerificationCase make_case(
   result.name = fs::path(archive).stem().string();
   result.archive = archive;
   const auto recorded = recorded_path(archive);
-  if (fs::exists(recorded)) {
+  result.is_recorded = fs::exists(recorded);
+  const auto file = read_weight_file(archive);
+  const bool has_code = file.format == "TorchScript archive";
+  if (has_code) {
+    // Checks the file with our words before LibTorch compiles it.
+    file.check(file.tensors.keys());
+  }
+  if (result.is_recorded) {
     read_recorded(result, recorded);
   } else {
+    TORCH_CHECK(has_code, no_code_message(archive, file.format));
     result.prefix = options.prefix;
     run_own_code(result, options);
+  }
+  if (has_code && !result.has_dropout()) {
+    result.rounding =
+        measure_rounding(load_code(archive, result.prefix), result.run);
   }
   return result;
 }
@@ -244,14 +219,21 @@ StateDict run_ours(
   const auto& config = verification_case.config;
   auto module = make_module(config, kernel);
   module.ptr()->to(device, training_run.input.scalar_type());
-  // An unmasked module may come from a class that registers no mask.
+  // Who wrote an archive may mask without a buffer, or not at all: its code
+  // tells. What is recorded comes from classes that register one.
+  const bool has_mask = verification_case.is_recorded && config.causal;
   load_weights(
       *module.ptr(),
       verification_case.archive,
       LoadOptions()
           .prefix(verification_case.prefix)
-          .mask(config.causal ? MaskPolicy::kEqual : MaskPolicy::kOptional));
-  return run(std::move(module), training_run);
+          .mask(has_mask ? MaskPolicy::kEqual : MaskPolicy::kOptional));
+  const auto tree = module.ptr();
+  tree->train(training_run.training);
+  return run(
+      {[&](const torch::Tensor& x) { return module.forward<torch::Tensor>(x); },
+       tree->named_parameters()},
+      training_run);
 }
 
 } // namespace torch_attention::tools

@@ -5,6 +5,7 @@
 #include <weights/state_dict.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -22,6 +23,11 @@ struct VerificationCase {
   /// A sample of the random stream that recorded results were drawn with, as
   /// `random_draws` gives it; undefined where there is none.
   torch::Tensor draws;
+  /// How far rounding takes the archive's own results from those in double, by
+  /// name. Empty if it has no code, none that runs in double, or dropout.
+  std::map<std::string, double> rounding;
+  /// Whether `config` and `expected` come from a file, not from the archive.
+  bool is_recorded = false;
 
   /// Whether the run draws random numbers.
   bool has_dropout() const {

@@ -1,6 +1,7 @@
 #include <tools/verify.h>
 
 #include <tools/allowance.h>
+#include <tools/suggestion.h>
 
 #include <c10/util/Exception.h>
 #include <torch/cuda.h>
@@ -95,14 +96,20 @@ void verify_archive(
     const ArchiveOptions& options) {
   try {
     const auto verification_case = make_case(archive, options);
+    bool passed = true;
     for (const auto& device : devices) {
       for (const auto kernel : kKernels) {
         if (is_comparable(verification_case, device, kernel)) {
-          table.add(verify(verification_case, device, kernel));
+          const auto verdict = verify(verification_case, device, kernel);
+          passed = passed && verdict.passed();
+          table.add(verdict);
         } else {
           table.add_incomparable(has_other_random_stream(verification_case));
         }
       }
+    }
+    if (!passed) {
+      table.add_remark(suggest_options(verification_case));
     }
   } catch (const std::exception& error) {
     Verdict verdict;
@@ -132,11 +139,13 @@ Verdict verify(
   verdict.device = device;
   verdict.kernel = kernel;
   try {
+    const Allowance allowance(verification_case, device, kernel);
+    allowance.check_rounding();
     compare_all(
         verdict,
         run_ours(verification_case, verification_case.run, device, kernel),
         verification_case.expected,
-        Allowance(verification_case, device, kernel));
+        allowance);
   } catch (const std::exception& error) {
     verdict.error = error_message(error);
   }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <tools/training_run.h>
+
+#include <torch/csrc/jit/api/module.h>
+
+#include <map>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// The module at a dotted path of a TorchScript archive, on the CPU.
+torch::jit::Module load_code(
+    const std::string& archive,
+    const std::string& prefix);
+
+/// Parameters and buffers, by their names.
+StateDict tensors_of(const torch::jit::Module& module);
+
+/// Runs the module's own code, which trains the module.
+StateDict run_code(torch::jit::Module module, const TrainingRun& run);
+
+/// How far rounding takes what the module's own code gives from what it gives
+/// in double, by name. Empty if it does not run in double, for example because
+/// it names another dtype.
+std::map<std::string, double> measure_rounding(
+    const torch::jit::Module& module,
+    const TrainingRun& run);
+
+} // namespace torch_attention::tools
