@@ -59,6 +59,17 @@ MappedFile::~MappedFile() {
   }
 }
 
+void make_writable(const Bytes& file) {
+  if (!file.mapped) {
+    return;
+  }
+  auto* data = const_cast<uint8_t*>(file.data);
+  TORCH_CHECK(
+      ::mprotect(data, file.size, PROT_READ | PROT_WRITE) == 0,
+      "cannot make the mapped file writable in memory: ",
+      std::strerror(errno));
+}
+
 void release(const Bytes& bytes) {
   if (!bytes.mapped) {
     return;

@@ -1,0 +1,176 @@
+// read_weights: names and tensors of any file, for users.
+
+#include <support/golden.h>
+#include <support/temporary_folder.h>
+#include <support/test.h>
+#include <weights/select.h>
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+namespace {
+
+/// The golden files that Python reads and we do not refuse.
+std::vector<std::string> readable_files() {
+  std::ifstream file(golden("files/expected.json"));
+  std::vector<std::string> names;
+  const auto all = nlohmann::json::parse(file);
+  for (const auto& [name, entries] : all.items()) {
+    if (!entries.contains("error") && name != "big-endian.pt") {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+bool same_values(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto bytes = [](const torch::Tensor& x) {
+    const auto values = x.resolve_conj().resolve_neg().contiguous();
+    return std::string(
+        static_cast<const char*>(values.data_ptr()), values.nbytes());
+  };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+      bytes(a) == bytes(b);
+}
+
+std::string error_of(const std::string& path, const ReadOptions& options = {}) {
+  try {
+    read_weights(path, options);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+void copy_file(const std::string& from, const std::string& to) {
+  std::ofstream(to, std::ios::binary)
+      << std::ifstream(from, std::ios::binary).rdbuf();
+}
+
+} // namespace
+
+TEST_CASE("read_weights gives the names and values of every format") {
+  const bool mmap = GENERATE(false, true);
+  size_t files = 0;
+  for (const auto& name : readable_files()) {
+    CAPTURE(name, mmap);
+    const auto path = golden("files/" + name);
+    const auto expected = read_below(path, "");
+    if (!expected.unreadable.empty()) {
+      CHECK_THAT(error_of(path), ContainsText(expected.unreadable[0].first));
+      continue;
+    }
+    ++files;
+    const auto found = read_weights(path, ReadOptions().mmap(mmap));
+    REQUIRE(found.keys() == expected.tensors.keys());
+    for (const auto& item : expected.tensors) {
+      CAPTURE(item.key());
+      CHECK(same_values(found[item.key()], item.value()));
+    }
+  }
+  CHECK(files > 35);
+}
+
+TEST_CASE("What read_weights returned can be changed, and the file stays") {
+  const bool mmap = GENERATE(false, true);
+  CAPTURE(mmap);
+  const TemporaryFolder folder;
+  for (const auto* name : {"plain.safetensors", "ordered-dict.pt"}) {
+    CAPTURE(name);
+    const auto path = folder.file(name);
+    copy_file(golden("files/" + std::string(name)), path);
+    auto weights = read_weights(path, ReadOptions().mmap(mmap));
+    const auto before = read_weights(path);
+    for (auto& item : weights) {
+      item.value().zero_();
+      CHECK(item.value().eq(0).all().item<bool>());
+    }
+    for (const auto& item : read_weights(path)) {
+      CHECK(same_values(item.value(), before[item.key()]));
+    }
+  }
+}
+
+TEST_CASE("Copies outlive the file") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.safetensors");
+  copy_file(golden("files/plain.safetensors"), path);
+  const auto weights = read_weights(path);
+  std::ofstream(path, std::ios::trunc).close();
+  for (const auto& item : read_weights(golden("files/plain.safetensors"))) {
+    CHECK(same_values(weights[item.key()], item.value()));
+  }
+}
+
+TEST_CASE("Tensors that are tied in the file are tied in the result") {
+  const bool mmap = GENERATE(false, true);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  const auto weights = read_weights(
+      golden("files/tied.pt"), ReadOptions().mmap(mmap).dtype(dtype));
+  size_t tied = 0;
+  for (const auto& a : weights) {
+    for (const auto& b : weights) {
+      tied +=
+          a.key() != b.key() && a.value().data_ptr() == b.value().data_ptr();
+    }
+  }
+  CHECK(tied > 0);
+}
+
+TEST_CASE("read_weights reads below a prefix, in a dtype") {
+  const auto path = golden("files/state-dict-key.pt");
+  const auto all = read_weights(path);
+  const auto part = read_weights(
+      path, ReadOptions().prefix("linear").dtype(torch::kBFloat16));
+  CHECK(part.keys() == std::vector<std::string>{"weight", "bias"});
+  CHECK(part["weight"].scalar_type() == torch::kBFloat16);
+  CHECK(part["weight"].equal(all["linear.weight"].to(torch::kBFloat16)));
+  CHECK_THAT(
+      error_of(path, ReadOptions().prefix("nothing")),
+      ContainsText("read_weights(\"" + path + "\"): ") &&
+          ContainsText("nothing"));
+  CHECK_THAT(
+      error_of(path, ReadOptions().dtype(torch::kInt)),
+      ContainsText("expected a floating-point dtype, but got Int"));
+}
+
+TEST_CASE("An expanded tensor takes no more memory than in its file") {
+  const auto weights = read_weights(golden("files/views.pt"));
+  for (const auto& item : weights) {
+    CAPTURE(item.key());
+    const auto& tensor = item.value();
+    size_t repeated = 1;
+    for (int64_t i = 0; i < tensor.dim(); ++i) {
+      repeated *= tensor.stride(i) == 0 && tensor.size(i) > 1
+          ? static_cast<size_t>(tensor.size(i))
+          : 1;
+    }
+    CHECK(tensor.storage().nbytes() == tensor.nbytes() / repeated);
+  }
+}
+
+TEST_CASE("A changed value is told by read_weights") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  MultiHeadAttention attention(3, 4, 6, 0.0, 2, true);
+  save_weights(*attention, path);
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto values = attention->W_query->weight;
+  const std::string bytes(
+      static_cast<const char*>(values.data_ptr()), values.nbytes());
+  std::ostringstream all;
+  all << file.rdbuf();
+  const auto place = all.str().find(bytes);
+  REQUIRE(place != std::string::npos);
+  file.seekp(static_cast<std::streamoff>(place));
+  file.put(static_cast<char>(bytes[0] ^ 1));
+  file.close();
+  CHECK_THAT(error_of(path), ContainsText("checksum"));
+  CHECK_THAT(
+      error_of(path, ReadOptions().mmap(true).check(false)),
+      ContainsText("nothing was thrown"));
+}
