@@ -64,7 +64,7 @@ std::string line_of(
     const std::string& share,
     const std::string& memory) {
   return format_text(
-      "  {:<26}  {:>9}  {:<24}  {:>12}  {:>7}  {:>11}\n",
+      "  {:<26}  {:>9}  {:<24}  {:>13}  {:>7}  {:>11}\n",
       name,
       time,
       ratio,
