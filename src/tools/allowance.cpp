@@ -63,20 +63,19 @@ double Allowance::scale(const std::string& name) const {
 }
 
 double Allowance::allowed(const std::string& name) const {
-  const auto allowed = tolerance(name).allowed(scale(name)) + rounding(name);
+  const auto allowed = tolerance(name).allowed(scale(name));
   const auto parameter = parameter_of_trained(name);
   if (parameter.empty()) {
-    return allowed;
+    return allowed + rounding(name);
   }
   // A gradient that differs by what is allowed moves a step of AdamW by at most
-  // lr / eps times that, and no step is longer than lr.
-  const auto& adamw = case_.run.adamw;
-  const auto longest = 2 * adamw.lr * static_cast<double>(adamw.steps);
+  // lr / eps times that.
+  const auto longest = longest_way();
   const auto gradient = gradient_name(parameter);
   const auto of_gradient = case_.expected.contains(gradient)
-      ? longest / 2 / adamw.eps * this->allowed(gradient)
+      ? longest / 2 / case_.run.adamw.eps * this->allowed(gradient)
       : longest;
-  return allowed + std::min(longest, of_gradient);
+  return allowed + std::min(longest, rounding(name) + of_gradient);
 }
 
 void Allowance::check_rounding() const {
@@ -84,9 +83,9 @@ void Allowance::check_rounding() const {
     const auto& name = item.first;
     // Scores of many hundreds have many times the usual rounding. A quarter
     // leaves nothing to compare.
-    const auto largest_share = std::min(128 * relative_bound(name), 0.25);
-    const auto most =
-        tolerance(name).atol + largest_share * largest_of_kind(name);
+    const auto share = std::min(128 * relative_bound(name), 0.25);
+    const auto most = tolerance(name).atol + share * largest_of_kind(name) +
+        (parameter_of_trained(name).empty() ? 0 : longest_way());
     TORCH_CHECK(
         item.second <= most,
         format_text(
@@ -114,6 +113,11 @@ double Allowance::rounding(const std::string& name) const {
   return case_.has_dropout() || !parameter_of_trained(name).empty()
       ? 0
       : relative_bound(name) * scale_of_summands(name);
+}
+
+double Allowance::longest_way() const {
+  const auto& adamw = case_.run.adamw;
+  return 2 * adamw.lr * static_cast<double>(adamw.steps);
 }
 
 double Allowance::relative_bound(const std::string& name) const {

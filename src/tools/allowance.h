@@ -32,6 +32,9 @@ class Allowance {
  private:
   Tolerance tolerance(const std::string& name) const;
   double rounding(const std::string& name) const;
+  /// How far steps of AdamW, none longer than lr, can lead two runs apart.
+  double longest_way() const;
+  /// Of rounding, to the size of the summands: from sizes and dtype.
   double relative_bound(const std::string& name) const;
   double scale_of_summands(const std::string& name) const;
   double largest_of_kind(const std::string& name) const;

@@ -70,12 +70,13 @@ StateDict run_code(torch::jit::Module module, const TrainingRun& run) {
 }
 
 std::map<std::string, double> measure_rounding(
-    const torch::jit::Module& module,
+    const std::string& archive,
+    const std::string& prefix,
     const TrainingRun& run) {
   std::map<std::string, double> rounding;
   try {
-    const auto exact = run_in_double(module.deepcopy(), run);
-    for (const auto& item : run_code(module.deepcopy(), run)) {
+    const auto exact = run_in_double(load_code(archive, prefix), run);
+    for (const auto& item : run_code(load_code(archive, prefix), run)) {
       const auto* found = exact.find(item.key());
       if (found != nullptr) {
         rounding[item.key()] =

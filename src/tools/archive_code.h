@@ -20,11 +20,12 @@ StateDict tensors_of(const torch::jit::Module& module);
 /// Runs the module's own code, which trains the module.
 StateDict run_code(torch::jit::Module module, const TrainingRun& run);
 
-/// How far rounding takes what the module's own code gives from what it gives
+/// How far rounding takes what an archive's own code gives from what it gives
 /// in double, by name. Empty if it does not run in double, for example because
 /// it names another dtype.
 std::map<std::string, double> measure_rounding(
-    const torch::jit::Module& module,
+    const std::string& archive,
+    const std::string& prefix,
     const TrainingRun& run);
 
 } // namespace torch_attention::tools

@@ -205,8 +205,7 @@ VerificationCase make_case(
     run_own_code(result, options);
   }
   if (has_code && !result.has_dropout()) {
-    result.rounding =
-        measure_rounding(load_code(archive, result.prefix), result.run);
+    result.rounding = measure_rounding(archive, result.prefix, result.run);
   }
   return result;
 }

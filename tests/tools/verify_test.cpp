@@ -133,6 +133,9 @@ TEST_CASE("A result that differs fails, and its tensor is named") {
   SECTION("by NaN") {
     expected[name] = expected[name] * std::nan("");
   }
+  SECTION("by infinity") {
+    expected[name] = expected[name] / 0;
+  }
   SECTION("by its shape") {
     expected[name] = expected[name].unsqueeze(0);
   }
@@ -190,6 +193,17 @@ TEST_CASE("An archive without recorded results is compared with its own code") {
     CHECK_FALSE(verify_files(
         {folder.file("single-4to1-bias-unmasked.pt")}, "cpu", {}, out));
   }
+}
+
+TEST_CASE("Weights without code or recorded results say what they lack") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("weights.safetensors");
+  save_weights(*CausalAttention(3, 2, 4, 0.0), path);
+  std::ostringstream out;
+  CHECK_FALSE(verify_files({path}, "cpu", {}, out));
+  CHECK_THAT(out.str(), ContainsText("which has weights and no code"));
+  CHECK_THAT(out.str(), ContainsText("torch.jit.trace"));
+  CHECK_THAT(out.str(), ContainsText("weights.expected.pt"));
 }
 
 TEST_CASE("A folder is verified whole, and a file that fails fails the whole") {
