@@ -485,10 +485,10 @@ void backward(
       slopes = parts.take<double>(plan.splits * num_slopes);
     }
   };
-  Parts count;
-  take(count);
-  if (count.size() > 0) {
-    memory_of_copies = allocate(count.size());
+  Parts needed;
+  take(needed);
+  if (needed.size() > 0) {
+    memory_of_copies = allocate(needed.size());
     Parts parts(memory_of_copies.get());
     take(parts);
   }
