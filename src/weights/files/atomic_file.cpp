@@ -91,6 +91,9 @@ void sync_folder(const Descriptor& folder) {
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   look_at_old_file();
   const auto target = follow_links(path_);
+  if (target != path_) {
+    target_ = format_text(" (a link to \"{}\")", target);
+  }
   const auto folder = folder_of(target);
   name_ = target.substr(folder.size());
   if (name_.empty()) {
@@ -116,7 +119,8 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::fail(const std::string& reason) const {
   // A message ends at a NUL byte.
   C10_THROW_ERROR(
-      Error, format_text("cannot write \"{}\": {}", path_.c_str(), reason));
+      Error,
+      format_text("cannot write \"{}\"{}: {}", path_.c_str(), target_, reason));
 }
 
 void AtomicFile::fail_with_errno() const {

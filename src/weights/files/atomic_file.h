@@ -56,6 +56,8 @@ class AtomicFile {
   void keep_access() const;
 
   std::string path_;
+  /// Where a link leads, for messages.
+  std::string target_;
   std::optional<Access> old_;
   Descriptor folder_;
   /// Names in the folder.
