@@ -62,9 +62,6 @@ void convert_file(
         file.tensors, options.source, *options.target, options.num_heads);
   }
   const auto& tensors = converted.tensors;
-  for (const auto& item : tensors) {
-    check_expanded(item.key(), item.value());
-  }
   {
     ProgressBar bar(output, total_bytes(tensors));
     write_weights(
