@@ -139,4 +139,36 @@ void write_rows(
   }
 }
 
+bool can_replace(const torch::Tensor& cache) {
+  return is_plain(cache) && !is_traced();
+}
+
+void replace_sequences(
+    const torch::Tensor& cache,
+    const torch::Tensor& sequences,
+    torch::IntArrayRef to) {
+  const auto G = sequences.size(1);
+  const auto size = static_cast<int64_t>(sequences.element_size());
+  const auto head_bytes = sequences.size(2) * sequences.size(3) * size;
+  if (head_bytes == 0) {
+    return;
+  }
+  const auto* from = static_cast<const std::byte*>(sequences.const_data_ptr());
+  auto* all = static_cast<std::byte*>(cache.mutable_data_ptr());
+  // A graph that read the cache before must notice.
+  cache.unsafeGetTensorImpl()->bump_version();
+  const auto grain = kManyBytes / head_bytes + 1;
+  at::parallel_for(
+      0, sequences.size(0) * G, grain, [&](int64_t begin, int64_t end) {
+        for (auto head = begin; head < end; ++head) {
+          const auto b = to[static_cast<size_t>(head / G)];
+          const auto place = b * cache.stride(0) + head % G * cache.stride(1);
+          std::memcpy(
+              all + place * size,
+              from + head * head_bytes,
+              static_cast<size_t>(head_bytes));
+        }
+      });
+}
+
 } // namespace torch_attention::kernels

@@ -20,4 +20,15 @@ void write_rows(
     torch::IntArrayRef first,
     torch::IntArrayRef counts);
 
+/// Whether `replace_sequences` takes such a cache.
+bool can_replace(const torch::Tensor& cache);
+
+/// Writes `sequences` (N, G, R, D), contiguous, over the sequences `to` of
+/// `cache` (B, G, R, D), which has contiguous rows and the same dtype.
+/// Allocates nothing, so that it cannot fail halfway.
+void replace_sequences(
+    const torch::Tensor& cache,
+    const torch::Tensor& sequences,
+    torch::IntArrayRef to);
+
 } // namespace torch_attention::kernels

@@ -22,6 +22,10 @@ int64_t add(int64_t a, int64_t b) {
   return a > kMost - b ? kMost : a + b;
 }
 
+int64_t multiply(int64_t a, int64_t b) {
+  return b > 0 && a > kMost / b ? kMost : a * b;
+}
+
 int64_t round_up(int64_t value, int64_t block) {
   return value > kMost - (block - 1) ? kMost
                                      : (value + (block - 1)) / block * block;
@@ -43,6 +47,31 @@ void check_dtype(torch::Dtype dtype) {
       kCache,
       ": expected a floating-point dtype, but got ",
       dtype);
+}
+
+/// Checks that keys, values and counts of so many rows can be addressed, before
+/// memory is asked for: vectors would throw exceptions of their own.
+void check_memory(const KVCacheOptions& options, int64_t capacity) {
+  constexpr int64_t kMostBytes = int64_t{1} << 47;
+  const auto size = static_cast<int64_t>(c10::elementSize(options.dtype()));
+  auto bytes = multiply(options.num_kv_heads(), options.head_dim());
+  bytes = multiply(multiply(bytes, size), 2);
+  bytes = multiply(bytes, std::max<int64_t>(capacity, 1));
+  bytes = multiply(bytes, options.batch_size());
+  TORCH_CHECK(
+      bytes <= kMostBytes &&
+          options.batch_size() <=
+              kMostBytes / static_cast<int64_t>(sizeof(int64_t)),
+      kCache,
+      ": expected sizes that fit into memory, but got batch_size = ",
+      options.batch_size(),
+      ", num_kv_heads = ",
+      options.num_kv_heads(),
+      ", head_dim = ",
+      options.head_dim(),
+      " and ",
+      capacity,
+      " tokens");
 }
 
 /// The rows that later tokens may read when older ones are dropped: the window
@@ -263,15 +292,22 @@ void KVCache::reorder(const torch::Tensor& sources) {
   }
   auto new_starts = tensor_of(starts);
   auto new_lengths = tensor_of(lengths);
-  const auto to_index = tensor_of(moved).to(options_.device());
-  const auto from_index = tensor_of(from).to(options_.device());
-  auto all_keys = keys();
-  auto all_values = values();
-  // Copies first, since what is read here may be written there.
-  const auto new_keys = all_keys.index_select(0, from_index);
-  const auto new_values = all_values.index_select(0, from_index);
-  all_keys.index_copy_(0, to_index, new_keys);
-  all_values.index_copy_(0, to_index, new_values);
+  const auto all_keys = keys();
+  const auto all_values = values();
+  if (kernels::can_replace(all_keys)) {
+    // Copies first, since what is read here may be written there.
+    const auto from_index = tensor_of(from);
+    const auto new_keys = all_keys.index_select(0, from_index);
+    const auto new_values = all_values.index_select(0, from_index);
+    // From here on nothing fails.
+    kernels::replace_sequences(all_keys, new_keys, moved);
+    kernels::replace_sequences(all_values, new_values, moved);
+  } else {
+    const auto index = tensor_of(source).to(options_.device());
+    auto new_keys = rows_.keys.index_select(0, index);
+    rows_.values = rows_.values.index_select(0, index);
+    rows_.keys = std::move(new_keys);
+  }
   rows_.starts = std::move(new_starts);
   lengths_ = std::move(new_lengths);
 }
@@ -313,6 +349,7 @@ void KVCache::to(torch::Device device, torch::Dtype dtype) {
 /// Rows of zeros, not of what memory holds: a kernel that multiplies hidden
 /// values by 0 would make NaN of NaN.
 KVCache::Rows KVCache::allocate(int64_t capacity) const {
+  check_memory(options_, capacity);
   // A tensor made in inference mode could not be written to outside of it.
   const c10::InferenceMode normal_tensors(false);
   const auto make = [&] {
@@ -325,10 +362,7 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   };
   auto keys = make();
   auto values = make();
-  return {
-      keys,
-      values,
-      tensor_of(Counts(static_cast<size_t>(options_.batch_size())))};
+  return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
 /// The rows of now, elsewhere if there is no room for `new_lengths` more or

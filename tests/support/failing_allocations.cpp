@@ -9,12 +9,14 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -33,11 +35,11 @@ struct Frames {
   std::array<void*, 60> addresses{};
   int count = 0;
 
-  /// Those of now, but for the `outer` outermost.
+  /// Those of now, but for the `outer` outermost; all in another thread.
   void take(int outer = 0) {
     count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
     if (count < static_cast<int>(addresses.size())) {
-      count = std::max(0, count - outer);
+      count = count > outer ? count - outer : count;
     }
   }
 };
@@ -198,7 +200,15 @@ bool attempt(const std::function<Attempt()>& make) {
 }
 
 /// Lets allocations fail from where `progress` is. Never returns.
-[[noreturn]] void run_attempts(const std::function<Attempt()>& make) {
+[[noreturn]] void run_attempts(
+    const std::function<Attempt()>& make,
+    Failing failing) {
+  // Neither Catch2's handlers nor a life of its own.
+  for (const auto number :
+       {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) {
+    std::signal(number, SIG_DFL);
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::set_terminate(on_terminate);
   at::set_num_threads(1);
   CpuAllocator allocator;
@@ -209,7 +219,9 @@ bool attempt(const std::function<Attempt()>& make) {
   for (; progress->number < 1000000; ++progress->number) {
     if (attempt(make)) {
       ++progress->count;
-    } else if (!progress->all_that_follow) {
+    } else if (
+        !progress->all_that_follow &&
+        failing == Failing::kOneAndAllThatFollow) {
       progress->all_that_follow = true;
       progress->number = -1;
     } else {
@@ -221,14 +233,14 @@ bool attempt(const std::function<Attempt()>& make) {
 }
 
 /// Runs a process until its end, and returns how it ended if by mistake.
-std::string run_process(const std::function<Attempt()>& make) {
+std::string run_process(const std::function<Attempt()>& make, Failing failing) {
   std::fflush(nullptr);
   progress->terminated.count = 0;
   const auto process = fork();
   TORCH_CHECK(process >= 0, "cannot make a process");
   if (process == 0) {
     try {
-      run_attempts(make);
+      run_attempts(make, failing);
     } catch (const std::exception& error) {
       progress->add(std::string("an attempt with all memory: ") + error.what());
       progress->done = true;
@@ -261,7 +273,7 @@ std::string FailedAllocations::text() const {
 
 FailedAllocations fail_each_allocation(
     const std::function<Attempt()>& make,
-    const std::vector<std::string>& known) {
+    Failing failing) {
   auto* shared = mmap(
       nullptr,
       sizeof(Progress),
@@ -272,26 +284,18 @@ FailedAllocations fail_each_allocation(
   TORCH_CHECK(shared != MAP_FAILED, "no memory to share");
   progress = new (shared) Progress();
   FailedAllocations result;
-  const auto add = [&](const std::string& fault) {
-    if (std::none_of(known.begin(), known.end(), [&](const auto& text) {
-          return fault.find(text) != std::string::npos;
-        })) {
-      result.faults.push_back(fault);
-    }
-  };
   while (!progress->done) {
-    const auto fault = run_process(make);
+    const auto fault = run_process(make, failing);
     if (!fault.empty()) {
-      add(fault);
+      result.faults.push_back(fault);
       ++progress->count;
       ++progress->number;
     }
   }
   result.count = progress->count;
   for (size_t i = 0; i < progress->size;) {
-    const std::string fault = progress->text.data() + i;
-    add(fault);
-    i += fault.size() + 1;
+    result.faults.emplace_back(progress->text.data() + i);
+    i += result.faults.back().size() + 1;
   }
   munmap(shared, sizeof(Progress));
   progress = nullptr;

@@ -32,21 +32,27 @@ struct FailedAllocations {
   std::string text() const;
 };
 
+/// Which allocations fail in one attempt.
+enum class Failing {
+  kOne,
+  /// One, and in other attempts one and all that follow, as when memory is
+  /// used up for good. LibTorch then ends the process where it frees a graph.
+  kOneAndAllThatFollow,
+};
+
 /// Lets the allocations of an attempt fail one by one, whether by `operator
-/// new` or by LibTorch's CPU allocator: for n = 0, 1, 2, ... only the nth, then
-/// for each n the nth and all that follow, until an attempt needs no more. Each
+/// new` or by LibTorch's CPU allocator: the nth for n = 0, 1, 2, ... until an
+/// attempt needs no more. Each
 /// attempt is a new one of `make`. One that failed must throw std::bad_alloc or
 /// c10::Error and leave everything unchanged, and is then repeated with all the
 /// memory, which must succeed.
-///
-/// Faults whose text contains one of `known` are left out: what LibTorch does.
 ///
 /// Attempts run in processes of their own, with one thread, so that those that
 /// end the process can be counted. Needs the program that replaces `operator
 /// new`, torch_attention_memory_tests.
 FailedAllocations fail_each_allocation(
     const std::function<Attempt()>& make,
-    const std::vector<std::string>& known = {});
+    Failing failing = Failing::kOneAndAllThatFollow);
 
 /// Checks that allocations failed, and that each did so without a fault.
 inline void check_no_faults(const FailedAllocations& result) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace torch_attention {
 
@@ -87,8 +88,8 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 class TORCH_ATTENTION_API KVCache {
  public:
   /// Allocates nothing before the first `append` or `reserve`.
-  /// Throws c10::Error for sizes that are not positive and for a dtype that is
-  /// not floating-point.
+  /// Throws c10::Error for sizes that are not positive or fit into no memory,
+  /// and for a dtype that is not floating-point.
   explicit KVCache(const KVCacheOptions& options);
 
   /// Leaves nothing to be used behind.
@@ -191,18 +192,19 @@ class TORCH_ATTENTION_API KVCache {
  private:
   friend class MultiHeadAttentionImpl;
 
-  /// Takes back the last `append`: `lengths` are those before it. Allocates
-  /// nothing, since memory may be what is missing.
-  void undo_append(const torch::Tensor& lengths) noexcept {
-    lengths_ = lengths;
-  }
-
   /// (B, G, capacity, D) each, and for each sequence the position of row 0.
   struct Rows {
     torch::Tensor keys;
     torch::Tensor values;
     torch::Tensor starts;
   };
+
+  /// Takes back the last `append`: `rows` and `lengths` are those before it.
+  /// Allocates nothing, since memory may be what is missing.
+  void undo_append(Rows rows, torch::Tensor lengths) noexcept {
+    rows_ = std::move(rows);
+    lengths_ = std::move(lengths);
+  }
 
   Rows allocate(int64_t capacity) const;
   Rows with_room_for(torch::IntArrayRef new_lengths) const;

@@ -389,6 +389,8 @@ torch::Tensor MultiHeadAttentionImpl::decode(
   check_room(options.context_length(), before, x.size(1), counts);
   const auto projected =
       project_heads(*this, x, options.kernel(), rotary_table_.get(), before);
+  // Held here until nothing can fail, even if the cache moves its rows.
+  auto rows_before = cache.rows_;
   cache.append(projected.keys, projected.values, counts);
   try {
     return project_out(
@@ -396,7 +398,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
         attend_to_cache(*this, projected.queries, before, cache),
         options.kernel());
   } catch (...) {
-    cache.undo_append(before);
+    cache.undo_append(std::move(rows_before), before);
     throw;
   }
 }

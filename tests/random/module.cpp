@@ -1,0 +1,261 @@
+#include <random/bounds.h>
+#include <random/tensors.h>
+
+#include <torch_attention/torch_attention.h>
+
+#include <ATen/autocast_mode.h>
+
+#include <cmath>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+// Whole modules of each class, by both kernels and in float64.
+namespace torch_attention::random {
+
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+/// A module of any class: its weights, and how it is called.
+struct Called {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+};
+
+template <typename Holder>
+Called called(Holder holder) {
+  return {holder.ptr(), [holder](const torch::Tensor& x) mutable {
+            return holder(x);
+          }};
+}
+
+/// Makes the same module for each kernel.
+struct Maker {
+  std::function<Called(Kernel)> make;
+  int64_t d_in = 1;
+  bool takes_2d = false;
+  std::string text;
+};
+
+Maker make_self(Random& random, bool first_version) {
+  Maker maker;
+  maker.d_in = random.integer(1, 20);
+  maker.takes_2d = true;
+  SelfAttentionOptions options(maker.d_in, random.integer(1, 20));
+  if (random.once_in(3)) {
+    options.scale(0.3);
+  }
+  if (first_version) {
+    maker.text = "SelfAttentionV1";
+    maker.make = [options](Kernel kernel) mutable {
+      return called(SelfAttentionV1(options.kernel(kernel)));
+    };
+    return maker;
+  }
+  options.qkv_bias(random.once_in(2));
+  maker.text = "SelfAttentionV2";
+  maker.make = [options](Kernel kernel) mutable {
+    return called(SelfAttentionV2(options.kernel(kernel)));
+  };
+  return maker;
+}
+
+Maker make_causal(Random& random) {
+  Maker maker;
+  maker.d_in = random.integer(1, 20);
+  CausalAttentionOptions options(maker.d_in, random.integer(1, 20), 300);
+  options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
+  options.mask(random.once_in(2));
+  if (random.once_in(3)) {
+    options.window(random.integer(1, 90));
+  }
+  maker.text = "CausalAttention";
+  maker.make = [options](Kernel kernel) mutable {
+    return called(CausalAttention(options.kernel(kernel)));
+  };
+  return maker;
+}
+
+Maker make_heads(Random& random, bool wrapper) {
+  Maker maker;
+  maker.d_in = random.integer(1, 40);
+  const auto kv_heads = random.one_of<int64_t>({1, 2, 3});
+  const auto heads = wrapper ? kv_heads : kv_heads * random.integer(1, 3);
+  const auto head_dim = 2 * random.integer(1, 9);
+  MultiHeadAttentionOptions options(
+      maker.d_in, wrapper ? head_dim : heads * head_dim, 300, heads);
+  options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
+  options.mask(random.once_in(2));
+  if (random.once_in(4)) {
+    options.window(random.integer(1, 90));
+  }
+  if (random.once_in(4)) {
+    options.scale(0.3);
+  }
+  maker.text = "MultiHeadAttentionWrapper";
+  if (wrapper) {
+    maker.make = [options](Kernel kernel) mutable {
+      return called(MultiHeadAttentionWrapper(options.kernel(kernel)));
+    };
+    return maker;
+  }
+  options.num_kv_heads(kv_heads).out_proj(!random.once_in(4));
+  options.alibi(random.once_in(4));
+  if (random.once_in(4)) {
+    options.softcap(5);
+  }
+  if (random.once_in(3)) {
+    options.rotary(RotaryOptions().pairing(
+        random.one_of({RotaryPairing::kHalves, RotaryPairing::kInterleaved})));
+  }
+  maker.make = [options](Kernel kernel) mutable {
+    return called(MultiHeadAttention(options.kernel(kernel)));
+  };
+  std::ostringstream text;
+  text << MultiHeadAttention(options);
+  maker.text = text.str();
+  return maker;
+}
+
+Maker make_any(Random& random) {
+  switch (random.integer(0, 6)) {
+    case 0:
+      return make_self(random, true);
+    case 1:
+      return make_self(random, false);
+    case 2:
+      return make_causal(random);
+    case 3:
+      return make_heads(random, true);
+    default:
+      return make_heads(random, false);
+  }
+}
+
+/// As PyTorch's autocast does, while it lives.
+class Autocast {
+ public:
+  explicit Autocast(bool enabled)
+      : before_(at::autocast::is_autocast_enabled(at::kCPU)) {
+    at::autocast::set_autocast_enabled(at::kCPU, enabled);
+  }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, before_);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  Autocast(Autocast&&) = delete;
+  Autocast& operator=(Autocast&&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// What a module is called with.
+struct Call {
+  torch::ScalarType dtype = torch::kFloat;
+  bool autocast = false;
+  bool training = false;
+  bool recorded = true;
+  torch::Tensor base;
+  Layout layout;
+  torch::Tensor grad_output;
+  uint64_t seed = 0;
+};
+
+/// Output and gradients of the input's memory and of all parameters.
+Tensors compute(
+    const Maker& maker,
+    const Call& call,
+    Kernel kernel,
+    torch::ScalarType dtype) {
+  torch::manual_seed(call.seed);
+  const auto made = maker.make(kernel);
+  // Rounded to the dtype of the call in float64 too.
+  made.module->to(call.dtype);
+  made.module->to(dtype);
+  made.module->train(call.training);
+  auto base = call.base.detach().to(dtype, false, true);
+  const torch::AutoGradMode mode(call.recorded);
+  base.requires_grad_(call.recorded);
+  torch::Tensor output;
+  {
+    const Autocast autocast(call.autocast && dtype == call.dtype);
+    output = made.forward(call.layout.view(base));
+  }
+  Tensors results = {output.detach()};
+  if (call.recorded) {
+    auto wanted = made.module->parameters();
+    wanted.insert(wanted.begin(), base);
+    const auto gradients = torch::autograd::grad(
+        {output}, wanted, {call.grad_output.to(output.scalar_type())});
+    results.insert(results.end(), gradients.begin(), gradients.end());
+  }
+  return results;
+}
+
+} // namespace
+
+void check_module(Random& random) {
+  const auto maker = make_any(random);
+  Call call;
+  call.dtype = random.one_of(
+      {torch::kFloat, torch::kFloat, torch::kDouble, torch::kBFloat16});
+  call.autocast = call.dtype == torch::kFloat && random.once_in(4);
+  call.training = random.once_in(2);
+  call.recorded = random.once_in(2);
+  call.seed = static_cast<uint64_t>(random.integer(0, 1 << 30));
+  Sizes sizes = {
+      random.integer(1, 4),
+      random.once_in(3) ? random.integer(30, 200) : random.integer(1, 20),
+      maker.d_in};
+  if (maker.takes_2d && random.once_in(2)) {
+    sizes.erase(sizes.begin());
+  }
+  call.layout = any_layout(random, sizes);
+  call.base = torch::randn(call.layout.base_sizes).to(call.dtype);
+  // Of the output's shape, which a module tells best itself.
+  {
+    const torch::NoGradGuard no_grad;
+    auto shape = maker.make(Kernel::kReference).forward(torch::zeros(sizes));
+    call.grad_output = torch::randn(shape.sizes()).to(call.dtype);
+  }
+  random.describe(c10::str(
+      maker.text,
+      " ",
+      call.dtype,
+      " autocast ",
+      call.autocast,
+      " training ",
+      call.training,
+      " recorded ",
+      call.recorded,
+      " input ",
+      sizes,
+      " ",
+      call.layout.text,
+      " threads ",
+      at::get_num_threads()));
+  const auto exact = compute(maker, call, Kernel::kReference, torch::kDouble);
+  const auto reference = compute(maker, call, Kernel::kReference, call.dtype);
+  for (const auto kernel : {Kernel::kFused, Kernel::kAuto}) {
+    const auto fused = compute(maker, call, kernel, call.dtype);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      Bound bound;
+      bound.dtype = call.autocast ? torch::kBFloat16 : call.dtype;
+      bound.condition = 4;
+      bound.magnitude = 1 + largest(exact[i]);
+      check_close(
+          i == 0 ? "output" : c10::str("gradient ", i),
+          fused[i],
+          reference[i],
+          exact[i],
+          bound);
+    }
+  }
+}
+
+} // namespace torch_attention::random

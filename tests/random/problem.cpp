@@ -1,0 +1,262 @@
+#include <random/problem.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace torch_attention::random {
+
+namespace {
+
+/// (leading..., heads, tokens, features), of which a rank of 2 or 3 has less.
+struct Shapes {
+  int64_t rank = 4;
+  int64_t B = 1;
+  int64_t H = 1;
+  int64_t G = 1;
+  int64_t T = 1;
+  int64_t S = 1;
+  int64_t D = 1;
+  int64_t E = 1;
+  bool shares_heads = false;
+
+  Sizes of(int64_t heads, int64_t tokens, int64_t features) const {
+    Sizes sizes = {2, B, heads, tokens, features};
+    return {sizes.end() - rank, sizes.end()};
+  }
+};
+
+int64_t head_size(Random& random) {
+  return random.one_of<int64_t>({1, 2, 3, 5, 8, 13, 16, 31, 32, 64, 80});
+}
+
+Shapes make_shapes(Random& random) {
+  Shapes x;
+  x.rank = random.one_of<int64_t>({4, 4, 4, 4, 3, 3, 2, 5});
+  x.B = small_size(random);
+  x.G = random.one_of<int64_t>({1, 1, 2, 3});
+  x.shares_heads = x.rank > 2 && random.once_in(3);
+  x.H = x.shares_heads ? x.G * random.one_of<int64_t>({1, 2, 3}) : x.G;
+  x.T = num_tokens(random);
+  x.S = random.once_in(3) ? x.T : num_tokens(random);
+  x.D = head_size(random);
+  x.E = random.once_in(2) ? x.D : head_size(random);
+  // Memory of a few megabytes.
+  while (x.B * x.H * x.T * x.S > (1 << 20)) {
+    x.B = std::max<int64_t>(1, x.B / 2);
+    (x.T > x.S ? x.T : x.S) /= 2;
+  }
+  return x;
+}
+
+/// All three in one tensor (..., tokens, 3, heads, features).
+bool can_be_packed(const Shapes& x) {
+  return x.rank == 4 && x.H == x.G && x.T == x.S && x.D == x.E;
+}
+
+void pack(Problem& problem, const Shapes& x) {
+  const Sizes sizes = {x.B, x.T, 3, x.H, x.D};
+  for (int64_t i = 0; i < 3; ++i) {
+    problem.layouts.push_back(
+        {sizes,
+         [i](const torch::Tensor& base) {
+           return base.select(2, i).transpose(1, 2);
+         },
+         "packed"});
+  }
+}
+
+void lay_out(Random& random, Problem& problem, const Shapes& x) {
+  if (can_be_packed(x) && random.once_in(4)) {
+    pack(problem, x);
+    problem.bases = {torch::randn(problem.layouts[0].base_sizes)};
+    return;
+  }
+  auto keys = x.of(x.G, x.S, x.D);
+  auto values = x.of(x.G, x.S, x.E);
+  // Leading dimensions broadcast, but for shared heads.
+  if (x.rank >= 4 && random.once_in(6)) {
+    const auto leading = x.rank - (x.shares_heads ? 3 : 2);
+    const auto i = static_cast<size_t>(random.integer(0, leading - 1));
+    keys[i] = 1;
+    values[i] = random.once_in(2) ? 1 : values[i];
+  }
+  for (const auto& sizes : {x.of(x.H, x.T, x.D), keys, values}) {
+    problem.layouts.push_back(any_layout(random, sizes));
+    problem.bases.push_back(torch::randn(problem.layouts.back().base_sizes));
+  }
+}
+
+torch::Tensor counts(Random& random, int64_t n, int64_t from, int64_t to) {
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < n; ++i) {
+    values.push_back(random.integer(from, to));
+  }
+  // Not always contiguous.
+  const auto result = torch::tensor(values, torch::kLong);
+  return random.once_in(3) ? torch::stack({result, result}, 1).select(1, 0)
+                           : result;
+}
+
+void choose_positions(Random& random, Options& options, const Shapes& x) {
+  options.causal(random.once_in(2));
+  if (random.once_in(3)) {
+    options.window(random.integer(1, x.S + 3));
+  }
+  if (x.rank == 3 || x.rank == 4) {
+    const auto B = x.rank == 4 ? x.B : x.H;
+    if (random.once_in(4)) {
+      options.key_lengths(counts(random, B, 0, x.S + 2));
+    }
+    if (random.once_in(4)) {
+      options.query_offsets(counts(random, B, -2, x.S + 2));
+    }
+  }
+}
+
+torch::Tensor make_bias(Random& random, const Sizes& sizes) {
+  const auto layout = any_layout(random, sizes);
+  return layout.view(torch::randn(layout.base_sizes))
+      .clone(torch::MemoryFormat::Preserve);
+}
+
+void choose_scores(Random& random, Problem& problem, const Shapes& x) {
+  auto& options = problem.options;
+  const auto scores = x.of(x.H, x.T, x.S);
+  if (random.once_in(3)) {
+    options.scale(random.one_of({0.3, 1.0, 0.05, -0.5, 0.0}));
+  }
+  if (random.once_in(4)) {
+    options.softcap(random.one_of({0.5, 3.0, 30.0}));
+  }
+  if (random.once_in(3)) {
+    const auto layout = any_layout(random, broadcastable(random, scores));
+    options.mask(layout.view(
+        torch::rand(layout.base_sizes) < random.one_of({0.1, 0.5, 0.95})));
+  }
+  problem.has_bias = random.once_in(4);
+  if (problem.has_bias) {
+    auto bias = make_bias(random, broadcastable(random, scores));
+    if (random.once_in(3)) {
+      bias.masked_fill_(torch::rand(bias.sizes()) < 0.2, -INFINITY);
+    }
+    problem.bases.push_back(bias);
+  }
+  problem.has_slopes = x.rank == 4 && random.once_in(4);
+  if (problem.has_slopes) {
+    problem.bases.push_back(torch::rand({x.H}) * 0.5);
+  }
+}
+
+Problem make(Random& random, const Shapes& x, torch::ScalarType dtype) {
+  Problem problem;
+  problem.dtype = dtype;
+  lay_out(random, problem, x);
+  problem.options.enable_gqa(x.shares_heads);
+  choose_positions(random, problem.options, x);
+  choose_scores(random, problem, x);
+  // Gradients of slopes lose their bits in halves.
+  problem.wants_all = random.once_in(3) &&
+      !(problem.has_slopes && c10::elementSize(dtype) == 2);
+  for (auto& base : problem.bases) {
+    base = base.to(dtype);
+  }
+  problem.grad_output = torch::randn(x.of(x.H, x.T, x.E)).to(dtype);
+  return problem;
+}
+
+} // namespace
+
+std::string Problem::text() const {
+  std::ostringstream text;
+  text << dtype;
+  const auto given = inputs(bases);
+  constexpr const char* kNames[] = {" query", " key", " value"};
+  for (size_t i = 0; i < 3; ++i) {
+    text << kNames[i] << given[i].sizes() << given[i].strides() << " "
+         << layouts[i].text;
+  }
+  text << std::boolalpha << " gqa " << options.enable_gqa() << " causal "
+       << options.causal() << " window " << options.window().value_or(0)
+       << " scale " << options.scale().value_or(NAN) << " softcap "
+       << options.softcap().value_or(0);
+  for (const auto& [name, tensor] :
+       {std::pair("lengths", options.key_lengths()),
+        std::pair("offsets", options.query_offsets())}) {
+    if (tensor.defined()) {
+      const auto numbers = tensor.contiguous();
+      text << " " << name << " "
+           << at::IntArrayRef(
+                  numbers.const_data_ptr<int64_t>(),
+                  static_cast<size_t>(numbers.numel()));
+    }
+  }
+  if (options.mask().defined()) {
+    text << " mask " << options.mask().sizes();
+  }
+  if (has_bias) {
+    text << " bias " << bases[bases.size() - (has_slopes ? 2 : 1)].sizes();
+  }
+  text << " slopes " << has_slopes << " all gradients " << wants_all
+       << " threads " << at::get_num_threads();
+  return text.str();
+}
+
+Tensors Problem::inputs(const Tensors& of_bases) const {
+  const bool packed = layouts[0].text == "packed";
+  Tensors result;
+  for (size_t i = 0; i < 3; ++i) {
+    result.push_back(layouts[i].view(of_bases[packed ? 0 : i]));
+  }
+  return result;
+}
+
+torch::Tensor Problem::attend(const Tensors& of_bases, Kernel kernel) const {
+  const auto x = inputs(of_bases);
+  auto all = options;
+  all.kernel(kernel);
+  if (has_slopes) {
+    all.alibi_slopes(of_bases.back());
+  }
+  if (has_bias) {
+    all.bias(of_bases[of_bases.size() - (has_slopes ? 2 : 1)]);
+  }
+  return functional::scaled_dot_product_attention(x[0], x[1], x[2], all);
+}
+
+Tensors Problem::leaves(torch::ScalarType of_dtype) const {
+  Tensors result;
+  const auto extras = static_cast<size_t>(has_bias) + has_slopes;
+  for (size_t i = 0; i < bases.size(); ++i) {
+    result.push_back(bases[i].detach().to(of_dtype, false, true));
+    result.back().requires_grad_(wants_all || i + extras < bases.size());
+  }
+  return result;
+}
+
+Tensors Problem::wanted(const Tensors& leaves) const {
+  Tensors result;
+  std::copy_if(
+      leaves.begin(),
+      leaves.end(),
+      std::back_inserter(result),
+      [](const auto& x) { return x.requires_grad(); });
+  return result;
+}
+
+Problem make_problem(Random& random) {
+  const auto dtype = random.one_of(
+      {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf});
+  return make(random, make_shapes(random), dtype);
+}
+
+Problem make_small_problem(Random& random) {
+  auto x = make_shapes(random);
+  x.rank = 4;
+  x.B = std::min<int64_t>(x.B, 3);
+  x.T = random.once_in(4) ? random.integer(1, 70) : random.integer(1, 9);
+  x.S = random.once_in(4) ? random.integer(1, 70) : random.integer(1, 9);
+  return make(random, x, torch::kDouble);
+}
+
+} // namespace torch_attention::random

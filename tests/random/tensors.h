@@ -1,0 +1,127 @@
+#pragma once
+
+#include <random/random.h>
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_attention::random {
+
+using Sizes = std::vector<int64_t>;
+
+/// A tensor as it lies in the memory of another: `view` of one of `base_sizes`.
+struct Layout {
+  Sizes base_sizes;
+  std::function<torch::Tensor(const torch::Tensor&)> view;
+  std::string text;
+};
+
+/// The dimensions in another order in memory.
+inline Layout permuted(Random& random, const Sizes& sizes) {
+  std::vector<int64_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = order.size(); i > 1; --i) {
+    const auto other = random.integer(0, static_cast<int64_t>(i) - 1);
+    std::swap(order[i - 1], order[static_cast<size_t>(other)]);
+  }
+  Layout layout;
+  std::vector<int64_t> back(sizes.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    layout.base_sizes.push_back(sizes[static_cast<size_t>(order[i])]);
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  layout.view = [back](const torch::Tensor& x) { return x.permute(back); };
+  layout.text = "permuted";
+  return layout;
+}
+
+/// Every other, or every third, of more in each dimension.
+inline Layout sliced(Random& random, const Sizes& sizes) {
+  Layout layout;
+  layout.text = "sliced";
+  Sizes first;
+  Sizes step;
+  for (const auto size : sizes) {
+    first.push_back(random.integer(0, 2));
+    step.push_back(random.one_of({1, 1, 2, 3}));
+    layout.base_sizes.push_back(
+        first.back() + size * step.back() + random.integer(0, 2));
+  }
+  layout.view = [=](const torch::Tensor& x) {
+    auto view = x;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto end = first[i] + sizes[i] * step[i];
+      view = view.slice(static_cast<int64_t>(i), first[i], end, step[i]);
+    }
+    return view;
+  };
+  return layout;
+}
+
+/// Some dimensions of stride 0.
+inline Layout expanded(Random& random, const Sizes& sizes) {
+  Layout layout;
+  layout.text = "expanded";
+  layout.base_sizes = sizes;
+  for (auto& size : layout.base_sizes) {
+    if (size > 1 && random.once_in(2)) {
+      size = 1;
+    }
+  }
+  layout.view = [=](const torch::Tensor& x) { return x.expand(sizes); };
+  return layout;
+}
+
+inline Layout contiguous(const Sizes& sizes) {
+  return {sizes, [](const torch::Tensor& x) { return x; }, "contiguous"};
+}
+
+inline Layout any_layout(Random& random, const Sizes& sizes) {
+  switch (random.integer(0, 4)) {
+    case 0:
+      return permuted(random, sizes);
+    case 1:
+      return sliced(random, sizes);
+    case 2:
+      return expanded(random, sizes);
+    default:
+      return contiguous(sizes);
+  }
+}
+
+/// Sizes that broadcast to `sizes`.
+inline Sizes broadcastable(Random& random, const Sizes& sizes) {
+  const auto rank = static_cast<int64_t>(sizes.size());
+  const auto left_out = random.once_in(3) ? random.integer(0, rank - 1) : 0;
+  Sizes result(sizes.begin() + left_out, sizes.end());
+  for (auto& size : result) {
+    if (random.once_in(4)) {
+      size = 1;
+    }
+  }
+  return result;
+}
+
+/// A small number: 1, a prime, sometimes 0.
+inline int64_t small_size(Random& random) {
+  return random.once_in(40) ? 0 : random.one_of({1, 1, 2, 3, 5, 7});
+}
+
+/// Mostly few tokens, sometimes about the borders of tiles, rarely thousands.
+inline int64_t num_tokens(Random& random) {
+  if (random.once_in(60)) {
+    return 0;
+  }
+  if (random.once_in(60)) {
+    return random.integer(1000, 3000);
+  }
+  return random.once_in(3) ? random.integer(28, 140) : random.integer(1, 20);
+}
+
+} // namespace torch_attention::random
