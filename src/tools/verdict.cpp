@@ -75,14 +75,14 @@ bool VerdictTable::finish(size_t cases) {
 Compared: outputs, gradients of input and weights and, where recorded, the weights
 after some steps of AdamW. A line shows the tensor that is nearest to what it may
 differ by (max abs <= allowed); max rel is relative to max|expected|.
-Allowed: atol + rtol * max|expected| (float32: 1e-5 and 1.3e-6, but 1e-6 both for
-the reference kernel on the CPU; float64: 1e-7 both; bfloat16: 1e-3 and 1.6e-2;
-float16: 1e-3 both), and the rounding of what is expected: 4 times what the
-archive's own code differs by from itself in float64; without such code, 32 epsilon
-of the dtype (and the square root of the longest sum's length in epsilon of the
-sums') relative to the gradients of query, key and value together. Of our results
-nothing goes into it. Weights after AdamW may differ by what their gradients may
-move them, at most 2 * lr a step.
+Allowed: atol + rtol * max|expected| (float32: 1e-5 and 1.3e-6, but 1e-6 and 1e-6 for
+the reference kernel on the CPU; float64: 1e-7 and 1e-7; bfloat16: 1e-3 and 1.6e-2;
+float16: 1e-3 and 1e-3), and for the rounding of what is expected 4 times the
+difference of what the archive's own code gives in its dtype and in float64. For a
+file without code that is 32 epsilon of its dtype times max|expected| (for gradients
+of query and key, that of query, key and value), and a little for long sums. Nothing
+is taken from our own results. Weights after AdamW may differ by what the differences
+of their gradients can move them: lr / eps times those, at most 2 * lr a step.
 )";
   if (incomparable_ > 0) {
     out_ << format_text(

@@ -32,7 +32,7 @@ expect() {
 
 run 0 --help
 help="$out"
-for command in verify inspect convert completion; do
+for command in verify inspect convert bench completion; do
   expect "$help" "$command"
   run 0 "$command" --help
   expect "$out" "Example"
@@ -42,6 +42,11 @@ run 0 --version
 # A wrong command line: status 2, words on standard error.
 run 2
 run 2 unknown
+expect "$err" 'there is no subcommand "unknown"'
+run 2 bench --threads 0
+expect "$err" 'expected a whole number from 1 on, but got "0"'
+run 2 verify "$golden" --tokens many
+expect "$err" 'but got "many"'
 run 2 inspect "$folder/none.pt"
 expect "$err" "none.pt"
 run 2 convert "$golden/files/plain.safetensors"
