@@ -58,7 +58,7 @@ void CausalAttentionImpl::reset() {
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
   if (options.mask()) {
     mask =
-        register_buffer("mask", python_mask(kName, options.context_length()));
+        register_buffer("mask", python_mask(kCausal, options.context_length()));
   }
 }
 
