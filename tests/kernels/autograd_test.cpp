@@ -260,3 +260,23 @@ TEST_CASE("A dropped weight is neither in the output nor in the gradients") {
           torch::matmul((weights * kept * 2).transpose(-2, -1), grad),
           Tolerance(1e-9, 1e-12)));
 }
+
+TEST_CASE("Heads are shared without a batch too") {
+  torch::manual_seed(11);
+  const auto query = torch::randn({6, 14, 8}).requires_grad_();
+  const auto key = torch::randn({2, 19, 8}).requires_grad_();
+  const auto value = torch::randn({2, 19, 5}).requires_grad_();
+  const auto run = [&](Kernel kernel) {
+    const auto output = F::scaled_dot_product_attention(
+        query, key, value, Options().enable_gqa(true).kernel(kernel));
+    auto results =
+        torch::autograd::grad({output.pow(2).sum()}, {query, key, value});
+    results.push_back(output.detach());
+    return results;
+  };
+  const auto fused = run(Kernel::kFused);
+  const auto reference = run(Kernel::kReference);
+  for (size_t i = 0; i < fused.size(); ++i) {
+    CHECK_THAT(fused[i], IsCloseTo(reference[i], {1e-5, 1e-5}));
+  }
+}

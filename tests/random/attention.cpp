@@ -123,6 +123,9 @@ Tensors by_definition(const Problem& problem) {
   for (auto& each : x) {
     auto sizes = each.sizes().vec();
     sizes[0] = B;
+    if (!problem.options.enable_gqa()) {
+      sizes[1] = x[0].size(1);
+    }
     each = each.expand(sizes).contiguous();
   }
   const auto H = x[0].size(1);

@@ -1,6 +1,7 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <kernels/attention.h>
+#include <kernels/heads.h>
 #include <kernels/positions.h>
 #include <nn/checks.h>
 
@@ -292,10 +293,17 @@ kernels::Attention make_attention(
   attention.key = key;
   attention.value = value;
   attention.dropout = options.training() ? options.dropout() : 0.0;
-  if (options.enable_gqa()) {
+  bool shared = options.enable_gqa();
+  if (shared) {
     check_shared_heads(attention);
+    if (query.dim() == 3) {
+      // Kernels take the first of three dimensions for a batch.
+      attention.key = kernels::share_heads(key, query);
+      attention.value = kernels::share_heads(value, query);
+      shared = false;
+    }
   }
-  broadcast_leading(attention, options.enable_gqa());
+  broadcast_leading(attention, shared);
   set_positions(attention, options, attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
