@@ -3,8 +3,11 @@
 #include <support/failing_allocations.h>
 #include <support/test.h>
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -174,4 +177,23 @@ TEST_CASE("A decode that fails leaves its cache as it was") {
   check_no_faults(fail_each_allocation(change_of(fill, [&](KVCache& cache) {
     attention->decode(more, cache, new_lengths);
   })));
+}
+
+TEST_CASE("Sizes that fit into no memory are refused with a message") {
+  constexpr auto kLargest = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLarge = int64_t{1} << 46;
+  const char* message = "KVCache: expected sizes that fit into memory";
+  for (const auto size : {kLarge, kLargest}) {
+    THROWS_WITH(KVCache(KVCacheOptions(size, 2, 4)), message);
+    THROWS_WITH(KVCache(KVCacheOptions(3, size, 4)), message);
+    THROWS_WITH(KVCache(KVCacheOptions(3, 2, size)), message);
+    KVCache cache(KVCacheOptions(3, 2, 4));
+    THROWS_WITH(cache.reserve(size), message);
+    CHECK(cache.capacity() == 0);
+    MultiHeadAttention attention(MultiHeadAttentionOptions(8, 8, 16, 2));
+    THROWS_WITH(attention->make_cache(size), message);
+  }
+  KVCache block(KVCacheOptions(3, 2, 4).block(kLargest).window(kLargest));
+  THROWS_WITH(block.append(rows(1, 0), rows(1, 0)), message);
+  CHECK(block.capacity() == 0);
 }

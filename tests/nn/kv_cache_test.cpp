@@ -553,11 +553,7 @@ TEST_CASE("A decode that fails leaves the cache as it was") {
         }
       }
       if (!decoded) {
-        // With a window, rows that no token reads any more may be gone.
-        CHECK_THAT(cache.lengths(), IsEqualTo(before.lengths));
-        if (!with_window) {
-          check_unchanged(cache, before);
-        }
+        check_unchanged(cache, before);
       }
     }
     const auto text = torch::cat({x[0].slice(0, 0, 9), input[0]}).unsqueeze(0);

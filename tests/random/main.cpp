@@ -10,6 +10,8 @@
 #include <c10/util/StringUtil.h>
 #include <torch/utils.h>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -122,7 +124,13 @@ int run_many(double seconds, uint64_t seed) {
 
 } // namespace
 
-int main() {
+int main(int /*argc*/, char* argv[]) {
+  // Waiting threads would take the time of others. OpenMP reads this before
+  // main begins.
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/1);
+    execv("/proc/self/exe", argv);
+  }
   for (const auto number : {SIGABRT, SIGFPE, SIGILL, SIGSEGV}) {
     std::signal(number, on_signal);
   }
