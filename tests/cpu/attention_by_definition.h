@@ -263,8 +263,9 @@ Attention attention_by_definition(
       const bool drops =
           a.dropout > 0 && dropped(row / T, t, s, a.dropout, a.dropout_seed);
       factor[s] = drops ? 0 : kept;
-      for (int64_t e = 0; e < E && !drops; ++e) {
-        o[e] += weight[s] * factor[s] * v[s * E + e];
+      for (int64_t e = 0; e < E; ++e) {
+        // A weight of NaN stays one when it is dropped.
+        o[e] += weight[s] * factor[s] * (drops ? 0 : v[s * E + e]);
       }
     }
 
