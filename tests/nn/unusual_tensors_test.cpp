@@ -302,9 +302,9 @@ TEST_CASE("Shapes are computed on the device meta") {
         &attention->W_key,
         &attention->W_value,
         &attention->out_proj}) {
-    for (auto* x : {&(*linear)->weight, &(*linear)->bias}) {
-      if (x->defined()) {
-        *x = x->detach().to(torch::kMeta, dtype);
+    for (auto* parameter : {&(*linear)->weight, &(*linear)->bias}) {
+      if (parameter->defined()) {
+        *parameter = parameter->detach().to(torch::kMeta, dtype);
       }
     }
   }
