@@ -14,11 +14,11 @@ using namespace torch_attention::testing;
 
 namespace {
 
-using Tensors = std::vector<std::pair<std::string, torch::Tensor>>;
+using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
 /// The tensors of a module, each with its own memory.
-Tensors copy_tensors(const torch::nn::Module& module) {
-  Tensors tensors;
+NamedTensors copy_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
   for (const auto& item : module.named_parameters()) {
     tensors.emplace_back(item.key(), item.value().detach().clone());
   }
@@ -31,7 +31,7 @@ Tensors copy_tensors(const torch::nn::Module& module) {
 /// The first tensor that is not, bit for bit, as it was.
 std::string first_change(
     const torch::nn::Module& module,
-    const Tensors& before) {
+    const NamedTensors& before) {
   const auto now = copy_tensors(module);
   for (size_t i = 0; i < before.size(); ++i) {
     const auto& [key, tensor] = before[i];
@@ -51,7 +51,7 @@ void check_loading(
     const LoadOptions& options = {}) {
   check_no_faults(fail_each_allocation([&] {
     const auto module = make_module().ptr();
-    const auto before = std::make_shared<Tensors>(copy_tensors(*module));
+    const auto before = std::make_shared<NamedTensors>(copy_tensors(*module));
     Attempt attempt;
     attempt.run = [module, path, options] {
       load_weights(*module, path, options);
@@ -188,7 +188,7 @@ TEST_CASE("A refused file without memory changes nothing") {
   };
   check_no_faults(fail_each_allocation([&] {
     const auto module = small_attention().ptr();
-    const auto before = std::make_shared<Tensors>(copy_tensors(*module));
+    const auto before = std::make_shared<NamedTensors>(copy_tensors(*module));
     Attempt attempt;
     attempt.run = [module, refused] { refused(*module); };
     attempt.changed = [module, before] {

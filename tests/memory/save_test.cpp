@@ -102,7 +102,7 @@ TEST_CASE("A layout that cannot be saved leaves the old file") {
   });
 }
 
-TEST_CASE("NamedTensors that cannot be written leave the old file") {
+TEST_CASE("Tensors that cannot be written leave the old file") {
   const auto name = GENERATE(std::string("a.pt"), std::string("a.safetensors"));
   CAPTURE(name);
   const auto tensors = various_tensors();

@@ -2,6 +2,7 @@
 #include <random/problem.h>
 
 #include <cpu/attention_by_definition.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>

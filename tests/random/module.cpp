@@ -4,6 +4,7 @@
 #include <torch_attention/torch_attention.h>
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <functional>

@@ -7,6 +7,7 @@
 #include <vector>
 
 using namespace torch_attention;
+using namespace torch_attention::testing;
 using namespace torch_attention::tools;
 
 namespace {
