@@ -93,8 +93,8 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   CHECK(
       largest_difference(
           computed.output.numbers(), expected.output, tolerance) <= 1);
-  // Never stored in halves. Beside slopes it is of scores that are shifted alike
-  // where a query lies beyond the keys.
+  // Never stored in halves. Beside slopes it is of scores that are shifted
+  // alike where a query lies beyond the keys.
   if (!computed.sizes.alibi || !computed.sizes.offsets) {
     CHECK(
         largest_difference(

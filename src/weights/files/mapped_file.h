@@ -45,8 +45,9 @@ class MappedFile {
   size_t size_;
 };
 
-/// Lets a mapped file be written to in memory, where its tensors are handed out.
-/// The file itself stays as it is. Throws c10::Error if the system refuses.
+/// Lets a mapped file be written to in memory, where its tensors are handed
+/// out. The file itself stays as it is. Throws c10::Error if the system
+/// refuses.
 void make_writable(const Bytes& file);
 
 /// Tells the system that bytes of a mapped file are not needed for now: they
