@@ -6,7 +6,8 @@ namespace {
 
 constexpr size_t kMaxListed = 20;
 constexpr size_t kListedOfMore = 10;
-constexpr size_t kMaxItem = 200;
+// More than any sentence of ours that has names of usual lengths.
+constexpr size_t kMaxItem = 1000;
 
 /// "1,234,567".
 std::string count_text(size_t count) {

@@ -22,9 +22,10 @@ LoadReport load_weights(
     const auto file = read_below(found, options.prefix());
     auto plan = make_plan(module, file, options);
     file.check(plan.keys);
-    copy_all(module, plan.assignments, options, file);
     plan.report.path = found;
     plan.report.format = file.format;
+    // The last that can fail: from here on the module is another one.
+    copy_all(module, plan.assignments, options, file);
     return std::move(plan.report);
   } catch (const std::exception& error) {
     C10_THROW_ERROR(

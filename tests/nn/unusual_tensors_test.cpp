@@ -166,7 +166,8 @@ TEST_CASE("Gradients may come as views, sparse, or without memory") {
   const auto grad = torch::randn_like(x);
   const auto expected = gradient(grad);
   CHECK_THAT(gradient(negative_view(grad)), IsCloseTo(expected));
-  if (kernel == Kernel::kFused) {
+  // Views, of which large modules make some, take no sparse gradients.
+  if (kernel == Kernel::kFused && size == 4) {
     CHECK_THAT(gradient(grad.to_sparse()), IsCloseTo(expected));
   }
   CHECK_THAT(

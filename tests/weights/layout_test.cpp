@@ -249,7 +249,8 @@ Keys source_keys(const Mapping& mapping) {
 }
 
 torch::Tensor value_of(const Source& source, const torch::Tensor& target) {
-  return source.zeros ? torch::zeros_like(target) : torch::cat(source.parts);
+  return source.zeros ? torch::zeros_like(target)
+                      : torch::cat(source.parts, source.dimension);
 }
 
 /// Maps and copies; what the mapping has no source for keeps its values.

@@ -151,7 +151,9 @@ TEST_CASE("All that is wrong with the keys is reported at once") {
           "\"other.weight\".\n"
           "\tsize mismatch for W_query.weight: copying a param with shape "
           "torch.Size([2, 3]) from checkpoint, the shape in current model is "
-          "torch.Size([4, 3]).");
+          "torch.Size([4, 3]).\n"
+          "\tThe attention is of other sizes: num_heads * head_dim is 2 in "
+          "the file and 4 in the module.");
   check_equal(*target, before);
 }
 
