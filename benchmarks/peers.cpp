@@ -97,7 +97,7 @@ TORCH_ATTENTION_PEERS_API void* make_session(
     const auto options =
         MultiHeadAttentionOptions(C, is_wrapper ? E / H : E, T, H)
             .dropout(dropout)
-            .mask(false)
+            .register_mask(false)
             .kernel(reference_kernel != 0 ? Kernel::kReference : Kernel::kAuto);
     auto made = std::make_unique<Session>();
     if (is_wrapper) {

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <limits>
 
 namespace torch_attention::checks {
 
@@ -103,6 +104,19 @@ void check_can_be_saved(
       "outside of that mode, or compute under torch::NoGradGuard");
 }
 
+bool has_integers(const torch::Tensor& x) {
+  return c10::isIntegralType(x.scalar_type(), /*includeBool=*/false);
+}
+
+torch::Tensor to_int64(const torch::Tensor& integers) {
+  auto result = integers.to(torch::kLong);
+  if (integers.scalar_type() == torch::kUInt64) {
+    result =
+        result.masked_fill(result < 0, std::numeric_limits<int64_t>::max());
+  }
+  return result;
+}
+
 torch::Tensor to_counts(
     const char* name,
     const char* what,
@@ -120,8 +134,7 @@ torch::Tensor to_counts(
       what,
       " with numbers, but got a tensor on the device meta");
   TORCH_CHECK(
-      c10::isIntegralType(counts.scalar_type(), /*includeBool=*/false) &&
-          counts.dim() == 1 && counts.size(0) == batch_size,
+      has_integers(counts) && counts.dim() == 1 && counts.size(0) == batch_size,
       name,
       ": expected ",
       what,
@@ -131,7 +144,7 @@ torch::Tensor to_counts(
       counts.scalar_type(),
       " of shape ",
       counts.sizes());
-  auto result = counts.to(torch::kCPU, torch::kLong).contiguous();
+  auto result = to_int64(counts).to(torch::kCPU).contiguous();
   for (int64_t b = 0; b < batch_size; ++b) {
     const auto count = result.const_data_ptr<int64_t>()[b];
     TORCH_CHECK(

@@ -41,6 +41,12 @@ void check_can_be_saved(
     const char* name,
     c10::ArrayRef<const torch::Tensor*> tensors);
 
+/// Whether x holds integers, of any size, signed or not.
+bool has_integers(const torch::Tensor& x);
+
+/// Integers as int64; of uint64 those that it does not hold as its largest.
+torch::Tensor to_int64(const torch::Tensor& integers);
+
 /// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in
 /// [0, most]. Undefined stays undefined.
 torch::Tensor to_counts(

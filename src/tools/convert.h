@@ -14,9 +14,9 @@ namespace torch_attention::tools {
 /// What is asked of `convert`.
 struct ConvertOptions {
   /// Of the file that is read.
-  Layout source = Layout::automatic();
+  WeightLayout source = WeightLayout::automatic();
   /// Of the file that is written; none: that of the file that is read.
-  std::optional<Layout> target;
+  std::optional<WeightLayout> target;
   /// Dotted path in the file that is read; empty for all.
   std::string prefix;
   /// Of floating-point tensors; none: theirs.

@@ -21,7 +21,7 @@
 
 namespace {
 
-using torch_attention::Layout;
+using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
 
 /// CLI11's own prints the largest number in full.
@@ -145,7 +145,7 @@ Action add_inspect(CLI::App& app) {
 
 std::string layout_names() {
   std::string names;
-  for (const auto& layout : Layout::built_in()) {
+  for (const auto& layout : WeightLayout::built_in()) {
     names += (names.empty() ? "" : ", ") + layout.name();
   }
   return names;
@@ -197,9 +197,9 @@ Action add_convert(CLI::App& app) {
       "not written, 2 if the command\nline is wrong.");
   return [arguments] {
     auto& options = arguments->options;
-    options.source = Layout::named(arguments->source);
+    options.source = WeightLayout::named(arguments->source);
     if (!arguments->target.empty()) {
-      options.target = Layout::named(arguments->target);
+      options.target = WeightLayout::named(arguments->target);
     }
     if (!arguments->dtype.empty()) {
       options.dtype = dtype_named(arguments->dtype);

@@ -179,7 +179,7 @@ class Planner {
 
  private:
   /// Whether the file has a causal mask for an attention of ours that keeps
-  /// none (`mask(false)`): it says nothing more than `causal` does.
+  /// none (`register_mask(false)`): it says nothing more than `causal` does.
   bool is_spare_mask(const std::string& key) const {
     if (!is_mask_key(key) || targets_.contains(key)) {
       return false;

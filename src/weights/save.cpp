@@ -19,7 +19,7 @@ StateDict as_written(StateDict tensors, const SaveOptions& options) {
     }
     tensors = convert_layout(
                   tensors,
-                  Layout::automatic(),
+                  WeightLayout::automatic(),
                   *options.layout(),
                   options.num_heads())
                   .tensors;

@@ -148,7 +148,7 @@ TEST_CASE("Converting as it is loaded, without memory, changes nothing") {
     check_loading(small_attention, path, LoadOptions().dtype(torch::kDouble));
   }
   SECTION("transposed and split") {
-    save_weights(*source, path, SaveOptions().layout(Layout::gpt2()));
+    save_weights(*source, path, SaveOptions().layout(WeightLayout::gpt2()));
     check_loading(small_attention, path);
   }
   SECTION("a list of heads") {

@@ -94,7 +94,7 @@ TEST_CASE("A layout that cannot be saved leaves the old file") {
   CAPTURE(name);
   const MultiHeadAttention module(4, 4, 3, 0.0, 2, true);
   const auto options = SaveOptions()
-                           .layout(Layout::gpt2())
+                           .layout(WeightLayout::gpt2())
                            .prefix("h.0.attn")
                            .dtype(torch::kBFloat16);
   check_save(name, true, [&](const std::string& path) {

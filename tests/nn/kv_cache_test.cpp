@@ -255,7 +255,7 @@ TEST_CASE("Decoding goes on forever in the memory of a window") {
   torch::manual_seed(4);
   MultiHeadAttention attention(MultiHeadAttentionOptions(8, 16, kTokens, 2)
                                    .window(7)
-                                   .mask(false)
+                                   .register_mask(false)
                                    .kernel(kernel));
   attention->eval();
   const auto x = torch::randn({2, kTokens, 8});

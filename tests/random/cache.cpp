@@ -22,7 +22,7 @@ MultiHeadAttentionOptions make_options(Random& random) {
   MultiHeadAttentionOptions options(
       random.integer(1, 12), heads * head_dim, kContext, heads);
   options.num_kv_heads(kv_heads).qkv_bias(random.once_in(2));
-  options.alibi(random.once_in(3)).mask(false);
+  options.alibi(random.once_in(3)).register_mask(false);
   options.kernel(
       random.one_of({Kernel::kAuto, Kernel::kFused, Kernel::kReference}));
   if (random.once_in(2)) {

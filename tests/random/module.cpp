@@ -68,7 +68,7 @@ Maker make_causal(Random& random) {
   maker.d_in = random.integer(1, 20);
   CausalAttentionOptions options(maker.d_in, random.integer(1, 20), 300);
   options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
-  options.mask(random.once_in(2));
+  options.register_mask(random.once_in(2));
   if (random.once_in(3)) {
     options.window(random.integer(1, 90));
   }
@@ -88,7 +88,7 @@ Maker make_heads(Random& random, bool wrapper) {
   MultiHeadAttentionOptions options(
       maker.d_in, wrapper ? head_dim : heads * head_dim, 300, heads);
   options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
-  options.mask(random.once_in(2));
+  options.register_mask(random.once_in(2));
   if (random.once_in(4)) {
     options.window(random.integer(1, 90));
   }

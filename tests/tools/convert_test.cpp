@@ -45,7 +45,7 @@ TEST_CASE("convert takes one module, and gives it another layout and dtype") {
   const auto output = folder.file("book.safetensors");
   ConvertOptions options;
   options.prefix = "transformer.h.1.attn";
-  options.target = Layout::book();
+  options.target = WeightLayout::book();
   options.dtype = torch::kDouble;
   const auto input = golden("layouts/gpt2.safetensors");
   convert(input, output, options);
@@ -63,7 +63,7 @@ TEST_CASE("convert to a layout that lists heads asks for their number") {
   const auto output = folder.file("heads.pt");
   const auto input = golden("layouts/q-linear.safetensors");
   ConvertOptions options;
-  options.target = Layout::query_key_value_heads();
+  options.target = WeightLayout::query_key_value_heads();
   THROWS_WITH(convert(input, output, options), "num_heads");
   options.num_heads = 2;
   convert(input, output, options);
@@ -82,7 +82,7 @@ TEST_CASE("convert refuses what it cannot write, before it writes") {
       convert(golden("files/sparse.pt"), folder.file("a.pt")),
       "is a sparse tensor");
   ConvertOptions options;
-  options.target = Layout::book();
+  options.target = WeightLayout::book();
   CHECK_THROWS_AS(convert(input, folder.file("a.pt"), options), c10::Error);
 }
 

@@ -211,7 +211,8 @@ TEST_CASE("A small file that describes huge tensors allocates none of them") {
     std::ofstream(path, std::ios::binary) << torch_file(pickle + "u.");
     check(MultiHeadAttention(4, 4, 3, 0.0, 2), "size mismatch for mask");
     check(
-        MultiHeadAttention(MultiHeadAttentionOptions(4, 4, 3, 2).mask(false)),
+        MultiHeadAttention(
+            MultiHeadAttentionOptions(4, 4, 3, 2).register_mask(false)),
         "");
   }
   SECTION("a mask of bool") {
@@ -219,7 +220,8 @@ TEST_CASE("A small file that describes huge tensors allocates none of them") {
         pickled_tensor(1U << 20U, 1U << 20U, 0, 0, "BoolStorage");
     std::ofstream(path, std::ios::binary) << torch_file(pickle + "u.", 1);
     check(
-        MultiHeadAttention(MultiHeadAttentionOptions(4, 4, 3, 2).mask(false)),
+        MultiHeadAttention(
+            MultiHeadAttentionOptions(4, 4, 3, 2).register_mask(false)),
         "");
     const auto costs = costs_of([&] {
       const auto file = read_weight_file(path);

@@ -60,7 +60,7 @@ struct Case {
     const auto& layout = config.at("layout");
     // Its keys are those of another layout, which means something else.
     if (layout.rfind("value_as_key", 0) == 0) {
-      result.layout(Layout::named(layout));
+      result.layout(WeightLayout::named(layout));
     }
     return result;
   }
@@ -117,7 +117,7 @@ TEST_CASE("The weights of real Python classes give these classes' outputs") {
     const auto output = attention->forward(golden.input);
     CHECK_THAT(output, IsCloseTo(golden.output, {1e-5, 1e-5}));
   }
-  CHECK(layouts.size() == Layout::built_in().size());
+  CHECK(layouts.size() == WeightLayout::built_in().size());
 }
 
 TEST_CASE("A list of heads takes the weights of classes without projection") {
@@ -148,7 +148,7 @@ TEST_CASE("Every layout is written again as its class wrote it") {
     MultiHeadAttention attention(golden.options());
     load_weights(*attention, golden.path(), golden.load_options());
     const auto path = folder.file("again.safetensors");
-    const auto layout = Layout::named(golden.config.at("layout"));
+    const auto layout = WeightLayout::named(golden.config.at("layout"));
     if (golden.config.at("layout").rfind("value_as_key", 0) == 0) {
       continue; // the class's own keys are not read, and so not known
     }

@@ -257,7 +257,7 @@ torch::Tensor value_of(const Source& source, const torch::Tensor& target) {
 Mapping take(
     const torch::nn::Module& module,
     const StateDict& file,
-    const Layout& layout = Layout::automatic()) {
+    const WeightLayout& layout = WeightLayout::automatic()) {
   const torch::NoGradGuard no_grad;
   const auto targets = state_dict(module);
   auto mapping = map_to_module(file, targets, layout);
@@ -374,7 +374,7 @@ TEST_CASE("Every layout loads into MultiHeadAttention, asked for or found") {
       const auto mapping = take(
           *attention,
           file_in(name, canonical),
-          is_asked ? Layout::named(name) : Layout::automatic());
+          is_asked ? WeightLayout::named(name) : WeightLayout::automatic());
       check_complete(mapping);
       CHECK(mapping.layout == name);
       CHECK(mapping.without_mask == (name == "book" ? Keys{} : Keys{"mask"}));
@@ -428,7 +428,8 @@ TEST_CASE("What is loaded computes what the file's class does") {
     const auto mapping = take(
         *attention,
         file,
-        is_list ? Layout::value_as_key_heads() : Layout::value_as_key());
+        is_list ? WeightLayout::value_as_key_heads()
+                : WeightLayout::value_as_key());
     check_complete(mapping);
     CHECK(mapping.layout == (is_list ? "value_as_key_heads" : "value_as_key"));
     const auto layer = [&](const std::string& name) {
@@ -624,7 +625,7 @@ TEST_CASE("Mapping copies nothing") {
     const auto file = file_in(name, draw());
     MultiHeadAttention attention(options());
     const auto mapping =
-        map_to_module(file, state_dict(*attention), Layout::automatic());
+        map_to_module(file, state_dict(*attention), WeightLayout::automatic());
     CHECK(mapping.sources.size() >= 8);
     for (const auto& [key, source] : mapping.sources) {
       CAPTURE(key);
@@ -665,7 +666,7 @@ TEST_CASE("Grouped heads") {
     file.insert("qkv.weight", joined(canonical, ".weight"));
     file.insert("dense.weight", canonical["out_proj.weight"]);
     const auto own =
-        Layout("own")
+        WeightLayout("own")
             .split(
                 "qkv.weight",
                 {"W_query.weight", "W_key.weight", "W_value.weight"})
@@ -675,18 +676,21 @@ TEST_CASE("Grouped heads") {
     check_equal(state_dict(*attention), expected);
     // Without a module nothing says where.
     THROWS_WITH(
-        convert_layout(file, own, Layout::book()),
+        convert_layout(file, own, WeightLayout::book()),
         "do not divide into 3 parts");
   }
   SECTION("have no place in a list of heads") {
     const auto file = file_in("llama", canonical);
     THROWS_WITH(
         convert_layout(
-            file, Layout::llama(), Layout::query_key_value_heads(), kHeads),
+            file,
+            WeightLayout::llama(),
+            WeightLayout::query_key_value_heads(),
+            kHeads),
         "but those of the root are shared");
     MultiHeadAttentionWrapper wrapper(kIn, 4, kContext, 0.0, 2);
     const auto mapping =
-        map_to_module(file, state_dict(*wrapper), Layout::automatic());
+        map_to_module(file, state_dict(*wrapper), WeightLayout::automatic());
     // Of the wrong shape, which whoever copies says.
     CHECK(
         find_source(mapping, "heads.1.W_key.weight")->parts[0].sizes() ==
@@ -741,14 +745,16 @@ TEST_CASE("torch.nn.MultiheadAttention with inputs of different sizes") {
 
   SECTION("is written as it was, for one tensor cannot hold them") {
     auto back = convert_layout(
-        loaded, Layout::book(), Layout::torch_multihead_attention());
+        loaded,
+        WeightLayout::book(),
+        WeightLayout::torch_multihead_attention());
     check_equal(back.tensors, file);
   }
 }
 
 TEST_CASE("A layout of one's own takes a few lines") {
   torch::manual_seed(10);
-  const auto distilbert = Layout("distilbert")
+  const auto distilbert = WeightLayout("distilbert")
                               .rename("q_lin.weight", "W_query.weight")
                               .rename("q_lin.bias", "W_query.bias")
                               .rename("k_lin.weight", "W_key.weight")
@@ -778,10 +784,12 @@ TEST_CASE("A layout of one's own takes a few lines") {
   }
   SECTION("is written, and read again") {
     const auto written =
-        convert_layout(canonical, Layout::automatic(), distilbert).tensors;
+        convert_layout(canonical, WeightLayout::automatic(), distilbert)
+            .tensors;
     check_equal(written, file);
     check_equal(
-        convert_layout(written, distilbert, Layout::book()).tensors, canonical);
+        convert_layout(written, distilbert, WeightLayout::book()).tensors,
+        canonical);
   }
   SECTION("says what it looked for") {
     const auto mapping =
@@ -791,7 +799,7 @@ TEST_CASE("A layout of one's own takes a few lines") {
     CHECK(mapping.unused == Keys{});
   }
   SECTION("leaves alone what it does not name") {
-    const auto short_one = Layout("short")
+    const auto short_one = WeightLayout("short")
                                .transpose("q", "W_query.weight")
                                .transpose("k", "W_key.weight")
                                .transpose("v", "W_value.weight");
@@ -810,31 +818,35 @@ TEST_CASE("A layout of one's own takes a few lines") {
 
 TEST_CASE("Layouts refuse rules that mean nothing") {
   THROWS_WITH(
-      Layout("own").rename("q", "W_queries.weight"),
-      "Layout \"own\": expected a canonical key, one of \"W_query.weight\", ");
-  THROWS_WITH(Layout("own").zeros("bias"), "but got \"bias\"");
-  THROWS_WITH(Layout("own").rename("a.{}.b.{}", "mask"), "at most one \"{}\"");
-  THROWS_WITH(Layout("own").ignore(""), "but got \"\"");
+      WeightLayout("own").rename("q", "W_queries.weight"),
+      "WeightLayout \"own\": expected a canonical key, one of \"W_query.weight\", ");
+  THROWS_WITH(WeightLayout("own").zeros("bias"), "but got \"bias\"");
   THROWS_WITH(
-      Layout("own").split("qkv", {}), "expected canonical keys for \"qkv\"");
-  THROWS_WITH(Layout(""), "expected a name");
+      WeightLayout("own").rename("a.{}.b.{}", "mask"), "at most one \"{}\"");
+  THROWS_WITH(WeightLayout("own").ignore(""), "but got \"\"");
+  THROWS_WITH(
+      WeightLayout("own").split("qkv", {}),
+      "expected canonical keys for \"qkv\"");
+  THROWS_WITH(WeightLayout(""), "expected a name");
 }
 
 TEST_CASE("Layouts have names") {
   std::set<std::string> names;
-  for (const auto& layout : Layout::built_in()) {
+  for (const auto& layout : WeightLayout::built_in()) {
     CAPTURE(layout.name());
     CHECK(names.insert(layout.name()).second);
-    CHECK(Layout::named(layout.name()).rules().size() == layout.rules().size());
+    CHECK(
+        WeightLayout::named(layout.name()).rules().size() ==
+        layout.rules().size());
     CHECK_FALSE(layout.is_automatic());
     CHECK(layout.rules().size() >= 3);
   }
-  CHECK(Layout::automatic().is_automatic());
-  CHECK(Layout::named("automatic").is_automatic());
+  CHECK(WeightLayout::automatic().is_automatic());
+  CHECK(WeightLayout::named("automatic").is_automatic());
   THROWS_WITH(
-      Layout::named("gpt3"),
+      WeightLayout::named("gpt3"),
       "expected the name of a layout, one of \"automatic\", \"book\", ");
-  THROWS_WITH(Layout::named("gpt3"), "\"gpt2\", ");
+  THROWS_WITH(WeightLayout::named("gpt3"), "\"gpt2\", ");
 }
 
 TEST_CASE("Every layout is written as its class stores it, and read back") {
@@ -843,9 +855,9 @@ TEST_CASE("Every layout is written as its class stores it, and read back") {
   const auto book = file_in("book", canonical);
   for (const auto& name : kWholeLayouts) {
     CAPTURE(name);
-    const auto layout = Layout::named(name);
+    const auto layout = WeightLayout::named(name);
     const auto written =
-        convert_layout(book, Layout::automatic(), layout, kHeads);
+        convert_layout(book, WeightLayout::automatic(), layout, kHeads);
     // Less what is ignored when it is read.
     const auto expected = without(
         file_in(name, canonical),
@@ -858,8 +870,8 @@ TEST_CASE("Every layout is written as its class stores it, and read back") {
          "output.LayerNorm.bias"});
     check_equal(written.tensors, expected);
     CHECK(written.left_out == (name == "book" ? Keys{} : Keys{"mask"}));
-    const auto back =
-        convert_layout(written.tensors, Layout::automatic(), Layout::book());
+    const auto back = convert_layout(
+        written.tensors, WeightLayout::automatic(), WeightLayout::book());
     check_equal(back.tensors, name == "book" ? book : canonical);
     CHECK(back.left_out == Keys{});
   }
@@ -872,10 +884,10 @@ TEST_CASE("Converting between all pairs of layouts loses nothing") {
     const auto file = file_in(from, canonical);
     for (const auto& to : kWholeLayouts) {
       CAPTURE(from, to);
-      const auto there =
-          convert_layout(file, Layout::automatic(), Layout::named(to), kHeads);
+      const auto there = convert_layout(
+          file, WeightLayout::automatic(), WeightLayout::named(to), kHeads);
       const auto back = convert_layout(
-          there.tensors, Layout::named(to), Layout::book(), kHeads);
+          there.tensors, WeightLayout::named(to), WeightLayout::book(), kHeads);
       check_equal(
           without(
               back.tensors,
@@ -902,7 +914,7 @@ TEST_CASE("Converting keeps what belongs to other modules") {
   torch::manual_seed(12);
   const auto file = file_in("bert", draw());
   const auto converted =
-      convert_layout(file, Layout::automatic(), Layout::book());
+      convert_layout(file, WeightLayout::automatic(), WeightLayout::book());
   CHECK_THAT(
       converted.tensors["output.LayerNorm.weight"],
       IsEqualTo(file["output.LayerNorm.weight"]));
@@ -914,32 +926,38 @@ TEST_CASE("A list of heads is converted, masks too") {
   MultiHeadAttentionWrapper wrapper(kIn, 4, kContext, 0.0, 3, true);
   const auto file = state_dict(*wrapper);
   const auto book =
-      convert_layout(file, Layout::automatic(), Layout::book()).tensors;
+      convert_layout(file, WeightLayout::automatic(), WeightLayout::book())
+          .tensors;
   CHECK(book.size() == 7);
   CHECK_THAT(book["mask"], IsEqualTo(file["heads.0.mask"]));
   CHECK_THAT(
       book["W_value.bias"].slice(0, 8, 12),
       IsEqualTo(file["heads.2.W_value.bias"]));
   check_equal(
-      convert_layout(book, Layout::automatic(), Layout::head_list(), 3).tensors,
+      convert_layout(
+          book, WeightLayout::automatic(), WeightLayout::head_list(), 3)
+          .tensors,
       file);
 
   SECTION("the number of heads must be known, and right") {
     THROWS_WITH(
-        convert_layout(book, Layout::automatic(), Layout::head_list()),
+        convert_layout(
+            book, WeightLayout::automatic(), WeightLayout::head_list()),
         "layout \"head_list\" lists the heads: expected their number");
     THROWS_WITH(
-        convert_layout(book, Layout::automatic(), Layout::head_list(), 5),
+        convert_layout(
+            book, WeightLayout::automatic(), WeightLayout::head_list(), 5),
         "do not divide into 5 parts");
     THROWS_WITH(
-        convert_layout(file, Layout::automatic(), Layout::book(), 2),
+        convert_layout(
+            file, WeightLayout::automatic(), WeightLayout::book(), 2),
         "expected num_heads = 3, the number of heads in the root, but got 2");
   }
   SECTION("masks that differ are not one mask") {
     const auto other =
         with(without(file, {"heads.2.mask"}), "heads.2.mask", torch::ones({2}));
     THROWS_WITH(
-        convert_layout(other, Layout::automatic(), Layout::book()),
+        convert_layout(other, WeightLayout::automatic(), WeightLayout::book()),
         "heads.0.mask and heads.2.mask differ");
   }
 }
@@ -948,16 +966,19 @@ TEST_CASE("SelfAttention_v1 is converted both ways") {
   torch::manual_seed(14);
   const auto v1 = state_dict(*SelfAttentionV1(3, 4));
   const auto book =
-      convert_layout(v1, Layout::automatic(), Layout::book()).tensors;
+      convert_layout(v1, WeightLayout::automatic(), WeightLayout::book())
+          .tensors;
   CHECK_THAT(
       book["W_key.weight"].contiguous(),
       IsEqualTo(v1["W_key"].t().contiguous()));
   check_equal(
-      convert_layout(book, Layout::automatic(), Layout::self_attention_v1())
+      convert_layout(
+          book, WeightLayout::automatic(), WeightLayout::self_attention_v1())
           .tensors,
       v1);
   THROWS_WITH(
-      convert_layout(draw(), Layout::automatic(), Layout::self_attention_v1()),
+      convert_layout(
+          draw(), WeightLayout::automatic(), WeightLayout::self_attention_v1()),
       "layout \"self_attention_v1\" has no place for W_key.bias of the root");
 }
 
@@ -965,22 +986,29 @@ TEST_CASE("Values that stand for keys are written once") {
   torch::manual_seed(15);
   auto canonical = draw();
   THROWS_WITH(
-      convert_layout(canonical, Layout::book(), Layout::value_as_key()),
+      convert_layout(
+          canonical, WeightLayout::book(), WeightLayout::value_as_key()),
       "value.weight, needed for value_as_key, and W_value.weight differ");
   canonical["W_key.weight"] = canonical["W_value.weight"].clone();
   canonical["W_key.bias"] = canonical["W_value.bias"].clone();
-  const auto written =
-      convert_layout(canonical, Layout::book(), Layout::value_as_key());
+  const auto written = convert_layout(
+      canonical, WeightLayout::book(), WeightLayout::value_as_key());
   CHECK(written.tensors.size() == 6);
   check_equal(
-      convert_layout(written.tensors, Layout::value_as_key(), Layout::book())
+      convert_layout(
+          written.tensors, WeightLayout::value_as_key(), WeightLayout::book())
           .tensors,
       canonical);
   const auto heads = convert_layout(
-      canonical, Layout::book(), Layout::value_as_key_heads(), kHeads);
+      canonical,
+      WeightLayout::book(),
+      WeightLayout::value_as_key_heads(),
+      kHeads);
   check_equal(
       convert_layout(
-          heads.tensors, Layout::value_as_key_heads(), Layout::book())
+          heads.tensors,
+          WeightLayout::value_as_key_heads(),
+          WeightLayout::book())
           .tensors,
       canonical);
 }
@@ -991,21 +1019,26 @@ TEST_CASE("A bias that the source's class lacks is written where it must be") {
   const auto llama = file_in("llama", canonical);
   const auto expected = with(canonical, "out_proj.bias", torch::zeros({kOut}));
   check_equal(
-      convert_layout(llama, Layout::automatic(), Layout::book()).tensors,
+      convert_layout(llama, WeightLayout::automatic(), WeightLayout::book())
+          .tensors,
       expected);
   check_equal(
-      convert_layout(llama, Layout::automatic(), Layout::bart()).tensors,
+      convert_layout(llama, WeightLayout::automatic(), WeightLayout::bart())
+          .tensors,
       file_in("bart", canonical));
 
   SECTION("of the keys only where queries have one") {
     const auto unbiased = file_in("bart", canonical);
     check_equal(
-        convert_layout(unbiased, Layout::automatic(), Layout::book()).tensors,
+        convert_layout(
+            unbiased, WeightLayout::automatic(), WeightLayout::book())
+            .tensors,
         expected);
     const auto biased = draw();
     const auto whisper = without(file_in("bart", biased), {"k_proj.bias"});
     check_equal(
-        convert_layout(whisper, Layout::automatic(), Layout::book()).tensors,
+        convert_layout(whisper, WeightLayout::automatic(), WeightLayout::book())
+            .tensors,
         with(
             without(biased, {"W_key.bias"}),
             "W_key.bias",
@@ -1022,7 +1055,8 @@ TEST_CASE("A whole model is converted where it has attention") {
   file = merge(file, below("h.0.attn", file_in("gpt2", first)));
   file.insert("h.0.mlp.c_proj.weight", torch::randn({4, 4}));
   file = merge(file, below("h.1.attn", file_in("gpt2", second)));
-  const auto result = convert_layout(file, Layout::automatic(), Layout::book());
+  const auto result =
+      convert_layout(file, WeightLayout::automatic(), WeightLayout::book());
   StateDict expected;
   expected.insert("wte.weight", file["wte.weight"]);
   expected.insert("h.0.mlp.c_proj.weight", file["h.0.mlp.c_proj.weight"]);
@@ -1039,29 +1073,30 @@ TEST_CASE("A whole model is converted where it has attention") {
 
   SECTION("and refused where it has none") {
     THROWS_WITH(
-        convert_layout(file, Layout::bert(), Layout::book()),
+        convert_layout(file, WeightLayout::bert(), WeightLayout::book()),
         "no attention in layout \"bert\" was found in the file: it has no "
         "self.query.weight or self.key.weight");
     StateDict none;
     none.insert("a", torch::ones({1}));
     THROWS_WITH(
-        convert_layout(none, Layout::automatic(), Layout::book()),
+        convert_layout(none, WeightLayout::automatic(), WeightLayout::book()),
         "no attention was found in the file");
     THROWS_WITH(
-        convert_layout(file, Layout::automatic(), Layout::automatic()),
+        convert_layout(
+            file, WeightLayout::automatic(), WeightLayout::automatic()),
         "expected a layout to convert to");
   }
   SECTION("and refused where keys would meet") {
     file.insert("h.0.attn.W_key.weight", torch::ones({1}));
     THROWS_WITH(
-        convert_layout(file, Layout::gpt2(), Layout::book()),
+        convert_layout(file, WeightLayout::gpt2(), WeightLayout::book()),
         "two tensors would have the key \"h.0.attn.W_key.weight\"");
   }
   SECTION("and refused where the shapes are no attention's") {
     auto odd = file_in("q_linear", first);
     odd["k_linear.weight"] = torch::randn({3, kIn});
     THROWS_WITH(
-        convert_layout(odd, Layout::automatic(), Layout::book()),
+        convert_layout(odd, WeightLayout::automatic(), WeightLayout::book()),
         "the shapes of the root are not those of one attention in layout "
         "\"q_linear\": W_key.bias torch.Size([8]), W_key.weight torch.Size([3, "
         "6])");
@@ -1113,13 +1148,13 @@ TEST_CASE("Each attention of a model has its own layout") {
     CHECK(keys == expected);
   }
   SECTION("or asked for, where it is") {
-    const auto mapping = take(*model, file, Layout::q_linear());
+    const auto mapping = take(*model, file, WeightLayout::q_linear());
     CHECK(mapping.problems == Keys{});
     CHECK(mapping.layout == "gpt2, q_linear");
   }
   SECTION("but it must be somewhere") {
     const auto mapping =
-        map_to_module(file, state_dict(*model), Layout::bert());
+        map_to_module(file, state_dict(*model), WeightLayout::bert());
     REQUIRE(mapping.problems.size() == 1);
     CHECK_THAT(
         mapping.problems[0],
@@ -1130,7 +1165,7 @@ TEST_CASE("Each attention of a model has its own layout") {
   }
   SECTION("and so must an attention in the module") {
     const auto mapping = map_to_module(
-        file, state_dict(*torch::nn::Linear(2, 2)), Layout::gpt2());
+        file, state_dict(*torch::nn::Linear(2, 2)), WeightLayout::gpt2());
     REQUIRE(mapping.problems.size() == 1);
     CHECK_THAT(
         mapping.problems[0], ContainsText("the module has no attention"));
@@ -1183,7 +1218,7 @@ TEST_CASE("The module's own keys come first") {
       attention->W_query->weight, IsEqualTo(canonical["W_query.weight"]));
 
   SECTION("unless another layout is asked for") {
-    const auto asked = take(*attention, file, Layout::q_linear());
+    const auto asked = take(*attention, file, WeightLayout::q_linear());
     CHECK(asked.layout == "q_linear");
     CHECK_THAT(attention->W_query->weight, IsEqualTo(file["q_linear.weight"]));
     CHECK(
@@ -1213,14 +1248,14 @@ TEST_CASE("A file in two layouts at once, not the module's, is ambiguous") {
       mapping.problems[0],
       ContainsText("cannot tell the layout of the attention at the root: the "
                    "keys fit \"q_linear\" and \"llama\"") &&
-          ContainsText("LoadOptions().layout(Layout::q_linear())"));
+          ContainsText("LoadOptions().layout(WeightLayout::q_linear())"));
   // The problem speaks of all of them.
   CHECK(missing_keys(mapping) == Keys{});
   CHECK(mapping.unused == Keys{});
   CHECK(mapping.sources.empty());
   CHECK_THAT(attention->W_query->weight, IsEqualTo(before));
   THROWS_WITH(
-      convert_layout(file, Layout::automatic(), Layout::book()),
+      convert_layout(file, WeightLayout::automatic(), WeightLayout::book()),
       "cannot tell the layout");
 }
 
@@ -1262,16 +1297,17 @@ TEST_CASE("GPT-2 and nanoGPT are told by their shapes") {
     const auto file = c_attn(9, 9);
     SelfAttentionV2 attention(9, 3);
     const auto mapping =
-        map_to_module(file, state_dict(*attention), Layout::automatic());
+        map_to_module(file, state_dict(*attention), WeightLayout::automatic());
     REQUIRE(mapping.problems.size() == 1);
     CHECK_THAT(
         mapping.problems[0],
         ContainsText("the keys fit \"gpt2\" and \"nano_gpt\""));
-    CHECK(take(*attention, file, Layout::gpt2()).layout == "gpt2");
+    CHECK(take(*attention, file, WeightLayout::gpt2()).layout == "gpt2");
     CHECK_THAT(
         attention->W_query->weight,
         IsEqualTo(file["c_attn.weight"].slice(1, 0, 3).t().contiguous()));
-    CHECK(take(*attention, file, Layout::nano_gpt()).layout == "nano_gpt");
+    CHECK(
+        take(*attention, file, WeightLayout::nano_gpt()).layout == "nano_gpt");
     CHECK_THAT(
         attention->W_query->weight,
         IsEqualTo(file["c_attn.weight"].slice(0, 0, 3)));
@@ -1292,7 +1328,7 @@ TEST_CASE("What does not fit is said in the file's words") {
   MultiHeadAttention attention(options());
   const auto targets = state_dict(*attention);
   const auto map = [&](const StateDict& file) {
-    return map_to_module(file, targets, Layout::automatic());
+    return map_to_module(file, targets, WeightLayout::automatic());
   };
 
   SECTION("a tensor that does not divide") {
@@ -1349,7 +1385,7 @@ TEST_CASE("What does not fit is said in the file's words") {
     MultiHeadAttentionWrapper wrapper(kIn, 4, kContext, 0.0, 2);
     auto file = state_dict(*SelfAttentionV2(kIn, 7));
     const auto mapping =
-        map_to_module(file, state_dict(*wrapper), Layout::automatic());
+        map_to_module(file, state_dict(*wrapper), WeightLayout::automatic());
     REQUIRE(mapping.problems.size() == 3);
     CHECK(
         mapping.problems[0] ==
@@ -1390,7 +1426,7 @@ TEST_CASE("What does not fit is said in the file's words") {
     auto file = file_in("gpt2", draw());
     file["c_attn.bias"] = torch::randn({25});
     const auto mapping =
-        map_to_module(file, state_dict(*unbiased), Layout::automatic());
+        map_to_module(file, state_dict(*unbiased), WeightLayout::automatic());
     CHECK(mapping.problems == Keys{});
     CHECK(mapping.unused == Keys{"c_attn.bias"});
   }

@@ -470,7 +470,8 @@ TEST_CASE("A module without the buffer `mask` takes files that have one") {
   const auto options = MultiHeadAttentionOptions(3, 4, 6, 2);
   MultiHeadAttention source(options);
   save_weights(*source, path);
-  MultiHeadAttention target(MultiHeadAttentionOptions(options).mask(false));
+  MultiHeadAttention target(
+      MultiHeadAttentionOptions(options).register_mask(false));
   const auto report = load_weights(*target, path);
   CHECK(report.unexpected.empty());
   CHECK(target->W_key->weight.equal(source->W_key->weight));

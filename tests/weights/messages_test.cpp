@@ -43,7 +43,7 @@ StateDict llama_layers(int64_t count, int64_t rows = 16) {
 
 MultiHeadAttention attention() {
   return MultiHeadAttention(
-      MultiHeadAttentionOptions(16, 16, 8, 2).mask(false));
+      MultiHeadAttentionOptions(16, 16, 8, 2).register_mask(false));
 }
 
 std::string error_of(
@@ -155,8 +155,9 @@ TEST_CASE("The part of BERT that lacks the output is one level too deep") {
     tensors.insert(layer + name + ".bias", torch::ones({16}));
   }
   write_safetensors(tensors, path);
-  const MultiHeadAttention module(
-      MultiHeadAttentionOptions(16, 16, 8, 2).mask(false).qkv_bias(true));
+  const MultiHeadAttention module(MultiHeadAttentionOptions(16, 16, 8, 2)
+                                      .register_mask(false)
+                                      .qkv_bias(true));
   CHECK_THAT(
       error_with_prefix(*module, path, layer + "self"),
       ContainsText("above: use LoadOptions().prefix(\"bert.encoder.layer.0."
@@ -176,10 +177,10 @@ TEST_CASE("Another context_length is told to ask for MaskPolicy::kIgnore") {
 TEST_CASE("A mask larger than the machine is refused before it is made") {
   THROWS_WITH(
       MultiHeadAttention(4, 4, int64_t{1} << 30, 0.0, 2),
-      "asks for 4.61169e+09 GB; mask(false) leaves the buffer out");
+      "asks for 4.61169e+09 GB; register_mask(false) leaves the buffer out");
   THROWS_WITH(
       CausalAttention(4, 4, int64_t{1} << 40, 0.0),
-      "mask(false) leaves the buffer out");
+      "register_mask(false) leaves the buffer out");
 }
 
 TEST_CASE("Heads of another size are told by their sizes") {
@@ -269,11 +270,11 @@ TEST_CASE("A layout without projections is named by what it looks for") {
           *attention(),
           path,
           LoadOptions().layout(
-              Layout("mine").rename("dense.bias", "out_proj.bias"))),
+              WeightLayout("mine").rename("dense.bias", "out_proj.bias"))),
       ContainsText("layout \"mine\" was asked for, but the file has no "
                    "dense.bias."));
   CHECK_THAT(
-      error_of(*attention(), path, LoadOptions().layout(Layout("empty"))),
+      error_of(*attention(), path, LoadOptions().layout(WeightLayout("empty"))),
       ContainsText("it has no rules."));
 }
 

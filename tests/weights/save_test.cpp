@@ -119,7 +119,7 @@ TEST_CASE("Tied weights are one storage in a torch.save file") {
   CHECK(read_weight_file(folder.file("tied.pt")).tensors["b"].equal(weight));
 }
 
-TEST_CASE("Layout, prefix and dtype of what is saved can be chosen") {
+TEST_CASE("WeightLayout, prefix and dtype of what is saved can be chosen") {
   const TemporaryFolder folder;
   const auto path = folder.file("gpt2.safetensors");
   torch::manual_seed(1);
@@ -128,7 +128,7 @@ TEST_CASE("Layout, prefix and dtype of what is saved can be chosen") {
       *source,
       path,
       SaveOptions()
-          .layout(Layout::gpt2())
+          .layout(WeightLayout::gpt2())
           .prefix("h.0.attn")
           .dtype(torch::kDouble));
   const auto file = read_weight_file(path);

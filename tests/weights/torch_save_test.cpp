@@ -61,3 +61,19 @@ TEST_CASE("What torch::save wrote is read in every dtype") {
     check_equal_values(converted, source);
   }
 }
+
+TEST_CASE(
+    "LibTorch's own modules too are read as of the dtype that they have") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("linear.pt");
+  const torch::nn::Linear source(4, 3);
+  torch::save(source, path);
+  // If this fails, LibTorch has mended it: README's limit can go.
+  torch::nn::Linear wider(4, 3);
+  wider->to(torch::kDouble);
+  CHECK_THROWS(torch::load(wider, path));
+  torch::nn::Linear converted(4, 3);
+  converted->to(torch::kDouble);
+  load_weights(*converted, path);
+  CHECK_THAT(converted->weight, IsEqualTo(source->weight.to(torch::kDouble)));
+}

@@ -29,7 +29,7 @@ namespace torch_attention {
 /// `load_weights` finds the built-in layouts by itself. Example of your own,
 /// for DistilBERT's attention:
 /// ```
-/// auto distilbert = Layout("distilbert")
+/// auto distilbert = WeightLayout("distilbert")
 ///                       .rename("q_lin.weight", "W_query.weight")
 ///                       .rename("q_lin.bias", "W_query.bias")
 ///                       .rename("k_lin.weight", "W_key.weight")
@@ -41,7 +41,7 @@ namespace torch_attention {
 /// load_weights(*attention, "distilbert.safetensors",
 /// LoadOptions().prefix("transformer.layer.0.attention").layout(distilbert));
 /// ```
-class TORCH_ATTENTION_API Layout {
+class TORCH_ATTENTION_API WeightLayout {
  public:
   /// The tensors of `file_key`, each transposed if so said, joined along
   /// dimension 0, equal those of `canonical_keys`, joined along dimension 0.
@@ -57,97 +57,97 @@ class TORCH_ATTENTION_API Layout {
   };
 
   /// A layout without rules, to which yours are added.
-  explicit Layout(std::string name);
+  explicit WeightLayout(std::string name);
 
   /// The file's tensor is the canonical one under another name. With `{}` the
   /// heads' tensors, stacked along dimension 0, are.
-  Layout& rename(std::string file_key, std::string canonical_key);
+  WeightLayout& rename(std::string file_key, std::string canonical_key);
 
   /// The same, with the file's tensor transposed: (d_in, d_out), as in Hugging
   /// Face's `Conv1D`.
-  Layout& transpose(std::string file_key, std::string canonical_key);
+  WeightLayout& transpose(std::string file_key, std::string canonical_key);
 
   /// The file's tensor holds the canonical ones one after the other along
   /// dimension 0, or along dimension 1 if it is transposed. The shapes of the
   /// module say where to split, and if these do not tell, the parts are equal.
-  Layout& split(
+  WeightLayout& split(
       std::string file_key,
       std::vector<std::string> canonical_keys,
       bool transposed = false);
 
   /// Each head of the file, by `{}`, has a copy of the canonical tensor.
-  Layout& tie(std::string file_key, std::string canonical_key);
+  WeightLayout& tie(std::string file_key, std::string canonical_key);
 
   /// The file's tensor has no meaning for the module: buffers that are
   /// computed, layers that are not used. It is not read, and not written.
-  Layout& ignore(std::string file_key);
+  WeightLayout& ignore(std::string file_key);
 
   /// The file's tensor belongs to another module that lies within the
   /// attention's path. It is not read, and a conversion keeps it.
-  Layout& outside(std::string file_key);
+  WeightLayout& outside(std::string file_key);
 
   /// What the file does not have is zeros: a bias that the file's class lacks
   /// and the module has.
-  Layout& zeros(std::string canonical_key);
+  WeightLayout& zeros(std::string canonical_key);
 
   /// The layout is found from the file's keys and shapes among the built-in
   /// ones, for each attention module of a model.
-  static Layout automatic();
+  static WeightLayout automatic();
 
   /// The book's `MultiHeadAttention`, `CausalAttention` and `SelfAttention_v2`:
   /// the canonical keys.
-  static Layout book();
+  static WeightLayout book();
 
   /// The book's `MultiHeadAttentionWrapper`: `heads.N.W_query.weight`.
-  static Layout head_list();
+  static WeightLayout head_list();
 
   /// The book's `SelfAttention_v1`: bare parameters `W_query` (d_in, d_out).
-  static Layout self_attention_v1();
+  static WeightLayout self_attention_v1();
 
   /// `q_linear`, `k_linear`, `v_linear`, `out_proj`.
-  static Layout q_linear();
+  static WeightLayout q_linear();
 
   /// `query`, `key`, `value` and, if there is one, `proj`; all heads in one.
-  static Layout query_key_value();
+  static WeightLayout query_key_value();
 
   /// `heads.N.query`, `heads.N.key`, `heads.N.value`, and `proj`.
-  static Layout query_key_value_heads();
+  static WeightLayout query_key_value_heads();
 
   /// `query`, `value`, `proj` of a class that computes its scores from queries
   /// and values, `q @ v`: `value` is loaded as `W_key`, too; `key` has no
   /// effect there and is not read. Keys cannot tell, so this is never found by
   /// itself.
-  static Layout value_as_key();
+  static WeightLayout value_as_key();
 
   /// The same as a list of heads: `heads.N.query`, `heads.N.value`, and `proj`.
-  static Layout value_as_key_heads();
+  static WeightLayout value_as_key_heads();
 
   /// Hugging Face's GPT-2: `c_attn` (d_in, 3 d_out) and `c_proj`, transposed.
-  static Layout gpt2();
+  static WeightLayout gpt2();
 
   /// nanoGPT: `c_attn` (3 d_out, d_in) and `c_proj`.
-  static Layout nano_gpt();
+  static WeightLayout nano_gpt();
 
   /// Hugging Face's BERT, below `attention`: `self.query`, `self.key`,
   /// `self.value`, `output.dense`. The layer norm in `output` is not read.
-  static Layout bert();
+  static WeightLayout bert();
 
   /// Llama, Mistral, Qwen: `q_proj`, `k_proj`, `v_proj`, `o_proj`.
-  static Layout llama();
+  static WeightLayout llama();
 
   /// BART, OPT, CLIP, Whisper: `q_proj`, `k_proj`, `v_proj`, `out_proj`.
-  static Layout bart();
+  static WeightLayout bart();
 
   /// `torch.nn.MultiheadAttention`: `in_proj_weight`, or `q_proj_weight`,
   /// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj`.
-  static Layout torch_multihead_attention();
+  static WeightLayout torch_multihead_attention();
 
   /// All of the above but `automatic`.
-  static std::vector<Layout> built_in();
+  static std::vector<WeightLayout> built_in();
 
   /// The built-in layout of this name, or "automatic".
   /// Throws c10::Error that lists the names if there is none.
-  static Layout named(const std::string& name);
+  static WeightLayout named(const std::string& name);
 
   /// "gpt2", for example.
   const std::string& name() const;
@@ -168,7 +168,7 @@ class TORCH_ATTENTION_API Layout {
   const std::vector<std::string>& zero_keys() const;
 
  private:
-  Layout& add(Rule rule);
+  WeightLayout& add(Rule rule);
 
   std::string name_;
   std::vector<Rule> rules_;

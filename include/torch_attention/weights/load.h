@@ -46,8 +46,8 @@ struct TORCH_ATTENTION_API LoadOptions {
   TORCH_ARG(MaskPolicy, mask) = MaskPolicy::kEqual;
 
   /// how the file names and stores the weights.
-  /// Default: Layout::automatic(), found from keys and shapes
-  TORCH_ARG(Layout, layout) = Layout::automatic();
+  /// Default: WeightLayout::automatic(), found from keys and shapes
+  TORCH_ARG(WeightLayout, layout) = WeightLayout::automatic();
 
   /// device to which the module is moved. Default: it stays
   TORCH_ARG(std::optional<torch::Device>, device) = std::nullopt;

@@ -19,7 +19,7 @@ namespace torch_attention {
 /// Example:
 /// ```
 /// save_weights(*attention, "gpt2.safetensors",
-/// SaveOptions().layout(Layout::gpt2()).prefix("h.0.attn"));
+/// SaveOptions().layout(WeightLayout::gpt2()).prefix("h.0.attn"));
 /// ```
 struct TORCH_ATTENTION_API SaveOptions {
   /// what kind of file is written. Default: FileFormat::kByExtension
@@ -29,7 +29,7 @@ struct TORCH_ATTENTION_API SaveOptions {
   TORCH_ARG(std::string, prefix) = "";
 
   /// how the file names and stores the weights. Default: as the module does
-  TORCH_ARG(std::optional<Layout>, layout) = std::nullopt;
+  TORCH_ARG(std::optional<WeightLayout>, layout) = std::nullopt;
 
   /// number of heads, for layouts that list them. Default: not known
   TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;

@@ -211,18 +211,18 @@ torch::Tensor counts_for_batch(
       ", a query of shape (B, T, D) or (B, H, T, D), but got ",
       query.sizes());
   TORCH_CHECK(
-      counts.scalar_type() == torch::kLong && counts.dim() == 1 &&
+      checks::has_integers(counts) && counts.dim() == 1 &&
           counts.size(0) == query.size(0),
       kName,
       ": expected ",
       what,
-      " of dtype Long and shape (B) = [",
+      " of an integer dtype and shape (B) = [",
       query.size(0),
       "], but got ",
       counts.scalar_type(),
       " of shape ",
       counts.sizes());
-  return counts.to(query.device());
+  return checks::to_int64(counts).to(query.device());
 }
 
 /// One number for each head, on the device of `query`, float32 or float64.

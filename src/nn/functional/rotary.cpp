@@ -29,9 +29,9 @@ void check_x_and_positions(
       ": expected x of shape (..., T, D), but got ",
       x.sizes());
   TORCH_CHECK(
-      positions.scalar_type() == torch::kLong,
+      checks::has_integers(positions),
       kRotary,
-      ": expected positions of dtype Long, but got ",
+      ": expected positions of an integer dtype, but got ",
       positions.scalar_type());
   TORCH_CHECK(
       positions.device() == x.device(),

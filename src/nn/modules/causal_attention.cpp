@@ -56,7 +56,7 @@ void CausalAttentionImpl::reset() {
   W_key = register_module("W_key", torch::nn::Linear(linear));
   W_value = register_module("W_value", torch::nn::Linear(linear));
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
-  if (options.mask()) {
+  if (options.register_mask()) {
     mask =
         register_buffer("mask", python_mask(kCausal, options.context_length()));
   }

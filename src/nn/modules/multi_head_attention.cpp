@@ -288,7 +288,7 @@ void MultiHeadAttentionImpl::reset() {
         "out_proj", torch::nn::Linear(options.d_out(), options.d_out()));
   }
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
-  if (options.mask()) {
+  if (options.register_mask()) {
     mask =
         register_buffer("mask", python_mask(kName, options.context_length()));
   }

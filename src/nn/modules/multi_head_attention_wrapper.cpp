@@ -35,7 +35,7 @@ CausalAttentionOptions head_options(const MultiHeadAttentionOptions& options) {
       .qkv_bias(options.qkv_bias())
       .causal(options.causal())
       .window(options.window())
-      .mask(options.mask())
+      .register_mask(options.register_mask())
       .scale(options.scale())
       .kernel(options.kernel());
 }

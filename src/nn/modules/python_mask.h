@@ -22,7 +22,7 @@ inline torch::Tensor python_mask(const char* name, int64_t context_length) {
       context_length,
       " asks for ",
       bytes / 1e9,
-      " GB; mask(false) leaves the buffer out, and the module computes the same");
+      " GB; register_mask(false) leaves the buffer out, and the module computes the same");
   return torch::triu(
       torch::ones({context_length, context_length}), /*diagonal=*/1);
 }

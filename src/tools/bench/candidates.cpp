@@ -181,7 +181,7 @@ ModuleData draw_module(const Work& work, bool mask) {
   data.weights = MultiHeadAttention(
       MultiHeadAttentionOptions(work.C, work.H * work.D, work.T, work.H)
           .dropout(work.dropout)
-          .mask(mask)
+          .register_mask(mask)
           .out_proj(work.out_proj));
   torch::NoGradGuard no_grad;
   data.weights->W_query->weight.mul_(kSharper);

@@ -8,7 +8,7 @@ namespace {
 
 /// The weight and bias of one linear layer.
 void rename_linear(
-    Layout& layout,
+    WeightLayout& layout,
     const std::string& file_layer,
     const std::string& canonical_layer) {
   layout.rename(file_layer + ".weight", canonical_layer + ".weight");
@@ -17,13 +17,13 @@ void rename_linear(
 
 /// Four linear layers under other names; an empty `out` means that there is
 /// none.
-Layout linear_layers(
+WeightLayout linear_layers(
     const std::string& name,
     const std::string& query,
     const std::string& key,
     const std::string& value,
     const std::string& out) {
-  Layout layout(name);
+  WeightLayout layout(name);
   rename_linear(layout, query, "W_query");
   rename_linear(layout, key, "W_key");
   rename_linear(layout, value, "W_value");
@@ -34,8 +34,8 @@ Layout linear_layers(
 }
 
 /// Queries, keys and values in one tensor.
-Layout& split_projections(
-    Layout& layout,
+WeightLayout& split_projections(
+    WeightLayout& layout,
     const std::string& weight,
     const std::string& bias,
     bool transposed = false) {
@@ -49,12 +49,12 @@ Layout& split_projections(
 
 } // namespace
 
-Layout Layout::book() {
+WeightLayout WeightLayout::book() {
   return linear_layers("book", "W_query", "W_key", "W_value", "out_proj")
       .rename("mask", "mask");
 }
 
-Layout Layout::head_list() {
+WeightLayout WeightLayout::head_list() {
   return linear_layers(
              "head_list",
              "heads.{}.W_query",
@@ -64,24 +64,24 @@ Layout Layout::head_list() {
       .tie("heads.{}.mask", "mask");
 }
 
-Layout Layout::self_attention_v1() {
-  return Layout("self_attention_v1")
+WeightLayout WeightLayout::self_attention_v1() {
+  return WeightLayout("self_attention_v1")
       .transpose("W_query", "W_query.weight")
       .transpose("W_key", "W_key.weight")
       .transpose("W_value", "W_value.weight");
 }
 
-Layout Layout::q_linear() {
+WeightLayout WeightLayout::q_linear() {
   return linear_layers(
       "q_linear", "q_linear", "k_linear", "v_linear", "out_proj");
 }
 
-Layout Layout::query_key_value() {
+WeightLayout WeightLayout::query_key_value() {
   return linear_layers("query_key_value", "query", "key", "value", "proj")
       .ignore("tril");
 }
 
-Layout Layout::query_key_value_heads() {
+WeightLayout WeightLayout::query_key_value_heads() {
   return linear_layers(
              "query_key_value_heads",
              "heads.{}.query",
@@ -91,14 +91,14 @@ Layout Layout::query_key_value_heads() {
       .ignore("heads.{}.tril");
 }
 
-Layout Layout::value_as_key() {
+WeightLayout WeightLayout::value_as_key() {
   return linear_layers("value_as_key", "query", "value", "value", "proj")
       .ignore("key.weight")
       .ignore("key.bias")
       .ignore("tril");
 }
 
-Layout Layout::value_as_key_heads() {
+WeightLayout WeightLayout::value_as_key_heads() {
   return linear_layers(
              "value_as_key_heads",
              "heads.{}.query",
@@ -110,8 +110,8 @@ Layout Layout::value_as_key_heads() {
       .ignore("heads.{}.tril");
 }
 
-Layout Layout::gpt2() {
-  Layout layout("gpt2");
+WeightLayout WeightLayout::gpt2() {
+  WeightLayout layout("gpt2");
   split_projections(
       layout, "c_attn.weight", "c_attn.bias", /*transposed=*/true);
   return layout.transpose("c_proj.weight", "out_proj.weight")
@@ -120,8 +120,8 @@ Layout Layout::gpt2() {
       .ignore("masked_bias");
 }
 
-Layout Layout::nano_gpt() {
-  Layout layout("nano_gpt");
+WeightLayout WeightLayout::nano_gpt() {
+  WeightLayout layout("nano_gpt");
   split_projections(layout, "c_attn.weight", "c_attn.bias");
   return layout.rename("c_proj.weight", "out_proj.weight")
       .rename("c_proj.bias", "out_proj.bias")
@@ -129,27 +129,27 @@ Layout Layout::nano_gpt() {
       .zeros("out_proj.bias");
 }
 
-Layout Layout::bert() {
+WeightLayout WeightLayout::bert() {
   return linear_layers(
              "bert", "self.query", "self.key", "self.value", "output.dense")
       .outside("output.LayerNorm.weight")
       .outside("output.LayerNorm.bias");
 }
 
-Layout Layout::llama() {
+WeightLayout WeightLayout::llama() {
   return linear_layers("llama", "q_proj", "k_proj", "v_proj", "o_proj")
       .ignore("rotary_emb.inv_freq")
       .zeros("out_proj.bias");
 }
 
-Layout Layout::bart() {
+WeightLayout WeightLayout::bart() {
   return linear_layers("bart", "q_proj", "k_proj", "v_proj", "out_proj")
       .zeros("W_key.bias") // Whisper
       .zeros("out_proj.bias");
 }
 
-Layout Layout::torch_multihead_attention() {
-  Layout layout("torch_multihead_attention");
+WeightLayout WeightLayout::torch_multihead_attention() {
+  WeightLayout layout("torch_multihead_attention");
   split_projections(layout, "in_proj_weight", "in_proj_bias");
   return layout.rename("q_proj_weight", "W_query.weight")
       .rename("k_proj_weight", "W_key.weight")
@@ -159,7 +159,7 @@ Layout Layout::torch_multihead_attention() {
       .zeros("out_proj.bias");
 }
 
-std::vector<Layout> Layout::built_in() {
+std::vector<WeightLayout> WeightLayout::built_in() {
   return {
       book(),
       head_list(),

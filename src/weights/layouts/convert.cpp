@@ -27,7 +27,7 @@ std::string shapes_text(const Shapes& shapes) {
 std::optional<int64_t> heads_of(
     const StateDict& file,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   for (const auto& rule : layout.rules()) {
     if (lists_heads(rule.file_key) && !rule.tied) {
       return static_cast<int64_t>(keys_of(file, scope, rule.file_key).size());
@@ -42,8 +42,8 @@ class PlaceConverter {
   PlaceConverter(
       const StateDict& from,
       std::string scope,
-      const Layout& source,
-      const Layout& target,
+      const WeightLayout& source,
+      const WeightLayout& target,
       std::optional<int64_t> num_heads)
       : scope_(std::move(scope)),
         source_(source),
@@ -144,7 +144,7 @@ class PlaceConverter {
 
   /// Whether the rule's tensors are there, not yet written, and of shapes that
   /// can be joined.
-  bool can_write(const Layout::Rule& rule) const {
+  bool can_write(const WeightLayout::Rule& rule) const {
     std::vector<Piece> pieces;
     for (const auto& key : rule.canonical_keys) {
       const auto tensor = canonical_.tensors.find(key);
@@ -159,7 +159,7 @@ class PlaceConverter {
     return pieces.size() == 1 || can_join(pieces);
   }
 
-  void write(const Layout::Rule& rule) {
+  void write(const WeightLayout::Rule& rule) {
     const auto keys = keys_for_heads(scope_, rule.file_key, check_heads(rule));
     auto written = from_canonical(
         canonical_,
@@ -174,7 +174,7 @@ class PlaceConverter {
   }
 
   /// The number of heads, if the rule needs it.
-  int64_t check_heads(const Layout::Rule& rule) const {
+  int64_t check_heads(const WeightLayout::Rule& rule) const {
     if (!lists_heads(rule.file_key)) {
       return 1;
     }
@@ -199,7 +199,7 @@ class PlaceConverter {
   void add(
       const std::string& key,
       const Joined& joined,
-      const Layout::Rule& rule) {
+      const WeightLayout::Rule& rule) {
     std::vector<torch::Tensor> parts;
     for (const auto& piece : joined.pieces) {
       parts.push_back(piece.tensor);
@@ -231,8 +231,8 @@ class PlaceConverter {
   }
 
   std::string scope_;
-  const Layout& source_;
-  const Layout& target_;
+  const WeightLayout& source_;
+  const WeightLayout& target_;
   Canonical canonical_;
   std::optional<int64_t> num_heads_;
   std::set<std::string> written_;
@@ -240,10 +240,12 @@ class PlaceConverter {
 };
 
 /// The attention modules of a file that are in layout `source`.
-std::vector<Place> places_in(const StateDict& file, const Layout& source) {
+std::vector<Place> places_in(
+    const StateDict& file,
+    const WeightLayout& source) {
   auto places = source.is_automatic()
       ? find_places(file)
-      : find_places(file, std::vector<Layout>{source});
+      : find_places(file, std::vector<WeightLayout>{source});
   for (const auto& place : places) {
     TORCH_CHECK(
         place.choice.layout.has_value(),
@@ -266,7 +268,7 @@ std::vector<std::string> unknown_keys(
     const StateDict& file,
     const std::vector<std::string>& sorted_keys,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   constexpr size_t kMaxUnknown = 20;
   auto known = keys_read(file, scope, layout);
   for (const auto* others : {&layout.ignored(), &layout.outside_keys()}) {
@@ -299,8 +301,8 @@ void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
 
 Converted convert_layout(
     const StateDict& from,
-    const Layout& source,
-    const Layout& target,
+    const WeightLayout& source,
+    const WeightLayout& target,
     std::optional<int64_t> num_heads) {
   TORCH_CHECK(
       !target.is_automatic(),

@@ -19,7 +19,7 @@ constexpr std::array<const char*, 3> kProjections = {
     "W_key.weight",
     "W_value.weight"};
 
-bool feeds(const Layout::Rule& rule, const std::string& canonical_key) {
+bool feeds(const WeightLayout::Rule& rule, const std::string& canonical_key) {
   return contains(rule.canonical_keys, canonical_key);
 }
 
@@ -27,7 +27,7 @@ bool feeds(const Layout::Rule& rule, const std::string& canonical_key) {
 bool has(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout,
+    const WeightLayout& layout,
     const std::string& canonical_key) {
   return std::any_of(
       layout.rules().begin(), layout.rules().end(), [&](const auto& rule) {
@@ -40,7 +40,7 @@ bool has(
 size_t count_projections(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   return static_cast<size_t>(std::count_if(
       kProjections.begin(), kProjections.end(), [&](const char* key) {
         return has(state, scope, layout, key);
@@ -52,7 +52,7 @@ size_t count_projections(
 bool lists_modules(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   for (const auto& rule : layout.rules()) {
     const auto heads = rule.file_key.find(".{}");
     if (heads == std::string::npos) {
@@ -62,7 +62,7 @@ bool lists_modules(
     return std::any_of(
         layouts_to_find().begin(),
         layouts_to_find().end(),
-        [&](const Layout& inner) {
+        [&](const WeightLayout& inner) {
           return count_projections(state, first, inner) > 0 &&
               has(state, first, inner, "out_proj.weight");
         });
@@ -71,12 +71,12 @@ bool lists_modules(
 }
 
 /// The layouts that have at least `count` of the three projections.
-std::vector<Layout> layouts_with(
+std::vector<WeightLayout> layouts_with(
     const StateDict& state,
     const std::string& scope,
-    const std::vector<Layout>& layouts,
+    const std::vector<WeightLayout>& layouts,
     size_t count) {
-  std::vector<Layout> result;
+  std::vector<WeightLayout> result;
   for (const auto& layout : layouts) {
     if (count_projections(state, scope, layout) >= count &&
         !lists_modules(state, scope, layout)) {
@@ -88,8 +88,8 @@ std::vector<Layout> layouts_with(
 
 /// Keeps the layouts for which `is_better` holds, if there are any.
 template <typename Predicate>
-void prefer(std::vector<Layout>& layouts, const Predicate& is_better) {
-  std::vector<Layout> better;
+void prefer(std::vector<WeightLayout>& layouts, const Predicate& is_better) {
+  std::vector<WeightLayout> better;
   std::copy_if(
       layouts.begin(), layouts.end(), std::back_inserter(better), is_better);
   if (!better.empty()) {
@@ -101,8 +101,8 @@ void prefer(std::vector<Layout>& layouts, const Predicate& is_better) {
 bool give_the_same(
     const StateDict& state,
     const std::string& scope,
-    const Layout& a,
-    const Layout& b) {
+    const WeightLayout& a,
+    const WeightLayout& b) {
   const auto of_a = to_canonical(state, scope, a).tensors;
   const auto of_b = to_canonical(state, scope, b).tensors;
   return of_a.size() == of_b.size() &&
@@ -124,8 +124,8 @@ bool give_the_same(
 bool reads_less(
     const StateDict& state,
     const std::string& scope,
-    const Layout& a,
-    const Layout& b) {
+    const WeightLayout& a,
+    const WeightLayout& b) {
   const auto of_a = keys_read(state, scope, a);
   const auto of_b = keys_read(state, scope, b);
   return of_a.size() < of_b.size() &&
@@ -136,7 +136,7 @@ bool reads_less(
 bool have_shapes(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout,
+    const WeightLayout& layout,
     const Shapes& wanted) {
   const auto shapes = shapes_of(to_canonical(state, scope, layout, &wanted));
   return std::all_of(
@@ -153,30 +153,30 @@ bool have_shapes(
 Choice choose(
     const StateDict& state,
     const std::string& scope,
-    std::vector<Layout> layouts,
+    std::vector<WeightLayout> layouts,
     const Shapes* wanted) {
   if (layouts.empty()) {
     return {};
   }
   const auto all = layouts;
-  prefer(layouts, [&](const Layout& layout) {
-    return std::none_of(all.begin(), all.end(), [&](const Layout& other) {
+  prefer(layouts, [&](const WeightLayout& layout) {
+    return std::none_of(all.begin(), all.end(), [&](const WeightLayout& other) {
       return reads_less(state, scope, layout, other);
     });
   });
   if (layouts.size() > 1) {
-    prefer(layouts, [&](const Layout& layout) {
+    prefer(layouts, [&](const WeightLayout& layout) {
       const auto canonical = to_canonical(state, scope, layout);
       return canonical.problems.empty() && are_consistent(shapes_of(canonical));
     });
   }
   if (layouts.size() > 1 && wanted != nullptr) {
-    prefer(layouts, [&](const Layout& layout) {
+    prefer(layouts, [&](const WeightLayout& layout) {
       return have_shapes(state, scope, layout, *wanted);
     });
   }
-  const bool is_clear =
-      std::all_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+  const bool is_clear = std::all_of(
+      layouts.begin(), layouts.end(), [&](const WeightLayout& layout) {
         return give_the_same(state, scope, layouts.front(), layout);
       });
   if (!is_clear) {
@@ -189,7 +189,7 @@ Choice choose(
 /// of one of `layouts`, in their order.
 std::vector<std::string> possible_scopes(
     const StateDict& state,
-    const std::vector<Layout>& layouts) {
+    const std::vector<WeightLayout>& layouts) {
   std::vector<std::string> names;
   for (const auto& layout : layouts) {
     for (const auto& rule : layout.rules()) {
@@ -253,7 +253,7 @@ std::optional<size_t> find_outer(
 }
 
 /// How many modules deep the keys of `layouts` are.
-size_t depth_of(const std::vector<Layout>& layouts) {
+size_t depth_of(const std::vector<WeightLayout>& layouts) {
   size_t depth = 0;
   for (const auto& layout : layouts) {
     for (const auto& rule : layout.rules()) {
@@ -272,13 +272,13 @@ std::vector<int64_t> shape_at(const Shapes& shapes, const std::string& key) {
 
 } // namespace
 
-const std::vector<Layout>& layouts_to_find() {
+const std::vector<WeightLayout>& layouts_to_find() {
   static const auto layouts = [] {
-    std::vector<Layout> result;
-    for (auto& layout : Layout::built_in()) {
+    std::vector<WeightLayout> result;
+    for (auto& layout : WeightLayout::built_in()) {
       // These have the keys of `query_key_value` and its list of heads.
-      if (layout.name() != Layout::value_as_key().name() &&
-          layout.name() != Layout::value_as_key_heads().name()) {
+      if (layout.name() != WeightLayout::value_as_key().name() &&
+          layout.name() != WeightLayout::value_as_key_heads().name()) {
         result.push_back(std::move(layout));
       }
     }
@@ -304,7 +304,7 @@ Choice find_layout(
 
 std::vector<Place> find_places(
     const StateDict& state,
-    const std::vector<Layout>& layouts) {
+    const std::vector<WeightLayout>& layouts) {
   const auto scopes = possible_scopes(state, layouts);
   std::vector<size_t> order(scopes.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -376,8 +376,9 @@ bool are_consistent(const Shapes& shapes) {
   return query.empty() || out.empty() || out.back() == query.front();
 }
 
-bool are_same(const Layout& a, const Layout& b) {
-  const auto same_rule = [](const Layout::Rule& x, const Layout::Rule& y) {
+bool are_same(const WeightLayout& a, const WeightLayout& b) {
+  const auto same_rule = [](const WeightLayout::Rule& x,
+                            const WeightLayout::Rule& y) {
     return x.file_key == y.file_key && x.canonical_keys == y.canonical_keys &&
         x.transposed == y.transposed && x.tied == y.tied;
   };
@@ -393,7 +394,7 @@ bool are_same(const Layout& a, const Layout& b) {
 std::vector<std::string> keys_read(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   std::set<std::string> keys;
   for (const auto& rule : layout.rules()) {
     const auto of_rule = keys_of(state, scope, rule.file_key);
@@ -404,7 +405,7 @@ std::vector<std::string> keys_read(
 
 std::string names_in_file(
     const std::string& scope,
-    const Layout& layout,
+    const WeightLayout& layout,
     const std::vector<std::string>& canonical_keys) {
   std::vector<std::string> names;
   for (const auto& rule : layout.rules()) {
@@ -420,7 +421,9 @@ std::string names_in_file(
   return list_text(names, " or ");
 }
 
-std::string names_looked_for(const std::string& scope, const Layout& layout) {
+std::string names_looked_for(
+    const std::string& scope,
+    const WeightLayout& layout) {
   auto names =
       names_in_file(scope, layout, {kProjections.begin(), kProjections.end()});
   if (!names.empty()) {
@@ -437,7 +440,7 @@ std::string names_looked_for(const std::string& scope, const Layout& layout) {
 bool has_layout(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   const bool has_projections = std::any_of(
       layout.rules().begin(), layout.rules().end(), [](const auto& rule) {
         return std::any_of(
@@ -467,17 +470,17 @@ std::string scope_text(const std::string& scope) {
 
 std::string ambiguous_text(
     const std::string& scope,
-    const std::vector<Layout>& layouts) {
+    const std::vector<WeightLayout>& layouts) {
   return format_text(
       "cannot tell the layout of the attention at {}: the keys fit \"{}\", and "
       "the shapes do not decide. Say which, as in "
-      "LoadOptions().layout(Layout::{}()).",
+      "LoadOptions().layout(WeightLayout::{}()).",
       scope_text(scope),
       fmt::join(names_of(layouts), "\" and \""),
       layouts.front().name());
 }
 
-std::vector<std::string> names_of(const std::vector<Layout>& layouts) {
+std::vector<std::string> names_of(const std::vector<WeightLayout>& layouts) {
   std::vector<std::string> names;
   names.reserve(layouts.size());
   for (const auto& layout : layouts) {

@@ -29,7 +29,7 @@ void check_canonical_key(const std::string& layout, const std::string& key) {
       std::find(kCanonicalKeys.begin(), kCanonicalKeys.end(), key) !=
           kCanonicalKeys.end(),
       format_text(
-          "Layout \"{}\": expected a canonical key, one of \"{}\", but got "
+          "WeightLayout \"{}\": expected a canonical key, one of \"{}\", but got "
           "\"{}\"",
           layout,
           fmt::join(kCanonicalKeys, "\", \""),
@@ -43,7 +43,7 @@ void check_file_key(const std::string& layout, const std::string& key) {
           (place == std::string::npos ||
            key.find("{}", place + 1) == std::string::npos),
       format_text(
-          "Layout \"{}\": expected a key of the file with at most one \"{{}}\""
+          "WeightLayout \"{}\": expected a key of the file with at most one \"{{}}\""
           ", but got \"{}\"",
           layout,
           key));
@@ -51,16 +51,16 @@ void check_file_key(const std::string& layout, const std::string& key) {
 
 } // namespace
 
-Layout::Layout(std::string name) : name_(std::move(name)) {
-  TORCH_CHECK(!name_.empty(), "Layout: expected a name, but got \"\"");
+WeightLayout::WeightLayout(std::string name) : name_(std::move(name)) {
+  TORCH_CHECK(!name_.empty(), "WeightLayout: expected a name, but got \"\"");
 }
 
-Layout& Layout::add(Rule rule) {
+WeightLayout& WeightLayout::add(Rule rule) {
   check_file_key(name_, rule.file_key);
   TORCH_CHECK(
       !rule.canonical_keys.empty(),
       format_text(
-          "Layout \"{}\": expected canonical keys for \"{}\", but got none",
+          "WeightLayout \"{}\": expected canonical keys for \"{}\", but got none",
           name_,
           rule.file_key));
   for (const auto& key : rule.canonical_keys) {
@@ -70,16 +70,20 @@ Layout& Layout::add(Rule rule) {
   return *this;
 }
 
-Layout& Layout::rename(std::string file_key, std::string canonical_key) {
+WeightLayout& WeightLayout::rename(
+    std::string file_key,
+    std::string canonical_key) {
   return split(std::move(file_key), {std::move(canonical_key)});
 }
 
-Layout& Layout::transpose(std::string file_key, std::string canonical_key) {
+WeightLayout& WeightLayout::transpose(
+    std::string file_key,
+    std::string canonical_key) {
   return split(
       std::move(file_key), {std::move(canonical_key)}, /*transposed=*/true);
 }
 
-Layout& Layout::split(
+WeightLayout& WeightLayout::split(
     std::string file_key,
     std::vector<std::string> canonical_keys,
     bool transposed) {
@@ -90,7 +94,9 @@ Layout& Layout::split(
        /*tied=*/false});
 }
 
-Layout& Layout::tie(std::string file_key, std::string canonical_key) {
+WeightLayout& WeightLayout::tie(
+    std::string file_key,
+    std::string canonical_key) {
   return add(
       {std::move(file_key),
        {std::move(canonical_key)},
@@ -98,29 +104,29 @@ Layout& Layout::tie(std::string file_key, std::string canonical_key) {
        /*tied=*/true});
 }
 
-Layout& Layout::ignore(std::string file_key) {
+WeightLayout& WeightLayout::ignore(std::string file_key) {
   check_file_key(name_, file_key);
   ignored_.push_back(std::move(file_key));
   return *this;
 }
 
-Layout& Layout::outside(std::string file_key) {
+WeightLayout& WeightLayout::outside(std::string file_key) {
   check_file_key(name_, file_key);
   outside_keys_.push_back(std::move(file_key));
   return *this;
 }
 
-Layout& Layout::zeros(std::string canonical_key) {
+WeightLayout& WeightLayout::zeros(std::string canonical_key) {
   check_canonical_key(name_, canonical_key);
   zero_keys_.push_back(std::move(canonical_key));
   return *this;
 }
 
-Layout Layout::automatic() {
-  return Layout(kAutomatic);
+WeightLayout WeightLayout::automatic() {
+  return WeightLayout(kAutomatic);
 }
 
-Layout Layout::named(const std::string& name) {
+WeightLayout WeightLayout::named(const std::string& name) {
   if (name == kAutomatic) {
     return automatic();
   }
@@ -134,33 +140,33 @@ Layout Layout::named(const std::string& name) {
   C10_THROW_ERROR(
       Error,
       format_text(
-          "Layout: expected the name of a layout, one of \"{}\", but got "
+          "WeightLayout: expected the name of a layout, one of \"{}\", but got "
           "\"{}\"",
           fmt::join(names, "\", \""),
           name));
 }
 
-const std::string& Layout::name() const {
+const std::string& WeightLayout::name() const {
   return name_;
 }
 
-bool Layout::is_automatic() const {
+bool WeightLayout::is_automatic() const {
   return name_ == kAutomatic && rules_.empty();
 }
 
-const std::vector<Layout::Rule>& Layout::rules() const {
+const std::vector<WeightLayout::Rule>& WeightLayout::rules() const {
   return rules_;
 }
 
-const std::vector<std::string>& Layout::ignored() const {
+const std::vector<std::string>& WeightLayout::ignored() const {
   return ignored_;
 }
 
-const std::vector<std::string>& Layout::outside_keys() const {
+const std::vector<std::string>& WeightLayout::outside_keys() const {
   return outside_keys_;
 }
 
-const std::vector<std::string>& Layout::zero_keys() const {
+const std::vector<std::string>& WeightLayout::zero_keys() const {
   return zero_keys_;
 }
 

@@ -45,7 +45,7 @@ class ModuleMapper {
   ModuleMapper(
       const StateDict& file,
       const StateDict& module,
-      const Layout& layout)
+      const WeightLayout& layout)
       : file_(file),
         module_(module),
         layout_(layout),
@@ -124,7 +124,7 @@ class ModuleMapper {
   }
 
   /// Whether the file has the module's own keys, but for masks.
-  bool has_all_of(const Place& place, const Layout& form) const {
+  bool has_all_of(const Place& place, const WeightLayout& form) const {
     const auto keys = keys_read(module_, place.scope, form);
     const auto masks = mask_keys(place.scope, form);
     return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
@@ -134,7 +134,7 @@ class ModuleMapper {
 
   std::vector<std::string> mask_keys(
       const std::string& scope,
-      const Layout& form) const {
+      const WeightLayout& form) const {
     std::vector<std::string> keys;
     for (const auto& rule : form.rules()) {
       if (rule.canonical_keys.front() == kMaskKey) {
@@ -146,8 +146,8 @@ class ModuleMapper {
 
   void refuse(
       const Place& place,
-      const Layout& form,
-      const std::vector<Layout>& layouts) {
+      const WeightLayout& form,
+      const std::vector<WeightLayout>& layouts) {
     result_.problems.push_back(ambiguous_text(place.scope, layouts));
     for (const auto& key : keys_read(module_, place.scope, form)) {
       settled_.insert(key);
@@ -161,9 +161,9 @@ class ModuleMapper {
 
   /// file -> canonical -> module, at one scope.
   void map_from(
-      const Layout& layout,
+      const WeightLayout& layout,
       const std::string& scope,
-      const Layout& form,
+      const WeightLayout& form,
       const Shapes& shapes) {
     auto canonical = to_canonical(file_, scope, layout, &shapes);
     result_.problems.insert(
@@ -186,7 +186,9 @@ class ModuleMapper {
     note_read(keys_at(file_, scope, layout.outside_keys()));
   }
 
-  static bool is_failed(const Canonical& canonical, const Layout::Rule& rule) {
+  static bool is_failed(
+      const Canonical& canonical,
+      const WeightLayout::Rule& rule) {
     return std::any_of(
         rule.canonical_keys.begin(),
         rule.canonical_keys.end(),
@@ -195,7 +197,7 @@ class ModuleMapper {
 
   static void add_zeros(
       Canonical& canonical,
-      const Layout& layout,
+      const WeightLayout& layout,
       const Shapes& shapes) {
     for (const auto& key : layout.zero_keys()) {
       const auto shape = shapes.find(key);
@@ -209,9 +211,9 @@ class ModuleMapper {
   /// The module's tensors `keys` of one rule of its form.
   void map_rule(
       const Canonical& canonical,
-      const Layout& layout,
+      const WeightLayout& layout,
       const std::string& scope,
-      const Layout::Rule& rule,
+      const WeightLayout::Rule& rule,
       const std::vector<std::string>& keys) {
     if (is_failed(canonical, rule)) {
       settled_.insert(keys.begin(), keys.end());
@@ -307,7 +309,7 @@ class ModuleMapper {
     }
   }
 
-  void add_layout(const Layout& layout) {
+  void add_layout(const WeightLayout& layout) {
     if (!contains(layouts_, layout.name())) {
       layouts_.push_back(layout.name());
     }
@@ -315,7 +317,7 @@ class ModuleMapper {
 
   const StateDict& file_;
   const StateDict& module_;
-  const Layout& layout_;
+  const WeightLayout& layout_;
   std::vector<Place> places_;
 
   Mapping result_;
@@ -336,7 +338,7 @@ class ModuleMapper {
 Mapping map_to_module(
     const StateDict& file,
     const StateDict& module,
-    const Layout& layout) {
+    const WeightLayout& layout) {
   const torch::NoGradGuard no_grad;
   return ModuleMapper(file, module, layout).map();
 }

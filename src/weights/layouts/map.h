@@ -11,8 +11,8 @@
 #include <vector>
 
 // From the tensors of a file to those of a module, or of another file, through
-// the canonical ones (see `Layout`). Nothing is copied: the results are views
-// of the file's tensors.
+// the canonical ones (see `WeightLayout`). Nothing is copied: the results are
+// views of the file's tensors.
 
 namespace torch_attention {
 
@@ -59,7 +59,7 @@ struct Mapping {
 Mapping map_to_module(
     const StateDict& file,
     const StateDict& module,
-    const Layout& layout);
+    const WeightLayout& layout);
 
 /// A file in another layout.
 struct Converted {
@@ -77,8 +77,8 @@ struct Converted {
 /// hold it.
 Converted convert_layout(
     const StateDict& from,
-    const Layout& source,
-    const Layout& target,
+    const WeightLayout& source,
+    const WeightLayout& target,
     std::optional<int64_t> num_heads = std::nullopt);
 
 /// An attention module in a file.

@@ -120,7 +120,7 @@ std::vector<std::vector<Piece>> split(
   return parts;
 }
 
-bool is_wanted(const Layout::Rule& rule, const Shapes* wanted) {
+bool is_wanted(const WeightLayout::Rule& rule, const Shapes* wanted) {
   return wanted == nullptr ||
       std::any_of(
              rule.canonical_keys.begin(),
@@ -129,7 +129,7 @@ bool is_wanted(const Layout::Rule& rule, const Shapes* wanted) {
 }
 
 /// Whether a rule before has told where a tensor of this rule is.
-bool is_done(const Layout::Rule& rule, const Canonical& canonical) {
+bool is_done(const WeightLayout::Rule& rule, const Canonical& canonical) {
   return std::any_of(
       rule.canonical_keys.begin(),
       rule.canonical_keys.end(),
@@ -139,7 +139,7 @@ bool is_done(const Layout::Rule& rule, const Canonical& canonical) {
 }
 
 std::vector<std::optional<int64_t>> rows_wanted(
-    const Layout::Rule& rule,
+    const WeightLayout::Rule& rule,
     const Shapes* wanted) {
   std::vector<std::optional<int64_t>> rows;
   for (const auto& key : rule.canonical_keys) {
@@ -160,7 +160,7 @@ struct Read {
 };
 
 Read read_rule(
-    const Layout::Rule& rule,
+    const WeightLayout::Rule& rule,
     const std::string& scope,
     std::vector<Piece> pieces,
     const std::vector<std::optional<int64_t>>& rows) {
@@ -209,7 +209,7 @@ Read read_rule(
 /// The pieces of all of a rule's canonical tensors.
 std::vector<Piece> all_pieces(
     const Canonical& canonical,
-    const Layout::Rule& rule) {
+    const WeightLayout::Rule& rule) {
   std::vector<Piece> pieces;
   for (const auto& key : rule.canonical_keys) {
     const auto& tensor = canonical.tensors.at(key);
@@ -221,7 +221,7 @@ std::vector<Piece> all_pieces(
 /// The pieces as a rule's tensor has them. Transposed, rows stand side by side.
 Joined stored(
     std::vector<Piece> pieces,
-    const Layout::Rule& rule,
+    const WeightLayout::Rule& rule,
     std::vector<Piece> copies = {}) {
   int64_t dimension = 0;
   if (rule.transposed) {
@@ -281,7 +281,7 @@ std::vector<std::string> keys_for_heads(
 Canonical to_canonical(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout,
+    const WeightLayout& layout,
     const Shapes* wanted) {
   Canonical result;
   for (const auto& rule : layout.rules()) {
@@ -313,7 +313,7 @@ Canonical to_canonical(
 
 Written from_canonical(
     const Canonical& canonical,
-    const Layout::Rule& rule,
+    const WeightLayout::Rule& rule,
     const std::vector<std::string>& keys,
     const std::vector<std::optional<int64_t>>& rows) {
   Written written;

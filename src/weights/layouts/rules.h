@@ -79,14 +79,14 @@ bool lists_heads(const std::string& file_key);
 Canonical to_canonical(
     const StateDict& state,
     const std::string& scope,
-    const Layout& layout,
+    const WeightLayout& layout,
     const Shapes* wanted = nullptr);
 
 /// The tensors `keys` of `rule` out of the canonical ones, which are all there.
 /// `rows` has how many rows each is to have, as far as that is known.
 Written from_canonical(
     const Canonical& canonical,
-    const Layout::Rule& rule,
+    const WeightLayout::Rule& rule,
     const std::vector<std::string>& keys,
     const std::vector<std::optional<int64_t>>& rows);
 

@@ -203,11 +203,44 @@ TEST_CASE("A module without the buffer `mask` computes the same") {
   const auto options = MultiHeadAttentionOptions(8, 8, 16, 2);
   MultiHeadAttention with_mask(options);
   torch::manual_seed(5);
-  MultiHeadAttention without(MultiHeadAttentionOptions(options).mask(false));
+  MultiHeadAttention without(
+      MultiHeadAttentionOptions(options).register_mask(false));
   const auto x = torch::randn({2, 9, 8});
   CHECK_THAT(without(x), IsEqualTo(with_mask(x)));
   CHECK(without->named_buffers().is_empty());
   CHECK_FALSE(without->mask.defined());
+}
+
+TEST_CASE("Lengths and offsets may be integers of any dtype") {
+  const Operands tensors(4, 6, torch::kFloat);
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  const auto attend = [&](torch::ScalarType dtype) {
+    return tensors.attend(
+        Options()
+            .kernel(kernel)
+            .enable_gqa(true)
+            .causal(true)
+            .key_lengths(torch::tensor({6, 3, 5}).to(dtype))
+            .query_offsets(torch::tensor({2, 0, 1}).to(dtype)));
+  };
+  const auto expected = attend(torch::kLong);
+  for (const auto dtype :
+       {torch::kByte,
+        torch::kChar,
+        torch::kShort,
+        torch::kInt,
+        torch::kUInt16,
+        torch::kUInt32,
+        torch::kUInt64}) {
+    CAPTURE(dtype);
+    CHECK_THAT(attend(dtype), IsEqualTo(expected));
+  }
+  // As a length, -1 of int64 would be 2^64 - 1 of uint64.
+  const auto most = torch::full({3}, -1).view(torch::kUInt64);
+  CHECK_THAT(
+      tensors.attend(
+          Options().kernel(kernel).enable_gqa(true).key_lengths(most)),
+      IsEqualTo(tensors.attend(Options().kernel(kernel).enable_gqa(true))));
 }
 
 TEST_CASE("What hides keys is refused by name if it does not fit") {
@@ -217,12 +250,13 @@ TEST_CASE("What hides keys is refused by name if it does not fit") {
       "expected a window > 0, but got 0");
   THROWS_WITH(
       tensors.attend(Options().enable_gqa(true).key_lengths(torch::ones({3}))),
-      "expected key_lengths of dtype Long and shape (B) = [3], but got Float");
+      "expected key_lengths of an integer dtype and shape (B) = [3], but got "
+      "Float");
   THROWS_WITH(
       tensors.attend(Options().enable_gqa(true).query_offsets(
           torch::zeros({2}, torch::kLong))),
-      "expected query_offsets of dtype Long and shape (B) = [3], but got Long "
-      "of shape [2]");
+      "expected query_offsets of an integer dtype and shape (B) = [3], but got "
+      "Long of shape [2]");
   THROWS_WITH(
       F::scaled_dot_product_attention(
           torch::randn({2, 8}),

@@ -345,7 +345,10 @@ TEST_CASE("What rotary embedding cannot rotate is refused") {
       rotary_embedding(x, at.expand({3, 4})), "but got positions [3, 4]");
   THROWS_WITH(
       rotary_embedding(x, at.to(torch::kFloat)),
-      "expected positions of dtype Long, but got Float");
+      "expected positions of an integer dtype, but got Float");
+  CHECK_THAT(
+      rotary_embedding(x, at.to(torch::kInt)),
+      IsEqualTo(rotary_embedding(x, at)));
   THROWS_WITH(
       rotary_embedding(x, at.to(torch::kMeta)),
       "expected positions on cpu, where x is, but got meta");

@@ -11,7 +11,7 @@ namespace torch_attention::functional {
 /// elements of queries or keys by angles that grow with the position, so that
 /// the dot product of a query and a key depends on their distance only.
 ///
-/// x (..., T, D) with int64 positions (T), or x (B, ..., T, D) with positions
+/// x (..., T, D) with integer positions (T), or x (B, ..., T, D) with positions
 /// (B, T) -> the shape and dtype of x. Angles, cosines and sines are rounded to
 /// float32 as in `transformers`' `LlamaRotaryEmbedding`, whatever the dtype of
 /// x, and so are positions from 2^24 on; bfloat16 and float16 are rotated in

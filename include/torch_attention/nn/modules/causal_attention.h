@@ -56,7 +56,7 @@ class TORCH_ATTENTION_API CausalAttentionImpl
   torch::nn::Linear W_key = nullptr;
   torch::nn::Linear W_value = nullptr;
   torch::nn::Dropout dropout = nullptr;
-  /// Undefined for `mask(false)`.
+  /// Undefined for `register_mask(false)`.
   torch::Tensor mask;
 };
 

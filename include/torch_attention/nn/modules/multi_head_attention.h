@@ -99,7 +99,7 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// Empty for `out_proj(false)`.
   torch::nn::Linear out_proj = nullptr;
   torch::nn::Dropout dropout = nullptr;
-  /// Undefined for `mask(false)`.
+  /// Undefined for `register_mask(false)`.
   torch::Tensor mask;
 
  private:

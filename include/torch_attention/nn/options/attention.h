@@ -96,7 +96,7 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. What is hidden follows from `causal` alone; without the buffer
   /// a long context costs no memory (4 GB for 32768 tokens). Default: true
-  TORCH_ARG(bool, mask) = true;
+  TORCH_ARG(bool, register_mask) = true;
 
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
@@ -156,7 +156,7 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. What is hidden follows from `causal` alone; without the buffer
   /// a long context costs no memory (4 GB for 32768 tokens). Default: true
-  TORCH_ARG(bool, mask) = true;
+  TORCH_ARG(bool, register_mask) = true;
 
   /// number of key and value heads, a divisor of `num_heads`: consecutive
   /// query heads share one (grouped-query attention, Ainslie et al. 2023).
@@ -199,11 +199,11 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// window, Beltagy et al. 2020). Default: none
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
 
-  /// int64 tensor (B), for query (B, ..., T, D): hides the keys from this
+  /// integer tensor (B), for query (B, ..., T, D): hides the keys from this
   /// number on, which may be padding or not written yet. Default: none
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
-  /// int64 tensor (B), for query (B, ..., T, D): the position of the first
+  /// integer tensor (B), for query (B, ..., T, D): the position of the first
   /// query among the keys, for `causal` and `window`. Default: S - T
   TORCH_ARG(torch::Tensor, query_offsets) = {};
 
