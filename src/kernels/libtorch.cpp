@@ -52,7 +52,7 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
     const auto by_position = hidden_by_position(
         a, a.query.dim(), a.query.size(-2), a.key.size(-2), a.query.device());
     if (by_position.defined()) {
-      hidden = hidden.defined() ? hidden.logical_or(by_position) : by_position;
+      hidden = hidden.defined() ? hidden.bitwise_or(by_position) : by_position;
     }
   }
   auto bias = alibi_bias(
@@ -61,7 +61,7 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
     bias = bias.defined() ? bias + a.bias : a.bias;
   }
   if (!bias.defined()) {
-    return hidden.defined() ? hidden.logical_not() : hidden;
+    return hidden.defined() ? hidden.bitwise_not() : hidden;
   }
   bias = bias.to(a.query.scalar_type());
   return hidden.defined()

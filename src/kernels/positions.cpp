@@ -66,7 +66,7 @@ torch::Tensor hidden_by_position(
   const auto keys = torch::arange(S, positions_on(device));
   torch::Tensor hidden;
   const auto hide = [&](const torch::Tensor& more) {
-    hidden = hidden.defined() ? hidden.logical_or(more) : more;
+    hidden = hidden.defined() ? hidden.bitwise_or(more) : more;
   };
   if (a.causal) {
     hide(keys > query_positions(a, dim, T, S, device));

@@ -65,7 +65,7 @@ size_t child_index(
       "replace_module: ",
       parent_path.empty() ? "the root" : "\"" + parent_path + "\"",
       " (",
-      parent.name(),
+      class_of(parent),
       ") has no child \"",
       name,
       "\"; its children: ",
