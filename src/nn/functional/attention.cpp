@@ -421,8 +421,9 @@ torch::Tensor scaled_dot_product_attention(
       options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
   // Kernels differ in what they make of empty tensors. For a single key, whose
   // weight is 1, LibTorch's give rounding noise as the gradients of query and
-  // key, which are zero.
+  // key, which are zero. LibTorch's lack operators for the device meta in C++.
   if (attention.query.numel() == 0 || attention.value.numel() == 0 ||
+      attention.query.is_meta() ||
       (attention.key.size(-2) == 1 && !kernels::is_tiled(attention))) {
     kernel = Kernel::kReference;
   }
