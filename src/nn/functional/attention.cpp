@@ -7,6 +7,7 @@
 
 #include <ATen/ExpandUtils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -321,6 +322,15 @@ kernels::Attention make_attention(
   return attention;
 }
 
+/// Whether NaN or infinities go in. The reference would multiply those that are
+/// hidden by 0, which gives NaN.
+bool has_non_finite(const kernels::Attention& a) {
+  const auto inputs = {&a.query, &a.key, &a.value};
+  return !std::all_of(inputs.begin(), inputs.end(), [](const auto* x) {
+    return x->detach().isfinite().all().template item<bool>();
+  });
+}
+
 /// What `Kernel::kAuto` stands for.
 Kernel fastest(const kernels::Attention& attention) {
   // LibTorch's fused kernels have no dropout on the CPU: it would form the
@@ -426,6 +436,10 @@ torch::Tensor scaled_dot_product_attention(
       attention.query.is_meta() ||
       (attention.key.size(-2) == 1 && !kernels::is_tiled(attention))) {
     kernel = Kernel::kReference;
+  } else if (
+      kernel == Kernel::kReference && attention.dropout == 0 &&
+      kernels::is_tiled(attention) && has_non_finite(attention)) {
+    kernel = Kernel::kFused;
   }
   return kernel == Kernel::kFused ? kernels::fused(attention)
                                   : std::get<0>(kernels::reference(attention));
