@@ -148,7 +148,7 @@ function(_torch_attention_libtorch_error root version result)
     )
   elseif(version VERSION_LESS 2.6)
     set(error
-        "Expected LibTorch 2.6 or newer, but ${root} is \"${version}\".")
+        "Expected LibTorch 2.6 or newer, but ${root} is \"${version}\". To use another one, leave that Python environment, or ${advice}.")
   elseif(NOT EXISTS "${root}/lib/libtorch_cpu.so")
     set(error
         "Expected LibTorch's shared libraries, but ${root}/lib has no libtorch_cpu.so."

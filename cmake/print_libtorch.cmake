@@ -3,6 +3,9 @@
 #   cmake -D TORCH_ATTENTION_VENV_PARENT=ROOT -P print_libtorch.cmake
 cmake_minimum_required(VERSION 3.21)
 
+# Scripts do not have the system folders of a build.
+set(CMAKE_SYSTEM_PREFIX_PATH /usr/local /usr /)
+
 include("${CMAKE_CURRENT_LIST_DIR}/TorchAttentionLibTorch.cmake")
 execute_process(
   COMMAND

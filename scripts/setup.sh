@@ -154,7 +154,11 @@ is_there() {
     case "$package:$sign" in
       *:\<*) ! has_header "$sign" || return 0 ;;
       clang-*) [[ -z "$(lint_tool "${package%-*}")" ]] || return 0 ;;
-      g++:*) ! command -v "${CXX:-$sign}" >/dev/null || return 0 ;;
+      g++:*)
+        # CXX may have arguments.
+        sign="${CXX:-$sign}"
+        ! command -v "${sign%% *}" >/dev/null || return 0
+        ;;
       *) ! command -v "$sign" >/dev/null || return 0 ;;
     esac
   done

@@ -35,7 +35,7 @@ torch::ScalarType compute_dtype(const Attention& a) {
 }
 
 /// Whether what is added to the scores has more bits than they. LibTorch would
-/// round it to their dtype, in which a distance of 1100 may be 8 too large.
+/// round it to their dtype, in which a distance of 1100 may be 4 too large.
 bool rounds_what_is_added(const Attention& a) {
   const auto dtype = compute_dtype(a);
   const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
@@ -192,7 +192,6 @@ Attention simplified(const Attention& attention) {
 } // namespace
 
 bool is_libtorch(const Attention& attention) {
-  // It caps no scores.
   // Its kernels know neither caps nor forward derivatives.
   return attention.softcap == 0 && !has_tangents(attention);
 }

@@ -54,6 +54,8 @@ torch::Tensor weights_of_scores(
   const auto dtype = scores.scalar_type();
   if (attention.bias.defined()) {
     scores = scores + attention.bias;
+    // NaN and infinities that are added to what is hidden stay hidden.
+    hide(scores, attention);
   }
   const auto alibi = alibi_bias(
       attention,

@@ -205,7 +205,7 @@ void check_input(
   // Under autocast the projections convert both.
   TORCH_CHECK(
       x.scalar_type() == weight.scalar_type() ||
-          ((x.is_cpu() || x.is_cuda()) &&
+          (at::autocast::is_autocast_available(x.device().type()) &&
            at::autocast::is_autocast_enabled(x.device().type())),
       name,
       ": expected input of dtype ",

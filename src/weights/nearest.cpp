@@ -49,7 +49,7 @@ std::optional<std::string> NearestText::find(const std::string& text) {
     const auto difference = candidate.size() > text.size()
         ? candidate.size() - text.size()
         : text.size() - candidate.size();
-    const bool is_possible = leaf(candidate) == leaf(text) && difference < best;
+    const bool is_possible = difference < best && leaf(candidate) == leaf(text);
     const auto steps = 1 + (is_possible ? text.size() * candidate.size() : 0);
     if (steps > steps_left_) {
       steps_left_ = 0;

@@ -15,19 +15,25 @@ namespace torch_attention {
 
 namespace {
 
-/// A copy that takes no more memory than the file has: dimensions that only
-/// repeat elements (`expand`) still do.
-torch::Tensor compact_copy(const torch::Tensor& tensor) {
+/// The elements that differ in memory: dimensions that only repeat them
+/// (`expand`) have the size 1. Throws if those that are left overlap, as no
+/// model's do: a small file could ask for any memory.
+torch::Tensor without_repeats(const torch::Tensor& tensor) {
   auto once = tensor;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.stride(i) == 0 && tensor.size(i) > 1) {
       once = once.narrow(i, 0, 1);
     }
   }
-  return once.resolve_conj()
-      .resolve_neg()
-      .clone(at::MemoryFormat::Contiguous)
-      .expand(tensor.sizes());
+  TORCH_CHECK(
+      once.numel() == 0 || once.nbytes() <= once.storage().nbytes(),
+      format_text(
+          "a tensor of shape ({}) and strides ({}) repeats its {} bytes; "
+          "ReadOptions().mmap(true) leaves it as it is",
+          fmt::join(tensor.sizes(), ", "),
+          fmt::join(tensor.strides(), ", "),
+          once.storage().nbytes()));
+  return once.resolve_conj().resolve_neg();
 }
 
 /// Makes the tensors of a result from those of a file. What is one tensor in
@@ -61,10 +67,15 @@ class Reader {
     if (stays && options_.mmap()) {
       return in_file;
     }
-    const auto values = compact_copy(in_file);
-    return values.to(
-        options_.device(),
-        has_dtype ? in_file.scalar_type() : *options_.dtype());
+    const auto options =
+        at::TensorOptions(options_.device())
+            .dtype(has_dtype ? in_file.scalar_type() : *options_.dtype());
+    return without_repeats(in_file)
+        .to(options,
+            /*non_blocking=*/false,
+            /*copy=*/true,
+            at::MemoryFormat::Contiguous)
+        .expand(in_file.sizes());
   }
 
   using Identity = std::tuple<

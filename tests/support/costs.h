@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -11,6 +11,7 @@ namespace torch_attention::testing {
 
 /// What a piece of work took.
 struct Costs {
+  /// of the processor, which other programs do not change
   double seconds = 0;
   /// Memory of the process at most, beyond what it had before.
   double megabytes = 0;
@@ -35,15 +36,13 @@ inline Costs costs_of(const std::function<void()>& work) {
   // The peak begins anew.
   std::ofstream("/proc/self/clear_refs") << 5;
   const auto before = process_megabytes("VmRSS");
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = std::clock();
   try {
     work();
   } catch (const c10::Error& error) {
     costs.error = error.what_without_backtrace();
   }
-  costs.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-          .count();
+  costs.seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   costs.megabytes = process_megabytes("VmHWM") - before;
   return costs;
 }

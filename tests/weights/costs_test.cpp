@@ -91,8 +91,8 @@ Costs costs_of_file(const std::string& bytes) {
 void check_costs(const Costs& costs, size_t bytes) {
   const auto size = static_cast<double>(bytes) / 1e6;
   CAPTURE(costs.seconds, costs.megabytes, costs.error, size);
-  CHECK(costs.seconds < 3 + size);
 #if !defined(__SANITIZE_ADDRESS__)
+  CHECK(costs.seconds < 3 + size);
   CHECK(costs.megabytes < 100 + 60 * size);
 #endif
 }
@@ -180,7 +180,7 @@ TEST_CASE("A million values of a compressed pickle are refused") {
       {{"a/data.pkl", "\x80\x02(" + std::string(3'000'000, ']') + "t."}},
       /*deflated=*/true);
   REQUIRE(file.size() < 50'000);
-  check_file(file, "claims to unpack to");
+  check_file(file, "the file's pickle has more than 1");
 }
 
 TEST_CASE("A small file that describes huge tensors allocates none of them") {

@@ -150,8 +150,8 @@ class TORCH_ATTENTION_API KVCache {
 
   /// Sequence b continues what sequence `sources[b]` was, as beam search wants
   /// after each step: `sources` is an integer tensor (B), in which a sequence
-  /// may come several times or not at all. Sequences that keep their place are
-  /// not touched.
+  /// may come several times or not at all. On the CPU sequences that keep their
+  /// place are not touched; elsewhere all are copied.
   ///
   /// Throws c10::Error if `sources` are not B numbers of 0 to B - 1.
   ///

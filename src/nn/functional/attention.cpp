@@ -309,6 +309,10 @@ kernels::Attention make_attention(
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
+  if (!kernels::is_tiled(attention)) {
+    return attention;
+  }
+  // All that our kernels save for their gradients.
   checks::check_can_be_saved(
       kName,
       {&attention.query,

@@ -9,7 +9,7 @@ namespace torch_attention {
 
 /// The buffer that the Python classes register: a float upper triangle of ones
 /// (context_length, context_length); 1 hides. Throws c10::Error if the machine
-/// has not the memory for it: the system would only end the program.
+/// has not the memory for one: the system would only end the program.
 inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   const auto length = static_cast<double>(context_length);
   const auto bytes = length * length * sizeof(float);
@@ -23,8 +23,8 @@ inline torch::Tensor python_mask(const char* name, int64_t context_length) {
       " asks for ",
       bytes / 1e9,
       " GB; register_mask(false) leaves the buffer out, and the module computes the same");
-  return torch::triu(
-      torch::ones({context_length, context_length}), /*diagonal=*/1);
+  // In place: two of them at once might not fit.
+  return torch::ones({context_length, context_length}).triu_(/*diagonal=*/1);
 }
 
 } // namespace torch_attention

@@ -246,7 +246,10 @@ void AtomicFile::keep_access() const {
   }
   // Only the superuser gives files away; others keep the group, if it is one
   // of theirs. Otherwise its rights would be another group's.
+  struct stat now {};
   const bool has_group =
+      (::fstat(file_.number(), &now) == 0 && now.st_uid == old_->owner &&
+       now.st_gid == old_->group) ||
       ::fchown(file_.number(), old_->owner, old_->group) == 0 ||
       ::fchown(file_.number(), static_cast<uid_t>(-1), old_->group) == 0;
   constexpr mode_t kGroup = S_IRWXG;

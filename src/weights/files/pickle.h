@@ -55,7 +55,7 @@ class Pickle {
 
   // A byte of a pickle can make a value of some hundred bytes. Checkpoints of
   // the largest models have some hundred thousand values.
-  static constexpr size_t kMaxValues = size_t{1} << 24;
+  static constexpr size_t kMaxValues = size_t{1} << 25;
 
   /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if it is
   /// damaged, names a function or class that is not known, or has more than

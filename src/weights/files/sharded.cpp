@@ -103,6 +103,15 @@ WeightFile read_sharded(
       result.format = format_text("sharded {}s", shard->second.format);
     }
     const auto* tensor = shard->second.tensors.find(key);
+    for (const auto& [path, reason] : shard->second.unreadable) {
+      if (tensor == nullptr && path == key) {
+        result.unreadable.emplace_back(key, reason);
+      }
+    }
+    if (tensor == nullptr && !result.unreadable.empty() &&
+        result.unreadable.back().first == key) {
+      continue;
+    }
     TORCH_CHECK(
         tensor != nullptr,
         "the index says that \"",
@@ -129,8 +138,13 @@ WeightFile read_sharded(
   }
   result.check = [shards = std::move(shards), shard_of = std::move(shard_of)](
                      const std::vector<std::string>& keys) {
+    // A record that several tensors share is read once.
+    std::map<std::string, std::vector<std::string>> keys_of_shard;
     for (const auto& key : keys) {
-      shards.at(shard_of.at(key)).check({key});
+      keys_of_shard[shard_of.at(key)].push_back(key);
+    }
+    for (const auto& [name, its_keys] : keys_of_shard) {
+      shards.at(name).check(its_keys);
     }
   };
   return result;

@@ -60,9 +60,10 @@ class Collector {
       size_t pickle_bytes,
       bool is_script)
       : maker_(std::move(maker)),
-        // A value may be met on several paths (tied weights), but not on so
-        // many that a small file describes a huge tree.
-        visits_left_(4 * pickle.size() + 1000),
+        // A value may be met on several paths (tied weights, the same text
+        // again and again), each of which takes two bytes or more, but not on
+        // so many that a small file describes a huge tree.
+        visits_left_(4 * (pickle.size() + pickle_bytes) + 1000),
         bytes_left_(kPathBytes * pickle_bytes + kFreePathBytes),
         is_script_(is_script) {}
 

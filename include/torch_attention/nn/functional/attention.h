@@ -97,11 +97,14 @@ TORCH_ATTENTION_API torch::Tensor attention_weights(
 /// so do scores of +inf (inf - inf). NaN and infinities in a key or value that
 /// is hidden from it (by `causal`, `window`, `mask`, `key_lengths` or a bias of
 /// -inf) change neither its output nor any gradient. A score of -inf, which an
-/// infinite key may have, hides the key as well. On the CPU all kernels keep
-/// this; `Kernel::kReference` leaves such inputs to our kernels, since Python's
-/// sequence multiplies what is hidden by 0, and 0 times NaN is NaN. Under
-/// dropout, and in `scaled_dot_product_attention_with_weights`, it does so too.
-/// On other devices LibTorch's kernels decide.
+/// infinite key may have, hides the key as well. Our kernels on the CPU keep
+/// this, and `Kernel::kReference` leaves a query, key or value that is not
+/// finite to them: Python's sequence multiplies what is hidden by 0, and 0
+/// times NaN is NaN. That is done where Python's sequence has to be followed:
+/// by kReference under dropout or where finite inputs overflow, with the
+/// weights returned, and by all kernels for gradients that are to be
+/// differentiated again (create_graph), forward-mode derivatives, vmap and
+/// tracing. On other devices LibTorch's kernels decide.
 ///
 /// Windows, offsets and lengths may be any 64-bit numbers.
 ///

@@ -234,7 +234,8 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
   /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et
   /// al. 2022). `functional::alibi_slopes` has the paper's. Our kernels on the
-  /// CPU form no tensor of T x S for it; LibTorch's take it as a mask, beside
+  /// CPU form no tensor of T x S for it, unless gradients are to be
+  /// differentiated again; LibTorch's take it as a mask, beside
   /// which half precision is computed in float32. Default: none
   TORCH_ARG(torch::Tensor, alibi_slopes) = {};
 
