@@ -153,6 +153,19 @@ TEST_CASE("An expanded tensor takes no more memory than in its file") {
   }
 }
 
+TEST_CASE("A tensor that overlaps itself too much is left in the file only") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  // As torch.save writes views; ours writes what they show.
+  torch::serialize::OutputArchive archive;
+  archive.write(
+      "x", torch::ones({6000}).as_strided({3000, 3000}, {1, 1}), true);
+  archive.save_to(path);
+  CHECK_THAT(error_of(path), ContainsText("repeats its 23996 bytes"));
+  const auto in_file = read_weights(path, ReadOptions().mmap(true));
+  CHECK(in_file["x"].sizes() == torch::IntArrayRef({3000, 3000}));
+}
+
 TEST_CASE("A changed value is told by read_weights") {
   const TemporaryFolder folder;
   const auto path = folder.file("a.pt");
