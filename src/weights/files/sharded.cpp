@@ -91,6 +91,8 @@ WeightFile read_sharded(
   result.all_keys = keys_of(entries);
   std::map<std::string, WeightFile> shards;
   std::unordered_map<std::string, std::string> shard_of;
+  // Why tensors cannot be read, by shard and key.
+  std::map<std::pair<std::string, std::string>, std::string> unreadable;
   for (const auto& [key, name] : entries) {
     if (!starts_with(key, prefix)) {
       continue;
@@ -100,17 +102,18 @@ WeightFile read_sharded(
       const auto bytes = MappedFile::open(folder + name);
       shard = shards.emplace(name, read_shard(name, bytes)).first;
       result.mapped.push_back(bytes);
+      for (const auto& [path, reason] : shard->second.unreadable) {
+        unreadable.emplace(std::pair(name, path), reason);
+      }
       result.format = format_text("sharded {}s", shard->second.format);
     }
     const auto* tensor = shard->second.tensors.find(key);
-    for (const auto& [path, reason] : shard->second.unreadable) {
-      if (tensor == nullptr && path == key) {
-        result.unreadable.emplace_back(key, reason);
+    if (tensor == nullptr) {
+      const auto reason = unreadable.find({name, key});
+      if (reason != unreadable.end()) {
+        result.unreadable.emplace_back(key, reason->second);
+        continue;
       }
-    }
-    if (tensor == nullptr && !result.unreadable.empty() &&
-        result.unreadable.back().first == key) {
-      continue;
     }
     TORCH_CHECK(
         tensor != nullptr,
