@@ -94,16 +94,17 @@ TORCH_ATTENTION_PEERS_API void* make_session(
   guarded([&] {
     const auto& [B, T, C, E, H, wrapper, reference_kernel, dropout] = *shape;
     const auto is_wrapper = wrapper != 0;
-    const auto options =
-        MultiHeadAttentionOptions(C, is_wrapper ? E / H : E, T, H)
-            .dropout(dropout)
-            .register_mask(false)
-            .kernel(reference_kernel != 0 ? Kernel::kReference : Kernel::kAuto);
+    const auto with_settings = [&](auto options) {
+      return options.dropout(dropout).register_mask(false).kernel(
+          reference_kernel != 0 ? Kernel::kReference : Kernel::kAuto);
+    };
     auto made = std::make_unique<Session>();
     if (is_wrapper) {
-      made->hold(std::make_shared<MultiHeadAttentionWrapperImpl>(options));
+      made->hold(std::make_shared<MultiHeadAttentionWrapperImpl>(
+          with_settings(MultiHeadAttentionWrapperOptions(C, E / H, T, H))));
     } else {
-      made->hold(std::make_shared<MultiHeadAttentionImpl>(options));
+      made->hold(std::make_shared<MultiHeadAttentionImpl>(
+          with_settings(MultiHeadAttentionOptions(C, E, T, H))));
     }
     torch::NoGradGuard no_grad;
     for (auto& parameter : made->module->parameters()) {

@@ -8,10 +8,15 @@
 #include <torch_attention/nn/functional/rotary.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/causal_attention.h>
+#include <torch_attention/nn/modules/cross_attention.h>
+#include <torch_attention/nn/modules/head_norm.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/cross_attention.h>
+#include <torch_attention/nn/options/forward.h>
+#include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/version.h>

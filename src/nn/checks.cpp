@@ -162,45 +162,48 @@ torch::Tensor to_counts(
   return result;
 }
 
-void check_input(
+void check_sequences(
     const char* name,
+    const char* what,
+    const char* size_name,
     const torch::Tensor& x,
     const torch::Tensor& weight,
-    int64_t d_in,
-    std::optional<int64_t> context_length,
+    int64_t size,
     bool takes_2d) {
-  TORCH_CHECK(x.defined(), name, ": the input is undefined");
-  check_dense(name, "input", x);
-  const auto shape = takes_2d ? "(T, " : "(B, T, ";
+  TORCH_CHECK(x.defined(), name, ": the ", what, " is undefined");
+  check_dense(name, what, x);
   TORCH_CHECK(
       x.dim() == 3 || (takes_2d && x.dim() == 2),
       name,
-      ": expected input of shape ",
-      shape,
-      d_in,
+      ": expected ",
+      what,
+      " of shape ",
+      takes_2d ? "(T, " : "(B, T, ",
+      size,
       "), but got ",
       x.sizes());
   TORCH_CHECK(
-      x.size(-1) == d_in,
+      x.size(-1) == size,
       name,
-      ": expected input whose last dimension is d_in = ",
-      d_in,
+      ": expected ",
+      what,
+      " whose last dimension is ",
+      size_name,
+      " = ",
+      size,
       ", but got shape ",
       x.sizes());
-  TORCH_CHECK(
-      !context_length || x.size(-2) <= *context_length,
-      name,
-      ": expected at most ",
-      context_length.value_or(0),
-      " tokens (context_length), but got ",
-      x.size(-2));
-  check_floating(name, "", "input", x);
+  check_floating(name, "", what, x);
   TORCH_CHECK(
       x.device() == weight.device(),
       name,
-      ": expected input on ",
+      ": expected ",
+      what,
+      " on ",
       weight.device(),
-      ", where the weights are, but got input on ",
+      ", where the weights are, but got ",
+      what,
+      " on ",
       x.device());
   // Under autocast the projections convert both.
   TORCH_CHECK(
@@ -208,11 +211,30 @@ void check_input(
           (at::autocast::is_autocast_available(x.device().type()) &&
            at::autocast::is_autocast_enabled(x.device().type())),
       name,
-      ": expected input of dtype ",
+      ": expected ",
+      what,
+      " of dtype ",
       weight.scalar_type(),
       ", that of the weights, but got ",
       x.scalar_type());
   check_can_be_saved(name, {&x, &weight});
+}
+
+void check_input(
+    const char* name,
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    int64_t d_in,
+    std::optional<int64_t> context_length,
+    bool takes_2d) {
+  check_sequences(name, "input", "d_in", x, weight, d_in, takes_2d);
+  TORCH_CHECK(
+      !context_length || x.size(-2) <= *context_length,
+      name,
+      ": expected at most ",
+      context_length.value_or(0),
+      " tokens (context_length), but got ",
+      x.size(-2));
 }
 
 } // namespace torch_attention::checks

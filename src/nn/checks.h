@@ -56,6 +56,18 @@ torch::Tensor to_counts(
     int64_t batch_size,
     int64_t most);
 
+/// Checks that x, which `what` names, is (B, T, size), or (T, size) if
+/// `takes_2d`, and of the dtype and on the device of `weight`. `size_name` is
+/// the option that says the size.
+void check_sequences(
+    const char* name,
+    const char* what,
+    const char* size_name,
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    int64_t size,
+    bool takes_2d = false);
+
 /// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, with at most
 /// `context_length` tokens, if given, and of the dtype and on the device of
 /// `weight`.

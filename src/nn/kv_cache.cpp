@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,10 +32,15 @@ int64_t round_up(int64_t value, int64_t block) {
                                      : (value + (block - 1)) / block * block;
 }
 
+int64_t value_dim(const KVCacheOptions& options) {
+  return options.value_dim().value_or(options.head_dim());
+}
+
 void check_options(const KVCacheOptions& options) {
   checks::check_positive(kCache, "batch_size", options.batch_size());
   checks::check_positive(kCache, "num_kv_heads", options.num_kv_heads());
   checks::check_positive(kCache, "head_dim", options.head_dim());
+  checks::check_positive(kCache, "value_dim", value_dim(options));
   checks::check_positive(kCache, "block", options.block());
   checks::check_positive(
       kCache, "max_length", options.max_length().value_or(kMost));
@@ -54,8 +60,9 @@ void check_dtype(torch::Dtype dtype) {
 void check_memory(const KVCacheOptions& options, int64_t capacity) {
   constexpr int64_t kMostBytes = int64_t{1} << 47;
   const auto size = static_cast<int64_t>(c10::elementSize(options.dtype()));
-  auto bytes = multiply(options.num_kv_heads(), options.head_dim());
-  bytes = multiply(multiply(bytes, size), 2);
+  auto bytes = multiply(
+      options.num_kv_heads(), add(options.head_dim(), value_dim(options)));
+  bytes = multiply(bytes, size);
   bytes = multiply(bytes, std::max<int64_t>(capacity, 1));
   bytes = multiply(bytes, options.batch_size());
   TORCH_CHECK(
@@ -69,6 +76,8 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       options.num_kv_heads(),
       ", head_dim = ",
       options.head_dim(),
+      ", value_dim = ",
+      value_dim(options),
       " and ",
       capacity,
       " tokens");
@@ -110,21 +119,23 @@ torch::Tensor tensor_of(const Counts& counts) {
 void check_new_rows(
     const char* what,
     const torch::Tensor& rows,
+    int64_t size,
     const KVCacheOptions& options) {
   TORCH_CHECK(rows.defined(), kCache, ": the ", what, " are undefined");
   TORCH_CHECK(
       rows.dim() == 4 && rows.size(0) == options.batch_size() &&
-          rows.size(1) == options.num_kv_heads() &&
-          rows.size(3) == options.head_dim(),
+          rows.size(1) == options.num_kv_heads() && rows.size(3) == size,
       kCache,
       ": expected ",
       what,
-      " of shape (batch_size, num_kv_heads, T, head_dim) = (",
+      " of shape (batch_size, num_kv_heads, T, ",
+      what == std::string("keys") ? "head_dim" : "value_dim",
+      ") = (",
       options.batch_size(),
       ", ",
       options.num_kv_heads(),
       ", T, ",
-      options.head_dim(),
+      size,
       "), but got ",
       rows.sizes());
   TORCH_CHECK(
@@ -174,8 +185,8 @@ void KVCache::append(
     const torch::Tensor& new_lengths) {
   const torch::NoGradGuard no_grad;
   const auto B = options_.batch_size();
-  check_new_rows("keys", keys, options_);
-  check_new_rows("values", values, options_);
+  check_new_rows("keys", keys, options_.head_dim(), options_);
+  check_new_rows("values", values, value_dim(options_), options_);
   const auto T = keys.size(2);
   TORCH_CHECK(
       values.size(2) == T,
@@ -352,16 +363,13 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   check_memory(options_, capacity);
   // A tensor made in inference mode could not be written to outside of it.
   const c10::InferenceMode normal_tensors(false);
-  const auto make = [&] {
+  const auto make = [&](int64_t size) {
     return torch::zeros(
-        {options_.batch_size(),
-         options_.num_kv_heads(),
-         capacity,
-         options_.head_dim()},
+        {options_.batch_size(), options_.num_kv_heads(), capacity, size},
         torch::device(options_.device()).dtype(options_.dtype()));
   };
-  auto keys = make();
-  auto values = make();
+  auto keys = make(options_.head_dim());
+  auto values = make(value_dim(options_));
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 

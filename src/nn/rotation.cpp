@@ -13,6 +13,10 @@ namespace {
 
 constexpr int64_t kFirstLength = 64;
 
+/// Positions from here on are computed when asked for: a table of all that come
+/// before would take too much memory.
+constexpr int64_t kMaxLength = int64_t{1} << 20;
+
 constexpr double kFullTurn = 6.283185307179586;
 
 double fast_turns(const RotaryOptions& options) {
@@ -209,6 +213,26 @@ Rotation RotaryTable::at(
   return {
       table.cos.index({positions}).unsqueeze(1),
       table.sin.index({positions}).unsqueeze(1)};
+}
+
+Rotation RotaryTable::at_positions(
+    const torch::Tensor& positions,
+    torch::Device device) {
+  const auto with_heads = [&](const torch::Tensor& x) {
+    return positions.dim() == 1 ? x : x.unsqueeze(1);
+  };
+  // Elsewhere to look for the highest would mean to wait for the device.
+  const bool seen = positions.is_cpu() && positions.numel() > 0;
+  const auto highest = seen ? positions.max().item<int64_t>() : kMaxLength;
+  if (highest >= kMaxLength) {
+    const auto made = rotation_at(positions.to(device), options_, head_dim_);
+    return {with_heads(made.cos), with_heads(made.sin)};
+  }
+  const auto table = up_to(highest + 1, device);
+  const auto places = positions.to(device);
+  return {
+      with_heads(table.cos.index({places})),
+      with_heads(table.sin.index({places}))};
 }
 
 Rotation RotaryTable::up_to(int64_t length, torch::Device device) {

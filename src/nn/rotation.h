@@ -48,6 +48,10 @@ class RotaryTable {
   /// pairs). Undefined `first` means 0.
   Rotation at(const torch::Tensor& first, int64_t T, torch::Device device);
 
+  /// Of tokens at `positions`, int64 (T) or (B, T), none negative: (T, pairs)
+  /// or (B, 1, T, pairs).
+  Rotation at_positions(const torch::Tensor& positions, torch::Device device);
+
   const RotaryOptions& options() const {
     return options_;
   }

@@ -122,8 +122,13 @@ torch::nn::AnyModule make_module(const ModuleConfig& config, Kernel kernel) {
         CausalAttention(single_head_options(config, kernel)));
   }
   if (config.class_name == "MultiHeadAttentionWrapper") {
-    return torch::nn::AnyModule(
-        MultiHeadAttentionWrapper(multi_head_options(config, kernel)));
+    return torch::nn::AnyModule(MultiHeadAttentionWrapper(
+        MultiHeadAttentionWrapperOptions(
+            config.d_in, config.d_out, config.context_length, config.num_heads)
+            .dropout(config.dropout)
+            .qkv_bias(config.qkv_bias)
+            .causal(config.causal)
+            .kernel(kernel)));
   }
   TORCH_CHECK(
       config.class_name == "MultiHeadAttention",

@@ -15,8 +15,10 @@ namespace F = torch_attention::functional;
 
 namespace {
 
-MultiHeadAttentionOptions two_heads(Kernel kernel) {
-  return MultiHeadAttentionOptions(
+/// Options of the wrapper or of MultiHeadAttention.
+template <typename Options>
+Options two_heads(Kernel kernel) {
+  return Options(
              /*d_in=*/3, /*d_out=*/2, /*context_length=*/6, /*num_heads=*/2)
       .causal(false)
       .kernel(kernel);
@@ -65,7 +67,8 @@ TEST_CASE(
       GENERATE(Kernel::kAuto, Kernel::kReference, Kernel::kFused);
   CAPTURE(kernel);
   torch::manual_seed(123);
-  MultiHeadAttentionWrapper attention(two_heads(kernel));
+  MultiHeadAttentionWrapper attention(
+      two_heads<MultiHeadAttentionWrapperOptions>(kernel));
 
   const auto context = attention->forward(book_batch());
 
@@ -77,7 +80,8 @@ TEST_CASE(
     "Document 000's wrapper follows from the functional forms, head by head",
     "[document_000]") {
   torch::manual_seed(123);
-  MultiHeadAttentionWrapper attention(two_heads(Kernel::kReference));
+  MultiHeadAttentionWrapper attention(
+      two_heads<MultiHeadAttentionWrapperOptions>(Kernel::kReference));
   const auto batch = book_batch();
 
   std::vector<torch::Tensor> of_heads;
@@ -105,7 +109,7 @@ TEST_CASE(
       GENERATE(Kernel::kAuto, Kernel::kReference, Kernel::kFused);
   CAPTURE(kernel);
   torch::manual_seed(123);
-  MultiHeadAttention attention(two_heads(kernel));
+  MultiHeadAttention attention(two_heads<MultiHeadAttentionOptions>(kernel));
 
   const auto context = attention->forward(book_batch());
 
@@ -117,9 +121,11 @@ TEST_CASE(
     "Document 000's missing underscore matters for all tokens but the last",
     "[document_000]") {
   torch::manual_seed(123);
-  MultiHeadAttention unmasked(two_heads(Kernel::kReference));
+  MultiHeadAttention unmasked(
+      two_heads<MultiHeadAttentionOptions>(Kernel::kReference));
   torch::manual_seed(123);
-  MultiHeadAttention masked(two_heads(Kernel::kReference).causal(true));
+  MultiHeadAttention masked(
+      two_heads<MultiHeadAttentionOptions>(Kernel::kReference).causal(true));
   const auto batch = book_batch();
 
   const auto without = unmasked->forward(batch);

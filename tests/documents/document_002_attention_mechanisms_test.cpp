@@ -484,7 +484,7 @@ TEST_CASE(
   CAPTURE(kernel);
   torch::manual_seed(123);
   MultiHeadAttentionWrapper attention(
-      MultiHeadAttentionOptions(3, 2, 6, 2).kernel(kernel));
+      MultiHeadAttentionWrapperOptions(3, 2, 6, 2).kernel(kernel));
 
   const auto context = attention->forward(batch);
 
@@ -514,7 +514,7 @@ TEST_CASE(
   CAPTURE(kernel);
   torch::manual_seed(123);
   MultiHeadAttentionWrapper attention(
-      MultiHeadAttentionOptions(3, /*d_out=*/1, 6, 2).kernel(kernel));
+      MultiHeadAttentionWrapperOptions(3, /*d_out=*/1, 6, 2).kernel(kernel));
 
   const auto context = attention->forward(book_batch());
 
@@ -621,7 +621,7 @@ TEST_CASE(
   CAPTURE(kernel);
   torch::manual_seed(123);
   MultiHeadAttentionWrapper wrapper(
-      MultiHeadAttentionOptions(3, 2, 6, 2).kernel(kernel));
+      MultiHeadAttentionWrapperOptions(3, 2, 6, 2).kernel(kernel));
   MultiHeadAttention attention(
       MultiHeadAttentionOptions(3, 4, 6, 2).kernel(kernel));
   std::vector<torch::nn::Linear> queries, keys, values;

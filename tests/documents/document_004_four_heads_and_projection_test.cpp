@@ -106,7 +106,7 @@ TEST_CASE(
   }
   SECTION("as MultiHeadAttentionWrapper and a projection") {
     MultiHeadAttentionWrapper heads(
-        MultiHeadAttentionOptions(kChannels, kHeadSize, kTokens, kHeads)
+        MultiHeadAttentionWrapperOptions(kChannels, kHeadSize, kTokens, kHeads)
             .scale(scale)
             .kernel(kernel));
     for (size_t i = 0; i < drawn.keys.size(); ++i) {
@@ -126,7 +126,7 @@ TEST_CASE(
   torch::manual_seed(1337);
   const auto x = torch::randn({4, kTokens, kChannels});
   MultiHeadAttentionWrapper heads(
-      MultiHeadAttentionOptions(kChannels, kHeadSize, kTokens, kHeads));
+      MultiHeadAttentionWrapperOptions(kChannels, kHeadSize, kTokens, kHeads));
 
   CHECK_THAT(x, IsEqualTo(drawn.x));
   for (size_t i = 0; i < drawn.keys.size(); ++i) {

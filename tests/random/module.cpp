@@ -85,23 +85,27 @@ Maker make_heads(Random& random, bool wrapper) {
   const auto kv_heads = random.one_of<int64_t>({1, 2, 3});
   const auto heads = wrapper ? kv_heads : kv_heads * random.integer(1, 3);
   const auto head_dim = 2 * random.integer(1, 9);
-  MultiHeadAttentionOptions options(
-      maker.d_in, wrapper ? head_dim : heads * head_dim, 300, heads);
-  options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
-  options.register_mask(random.once_in(2));
-  if (random.once_in(4)) {
-    options.window(random.integer(1, 90));
-  }
-  if (random.once_in(4)) {
-    options.scale(0.3);
-  }
-  maker.text = "MultiHeadAttentionWrapper";
+  const auto set_shared = [&](auto& options) {
+    options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
+    options.register_mask(random.once_in(2));
+    if (random.once_in(4)) {
+      options.window(random.integer(1, 90));
+    }
+    if (random.once_in(4)) {
+      options.scale(0.3);
+    }
+  };
   if (wrapper) {
+    MultiHeadAttentionWrapperOptions options(maker.d_in, head_dim, 300, heads);
+    set_shared(options);
+    maker.text = "MultiHeadAttentionWrapper";
     maker.make = [options](Kernel kernel) mutable {
       return called(MultiHeadAttentionWrapper(options.kernel(kernel)));
     };
     return maker;
   }
+  MultiHeadAttentionOptions options(maker.d_in, heads * head_dim, 300, heads);
+  set_shared(options);
   options.num_kv_heads(kv_heads).out_proj(!random.once_in(4));
   options.alibi(random.once_in(4));
   if (random.once_in(4)) {

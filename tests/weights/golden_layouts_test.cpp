@@ -128,9 +128,17 @@ TEST_CASE("A list of heads takes the weights of classes without projection") {
       continue;
     }
     CAPTURE(golden.name);
-    auto options = golden.options();
-    options.d_out(options.d_out() / options.num_heads());
-    MultiHeadAttentionWrapper attention(options);
+    const auto options = golden.options();
+    MultiHeadAttentionWrapper attention(
+        MultiHeadAttentionWrapperOptions(
+            options.d_in(),
+            options.d_out() / options.num_heads(),
+            options.context_length(),
+            options.num_heads())
+            .qkv_bias(options.qkv_bias())
+            .causal(options.causal())
+            .scale(options.scale())
+            .register_mask(options.register_mask()));
     attention->eval();
     load_weights(*attention, golden.path(), golden.load_options());
     CHECK_THAT(

@@ -476,7 +476,7 @@ TEST_CASE("Wrapper and multi-head attention take each other's weights") {
   const torch::NoGradGuard no_grad;
   const auto x = torch::randn({2, kContext, kIn});
   MultiHeadAttentionWrapper wrapper(
-      MultiHeadAttentionOptions(kIn, kOut / kHeads, kContext, kHeads)
+      MultiHeadAttentionWrapperOptions(kIn, kOut / kHeads, kContext, kHeads)
           .qkv_bias(true)
           .kernel(Kernel::kReference));
   MultiHeadAttention attention(options().out_proj(false));

@@ -33,8 +33,11 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// number of key and value heads.
   TORCH_ARG(int64_t, num_kv_heads);
 
-  /// size of each key and value.
+  /// size of each key.
   TORCH_ARG(int64_t, head_dim);
+
+  /// size of each value. Default: head_dim
+  TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
   /// the largest number of tokens of a sequence. Default: no limit
   TORCH_ARG(std::optional<int64_t>, max_length) = std::nullopt;

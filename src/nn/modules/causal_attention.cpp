@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <nn/checks.h>
+#include <nn/modules/call.h>
 #include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
@@ -24,6 +25,19 @@ Projected project(
       module.options.d_in(),
       module.options.context_length());
   return project_linear(module, x, kernel);
+}
+
+functional::ScaledDotProductAttentionFuncOptions options_of(
+    const CausalAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  auto options = func_options(module);
+  if (!detail::is_empty(call)) {
+    const auto T = x.size(1);
+    detail::set_call(kCausal, call, {x.size(0), T, T}, options);
+    detail::check_no_positions(kCausal, call);
+  }
+  return options;
 }
 
 } // namespace
@@ -50,11 +64,12 @@ void CausalAttentionImpl::reset() {
   checks::check_dropout(kCausal, options.dropout());
   checks::check_scale(kCausal, options.scale());
   checks::check_window(kCausal, options.window());
-  const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
-                          .bias(options.qkv_bias());
-  W_query = register_module("W_query", torch::nn::Linear(linear));
-  W_key = register_module("W_key", torch::nn::Linear(linear));
-  W_value = register_module("W_value", torch::nn::Linear(linear));
+  const auto linear = [&] {
+    return make_linear(options.d_in(), options.d_out(), options.qkv_bias());
+  };
+  W_query = register_module("W_query", linear());
+  W_key = register_module("W_key", linear());
+  W_value = register_module("W_value", linear());
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
   if (options.register_mask()) {
     mask =
@@ -80,20 +95,25 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", kernel=" << options.kernel() << ")";
 }
 
-torch::Tensor CausalAttentionImpl::forward(const torch::Tensor& x) {
+torch::Tensor CausalAttentionImpl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
   const auto projected = project(*this, x, options.kernel());
   return functional::scaled_dot_product_attention(
       projected.queries,
       projected.keys,
       projected.values,
-      func_options(*this).kernel(options.kernel()));
+      options_of(*this, x, call).kernel(options.kernel()));
 }
 
 std::tuple<torch::Tensor, torch::Tensor> CausalAttentionImpl::
-    forward_with_weights(const torch::Tensor& x) {
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   const auto projected = project(*this, x, Kernel::kReference);
   return functional::scaled_dot_product_attention_with_weights(
-      projected.queries, projected.keys, projected.values, func_options(*this));
+      projected.queries,
+      projected.keys,
+      projected.values,
+      options_of(*this, x, call));
 }
 
 } // namespace torch_attention

@@ -1,11 +1,10 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
 #include <kernels/attention.h>
-#include <kernels/heads.h>
 #include <kernels/small_module.h>
 #include <nn/checks.h>
-#include <nn/modules/func_options.h>
-#include <nn/modules/projected.h>
+#include <nn/modules/call.h>
+#include <nn/modules/heads.h>
 #include <nn/modules/python_mask.h>
 #include <nn/rotation.h>
 
@@ -13,90 +12,78 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <ostream>
+#include <utility>
 
 namespace torch_attention {
 
 namespace {
 
-constexpr const char* kName = "MultiHeadAttention";
-
-int64_t num_kv_heads(const MultiHeadAttentionOptions& options) {
-  return options.num_kv_heads().value_or(options.num_heads());
-}
+constexpr const char* kMultiHead = "MultiHeadAttention";
 
 void check_options(const MultiHeadAttentionOptions& options) {
-  checks::check_positive(kName, "d_in", options.d_in());
-  checks::check_positive(kName, "d_out", options.d_out());
-  checks::check_positive(kName, "context_length", options.context_length());
-  checks::check_positive(kName, "num_heads", options.num_heads());
-  checks::check_positive(kName, "num_kv_heads", num_kv_heads(options));
-  checks::check_dropout(kName, options.dropout());
-  checks::check_scale(kName, options.scale());
-  checks::check_window(kName, options.window());
-  checks::check_softcap(kName, options.softcap());
-  TORCH_CHECK(
-      options.d_out() % options.num_heads() == 0,
-      kName,
-      ": expected d_out divisible by num_heads, but got d_out = ",
-      options.d_out(),
-      ", num_heads = ",
-      options.num_heads());
-  TORCH_CHECK(
-      options.num_heads() % num_kv_heads(options) == 0,
-      kName,
-      ": expected num_heads divisible by num_kv_heads, but got num_heads = ",
-      options.num_heads(),
-      ", num_kv_heads = ",
-      num_kv_heads(options));
+  detail::check_heads(kMultiHead, options);
+  checks::check_positive(
+      kMultiHead, "context_length", options.context_length());
+  checks::check_window(kMultiHead, options.window());
   if (options.rotary()) {
     detail::check_rotary(
-        kName, *options.rotary(), options.d_out() / options.num_heads());
+        kMultiHead, *options.rotary(), detail::head_dim_of(options));
   }
+  const bool normalises_all = options.qk_norm() &&
+      options.qk_norm()->scope() == HeadNormScope::kAllHeads;
+  TORCH_CHECK(
+      !normalises_all || !options.qk_norm()->after_rotary(),
+      kMultiHead,
+      ": expected a qk_norm of all heads before the rotary embedding, but got "
+      "after_rotary = true");
 }
 
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(
-      kName,
+      kMultiHead,
       x,
       module.W_query->weight,
       module.options.d_in(),
       module.options.context_length());
 }
 
-/// Queries (B, num_heads, T, head_dim); keys and values (B, num_kv_heads, T,
-/// head_dim). `table` rotates queries and keys, if it is not null; `first` is
-/// the position of each sequence's first token, or undefined: 0.
+/// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
+/// values (B, num_kv_heads, T, value_dim); normalised, and rotated if `table`
+/// is not null.
+template <typename RotationAt>
 Projected project_heads(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     Kernel kernel,
     detail::RotaryTable* table,
-    const torch::Tensor& first = {}) {
+    const RotationAt& rotation_at) {
   const auto& options = module.options;
-  auto projected = project_linear(module, x, kernel);
-  projected.keys = kernels::split_heads(projected.keys, num_kv_heads(options));
-  projected.values =
-      kernels::split_heads(projected.values, num_kv_heads(options));
-  projected.queries =
-      kernels::split_heads(projected.queries, options.num_heads());
+  // In the Python classes' order, keys first: it decides in which order
+  // autograd adds the three gradients of x, hence their last bits.
+  Projected projected;
+  projected.keys = detail::project_keys(module, x, kernel);
+  projected.queries = detail::project_queries(module, x, kernel);
+  projected.values = detail::project_values(module, x, kernel);
+  const bool norm_last = options.qk_norm() && options.qk_norm()->after_rotary();
+  const auto normalise = [&] {
+    projected.queries = module.q_norm->forward(projected.queries);
+    projected.keys = module.k_norm->forward(projected.keys);
+  };
+  if (options.qk_norm() && !norm_last) {
+    normalise();
+  }
   if (table != nullptr) {
-    const auto rotation = table->at(first, x.size(1), x.device());
+    const auto rotation = rotation_at();
     const auto pairing = table->options().pairing();
     projected.queries = detail::rotate(projected.queries, rotation, pairing);
     projected.keys = detail::rotate(projected.keys, rotation, pairing);
   }
+  if (norm_last) {
+    normalise();
+  }
   return projected;
-}
-
-/// Context of all heads (B, num_heads, T, head_dim) -> (B, T, d_out).
-torch::Tensor project_out(
-    MultiHeadAttentionImpl& module,
-    const torch::Tensor& context,
-    Kernel kernel) {
-  const auto combined = kernels::combine_heads(context);
-  return module.out_proj.is_empty() ? combined
-                                    : linear(module.out_proj, combined, kernel);
 }
 
 /// The module and its input, for a kernel that computes all of it.
@@ -112,7 +99,7 @@ kernels::ModuleAttention whole_module(
   };
   kernels::ModuleSettings settings;
   settings.num_heads = options.num_heads();
-  settings.num_kv_heads = num_kv_heads(options);
+  settings.num_kv_heads = detail::num_kv_heads(options);
   settings.scale =
       options.scale().value_or(kernels::default_scale(module.head_dim));
   settings.causal = options.causal();
@@ -124,10 +111,6 @@ kernels::ModuleAttention whole_module(
       tensors(module.W_value),
       tensors(module.out_proj),
       settings};
-}
-
-bool drops_weights(const MultiHeadAttentionImpl& module) {
-  return module.dropout->is_training() && module.dropout->options.p() > 0;
 }
 
 /// With heads of keys that heads of queries share, and what heads add.
@@ -142,59 +125,106 @@ functional::ScaledDotProductAttentionFuncOptions head_options(
   return result;
 }
 
+/// What ALiBi takes from the scores of tokens that stand at `positions`, int64
+/// (T) or (B, T): (H, T, T) or (B, H, T, T).
+torch::Tensor alibi_bias(
+    const torch::Tensor& slopes,
+    const torch::Tensor& positions,
+    const torch::Tensor& x) {
+  const auto dtype =
+      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto at = positions.to(x.device());
+  const auto distance = (at.unsqueeze(-1) - at.unsqueeze(-2)).abs();
+  return slopes.to(x.device(), dtype).view({-1, 1, 1}).neg() *
+      distance.unsqueeze(-3);
+}
+
+/// `head_options`, and what one call hides and adds.
+functional::ScaledDotProductAttentionFuncOptions call_options(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    const torch::Tensor& positions) {
+  auto options = head_options(module);
+  if (detail::is_empty(call)) {
+    return options;
+  }
+  const auto T = x.size(1);
+  detail::set_call(
+      kMultiHead, call, {x.size(0), module.options.num_heads(), T, T}, options);
+  if (positions.defined() && options.alibi_slopes().defined()) {
+    const auto alibi = alibi_bias(options.alibi_slopes(), positions, x);
+    options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
+    options.alibi_slopes(torch::Tensor());
+  }
+  return options;
+}
+
+/// The checked positions of `call`, or undefined.
+torch::Tensor positions_of_call(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  if (!module.options.rotary() && !module.options.alibi()) {
+    detail::check_no_positions(kMultiHead, call);
+    return {};
+  }
+  return detail::positions_of(kMultiHead, call, x);
+}
+
+detail::Rotation rotation_of_call(
+    detail::RotaryTable& table,
+    const torch::Tensor& x,
+    const torch::Tensor& positions) {
+  return positions.defined() ? table.at_positions(positions, x.device())
+                             : table.at(/*first=*/{}, x.size(1), x.device());
+}
+
+/// How far the tokens of each sequence of a left-padded batch have to move to
+/// begin at 0, int64 (B) on the CPU; undefined if they need not.
+torch::Tensor left_padding(
+    const DecodeOptions& call,
+    const torch::Tensor& counts,
+    int64_t T) {
+  return call.left_padded() && counts.defined() ? T - counts : torch::Tensor();
+}
+
+/// x (B, T, C) with the tokens of sequence b moved by `by[b]` places to the
+/// front; what leaves at one end, which is padding, comes in at the other.
+torch::Tensor moved_tokens(const torch::Tensor& x, const torch::Tensor& by) {
+  const auto T = x.size(1);
+  const auto places =
+      (torch::arange(T, torch::kLong) + by.unsqueeze(1)).remainder(T);
+  return x.gather(
+      1, places.to(x.device()).unsqueeze(-1).expand({-1, -1, x.size(2)}));
+}
+
 void check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache) {
   TORCH_CHECK(
       module.options.causal(),
-      kName,
+      kMultiHead,
       ": expected causal = true for decode, since tokens of the past do not "
       "change with those that follow");
   TORCH_CHECK(
-      !drops_weights(module),
-      kName,
+      !detail::drops_weights(module),
+      kMultiHead,
       ": expected evaluation for decode, which has no dropout, but got training "
       "with dropout = ",
       module.dropout->options.p(),
       "; call eval()");
+  detail::check_cache(kMultiHead, module, x, cache);
   const auto& has = cache.options();
-  const auto kv_heads = num_kv_heads(module.options);
-  TORCH_CHECK(
-      has.num_kv_heads() == kv_heads && has.head_dim() == module.head_dim,
-      kName,
-      ": expected a cache of num_kv_heads = ",
-      kv_heads,
-      " and head_dim = ",
-      module.head_dim,
-      ", but got ",
-      has.num_kv_heads(),
-      " and ",
-      has.head_dim(),
-      "; make_cache makes one that fits");
   const auto window = module.options.window();
   TORCH_CHECK(
       !has.window() || (window && *window <= *has.window()),
-      kName,
+      kMultiHead,
       ": expected a cache that keeps all tokens or at least the window of ",
       window ? c10::str(*window) : "the module, which is all",
       ", but got one of window = ",
       has.window().value_or(0));
-  const auto& weight = module.W_key->weight;
-  TORCH_CHECK(
-      has.device() == weight.device(),
-      kName,
-      ": expected a cache on ",
-      weight.device(),
-      ", where the weights are, but got one on ",
-      has.device());
-  TORCH_CHECK(
-      x.size(0) == has.batch_size(),
-      kName,
-      ": expected input of as many sequences as the cache has, ",
-      has.batch_size(),
-      ", but got ",
-      x.size(0));
 }
 
 /// Checks that no sequence becomes longer than `context_length`. `new_lengths`
@@ -210,7 +240,7 @@ void check_room(
         new_lengths.defined() ? new_lengths.const_data_ptr<int64_t>()[b] : T;
     TORCH_CHECK(
         count <= context_length - length,
-        kName,
+        kMultiHead,
         ": expected at most ",
         context_length,
         " tokens (context_length), but got ",
@@ -273,24 +303,10 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
 
 void MultiHeadAttentionImpl::reset() {
   check_options(options);
-  head_dim = options.d_out() / options.num_heads();
-  const auto linear = [&](int64_t out_features) {
-    return torch::nn::Linear(
-        torch::nn::LinearOptions(options.d_in(), out_features)
-            .bias(options.qkv_bias()));
-  };
-  const auto d_kv = num_kv_heads(options) * head_dim;
-  W_query = register_module("W_query", linear(options.d_out()));
-  W_key = register_module("W_key", linear(d_kv));
-  W_value = register_module("W_value", linear(d_kv));
-  if (options.out_proj()) {
-    out_proj = register_module(
-        "out_proj", torch::nn::Linear(options.d_out(), options.d_out()));
-  }
-  dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
+  detail::reset_heads(*this, options.d_in());
   if (options.register_mask()) {
-    mask =
-        register_buffer("mask", python_mask(kName, options.context_length()));
+    mask = register_buffer(
+        "mask", python_mask(kMultiHead, options.context_length()));
   }
   // Not shared with the module that this may be a clone of.
   rotary_table_ = options.rotary()
@@ -299,27 +315,16 @@ void MultiHeadAttentionImpl::reset() {
 }
 
 void MultiHeadAttentionImpl::reset_parameters() {
-  W_query->reset_parameters();
-  W_key->reset_parameters();
-  W_value->reset_parameters();
-  if (!out_proj.is_empty()) {
-    out_proj->reset_parameters();
-  }
+  detail::reset_parameters_of_heads(*this);
 }
 
 void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::MultiHeadAttention(d_in=" << options.d_in()
          << ", d_out=" << options.d_out()
-         << ", context_length=" << options.context_length()
-         << ", num_heads=" << options.num_heads();
-  if (num_kv_heads(options) != options.num_heads()) {
-    stream << ", num_kv_heads=" << num_kv_heads(options);
-  }
+         << ", context_length=" << options.context_length();
+  detail::print_heads(stream, options);
   if (options.window()) {
     stream << ", window=" << *options.window();
-  }
-  if (options.softcap()) {
-    stream << ", softcap=" << *options.softcap();
   }
   if (options.alibi()) {
     stream << ", alibi=true";
@@ -339,64 +344,75 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", kernel=" << options.kernel() << ")";
 }
 
-torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
+torch::Tensor MultiHeadAttentionImpl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
   check_input(*this, x);
   const bool plain = rotary_table_ == nullptr && !options.softcap() &&
-      !options.alibi() && !drops_weights(*this);
+      !options.alibi() && !options.qk_norm() && !detail::drops_weights(*this) &&
+      detail::is_empty(call);
   if (options.kernel() != Kernel::kReference && plain) {
     const auto whole = whole_module(*this, x);
     if (kernels::is_small_module(whole)) {
       return kernels::small_module(whole);
     }
   }
+  const auto positions = positions_of_call(*this, x, call);
   const auto attend = [&] {
+    const auto func =
+        call_options(*this, x, call, positions).kernel(options.kernel());
     const auto projected =
-        project_heads(*this, x, options.kernel(), rotary_table_.get());
+        project_heads(*this, x, options.kernel(), rotary_table_.get(), [&] {
+          return rotation_of_call(*rotary_table_, x, positions);
+        });
     return functional::scaled_dot_product_attention(
-        projected.queries,
-        projected.keys,
-        projected.values,
-        head_options(*this).kernel(options.kernel()));
+        projected.queries, projected.keys, projected.values, func);
   };
   // Queries, keys and values are freed before there is an output.
-  return project_out(*this, attend(), options.kernel());
+  return detail::project_out(*this, attend(), options.kernel());
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
-    forward_with_weights(const torch::Tensor& x) {
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   check_input(*this, x);
+  const auto positions = positions_of_call(*this, x, call);
+  const auto func = call_options(*this, x, call, positions);
   const auto projected =
-      project_heads(*this, x, Kernel::kReference, rotary_table_.get());
+      project_heads(*this, x, Kernel::kReference, rotary_table_.get(), [&] {
+        return rotation_of_call(*rotary_table_, x, positions);
+      });
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(
-          projected.queries,
-          projected.keys,
-          projected.values,
-          head_options(*this));
-  return {project_out(*this, context, Kernel::kReference), weights};
+          projected.queries, projected.keys, projected.values, func);
+  return {detail::project_out(*this, context, Kernel::kReference), weights};
 }
 
 torch::Tensor MultiHeadAttentionImpl::decode(
     const torch::Tensor& x,
     KVCache& cache,
-    const torch::Tensor& new_lengths) {
+    const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
   check_decode(*this, x, cache);
   const auto counts = checks::to_counts(
-      kName, "new_lengths", new_lengths, x.size(0), x.size(1));
+      kMultiHead, "new_lengths", call.new_lengths(), x.size(0), x.size(1));
   const auto before = cache.lengths();
   check_room(options.context_length(), before, x.size(1), counts);
+  const auto padding = left_padding(call, counts, x.size(1));
+  const auto tokens = padding.defined() ? moved_tokens(x, padding) : x;
   const auto projected =
-      project_heads(*this, x, options.kernel(), rotary_table_.get(), before);
+      project_heads(*this, tokens, options.kernel(), rotary_table_.get(), [&] {
+        return rotary_table_->at(before, x.size(1), x.device());
+      });
   // Held here until nothing can fail, even if the cache moves its rows.
   auto rows_before = cache.rows_;
   cache.append(projected.keys, projected.values, counts);
   try {
-    return project_out(
+    const auto context = detail::project_out(
         *this,
         attend_to_cache(*this, projected.queries, before, cache),
         options.kernel());
+    return padding.defined() ? moved_tokens(context, -padding) : context;
   } catch (...) {
     cache.undo_append(std::move(rows_before), before);
     throw;
@@ -404,12 +420,9 @@ torch::Tensor MultiHeadAttentionImpl::decode(
 }
 
 KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
-  const auto& weight = W_key->weight;
-  return KVCache(KVCacheOptions(batch_size, num_kv_heads(options), head_dim)
+  return KVCache(detail::cache_options(*this, batch_size)
                      .max_length(options.context_length())
-                     .window(options.window())
-                     .dtype(weight.scalar_type())
-                     .device(weight.device()));
+                     .window(options.window()));
 }
 
 } // namespace torch_attention

@@ -3,6 +3,7 @@
 #include <kernels/heads.h>
 #include <kernels/linear.h>
 #include <nn/checks.h>
+#include <nn/modules/call.h>
 #include <nn/modules/func_options.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
@@ -28,7 +29,8 @@ CausalAttentionImpl& head(const torch::nn::ModuleList& heads, size_t index) {
   return *module;
 }
 
-CausalAttentionOptions head_options(const MultiHeadAttentionOptions& options) {
+CausalAttentionOptions head_options(
+    const MultiHeadAttentionWrapperOptions& options) {
   return CausalAttentionOptions(
              options.d_in(), options.d_out(), options.context_length())
       .dropout(options.dropout())
@@ -106,13 +108,48 @@ torch::Tensor project_heads(
 /// The heads, which are alike, as those of one module.
 torch::Tensor forward_together(
     const torch::nn::ModuleList& heads,
-    const torch::Tensor& x) {
+    const torch::Tensor& x,
+    const functional::ScaledDotProductAttentionFuncOptions& call) {
   const auto& first = head(heads, 0);
+  auto options = func_options(first).kernel(first.options.kernel());
+  options.mask(call.mask()).bias(call.bias()).key_lengths(call.key_lengths());
   return kernels::combine_heads(functional::scaled_dot_product_attention(
       project_heads(heads, &CausalAttentionImpl::W_query, x),
       project_heads(heads, &CausalAttentionImpl::W_key, x),
       project_heads(heads, &CausalAttentionImpl::W_value, x),
-      func_options(first).kernel(first.options.kernel())));
+      options));
+}
+
+/// The checked arguments of a call, for the scores (B, num_heads, T, T).
+functional::ScaledDotProductAttentionFuncOptions options_of(
+    const torch::nn::ModuleList& heads,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  functional::ScaledDotProductAttentionFuncOptions options;
+  if (!detail::is_empty(call)) {
+    const auto T = x.size(1);
+    const auto H = static_cast<int64_t>(heads->size());
+    detail::set_call(kWrapper, call, {x.size(0), H, T, T}, options);
+    detail::check_no_positions(kWrapper, call);
+  }
+  return options;
+}
+
+/// The arguments of `call` that are those of one head, whose scores are (B, T,
+/// T).
+ForwardOptions call_of_head(
+    const functional::ScaledDotProductAttentionFuncOptions& call,
+    size_t index) {
+  const auto of_head = [&](const torch::Tensor& x) {
+    if (!x.defined() || x.dim() == 2) {
+      return x;
+    }
+    return x.select(1, x.size(1) == 1 ? 0 : static_cast<int64_t>(index));
+  };
+  return ForwardOptions()
+      .key_lengths(call.key_lengths())
+      .mask(of_head(call.mask()))
+      .bias(of_head(call.bias()));
 }
 
 } // namespace
@@ -124,35 +161,22 @@ MultiHeadAttentionWrapperImpl::MultiHeadAttentionWrapperImpl(
     double dropout_p,
     int64_t num_heads,
     bool qkv_bias)
-    : MultiHeadAttentionWrapperImpl(
-          MultiHeadAttentionOptions(d_in, d_out, context_length, num_heads)
-              .dropout(dropout_p)
-              .qkv_bias(qkv_bias)) {}
+    : MultiHeadAttentionWrapperImpl(MultiHeadAttentionWrapperOptions(
+                                        d_in,
+                                        d_out,
+                                        context_length,
+                                        num_heads)
+                                        .dropout(dropout_p)
+                                        .qkv_bias(qkv_bias)) {}
 
 MultiHeadAttentionWrapperImpl::MultiHeadAttentionWrapperImpl(
-    const MultiHeadAttentionOptions& options_)
+    const MultiHeadAttentionWrapperOptions& options_)
     : options(options_) {
   MultiHeadAttentionWrapperImpl::reset();
 }
 
 void MultiHeadAttentionWrapperImpl::reset() {
   checks::check_positive(kWrapper, "num_heads", options.num_heads());
-  TORCH_CHECK(
-      options.num_kv_heads().value_or(options.num_heads()) ==
-          options.num_heads(),
-      kWrapper,
-      ": expected num_kv_heads = num_heads = ",
-      options.num_heads(),
-      ", since each head has its own keys, but got ",
-      *options.num_kv_heads());
-  TORCH_CHECK(
-      !options.rotary(),
-      kWrapper,
-      ": expected no rotary embedding, which is for MultiHeadAttention");
-  TORCH_CHECK(
-      !options.softcap() && !options.alibi(),
-      kWrapper,
-      ": expected no softcap and no alibi, which are for MultiHeadAttention");
   heads = register_module("heads", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.num_heads(); ++i) {
     heads->push_back(CausalAttention(head_options(options)));
@@ -170,27 +194,33 @@ void MultiHeadAttentionWrapperImpl::pretty_print(std::ostream& stream) const {
          << options.num_heads() << ")";
 }
 
-torch::Tensor MultiHeadAttentionWrapperImpl::forward(const torch::Tensor& x) {
+torch::Tensor MultiHeadAttentionWrapperImpl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
   check_input(heads, x);
+  const auto options_of_call = options_of(heads, x, call);
   if (head(heads, 0).options.kernel() != Kernel::kReference &&
       x.size(0) * x.size(1) >= kFewTokens && are_alike(heads)) {
-    return forward_together(heads, x);
+    return forward_together(heads, x, options_of_call);
   }
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
-    contexts.push_back(head(heads, i).forward(x));
+    contexts.push_back(
+        head(heads, i).forward(x, call_of_head(options_of_call, i)));
   }
   return torch::cat(contexts, -1);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
-    forward_with_weights(const torch::Tensor& x) {
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   check_input(heads, x);
+  const auto options_of_call = options_of(heads, x, call);
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {
-    auto [context, head_weights] = head(heads, i).forward_with_weights(x);
+    auto [context, head_weights] = head(heads, i).forward_with_weights(
+        x, call_of_head(options_of_call, i));
     contexts.push_back(std::move(context));
     weights.push_back(std::move(head_weights));
   }

@@ -15,6 +15,11 @@ struct Projected {
   torch::Tensor values;
 };
 
+/// A linear layer from `in` to `out` features.
+inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
 /// With `Kernel::kReference` Python's `torch.nn.functional.linear`. (LibTorch's
 /// C++ `Linear::forward` multiplies and then adds the bias, which rounds
 /// otherwise in bfloat16.)

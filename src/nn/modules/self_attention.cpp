@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/self_attention.h>
 
 #include <nn/checks.h>
+#include <nn/modules/call.h>
 #include <nn/modules/projected.h>
 #include <torch_attention/nn/functional/attention.h>
 
@@ -19,27 +20,20 @@ void check_options(const char* module, const SelfAttentionOptions& options) {
   checks::check_scale(module, options.scale());
 }
 
-torch::Tensor attend(
-    const Projected& projected,
-    const SelfAttentionOptions& options) {
-  return functional::scaled_dot_product_attention(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      functional::ScaledDotProductAttentionFuncOptions()
-          .scale(options.scale())
-          .kernel(options.kernel()));
-}
-
-std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
-    const Projected& projected,
-    const SelfAttentionOptions& options) {
-  return functional::scaled_dot_product_attention_with_weights(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      functional::ScaledDotProductAttentionFuncOptions().scale(
-          options.scale()));
+functional::ScaledDotProductAttentionFuncOptions options_of(
+    const char* name,
+    const SelfAttentionOptions& options,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  auto result =
+      functional::ScaledDotProductAttentionFuncOptions().scale(options.scale());
+  if (!detail::is_empty(call)) {
+    auto scores = x.sizes().vec();
+    scores.back() = x.size(-2);
+    detail::set_call(name, call, scores, result);
+    detail::check_no_positions(name, call);
+  }
+  return result;
 }
 
 Projected project(SelfAttentionV1Impl& module, const torch::Tensor& x) {
@@ -104,13 +98,25 @@ void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
          << ")";
 }
 
-torch::Tensor SelfAttentionV1Impl::forward(const torch::Tensor& x) {
-  return attend(project(*this, x), options);
+torch::Tensor SelfAttentionV1Impl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      options_of(kV1, options, x, call).kernel(options.kernel()));
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV1Impl::
-    forward_with_weights(const torch::Tensor& x) {
-  return attend_with_weights(project(*this, x), options);
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention_with_weights(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      options_of(kV1, options, x, call));
 }
 
 SelfAttentionV2Impl::SelfAttentionV2Impl(
@@ -127,11 +133,12 @@ SelfAttentionV2Impl::SelfAttentionV2Impl(const SelfAttentionOptions& options_)
 
 void SelfAttentionV2Impl::reset() {
   check_options(kV2, options);
-  const auto linear = torch::nn::LinearOptions(options.d_in(), options.d_out())
-                          .bias(options.qkv_bias());
-  W_query = register_module("W_query", torch::nn::Linear(linear));
-  W_key = register_module("W_key", torch::nn::Linear(linear));
-  W_value = register_module("W_value", torch::nn::Linear(linear));
+  const auto linear = [&] {
+    return make_linear(options.d_in(), options.d_out(), options.qkv_bias());
+  };
+  W_query = register_module("W_query", linear());
+  W_key = register_module("W_key", linear());
+  W_value = register_module("W_value", linear());
 }
 
 void SelfAttentionV2Impl::reset_parameters() {
@@ -146,13 +153,25 @@ void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
          << options.qkv_bias() << ", kernel=" << options.kernel() << ")";
 }
 
-torch::Tensor SelfAttentionV2Impl::forward(const torch::Tensor& x) {
-  return attend(project(*this, x), options);
+torch::Tensor SelfAttentionV2Impl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      options_of(kV2, options, x, call).kernel(options.kernel()));
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV2Impl::
-    forward_with_weights(const torch::Tensor& x) {
-  return attend_with_weights(project(*this, x), options);
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  const auto projected = project(*this, x);
+  return functional::scaled_dot_product_attention_with_weights(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      options_of(kV2, options, x, call));
 }
 
 } // namespace torch_attention

@@ -25,6 +25,16 @@ CausalAttentionOptions::CausalAttentionOptions(
     int64_t context_length)
     : d_in_(d_in), d_out_(d_out), context_length_(context_length) {}
 
+MultiHeadAttentionWrapperOptions::MultiHeadAttentionWrapperOptions(
+    int64_t d_in,
+    int64_t d_out,
+    int64_t context_length,
+    int64_t num_heads)
+    : d_in_(d_in),
+      d_out_(d_out),
+      context_length_(context_length),
+      num_heads_(num_heads) {}
+
 MultiHeadAttentionOptions::MultiHeadAttentionOptions(
     int64_t d_in,
     int64_t d_out,

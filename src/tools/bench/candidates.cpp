@@ -257,7 +257,7 @@ WrapperData draw_wrapper(const Work& work) {
   at::manual_seed(kSeed);
   WrapperData data;
   data.weights = MultiHeadAttentionWrapper(
-      MultiHeadAttentionOptions(work.C, work.D, work.T, work.H)
+      MultiHeadAttentionWrapperOptions(work.C, work.D, work.T, work.H)
           .dropout(work.dropout));
   torch::NoGradGuard no_grad;
   for (auto& item : data.weights->named_parameters()) {

@@ -460,8 +460,4 @@ TEST_CASE("Modules refuse rotary options that they cannot have") {
           MultiHeadAttentionOptions(4, 6, 8, 2).rotary(RotaryOptions())),
       "MultiHeadAttention: expected an even dim in [2, head_dim = 3] for "
       "rotary embedding, but got 3");
-  THROWS_WITH(
-      MultiHeadAttentionWrapper(
-          MultiHeadAttentionOptions(4, 6, 8, 2).rotary(RotaryOptions())),
-      "MultiHeadAttentionWrapper: expected no rotary embedding");
 }

@@ -95,7 +95,7 @@ TEST_CASE("Both constructor forms make the same module") {
         seeded([] { return MultiHeadAttentionWrapper(3, 4, 6, 0.0, 2, true); });
     auto b = seeded([] {
       return MultiHeadAttentionWrapper(
-          MultiHeadAttentionOptions(3, 4, 6, 2).qkv_bias(true));
+          MultiHeadAttentionWrapperOptions(3, 4, 6, 2).qkv_bias(true));
     });
     CHECK_THAT(a->forward(x), IsEqualTo(b->forward(x)));
   }

@@ -34,10 +34,10 @@ std::vector<Subject> every_module(Kernel kernel, bool causal = true) {
                kernel))),
        {2, 5, 3}},
       {"MultiHeadAttentionWrapper",
-       torch::nn::AnyModule(
-           MultiHeadAttentionWrapper(MultiHeadAttentionOptions(3, 2, 6, 2)
-                                         .causal(causal)
-                                         .kernel(kernel))),
+       torch::nn::AnyModule(MultiHeadAttentionWrapper(
+           MultiHeadAttentionWrapperOptions(3, 2, 6, 2)
+               .causal(causal)
+               .kernel(kernel))),
        {2, 5, 3}},
       {"MultiHeadAttention",
        torch::nn::AnyModule(

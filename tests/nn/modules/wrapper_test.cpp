@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kTokens = 150;
 constexpr int64_t kHeadSize = 8;
 
-MultiHeadAttentionOptions three_heads() {
-  return MultiHeadAttentionOptions(12, kHeadSize, kTokens, 3);
+MultiHeadAttentionWrapperOptions three_heads() {
+  return MultiHeadAttentionWrapperOptions(12, kHeadSize, kTokens, 3);
 }
 
 torch::Tensor draw_input() {
@@ -22,7 +22,7 @@ torch::Tensor draw_input() {
 }
 
 MultiHeadAttentionWrapper make_wrapper(
-    const MultiHeadAttentionOptions& options) {
+    const MultiHeadAttentionWrapperOptions& options) {
   torch::manual_seed(2);
   MultiHeadAttentionWrapper wrapper(options);
   wrapper->to(torch::kDouble);
@@ -53,7 +53,8 @@ TEST_CASE("A wrapper's heads together equal the reference, with gradients") {
       three_heads().causal(false),
       three_heads().window(20));
   const auto x = draw_input();
-  const auto run = [&](MultiHeadAttentionOptions with_kernel, Kernel kernel) {
+  const auto run = [&](MultiHeadAttentionWrapperOptions with_kernel,
+                       Kernel kernel) {
     auto wrapper = make_wrapper(with_kernel.kernel(kernel));
     auto leaves = wrapper->parameters();
     leaves.push_back(x);

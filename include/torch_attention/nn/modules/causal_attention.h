@@ -1,12 +1,15 @@
 #pragma once
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/forward.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -42,12 +45,16 @@ class TORCH_ATTENTION_API CausalAttentionImpl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (B, T, d_in) with T <= context_length -> (B, T, d_out).
-  /// Throws c10::Error if shape, dtype or device of x do not fit.
-  torch::Tensor forward(const torch::Tensor& x);
+  /// `call` says which keys are padding or hidden.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` and the attention weights (B, T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
-      const torch::Tensor& x);
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// The options with which this `Module` was constructed.
   CausalAttentionOptions options;
@@ -58,6 +65,9 @@ class TORCH_ATTENTION_API CausalAttentionImpl
   torch::nn::Dropout dropout = nullptr;
   /// Undefined for `register_mask(false)`.
   torch::Tensor mask;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 };
 
 /// A `ModuleHolder` for `CausalAttentionImpl`.

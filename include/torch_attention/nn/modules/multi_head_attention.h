@@ -1,13 +1,17 @@
 #pragma once
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
 #include <torch_attention/nn/kv_cache.h>
+#include <torch_attention/nn/modules/head_norm.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/forward.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -50,20 +54,24 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out).
-  /// Throws c10::Error if shape, dtype or device of x do not fit.
-  torch::Tensor forward(const torch::Tensor& x);
+  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out). `call` says
+  /// which keys are padding or hidden, and where the tokens stand.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
-      const torch::Tensor& x);
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` of new tokens after those whose keys and values are in `cache`,
   /// which takes in theirs: x (B, T, d_in), a whole prompt or the next tokens,
   /// -> (B, T, d_out). Decoding a text in parts gives what `forward` gives for
-  /// all of it. For right-padded prompts `new_lengths`, an integer tensor (B),
-  /// says how many of the T tokens each sequence has; what comes out for its
-  /// padding means nothing.
+  /// all of it. Of prompts that differ in length, padded at the right or the
+  /// left, `call` has the lengths; the cache takes in no padding, and what
+  /// comes out for it means nothing.
   ///
   /// It is inference, as under `torch::NoGradGuard`: neither cache nor result
   /// is part of an autograd graph. Attention is computed in the cache's dtype.
@@ -81,7 +89,7 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   torch::Tensor decode(
       const torch::Tensor& x,
       KVCache& cache,
-      const torch::Tensor& new_lengths = {});
+      const DecodeOptions& call = {});
 
   /// An empty cache that fits: `context_length`, `window`, and the dtype and
   /// device of the weights as they are now. It allocates as it is filled.
@@ -90,7 +98,7 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// The options with which this `Module` was constructed.
   MultiHeadAttentionOptions options;
 
-  /// d_out / num_heads.
+  /// Size of each head's query and key.
   int64_t head_dim = 0;
 
   torch::nn::Linear W_query = nullptr;
@@ -98,9 +106,15 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   torch::nn::Linear W_value = nullptr;
   /// Empty for `out_proj(false)`.
   torch::nn::Linear out_proj = nullptr;
+  /// Empty without `qk_norm`.
+  HeadNorm q_norm = nullptr;
+  HeadNorm k_norm = nullptr;
   torch::nn::Dropout dropout = nullptr;
   /// Undefined for `register_mask(false)`.
   torch::Tensor mask;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 
  private:
   /// Null without `rotary`.

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/forward.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -36,25 +39,32 @@ class TORCH_ATTENTION_API MultiHeadAttentionWrapperImpl
       int64_t num_heads,
       bool qkv_bias = false);
   explicit MultiHeadAttentionWrapperImpl(
-      const MultiHeadAttentionOptions& options_);
+      const MultiHeadAttentionWrapperOptions& options_);
 
   void reset() override;
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
   /// x (B, T, d_in) with T <= context_length -> (B, T, num_heads * d_out).
-  /// Throws c10::Error if shape, dtype or device of x do not fit.
-  torch::Tensor forward(const torch::Tensor& x);
+  /// `call` says which keys are padding or hidden.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
-      const torch::Tensor& x);
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// The options with which this `Module` was constructed.
-  MultiHeadAttentionOptions options;
+  MultiHeadAttentionWrapperOptions options;
 
   /// `num_heads` modules of type `CausalAttention`.
   torch::nn::ModuleList heads = nullptr;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 };
 
 /// A `ModuleHolder` for `MultiHeadAttentionWrapperImpl`.

@@ -1,11 +1,14 @@
 #pragma once
 
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/forward.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -34,17 +37,24 @@ class TORCH_ATTENTION_API SelfAttentionV1Impl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (T, d_in) -> (T, d_out); a batch (B, T, d_in) is taken as well.
-  /// Throws c10::Error if shape, dtype or device of x do not fit.
-  torch::Tensor forward(const torch::Tensor& x);
+  /// `call` says which keys are padding or hidden.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` and the attention weights (T, T), or (B, T, T).
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
-      const torch::Tensor& x);
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// The options with which this `Module` was constructed.
   SelfAttentionOptions options;
 
   torch::Tensor W_query, W_key, W_value;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 };
 
 /// A `ModuleHolder` for `SelfAttentionV1Impl`.
@@ -68,12 +78,16 @@ class TORCH_ATTENTION_API SelfAttentionV2Impl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (T, d_in) -> (T, d_out); a batch (B, T, d_in) is taken as well.
-  /// Throws c10::Error if shape, dtype or device of x do not fit.
-  torch::Tensor forward(const torch::Tensor& x);
+  /// `call` says which keys are padding or hidden.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// `forward` and the attention weights (T, T), or (B, T, T).
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
-      const torch::Tensor& x);
+      const torch::Tensor& x,
+      const ForwardOptions& call = {});
 
   /// The options with which this `Module` was constructed.
   SelfAttentionOptions options;
@@ -81,6 +95,9 @@ class TORCH_ATTENTION_API SelfAttentionV2Impl
   torch::nn::Linear W_query = nullptr;
   torch::nn::Linear W_key = nullptr;
   torch::nn::Linear W_value = nullptr;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 };
 
 /// A `ModuleHolder` for `SelfAttentionV2Impl`.

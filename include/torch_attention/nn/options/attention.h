@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
 
 #include <cstdint>
@@ -102,7 +103,60 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
 };
 
-/// Options for `MultiHeadAttention` and `MultiHeadAttentionWrapper`.
+/// Options for `MultiHeadAttentionWrapper`, whose heads are `CausalAttention`.
+///
+/// Example:
+/// ```
+/// MultiHeadAttentionWrapper attention(
+///     MultiHeadAttentionWrapperOptions(3, 2, 6, 2).dropout(0.1));
+/// ```
+struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
+  MultiHeadAttentionWrapperOptions(
+      int64_t d_in,
+      int64_t d_out,
+      int64_t context_length,
+      int64_t num_heads);
+
+  /// size of each input token.
+  TORCH_ARG(int64_t, d_in);
+
+  /// size of each query, key and value, hence of the output of one head: that
+  /// of all has num_heads * d_out.
+  TORCH_ARG(int64_t, d_out);
+
+  /// the largest number of tokens that `forward` takes.
+  TORCH_ARG(int64_t, context_length);
+
+  /// number of heads.
+  TORCH_ARG(int64_t, num_heads);
+
+  /// probability that an attention weight is dropped in training. Default: 0
+  TORCH_ARG(double, dropout) = 0.0;
+
+  /// add a bias to the query, key and value projections. Default: false
+  TORCH_ARG(bool, qkv_bias) = false;
+
+  /// let each token attend only to itself and the tokens before it.
+  /// Default: true
+  TORCH_ARG(bool, causal) = true;
+
+  /// factor of the scores. Default: 1 / sqrt(d_out)
+  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
+
+  /// let each token attend only to the `window` last tokens, itself included
+  /// (sliding window, Beltagy et al. 2020). Default: all
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// register the buffer `mask` (context_length, context_length), as Python's
+  /// class does. What is hidden follows from `causal` alone; without the buffer
+  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  TORCH_ARG(bool, register_mask) = true;
+
+  /// which kernel computes the attention. Default: Kernel::kAuto
+  TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
+};
+
+/// Options for `MultiHeadAttention`.
 ///
 /// Example:
 /// ```
@@ -119,8 +173,7 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// size of each input token.
   TORCH_ARG(int64_t, d_in);
 
-  /// size of each output token, all heads together; in
-  /// `MultiHeadAttentionWrapper` the size of one head.
+  /// size of each output token.
   TORCH_ARG(int64_t, d_out);
 
   /// the largest number of tokens that `forward` takes.
@@ -135,9 +188,25 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
+  /// the same for each by itself: Whisper's keys have none, for example.
+  /// Default: qkv_bias
+  TORCH_ARG(std::optional<bool>, query_bias) = std::nullopt;
+
+  /// Default: qkv_bias
+  TORCH_ARG(std::optional<bool>, key_bias) = std::nullopt;
+
+  /// Default: qkv_bias
+  TORCH_ARG(std::optional<bool>, value_bias) = std::nullopt;
+
   /// let each token attend only to itself and the tokens before it.
   /// Default: true
   TORCH_ARG(bool, causal) = true;
+
+  /// size of each head's query and key. Default: d_out / num_heads
+  TORCH_ARG(std::optional<int64_t>, head_dim) = std::nullopt;
+
+  /// size of each head's value. Default: head_dim
+  TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
   /// factor of the scores. Default: 1 / sqrt(head_dim)
   TORCH_ARG(std::optional<double>, scale) = std::nullopt;
@@ -145,9 +214,12 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
 
-  /// project the concatenated heads by `out_proj`. Not read by
-  /// `MultiHeadAttentionWrapper`, which has no such projection. Default: true
+  /// project the concatenated heads by `out_proj`. Without it d_out is
+  /// num_heads * value_dim. Default: true
   TORCH_ARG(bool, out_proj) = true;
+
+  /// add a bias to `out_proj`. Default: true
+  TORCH_ARG(bool, out_bias) = true;
 
   /// let each token attend only to the `window` last tokens, itself included
   /// (sliding window, Beltagy et al. 2020). Default: all
@@ -160,21 +232,24 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
 
   /// number of key and value heads, a divisor of `num_heads`: consecutive
   /// query heads share one (grouped-query attention, Ainslie et al. 2023).
-  /// `MultiHeadAttentionWrapper` takes only `num_heads`. Default: num_heads
+  /// Default: num_heads
   TORCH_ARG(std::optional<int64_t>, num_kv_heads) = std::nullopt;
 
+  /// normalise queries and keys by `q_norm` and `k_norm`. Default: no
+  TORCH_ARG(std::optional<HeadNormOptions>, qk_norm) = std::nullopt;
+
   /// rotate queries and keys by their positions (rotary position embedding, Su
-  /// et al. 2021). Not in `MultiHeadAttentionWrapper`. Default: no
+  /// et al. 2021). Default: no
   TORCH_ARG(std::optional<RotaryOptions>, rotary) = std::nullopt;
 
   /// bound the scores: after the scale they become
-  /// softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team 2024). Not in
-  /// `MultiHeadAttentionWrapper`. Default: no
+  /// softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team 2024).
+  /// Default: no
   TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
 
   /// take the distance between query and key from their score, times
   /// `functional::alibi_slopes(num_heads)` (ALiBi, Press et al. 2022, "Train
-  /// Short, Test Long"). Not in `MultiHeadAttentionWrapper`. Default: false
+  /// Short, Test Long"). Default: false
   TORCH_ARG(bool, alibi) = false;
 };
 

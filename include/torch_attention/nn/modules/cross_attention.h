@@ -1,0 +1,110 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/kv_cache.h>
+#include <torch_attention/nn/modules/head_norm.h>
+#include <torch_attention/nn/options/cross_attention.h>
+#include <torch_attention/nn/options/forward.h>
+
+#include <cstdint>
+#include <iosfwd>
+#include <tuple>
+
+namespace torch_attention {
+
+/// Multi-head attention of the tokens of one sequence to those of another, such
+/// as a decoder's to what its encoder gave (Vaswani et al. 2017, section
+/// 3.2.3). Its parameters are named as those of `MultiHeadAttention`.
+///
+/// Example:
+/// ```
+/// CrossAttention attention(CrossAttentionOptions(
+///     /*d_in=*/512, /*d_context=*/768, /*d_out=*/512, /*num_heads=*/8));
+/// auto output = attention->forward(x, encoded); // (B, T, 512)
+/// ```
+class TORCH_ATTENTION_API CrossAttentionImpl
+    : public torch::nn::Cloneable<CrossAttentionImpl> {
+ public:
+  CrossAttentionImpl(
+      int64_t d_in,
+      int64_t d_context,
+      int64_t d_out,
+      int64_t num_heads);
+  explicit CrossAttentionImpl(const CrossAttentionOptions& options_);
+
+  void reset() override;
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// x (B, T, d_in) and context (B, S, d_context) -> (B, T, d_out). `call` says
+  /// which tokens of the context are padding or hidden.
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  torch::Tensor forward(
+      const torch::Tensor& x,
+      const torch::Tensor& context,
+      const ForwardOptions& call = {});
+
+  /// `forward` and the attention weights (B, num_heads, T, S), after dropout.
+  std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
+      const torch::Tensor& x,
+      const torch::Tensor& context,
+      const ForwardOptions& call = {});
+
+  /// The keys and values of a context (B, S, d_context), projected once for all
+  /// steps of decoding. `lengths`, an integer tensor (B), says how many of the
+  /// S tokens each sequence has, if it is right-padded. Of the dtype and on the
+  /// device of the weights; not part of an autograd graph.
+  ///
+  /// Throws c10::Error if shapes, dtypes or devices do not fit.
+  KVCache make_cache(
+      const torch::Tensor& context,
+      const torch::Tensor& lengths = {});
+
+  /// `forward` of x (B, T, d_in) to the context that `cache` was made of, which
+  /// stays as it is -> (B, T, d_out). It is inference, as under
+  /// `torch::NoGradGuard`; attention is computed in the cache's dtype.
+  ///
+  /// Throws c10::Error if shapes, dtypes or devices do not fit, and in training
+  /// with dropout.
+  ///
+  /// Example:
+  /// ```
+  /// const auto cache = attention->make_cache(encoded);
+  /// auto output = attention->decode(token, cache); // (B, 1, d_out)
+  /// ```
+  torch::Tensor decode(
+      const torch::Tensor& x,
+      const KVCache& cache,
+      const ForwardOptions& call = {});
+
+  /// The options with which this `Module` was constructed.
+  CrossAttentionOptions options;
+
+  /// Size of each head's query and key.
+  int64_t head_dim = 0;
+
+  torch::nn::Linear W_query = nullptr;
+  torch::nn::Linear W_key = nullptr;
+  torch::nn::Linear W_value = nullptr;
+  /// Empty for `out_proj(false)`.
+  torch::nn::Linear out_proj = nullptr;
+  /// Empty without `qk_norm`.
+  HeadNorm q_norm = nullptr;
+  HeadNorm k_norm = nullptr;
+  torch::nn::Dropout dropout = nullptr;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(ForwardOptions())})
+};
+
+/// A `ModuleHolder` for `CrossAttentionImpl`.
+TORCH_MODULE(CrossAttention);
+
+} // namespace torch_attention

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/options/head_norm.h>
+
+#include <cstdint>
+#include <iosfwd>
+
+namespace torch_attention {
+
+/// Root mean square or layer norm of the heads of queries or keys, computed in
+/// float32 for half precision. `MultiHeadAttention` makes its `q_norm` and
+/// `k_norm` of it.
+///
+/// Example:
+/// ```
+/// HeadNorm norm(/*num_heads=*/12, /*head_dim=*/64);
+/// auto queries = norm(torch::rand({2, 12, 6, 64})); // the same shape
+/// ```
+class TORCH_ATTENTION_API HeadNormImpl
+    : public torch::nn::Cloneable<HeadNormImpl> {
+ public:
+  HeadNormImpl(
+      int64_t num_heads_,
+      int64_t head_dim_,
+      const HeadNormOptions& options_ = HeadNormOptions());
+
+  void reset() override;
+  void reset_parameters();
+  void pretty_print(std::ostream& stream) const override;
+
+  /// x (B, H, T, D) -> the same shape and dtype.
+  /// Throws c10::Error if the sizes of heads do not fit.
+  torch::Tensor forward(const torch::Tensor& x);
+
+  /// The options with which this `Module` was constructed.
+  HeadNormOptions options;
+
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+
+  /// (D), (H, D) or (H * D); undefined for `weight(false)`.
+  torch::Tensor weight;
+  /// Of the same shape; undefined for `bias(false)`.
+  torch::Tensor bias;
+};
+
+/// A `ModuleHolder` for `HeadNormImpl`.
+TORCH_MODULE(HeadNorm);
+
+} // namespace torch_attention

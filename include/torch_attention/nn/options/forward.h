@@ -1,0 +1,73 @@
+#pragma once
+
+#include <torch/arg.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+
+namespace torch_attention {
+
+/// Arguments of one call of a module's `forward`, beside its input: which keys
+/// are padding, what else is hidden or added, where the tokens stand.
+///
+/// Sizes: `B` sequences, `H` heads, `T` queries, `S` keys (`T` in
+/// self-attention). The scores are (B, H, T, S), or (B, T, S) in modules of one
+/// head. Whatever is given holds together with the module's own `causal` and
+/// `window`: a key is hidden if one of them hides it, and a query from which
+/// all are hidden gives a context of zeros.
+///
+/// All tensors are on the device of the input, but for `key_lengths` and
+/// `positions`, which may also be on the CPU.
+///
+/// Example:
+/// ```
+/// // attention_mask of a tokenizer: 1 for tokens, 0 for padding
+/// auto context = attention->forward(
+///     x, ForwardOptions().key_padding_mask(attention_mask.eq(0)));
+/// ```
+struct TORCH_ATTENTION_API ForwardOptions {
+  /// integer tensor (B): how many keys each sequence has; those after them are
+  /// padding, which is hidden and may be NaN. Default: S
+  TORCH_ARG(torch::Tensor, key_lengths) = {};
+
+  /// bool tensor (B, S), or (S) without a batch: true hides a key of a
+  /// sequence, from all queries and heads, wherever the padding is. Default:
+  /// none
+  TORCH_ARG(torch::Tensor, key_padding_mask) = {};
+
+  /// bool tensor, true hides: (T, S) for all, or with as many dimensions as the
+  /// scores, each of their size or 1. Default: none
+  TORCH_ARG(torch::Tensor, mask) = {};
+
+  /// floating-point tensor of the same shapes, added to the scores after the
+  /// scale; -inf hides. Default: none
+  TORCH_ARG(torch::Tensor, bias) = {};
+
+  /// integer tensor (T) or (B, T), none negative: the positions of the tokens
+  /// for `rotary` and `alibi`; `causal` and `window` go by the order of the
+  /// tokens. For left-padded batches count the tokens that are not padding.
+  /// Default: 0, 1, ..., T - 1
+  TORCH_ARG(torch::Tensor, positions) = {};
+};
+
+/// Arguments of one call of `decode`, beside input and cache.
+///
+/// Example:
+/// ```
+/// auto context = attention->decode(
+///     prompts, cache, DecodeOptions(lengths).left_padded(true));
+/// ```
+struct TORCH_ATTENTION_API DecodeOptions {
+  /// Not explicit: the lengths may be given in the place of the options.
+  DecodeOptions(torch::Tensor new_lengths = {});
+
+  /// integer tensor (B), in [0, T]: how many of the T tokens each sequence has.
+  /// Default: T
+  TORCH_ARG(torch::Tensor, new_lengths);
+
+  /// the tokens of each sequence are its last ones, and the padding comes
+  /// before them. Default: false
+  TORCH_ARG(bool, left_padded) = false;
+};
+
+} // namespace torch_attention

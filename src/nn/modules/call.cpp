@@ -1,0 +1,187 @@
+#include <nn/modules/call.h>
+
+#include <nn/checks.h>
+
+#include <c10/util/Exception.h>
+
+#include <string>
+
+namespace torch_attention::detail {
+
+namespace {
+
+std::string names_of(const std::vector<int64_t>& scores) {
+  const std::string all = "B, H, T, S";
+  return scores.size() == 4 ? "(" + all + ")"
+      : scores.size() == 3  ? "(B, T, S)"
+                            : "(T, S)";
+}
+
+/// Checks that x is (T, S), or has all dimensions of the scores. One dimension
+/// less would be taken for heads where sequences are meant, or the reverse.
+void check_shape(
+    const char* name,
+    const char* what,
+    const torch::Tensor& x,
+    const std::vector<int64_t>& scores) {
+  const auto dims = static_cast<size_t>(x.dim());
+  bool fits = dims == 2 || dims == scores.size();
+  for (size_t i = 1; fits && i <= dims; ++i) {
+    const auto size = x.size(-static_cast<int64_t>(i));
+    fits = size == 1 || size == scores[scores.size() - i];
+  }
+  TORCH_CHECK(
+      fits,
+      name,
+      ": expected a ",
+      what,
+      " that broadcasts to the scores ",
+      names_of(scores),
+      " = ",
+      scores,
+      ", of shape (T, S) or with all ",
+      scores.size(),
+      " dimensions, but got ",
+      x.sizes(),
+      scores.size() == 4 && dims == 3
+          ? "; (B, T, S) needs unsqueeze(1), LibTorch's (B * H, T, S) needs "
+            "unflatten(0, {B, H})"
+          : "");
+}
+
+torch::Tensor checked_mask(
+    const char* name,
+    const torch::Tensor& mask,
+    const std::vector<int64_t>& scores) {
+  if (mask.defined()) {
+    TORCH_CHECK(
+        mask.scalar_type() == torch::kBool,
+        name,
+        ": expected a bool mask (true hides), but got ",
+        mask.scalar_type(),
+        mask.is_floating_point()
+            ? "; pass what is to be added to the scores as `bias`"
+            : "; where 0 stands for what is hidden, pass mask.eq(0)");
+    check_shape(name, "mask", mask, scores);
+  }
+  return mask;
+}
+
+/// With the dimensions of the scores.
+torch::Tensor checked_padding(
+    const char* name,
+    const torch::Tensor& padding,
+    const std::vector<int64_t>& scores) {
+  if (!padding.defined()) {
+    return padding;
+  }
+  const bool batched = scores.size() > 2;
+  TORCH_CHECK(
+      padding.scalar_type() == torch::kBool,
+      name,
+      ": expected a bool key_padding_mask (true hides), but got ",
+      padding.scalar_type(),
+      padding.is_floating_point()
+          ? "; pass what is to be added to the scores as `bias`"
+          : "; of an attention mask, 1 for tokens and 0 for padding, pass "
+            "attention_mask.eq(0)");
+  const auto expected = batched
+      ? std::vector<int64_t>{scores.front(), scores.back()}
+      : std::vector<int64_t>{scores.back()};
+  TORCH_CHECK(
+      padding.sizes() == torch::IntArrayRef(expected),
+      name,
+      ": expected a key_padding_mask of shape ",
+      batched ? "(B, S)" : "(S)",
+      " = ",
+      expected,
+      ", but got ",
+      padding.sizes());
+  auto result = padding;
+  while (static_cast<size_t>(result.dim()) < scores.size()) {
+    result = result.unsqueeze(-2);
+  }
+  return result;
+}
+
+} // namespace
+
+bool is_empty(const ForwardOptions& call) {
+  return !call.key_lengths().defined() && !call.key_padding_mask().defined() &&
+      !call.mask().defined() && !call.bias().defined() &&
+      !call.positions().defined();
+}
+
+void set_call(
+    const char* name,
+    const ForwardOptions& call,
+    const std::vector<int64_t>& scores,
+    functional::ScaledDotProductAttentionFuncOptions& options) {
+  const auto mask = checked_mask(name, call.mask(), scores);
+  const auto padding = checked_padding(name, call.key_padding_mask(), scores);
+  options.mask(
+      mask.defined() && padding.defined() ? mask.bitwise_or(padding)
+          : mask.defined()                ? mask
+                                          : padding);
+  if (call.bias().defined()) {
+    check_shape(name, "bias", call.bias(), scores);
+    options.bias(call.bias());
+  }
+  if (call.key_lengths().defined()) {
+    TORCH_CHECK(
+        scores.size() > 2,
+        name,
+        ": expected key_lengths beside input of shape (B, T, d_in), but got "
+        "input without a batch; leave out its last tokens, or pass "
+        "key_padding_mask");
+    options.key_lengths(call.key_lengths());
+  }
+}
+
+torch::Tensor positions_of(
+    const char* name,
+    const ForwardOptions& call,
+    const torch::Tensor& x) {
+  const auto& positions = call.positions();
+  if (!positions.defined()) {
+    return positions;
+  }
+  checks::check_dense(name, "positions", positions);
+  const auto B = x.size(0);
+  const auto T = x.size(1);
+  const bool of_all = positions.dim() == 1 && positions.size(0) == T;
+  const bool of_each =
+      positions.dim() == 2 && positions.size(0) == B && positions.size(1) == T;
+  TORCH_CHECK(
+      checks::has_integers(positions) && (of_all || of_each),
+      name,
+      ": expected positions of an integer dtype and shape (T) = [",
+      T,
+      "] or (B, T) = [",
+      B,
+      ", ",
+      T,
+      "], but got ",
+      positions.scalar_type(),
+      " of shape ",
+      positions.sizes());
+  auto result = checks::to_int64(positions);
+  // Elsewhere to look would mean to wait for the device.
+  TORCH_CHECK(
+      !result.is_cpu() || result.numel() == 0 ||
+          result.min().item<int64_t>() >= 0,
+      name,
+      ": expected positions >= 0, but got ",
+      result.min().item<int64_t>());
+  return result;
+}
+
+void check_no_positions(const char* name, const ForwardOptions& call) {
+  TORCH_CHECK(
+      !call.positions().defined(),
+      name,
+      ": expected no positions, which are for rotary and alibi; causal and "
+      "window go by the order of the tokens");
+}
+
+} // namespace torch_attention::detail

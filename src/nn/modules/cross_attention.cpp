@@ -1,0 +1,229 @@
+#include <torch_attention/nn/modules/cross_attention.h>
+
+#include <nn/checks.h>
+#include <nn/modules/call.h>
+#include <nn/modules/heads.h>
+#include <torch_attention/nn/functional/attention.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <ostream>
+
+namespace torch_attention {
+
+namespace {
+
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+constexpr const char* kCross = "CrossAttention";
+
+void check_input(const CrossAttentionImpl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kCross, x, module.W_query->weight, module.options.d_in(), std::nullopt);
+}
+
+void check_context(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& context) {
+  checks::check_sequences(
+      kCross,
+      "context",
+      "d_context",
+      context,
+      module.W_key->weight,
+      module.options.d_context());
+}
+
+torch::Tensor queries_of(
+    CrossAttentionImpl& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  const auto queries = detail::project_queries(module, x, kernel);
+  return module.q_norm.is_empty() ? queries : module.q_norm->forward(queries);
+}
+
+torch::Tensor keys_of(
+    CrossAttentionImpl& module,
+    const torch::Tensor& context,
+    Kernel kernel) {
+  const auto keys = detail::project_keys(module, context, kernel);
+  return module.k_norm.is_empty() ? keys : module.k_norm->forward(keys);
+}
+
+/// For B sequences of T queries and S keys.
+FuncOptions func_options_of(
+    const CrossAttentionImpl& module,
+    const ForwardOptions& call,
+    int64_t B,
+    int64_t T,
+    int64_t S) {
+  auto options = FuncOptions()
+                     .enable_gqa(true)
+                     .scale(module.options.scale())
+                     .softcap(module.options.softcap())
+                     .dropout(module.dropout->options.p())
+                     .training(module.dropout->is_training());
+  if (!detail::is_empty(call)) {
+    detail::set_call(
+        kCross, call, {B, module.options.num_heads(), T, S}, options);
+    detail::check_no_positions(kCross, call);
+  }
+  return options;
+}
+
+/// What goes into attention.
+struct Operands {
+  torch::Tensor queries;
+  torch::Tensor keys;
+  torch::Tensor values;
+  FuncOptions options;
+};
+
+Operands operands_of(
+    CrossAttentionImpl& module,
+    const torch::Tensor& x,
+    const torch::Tensor& context,
+    const ForwardOptions& call,
+    Kernel kernel) {
+  check_input(module, x);
+  check_context(module, context);
+  TORCH_CHECK(
+      x.size(0) == context.size(0),
+      kCross,
+      ": expected a context of as many sequences as the input has, ",
+      x.size(0),
+      ", but got ",
+      context.size(0));
+  const auto options =
+      func_options_of(module, call, x.size(0), x.size(1), context.size(1));
+  Operands operands{{}, {}, {}, options};
+  operands.keys = keys_of(module, context, kernel);
+  operands.queries = queries_of(module, x, kernel);
+  operands.values = detail::project_values(module, context, kernel);
+  return operands;
+}
+
+} // namespace
+
+CrossAttentionImpl::CrossAttentionImpl(
+    int64_t d_in,
+    int64_t d_context,
+    int64_t d_out,
+    int64_t num_heads)
+    : CrossAttentionImpl(
+          CrossAttentionOptions(d_in, d_context, d_out, num_heads)) {}
+
+CrossAttentionImpl::CrossAttentionImpl(const CrossAttentionOptions& options_)
+    : options(options_) {
+  CrossAttentionImpl::reset();
+}
+
+void CrossAttentionImpl::reset() {
+  detail::check_heads(kCross, options);
+  checks::check_positive(kCross, "d_context", options.d_context());
+  detail::reset_heads(*this, options.d_context());
+}
+
+void CrossAttentionImpl::reset_parameters() {
+  detail::reset_parameters_of_heads(*this);
+}
+
+void CrossAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::CrossAttention(d_in=" << options.d_in()
+         << ", d_context=" << options.d_context()
+         << ", d_out=" << options.d_out();
+  detail::print_heads(stream, options);
+  stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
+         << options.qkv_bias() << ", kernel=" << options.kernel() << ")";
+}
+
+torch::Tensor CrossAttentionImpl::forward(
+    const torch::Tensor& x,
+    const torch::Tensor& context,
+    const ForwardOptions& call) {
+  const auto kernel = options.kernel();
+  const auto attend = [&] {
+    const auto operands = operands_of(*this, x, context, call, kernel);
+    return functional::scaled_dot_product_attention(
+        operands.queries,
+        operands.keys,
+        operands.values,
+        FuncOptions(operands.options).kernel(kernel));
+  };
+  // Queries, keys and values are freed before there is an output.
+  return detail::project_out(*this, attend(), kernel);
+}
+
+std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
+    forward_with_weights(
+        const torch::Tensor& x,
+        const torch::Tensor& context,
+        const ForwardOptions& call) {
+  const auto operands =
+      operands_of(*this, x, context, call, Kernel::kReference);
+  const auto [result, weights] =
+      functional::scaled_dot_product_attention_with_weights(
+          operands.queries, operands.keys, operands.values, operands.options);
+  return {detail::project_out(*this, result, Kernel::kReference), weights};
+}
+
+KVCache CrossAttentionImpl::make_cache(
+    const torch::Tensor& context,
+    const torch::Tensor& lengths) {
+  const torch::NoGradGuard no_grad;
+  check_context(*this, context);
+  checks::check_positive(kCross, "sequences of the context", context.size(0));
+  const auto S = context.size(1);
+  KVCache cache(detail::cache_options(*this, context.size(0))
+                    .max_length(std::max<int64_t>(S, 1))
+                    .block(std::max<int64_t>(S, 1)));
+  cache.append(
+      keys_of(*this, context, options.kernel()),
+      detail::project_values(*this, context, options.kernel()),
+      checks::to_counts(kCross, "lengths", lengths, context.size(0), S));
+  return cache;
+}
+
+torch::Tensor CrossAttentionImpl::decode(
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const ForwardOptions& call) {
+  const torch::NoGradGuard no_grad;
+  check_input(*this, x);
+  detail::check_cache(kCross, *this, x, cache);
+  TORCH_CHECK(
+      !detail::drops_weights(*this),
+      kCross,
+      ": expected evaluation for decode, which has no dropout, but got training "
+      "with dropout = ",
+      dropout->options.p(),
+      "; call eval()");
+  TORCH_CHECK(
+      !cache.options().window(),
+      kCross,
+      ": expected a cache that keeps all tokens, but got one of window = ",
+      cache.options().window().value_or(0));
+  const auto keys = cache.keys();
+  const auto S = keys.size(2);
+  auto func = func_options_of(*this, call, x.size(0), x.size(1), S)
+                  .kernel(options.kernel());
+  const auto lengths = cache.lengths();
+  const auto* begin = lengths.const_data_ptr<int64_t>();
+  const bool padded = std::any_of(
+      begin, begin + lengths.numel(), [&](int64_t n) { return n != S; });
+  if (padded) {
+    func.key_lengths(
+        call.key_lengths().defined()
+            ? lengths.minimum(call.key_lengths().to(lengths.options()))
+            : lengths);
+  }
+  const auto queries = queries_of(*this, x, options.kernel());
+  const auto context =
+      functional::scaled_dot_product_attention(
+          queries.to(keys.scalar_type()), keys, cache.values(), func)
+          .to(queries.scalar_type());
+  return detail::project_out(*this, context, options.kernel());
+}
+
+} // namespace torch_attention

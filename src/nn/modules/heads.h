@@ -1,0 +1,249 @@
+#pragma once
+
+#include <kernels/heads.h>
+#include <nn/checks.h>
+#include <nn/modules/func_options.h>
+#include <nn/modules/projected.h>
+#include <torch_attention/nn/kv_cache.h>
+#include <torch_attention/nn/modules/head_norm.h>
+
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+
+/// What the modules of many heads share. `Module` is one of their classes,
+/// `Options` its options; they name members and options alike.
+namespace torch_attention::detail {
+
+template <typename Options>
+int64_t num_kv_heads(const Options& options) {
+  return options.num_kv_heads().value_or(options.num_heads());
+}
+
+template <typename Options>
+int64_t head_dim_of(const Options& options) {
+  return options.head_dim().value_or(options.d_out() / options.num_heads());
+}
+
+template <typename Options>
+int64_t value_dim_of(const Options& options) {
+  return options.value_dim().value_or(head_dim_of(options));
+}
+
+template <typename Options>
+void check_heads(const char* name, const Options& options) {
+  checks::check_positive(name, "d_in", options.d_in());
+  checks::check_positive(name, "d_out", options.d_out());
+  checks::check_positive(name, "num_heads", options.num_heads());
+  checks::check_positive(name, "num_kv_heads", num_kv_heads(options));
+  checks::check_dropout(name, options.dropout());
+  checks::check_scale(name, options.scale());
+  checks::check_softcap(name, options.softcap());
+  TORCH_CHECK(
+      options.head_dim() || options.d_out() % options.num_heads() == 0,
+      name,
+      ": expected d_out divisible by num_heads, or head_dim, but got d_out = ",
+      options.d_out(),
+      ", num_heads = ",
+      options.num_heads(),
+      " and no head_dim");
+  checks::check_positive(name, "head_dim", head_dim_of(options));
+  checks::check_positive(name, "value_dim", value_dim_of(options));
+  const auto joined = options.num_heads() * value_dim_of(options);
+  TORCH_CHECK(
+      options.out_proj() || joined == options.d_out(),
+      name,
+      ": expected d_out = num_heads * value_dim = ",
+      joined,
+      " without out_proj, but got d_out = ",
+      options.d_out());
+  TORCH_CHECK(
+      options.num_heads() % num_kv_heads(options) == 0,
+      name,
+      ": expected num_heads divisible by num_kv_heads, but got num_heads = ",
+      options.num_heads(),
+      ", num_kv_heads = ",
+      num_kv_heads(options));
+}
+
+/// Registers projections, norms and dropout, in the order of Python's class.
+/// Keys and values are made of tokens of size `d_context`.
+template <typename Module>
+void reset_heads(Module& module, int64_t d_context) {
+  const auto& options = module.options;
+  const auto heads = options.num_heads();
+  const auto kv_heads = num_kv_heads(options);
+  const auto head_dim = head_dim_of(options);
+  const auto value_dim = value_dim_of(options);
+  const auto project = [&](const char* name,
+                           int64_t in,
+                           int64_t out,
+                           const std::optional<bool>& bias) {
+    return module.register_module(
+        name, make_linear(in, out, bias.value_or(options.qkv_bias())));
+  };
+  module.head_dim = head_dim;
+  module.W_query = project(
+      "W_query", options.d_in(), heads * head_dim, options.query_bias());
+  module.W_key =
+      project("W_key", d_context, kv_heads * head_dim, options.key_bias());
+  module.W_value =
+      project("W_value", d_context, kv_heads * value_dim, options.value_bias());
+  if (options.out_proj()) {
+    module.out_proj = module.register_module(
+        "out_proj",
+        make_linear(heads * value_dim, options.d_out(), options.out_bias()));
+  }
+  if (options.qk_norm()) {
+    const auto& norm = *options.qk_norm();
+    module.q_norm =
+        module.register_module("q_norm", HeadNorm(heads, head_dim, norm));
+    module.k_norm =
+        module.register_module("k_norm", HeadNorm(kv_heads, head_dim, norm));
+  }
+  module.dropout =
+      module.register_module("dropout", torch::nn::Dropout(options.dropout()));
+}
+
+template <typename Module>
+void reset_parameters_of_heads(Module& module) {
+  module.W_query->reset_parameters();
+  module.W_key->reset_parameters();
+  module.W_value->reset_parameters();
+  if (!module.out_proj.is_empty()) {
+    module.out_proj->reset_parameters();
+  }
+  if (module.options.qk_norm()) {
+    module.q_norm->reset_parameters();
+    module.k_norm->reset_parameters();
+  }
+}
+
+/// Prints the options that differ from the default, after others.
+template <typename Options>
+void print_heads(std::ostream& stream, const Options& options) {
+  stream << ", num_heads=" << options.num_heads();
+  if (num_kv_heads(options) != options.num_heads()) {
+    stream << ", num_kv_heads=" << num_kv_heads(options);
+  }
+  if (options.head_dim()) {
+    stream << ", head_dim=" << *options.head_dim();
+  }
+  if (options.value_dim()) {
+    stream << ", value_dim=" << *options.value_dim();
+  }
+  if (options.softcap()) {
+    stream << ", softcap=" << *options.softcap();
+  }
+  if (options.qk_norm()) {
+    stream << ", qk_norm=" << options.qk_norm()->kind();
+  }
+}
+
+template <typename Module>
+bool drops_weights(const Module& module) {
+  return module.dropout->is_training() && module.dropout->options.p() > 0;
+}
+
+/// x (B, T, ...) -> (B, num_heads, T, head_dim).
+template <typename Module>
+torch::Tensor project_queries(
+    Module& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  return kernels::split_heads(
+      linear(module.W_query, x, kernel), module.options.num_heads());
+}
+
+/// (B, num_kv_heads, T, head_dim).
+template <typename Module>
+torch::Tensor project_keys(
+    Module& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  return kernels::split_heads(
+      linear(module.W_key, x, kernel), num_kv_heads(module.options));
+}
+
+/// (B, num_kv_heads, T, value_dim).
+template <typename Module>
+torch::Tensor project_values(
+    Module& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  return kernels::split_heads(
+      linear(module.W_value, x, kernel), num_kv_heads(module.options));
+}
+
+/// Context of all heads (B, num_heads, T, value_dim) -> (B, T, d_out).
+template <typename Module>
+torch::Tensor project_out(
+    Module& module,
+    const torch::Tensor& context,
+    Kernel kernel) {
+  const auto combined = kernels::combine_heads(context);
+  return module.out_proj.is_empty() ? combined
+                                    : linear(module.out_proj, combined, kernel);
+}
+
+/// Checks that `cache` holds keys and values such as `module` makes, for as
+/// many sequences as x (B, T, d_in) has.
+template <typename Module>
+void check_cache(
+    const char* name,
+    const Module& module,
+    const torch::Tensor& x,
+    const KVCache& cache) {
+  const auto& has = cache.options();
+  const auto kv_heads = num_kv_heads(module.options);
+  const auto value_dim = value_dim_of(module.options);
+  TORCH_CHECK(
+      has.num_kv_heads() == kv_heads && has.head_dim() == module.head_dim &&
+          has.value_dim().value_or(has.head_dim()) == value_dim,
+      name,
+      ": expected a cache of num_kv_heads = ",
+      kv_heads,
+      ", head_dim = ",
+      module.head_dim,
+      " and value_dim = ",
+      value_dim,
+      ", but got ",
+      has.num_kv_heads(),
+      ", ",
+      has.head_dim(),
+      " and ",
+      has.value_dim().value_or(has.head_dim()),
+      "; make_cache makes one that fits");
+  const auto& weight = module.W_key->weight;
+  TORCH_CHECK(
+      has.device() == weight.device(),
+      name,
+      ": expected a cache on ",
+      weight.device(),
+      ", where the weights are, but got one on ",
+      has.device());
+  TORCH_CHECK(
+      x.size(0) == has.batch_size(),
+      name,
+      ": expected input of as many sequences as the cache has, ",
+      has.batch_size(),
+      ", but got ",
+      x.size(0));
+}
+
+/// An empty cache that fits, of the dtype and on the device of the weights.
+template <typename Module>
+KVCacheOptions cache_options(const Module& module, int64_t batch_size) {
+  const auto& weight = module.W_key->weight;
+  return KVCacheOptions(
+             batch_size, num_kv_heads(module.options), module.head_dim)
+      .value_dim(value_dim_of(module.options))
+      .dtype(weight.scalar_type())
+      .device(weight.device());
+}
+
+} // namespace torch_attention::detail

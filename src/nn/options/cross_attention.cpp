@@ -1,0 +1,15 @@
+#include <torch_attention/nn/options/cross_attention.h>
+
+namespace torch_attention {
+
+CrossAttentionOptions::CrossAttentionOptions(
+    int64_t d_in,
+    int64_t d_context,
+    int64_t d_out,
+    int64_t num_heads)
+    : d_in_(d_in),
+      d_context_(d_context),
+      d_out_(d_out),
+      num_heads_(num_heads) {}
+
+} // namespace torch_attention
