@@ -41,7 +41,12 @@ inline Layout permuted(Random& random, const Sizes& sizes) {
   return layout;
 }
 
-/// Every other, or every third, of more in each dimension.
+inline Layout contiguous(const Sizes& sizes) {
+  return {sizes, [](const torch::Tensor& x) { return x; }, "contiguous"};
+}
+
+/// Every other, or every third, of more in each dimension, unless that takes
+/// too much memory: it grows by three in each.
 inline Layout sliced(Random& random, const Sizes& sizes) {
   Layout layout;
   layout.text = "sliced";
@@ -52,6 +57,15 @@ inline Layout sliced(Random& random, const Sizes& sizes) {
     step.push_back(random.one_of({1, 1, 2, 3}));
     layout.base_sizes.push_back(
         first.back() + size * step.back() + random.integer(0, 2));
+  }
+  constexpr double kMost = 1 << 24;
+  const auto numel = std::accumulate(
+      layout.base_sizes.begin(),
+      layout.base_sizes.end(),
+      1.0,
+      std::multiplies<>());
+  if (numel > kMost) {
+    return contiguous(sizes);
   }
   layout.view = [=](const torch::Tensor& x) {
     auto view = x;
@@ -76,10 +90,6 @@ inline Layout expanded(Random& random, const Sizes& sizes) {
   }
   layout.view = [=](const torch::Tensor& x) { return x.expand(sizes); };
   return layout;
-}
-
-inline Layout contiguous(const Sizes& sizes) {
-  return {sizes, [](const torch::Tensor& x) { return x; }, "contiguous"};
 }
 
 inline Layout any_layout(Random& random, const Sizes& sizes) {
