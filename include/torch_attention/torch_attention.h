@@ -22,6 +22,7 @@
 #include <torch_attention/version.h>
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/load.h>
+#include <torch_attention/weights/pretrained.h>
 #include <torch_attention/weights/read.h>
 #include <torch_attention/weights/save.h>
 #include <torch_attention/weights/write.h>

@@ -94,11 +94,11 @@ Candidate module_candidate(
 }
 
 /// A module of `data` with its weights.
-template <typename Impl, typename Data>
+template <typename Impl, typename Data, typename Options>
 Candidate candidate_of(
     const std::string& name,
     const Data& data,
-    const MultiHeadAttentionOptions& options) {
+    const Options& options) {
   const auto module = std::make_shared<Impl>(options);
   copy_weights(*data.weights, *module);
   return module_candidate(name, module, data.input, data.cotangent);

@@ -18,13 +18,18 @@ if not __package__:  # by its path
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 # generate comes first: it finds the other package.
-from generate import files, layouts, reference
+from generate import files, layouts, pretrained, reference
 from generate.reference import drawn, minilm
 from torch_attention_reference import ExportError
 
 SETS = {
     golden.name: golden
-    for golden in (reference.GOLDEN_SET, files.GOLDEN_SET, layouts.GOLDEN_SET)
+    for golden in (
+        reference.GOLDEN_SET,
+        files.GOLDEN_SET,
+        layouts.GOLDEN_SET,
+        pretrained.GOLDEN_SET,
+    )
 }
 
 

@@ -1,0 +1,198 @@
+#include <weights/pretrained/rotary.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <initializer_list>
+#include <optional>
+
+namespace torch_attention {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array kFields{
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "rope_local_base_freq",
+    "partial_rotary_factor",
+    "original_max_position_embeddings"};
+
+/// The parameters of one rotary embedding, and their names for messages.
+struct Parameters {
+  const std::string& path;
+  json fields;
+
+  std::optional<double> number(const char* field) const {
+    const auto found = fields.find(field);
+    if (found == fields.end() || found->is_null()) {
+      return std::nullopt;
+    }
+    TORCH_CHECK(
+        found->is_number(),
+        format_text(
+            "expected a number as \"{}\" of the rotary embedding in \"{}\"",
+            field,
+            path));
+    return found->get<double>();
+  }
+
+  double required(const char* field) const {
+    const auto value = number(field);
+    TORCH_CHECK(
+        value.has_value(),
+        format_text(
+            "expected \"{}\" of the rotary embedding in \"{}\", which has none",
+            field,
+            path));
+    return *value;
+  }
+
+  std::string type() const {
+    for (const auto* field : {"rope_type", "type"}) {
+      const auto found = fields.find(field);
+      if (found != fields.end() && found->is_string()) {
+        return found->get<std::string>();
+      }
+    }
+    return "default";
+  }
+
+  /// Throws c10::Error that names a parameter which is not among these.
+  void check_only(std::initializer_list<const char*> known) const {
+    for (const auto& [field, value] : fields.items()) {
+      bool is_known = value.is_null() || field == "rope_type" ||
+          field == "type" || field == "rope_theta" ||
+          field == "partial_rotary_factor";
+      for (const auto* each : known) {
+        is_known = is_known || field == each;
+      }
+      TORCH_CHECK(
+          is_known,
+          format_text(
+              "\"{}\" of the rotary embedding of type \"{}\" in \"{}\" is not "
+              "known",
+              field,
+              type(),
+              path));
+    }
+  }
+};
+
+/// What newer configurations have in `rope_parameters`.
+json parameters_of(ModelConfig& config, const std::string& layer_type) {
+  auto parameters = config.object("rope_parameters");
+  const auto scaling = config.object("rope_scaling");
+  const auto theta = config.number("rope_theta");
+  const auto local_theta = config.number("rope_local_base_freq");
+  if (!parameters.empty()) {
+    const auto of_type = parameters.find(layer_type);
+    return of_type == parameters.end() || !of_type->is_object() ? parameters
+                                                                : *of_type;
+  }
+  const bool local = local_theta && layer_type == "sliding_attention";
+  parameters = local ? json::object() : scaling;
+  if (local ? local_theta : theta) {
+    parameters["rope_theta"] = local ? *local_theta : *theta;
+  }
+  return parameters;
+}
+
+int64_t original_length(ModelConfig& config, const Parameters& parameters) {
+  const auto of_scaling = parameters.number("original_max_position_embeddings");
+  if (of_scaling) {
+    return static_cast<int64_t>(*of_scaling);
+  }
+  return config.integer("original_max_position_embeddings")
+      .value_or(config.required_integer("max_position_embeddings"));
+}
+
+void set_yarn(
+    ModelConfig& config,
+    const Parameters& parameters,
+    RotaryOptions& options) {
+  parameters.check_only(
+      {"factor",
+       "original_max_position_embeddings",
+       "attention_factor",
+       "beta_fast",
+       "beta_slow",
+       "truncate"});
+  const auto truncate = parameters.fields.find("truncate");
+  TORCH_CHECK(
+      truncate == parameters.fields.end() || *truncate == json(true),
+      format_text(
+          "expected truncate = true for the rotary embedding of type \"yarn\" "
+          "in \"{}\"",
+          parameters.path));
+  options.scaling(RotaryScaling::kYarn)
+      .factor(parameters.required("factor"))
+      .original_context_length(original_length(config, parameters))
+      .fast_turns(parameters.number("beta_fast").value_or(32))
+      .slow_turns(parameters.number("beta_slow").value_or(1))
+      .attention_factor(parameters.number("attention_factor"));
+}
+
+} // namespace
+
+RotaryOptions rotary_of(
+    ModelConfig& config,
+    const std::string& layer_type,
+    int64_t head_dim,
+    double partial) {
+  const Parameters parameters{config.path(), parameters_of(config, layer_type)};
+  RotaryOptions options;
+  options.theta(parameters.number("rope_theta").value_or(10000));
+  const auto of_config = config.number("partial_rotary_factor");
+  const auto share = parameters.number("partial_rotary_factor")
+                         .value_or(of_config.value_or(partial));
+  TORCH_CHECK(
+      share > 0 && share <= 1,
+      format_text(
+          "expected partial_rotary_factor in (0, 1] in \"{}\", but got {}",
+          config.path(),
+          share));
+  options.dim(static_cast<int64_t>(static_cast<double>(head_dim) * share));
+  const auto type = parameters.type();
+  if (type == "default") {
+    parameters.check_only({});
+  } else if (type == "linear") {
+    parameters.check_only({"factor"});
+    options.factor(parameters.required("factor"));
+  } else if (type == "llama3") {
+    parameters.check_only(
+        {"factor",
+         "low_freq_factor",
+         "high_freq_factor",
+         "original_max_position_embeddings"});
+    options.scaling(RotaryScaling::kLlama3)
+        .factor(parameters.required("factor"))
+        .slow_turns(parameters.required("low_freq_factor"))
+        .fast_turns(parameters.required("high_freq_factor"))
+        .original_context_length(original_length(config, parameters));
+  } else if (type == "yarn") {
+    set_yarn(config, parameters, options);
+  } else {
+    TORCH_CHECK(
+        false,
+        format_text(
+            "expected a rotary embedding of type default, linear, llama3 or "
+            "yarn in \"{}\", but got \"{}\"",
+            config.path(),
+            type));
+  }
+  config.ignore("original_max_position_embeddings");
+  return options;
+}
+
+void ignore_rotary(ModelConfig& config) {
+  for (const auto* field : kFields) {
+    config.ignore(field);
+  }
+}
+
+} // namespace torch_attention
