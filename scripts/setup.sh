@@ -120,7 +120,8 @@ missing() {
   done < <(packages)
 }
 
-# Runs apt-get as root. What is needed may ask for a password on the terminal.
+# Runs apt-get as root. The kinds that a build needs may ask for a password on
+# the terminal.
 apt_get() {
   local kind="$1" sudo=()
   shift

@@ -23,7 +23,7 @@ that needs it is left out.
 TEXT
 }
 
-# For a check whose tool is not there.
+# Leaves out a check whose tool is not there.
 leave_out() {
   [[ "${CI:-}" != true ]] || die "$1"
   say "      LEFT OUT: $1"
@@ -47,7 +47,7 @@ check_golden() {
   "$TORCH_PYTHON" "$ROOT/tests/golden/generate" check
 }
 
-# In a build folder of its own: clang cannot read the precompiled headers of
+# Builds in a folder of its own: clang cannot read the precompiled headers of
 # another compiler, and refuses those that it finds. Its default standard is
 # older than another compiler's, so the standard is spelled out.
 run_tidy() {
