@@ -220,16 +220,20 @@ ensure_venv() {
 make_venv() {
   local venv="$1" requirements="$2" stamp="$3" free_kb
   say "      making $venv from $requirements: about 3 GB to download, 5 GB on disk"
-  provide venv || die "expected $(missing venv text) (in Debian: python3-venv)."
-  rm -rf "$venv"
-  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
-  mkdir -p "$venv/tmp"
+  mkdir -p "$venv"
   free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
   ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
     die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
+  # One that was made by hand is kept, and gets LibTorch.
+  if [[ -e "$stamp" ]] || ! python_has "$venv/bin/python" pip; then
+    provide venv || die "expected $(missing venv text) (in Debian: python3-venv)."
+    rm -rf "$venv"
+    "$(base_python)" -m venv "$venv"
+  fi
   # The next run does not take an interrupted one's work for complete.
   say incomplete >"$stamp"
-  "$(base_python)" -m venv "$venv"
+  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
+  mkdir -p "$venv/tmp"
   TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --no-input \
     --disable-pip-version-check --only-binary :all: -r "$requirements" ||
     die "pip could not install $requirements. Is the network there? The next run starts again."
