@@ -34,6 +34,9 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+SOURCE = re.compile(
+    r"`(?:\./)?((?:benchmarks|cmake|examples|include|scripts|src|tests)/[\w./-]+)`"
+)
 
 PRELUDE = """\
 #include <torch/torch.h>
@@ -107,6 +110,13 @@ def dead_links(page: Path) -> Iterator[str]:
             yield f"{page}: no heading {target}"
 
 
+def absent_sources(page: Path, root: Path) -> Iterator[str]:
+    """Yields a line for each file that the page names and that is not there."""
+    for name in SOURCE.findall(page.read_text()):
+        if not (root / name).exists():
+            yield f"{page}: no file {name}"
+
+
 def check_links(root: Path) -> int:
     pages = [
         page
@@ -114,6 +124,7 @@ def check_links(root: Path) -> int:
         if not {"build", ".venv", "out"} & set(page.relative_to(root).parts)
     ]
     dead = [line for page in pages for line in dead_links(page)]
+    dead += [line for page in pages for line in absent_sources(page, root)]
     print("\n".join(dead) or f"{len(pages)} pages: all links are good")
     return 1 if dead else 0
 
