@@ -152,7 +152,7 @@ provide() {
   [[ -z "$(missing "$kind" text)" ]]
 }
 
-# $1: "lint" for the tools of test.sh too.
+# Provides the tools and libraries; with "lint" those of test.sh too.
 setup_tools() {
   local kind version
   [[ "$(uname -s)" == Linux ]] || die "expected Linux, but this is $(uname -s)."
@@ -178,7 +178,7 @@ In Fedora:
 python_has() {
   local python="$1"
   shift
-  # Not in the current folder: a folder "torch" there would be taken for it.
+  # It runs in /, since a folder "torch" in the current one would be taken for it.
   (cd / && "$python" -c '
 import importlib.util, sys
 minimum, *modules = sys.argv[1:]
@@ -240,8 +240,8 @@ make_venv() {
   rm -rf "$venv/tmp"
 }
 
-# LibTorch as CMake finds it: sets libtorch and libtorch_version, empty if there
-# is none, and libtorch_error.
+# Finds LibTorch as CMake does: sets libtorch and libtorch_version, empty if
+# there is none, and libtorch_error.
 libtorch="" libtorch_version="" libtorch_error=""
 find_libtorch() {
   {
@@ -269,7 +269,8 @@ setup_libtorch() {
     find_libtorch
   fi
   check_libtorch
-  # That of the virtual environment in which LibTorch lies, or the active one.
+  # Takes the Python of the virtual environment in which LibTorch lies, or the
+  # active one.
   for python in "$libtorch/../../../../bin/python" python3 "$VENV/bin/python"; do
     python_has "$python" torch && break
   done || {
@@ -293,7 +294,7 @@ set_build_environment() {
   export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
-# $1: "lint" for the tools of test.sh too.
+# Prepares all; with "lint" for test.sh too.
 setup() {
   step "tools: compiler, CMake, libraries"
   setup_tools "$@"
