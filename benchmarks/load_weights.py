@@ -27,7 +27,7 @@ C = 768
 
 
 def gpt2_shapes():
-    """Keys and shapes of GPT-2 with 124M parameters: 0.5 GB in float32."""
+    """Returns keys and shapes of GPT-2 (124M parameters, 0.5 GB in float32)."""
     shapes = {"wte.weight": (50257, C), "wpe.weight": (1024, C)}
     for i in range(LAYERS):
         block = f"h.{i}."
@@ -104,7 +104,7 @@ def quantile(values, q):
 
 
 def compare(name, read, path, ours, model, runs):
-    """Ratio of Python's time to ours, of runs by turns."""
+    """Returns the ratio of Python's time to ours, of runs by turns."""
     for _ in range(2):  # the page cache, and lazy imports
         time_python(read, model, path)
         ours.load(path)
@@ -130,7 +130,7 @@ def compare(name, read, path, ours, model, runs):
 
 
 def one_layer(path, ours, shapes):
-    """Time and memory of one layer's attention, by its prefix."""
+    """Returns time and memory of one layer's attention, by its prefix."""
     prefix = "h.3.attn."
     ours.describe(
         {k[len(prefix):]: s for k, s in shapes.items() if k.startswith(prefix)}
@@ -144,7 +144,7 @@ def one_layer(path, ours, shapes):
 
 
 def copy_bandwidth():
-    """GB/s of copying 0.5 GB from memory to memory: the roof of any load."""
+    """Returns GB/s of copying 0.5 GB in memory: the roof of any load."""
     a = torch.rand(125_000_000)
     b = torch.empty_like(a)
     times = []

@@ -4,9 +4,9 @@
 The candidates have the same weights and inputs, and their outputs and
 gradients are compared first. Ours runs in this process on LibTorch's own
 threads, by the library libtorch_attention_bench_peers (cmake
--DTORCH_ATTENTION_BENCHMARKS=ON). What cannot run here (torch.compile without a
-compiler, ONNX Runtime that is not installed) is left out with a line that says
-why.
+-DTORCH_ATTENTION_BENCHMARKS=ON). Candidates that cannot run here (torch.compile
+without a compiler, ONNX Runtime that is not installed) are left out with a line
+that says why.
 
     python benchmarks/peers.py build/release/lib --json peers.json
 
@@ -39,13 +39,14 @@ sys.path.insert(
 
 from torch_attention_reference import classes as book  # noqa: E402
 
-# Of the largest element; as torch-attention bench has it.
+# The part of the largest element by which results may differ, as in
+# torch-attention bench.
 ALLOWED_DIFFERENCE = 1e-4
 
-# Of the query and key weights, so that attention is not even.
+# The factor of the query and key weights, so that attention is not even.
 SHARPER = 2.0
 
-# How LibTorch records what runs: the numbers of peers.cpp.
+# The ways in which LibTorch records operations, as numbers of peers.cpp.
 RECORDINGS = {"no_grad": 0, "inference_mode": 1, "autograd": 2}
 
 
@@ -53,7 +54,7 @@ class PeersError(Exception):
     """A failure to be told in one line."""
 
 
-# --- What is measured ------------------------------------------------------
+# --- Cases -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Work:
 
     @property
     def flops(self) -> float:
-        """Of what the result needs: of the scores only the visible ones.
+        """Returns the operations that the result needs, of visible scores only.
 
         A backward pass counts as five products of attention to two, and as two
         products of a projection to one.
@@ -124,7 +125,7 @@ LARGEST_EAGER = 4096
 
 @dataclass
 class Data:
-    """What all candidates of a work share."""
+    """The module and the tensors that all candidates of a work share."""
 
     work: Work
     module: nn.Module
@@ -225,7 +226,7 @@ class Candidate:
         return y
 
     def time(self, calls: int) -> float:
-        """Seconds of so many calls."""
+        """Returns the seconds of so many calls."""
         with record(self.recording):
             start = time.perf_counter()
             for _ in range(calls):
@@ -233,7 +234,7 @@ class Candidate:
             return time.perf_counter() - start
 
     def results(self) -> list[Tensor]:
-        """Output, and gradients of input and weights."""
+        """Returns the output, and the gradients of input and weights."""
         with record(self.recording):
             y = self.call()
         if self.g is None:
@@ -248,7 +249,7 @@ class Candidate:
 
 
 class PackedCandidate(Candidate):
-    """The gradients in the order of the other candidates."""
+    """PackedAttention, with gradients in the order of the others."""
 
     def weight_gradients(self) -> list[Tensor]:
         inner = self.module.inner
@@ -289,7 +290,7 @@ class OnnxCandidate:
         return [torch.from_numpy(self.session.run(None, self.feed)[0])]
 
     def train(self, on: bool) -> None:
-        """It has no training mode."""
+        """Does nothing: there is no training mode."""
 
 
 class PeersShape(ctypes.Structure):
@@ -387,7 +388,7 @@ def sdpa_module(data: Data) -> SdpaAttention:
 
 
 def compiled(data: Data) -> Candidate:
-    """Compiled by its first call, for this shape."""
+    """Returns the SDPA module, compiled for this shape by its first call."""
     torch._dynamo.reset()
     module = torch.compile(sdpa_module(data), dynamic=False)
     candidate = Candidate("torch.compile", module, data)
@@ -412,7 +413,7 @@ class LeftOut:
 def make_candidates(
     data: Data, library: ctypes.CDLL, folder: pathlib.Path, left_out: LeftOut
 ) -> list[Any]:
-    """Ours first."""
+    """Returns the candidates of a work, ours first."""
     work = data.work
     candidates: list[Any] = [OurCandidate(library, data)]
     if work.T <= LARGEST_EAGER:
@@ -478,14 +479,14 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def ratio(theirs: list[float], ours: list[float]) -> dict[str, float]:
-    """Of the medians, with p10 and p90 of the rounds' ratios."""
+    """Returns the medians' ratio, with p10 and p90 of the rounds' ratios."""
     result = spread([t / o for t, o in zip(theirs, ours, strict=True)])
     result["median"] = quantile(theirs, 0.5) / quantile(ours, 0.5)
     return result
 
 
 def sample(timer: Callable[[int], float], seconds: float) -> tuple[int, float]:
-    """As many calls as take about so long, at least one, and their time."""
+    """Returns a number of calls that take about so long, and their time."""
     calls = 1
     elapsed = timer(calls)
     while elapsed < seconds / 2 and calls < 2**20:
@@ -498,7 +499,10 @@ def sample(timer: Callable[[int], float], seconds: float) -> tuple[int, float]:
 def interleave(
     timers: list[Callable[[int], float]], effort: Effort
 ) -> list[list[float]]:
-    """Seconds of one call, by timer and round; each round begins elsewhere."""
+    """Returns the seconds of one call, by timer and round.
+
+    Each round begins with another timer.
+    """
     start = time.perf_counter()
     samples = [sample(timer, effort.sample_seconds) for timer in timers]
     seconds = [[elapsed / calls] for calls, elapsed in samples]
@@ -521,7 +525,7 @@ def status_bytes(name: str) -> int:
 
 
 def peak_resident(run: Callable[[], Any]) -> int:
-    """Bytes of the process's memory at most above the start, in pages."""
+    """Returns the most bytes above the start that the process had in memory."""
     try:
         pathlib.Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -532,7 +536,7 @@ def peak_resident(run: Callable[[], Any]) -> int:
 
 
 def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
-    """The largest, relative to the largest element of its tensor."""
+    """Returns the largest one, relative to its tensor's largest element."""
     if len(theirs) != len(ours):
         raise PeersError("candidates give different numbers of gradients")
     largest = 0.0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plots what `torch-attention bench --series --json` or peers.py measured.
+"""Plots the results of `torch-attention bench --series --json` or peers.py.
 
 Three plots by the number of tokens: time, share of the roof, peak memory.
 Needs matplotlib.
@@ -22,12 +22,12 @@ Row = dict[str, Any]
 
 
 def memory_mb(row: Row) -> float:
-    """What the allocator gave, or in peers.py what the process took."""
+    """Returns the bytes of the allocator, or in peers.py of the process."""
     key = "peak_allocated_bytes"
     return row.get(key, row["peak_resident_bytes"]) / 1e6
 
 
-# Title of the axis -> what a row has there.
+# Title of the axis -> its value in a row.
 PLOTS: dict[str, Callable[[Row], float]] = {
     "time (ms)": lambda row: 1e3 * row["seconds"]["median"],
     "share of the sgemm roof": lambda row: row["share_of_roof"],
@@ -38,7 +38,7 @@ PLOTS: dict[str, Callable[[Row], float]] = {
 def curves(
     cases: list[Case], value: Callable[[Row], float]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Candidate -> (T, value), by T."""
+    """Returns the points (T, value) of each candidate, by T."""
     result: dict[str, list[tuple[int, float]]] = {}
     for case in sorted(cases, key=lambda case: case["T"]):
         for row in case["candidates"]:
@@ -104,7 +104,7 @@ def plot(report: dict[str, Any], path: pathlib.Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("json", type=pathlib.Path, help="what was measured")
+    parser.add_argument("json", type=pathlib.Path, help="measured results")
     parser.add_argument("png", type=pathlib.Path, help="file to write")
     options = parser.parse_args()
     plot(json.loads(options.json.read_text()), options.png)

@@ -9,7 +9,7 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_STANDARD_REQUIRED ON)
   find_program(CCACHE ccache)
   if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # Sloppiness: ccache takes no precompiled header without it.
+    # ccache takes no precompiled header without this sloppiness.
     set(CMAKE_CXX_COMPILER_LAUNCHER
         "${CMAKE_COMMAND}" -E env
         CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
@@ -23,10 +23,10 @@ target_compile_options(
   torch_attention_build
   INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
             $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-# at::parallel_for is a header, and serial without.
+# at::parallel_for is a header, and serial without OpenMP.
 find_package(OpenMP QUIET COMPONENTS CXX)
 if(OpenMP_CXX_FOUND)
-  # Not the target of CMake: it names a libgomp beside LibTorch's own.
+  # CMake's target is not used: it names a libgomp beside LibTorch's own.
   separate_arguments(openmp NATIVE_COMMAND "${OpenMP_CXX_FLAGS}")
   target_compile_options(torch_attention_build INTERFACE ${openmp})
   target_link_options(torch_attention_build INTERFACE ${openmp})
@@ -38,7 +38,7 @@ if(TORCH_ATTENTION_SANITIZE)
     torch_attention_build
     INTERFACE -fsanitize=${TORCH_ATTENTION_SANITIZE}
               -fno-sanitize-recover=all -fno-omit-frame-pointer
-              # The instrumented C++ library sets off false ones.
+              # The instrumented C++ library sets off false warnings.
               $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(torch_attention_build INTERFACE
                       -fsanitize=${TORCH_ATTENTION_SANITIZE})

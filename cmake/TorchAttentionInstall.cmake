@@ -1,6 +1,6 @@
-# What `cmake --install` puts where. The installed folder can be moved: its
-# files name each other by relative paths, and LibTorch is looked for anew when
-# a project is configured.
+# The files of `cmake --install` and their places. The installed folder can be
+# moved: its files name each other by relative paths, and LibTorch is looked for
+# anew when a project is configured.
 
 include(CMakePackageConfigHelpers)
 

@@ -4,14 +4,14 @@
 # CUDA toolkit, though nothing here compiles CUDA: device work goes through
 # ATen's dispatcher. So this looks only for LibTorch's headers and libraries.
 #
-# Looked at in this order:
+# The places are looked at in this order:
 #   1. a LibTorch that the project has already found (target `torch`)
 #   2. Torch_DIR (CMake variable, then environment)
 #   3. CMAKE_PREFIX_PATH (CMake variable, then environment), system folders
 #   4. the Python package `torch` of the python3 on PATH
 #   5. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
 #   6. the folder TORCH_ATTENTION_LIBTORCH_HINT
-# 5 serves the project's own build, 6 the installed package.
+# Number 5 serves the project's own build, number 6 the installed package.
 #
 # The first one found must be LibTorch TORCH_ATTENTION_LIBTORCH_WANTED, such as
 # 2.11, where that is set.

@@ -384,7 +384,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "factory",
         metavar="MODULE:FACTORY",
-        help="what to import, from the current folder too: a class or function"
+        help="name to import, from the current folder too: a class or function"
         " that takes no arguments and gives a torch.nn.Module, or a module",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write")

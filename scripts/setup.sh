@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# Finds or installs what the build and the tests need.
+# Usage: scripts/setup.sh [--lint]
 #
-# Run by itself it prepares the machine. The other scripts source it for its
-# functions and for `setup`, which sets
-#   TORCH_PYTHON  a Python that can import torch
+# Finds or installs what the build and the tests need, with apt: see the table in
+# this script. LibTorch is looked for in CMAKE_PREFIX_PATH and Torch_DIR, in the
+# package torch of the python3 on PATH, and in .venv, which is made from
+# scripts/requirements.txt if there is none.
+#
+#   --lint  also clang-format and clang-tidy, for scripts/test.sh
+#   --help  this text
+
+# The other scripts source this one for its functions and for `setup`, which
+# sets TORCH_PYTHON, a Python that can import torch.
 
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="$ROOT/.venv"
 REQUIREMENTS="$ROOT/scripts/requirements.txt"
+
+# shellcheck source-path=SCRIPTDIR source=steps.sh disable=SC1091
+source "$ROOT/scripts/steps.sh"
 
 CMAKE_MINIMUM=3.21
 PYTHON_MINIMUM=3.10
@@ -19,223 +29,77 @@ LIBTORCH_CXX20_SINCE=2.14
 VENV_FREE_GB=9
 LINT_VERSION=14
 
-# What is needed: the package's name in Debian, when (always, optional: all can
-# do without, lint: scripts/test.sh can do without), a description or what is
-# left out without it, and what shows that it is there, one of these: commands,
-# or headers.
+# The packages of Debian and Fedora, their kind, the check that shows that they
+# are there, and a description, or the loss without them. Kinds: always; venv,
+# to make a virtual environment; optional; lint, for scripts/test.sh.
 packages() {
   cat <<TABLE
-g++|always|a C++17 compiler|c++ g++ clang++
-cmake|always|CMake $CMAKE_MINIMUM or newer|cmake
-ninja-build|always|Ninja|ninja
-pkg-config|always|pkg-config|pkg-config
-python3|always|Python $PYTHON_MINIMUM or newer|python3
-catch2|always|Catch2 2.13 or newer|<catch2/catch.hpp> <catch2/catch_all.hpp>
-libfmt-dev|always|fmt|<fmt/core.h>
-libcli11-dev|always|CLI11|<CLI/CLI.hpp>
-libzip-dev|always|libzip|<zip.h>
-libdeflate-dev|always|libdeflate|<libdeflate.h>
-zlib1g-dev|always|zlib|<zlib.h>
-nlohmann-json3-dev|always|nlohmann-json 3|<nlohmann/json.hpp>
-libhwy-dev|always|Highway|<hwy/highway.h>
-ccache|optional|builds after the first one take longer|ccache
-clang-format-$LINT_VERSION|lint|the format check is left out|clang-format-$LINT_VERSION clang-format
-clang-tidy-$LINT_VERSION|lint|clang-tidy is left out|clang-tidy-$LINT_VERSION clang-tidy
+g++|gcc-c++|always|compiler|a C++17 compiler
+cmake|cmake|always|has_command cmake|CMake $CMAKE_MINIMUM or newer
+ninja-build|ninja-build|always|has_command ninja|Ninja
+pkg-config|pkgconf-pkg-config|always|has_command pkg-config|pkg-config
+python3|python3|always|has_command python3|Python $PYTHON_MINIMUM or newer
+catch2|catch-devel|always|has_header catch2/catch.hpp catch2/catch_all.hpp|Catch2 2.13 or newer
+libfmt-dev|fmt-devel|always|has_header fmt/core.h|fmt
+libcli11-dev|cli11-devel|always|has_header CLI/CLI.hpp|CLI11
+libzip-dev|libzip-devel|always|has_header zip.h|libzip
+libdeflate-dev|libdeflate-devel|always|has_header libdeflate.h|libdeflate
+zlib1g-dev|zlib-devel|always|has_header zlib.h|zlib
+nlohmann-json3-dev|json-devel|always|has_header nlohmann/json.hpp|nlohmann-json 3
+libhwy-dev|highway-devel|always|has_header hwy/highway.h|Highway
+python3-venv|python3|venv|base_python|Python $PYTHON_MINIMUM or newer with the modules venv and ensurepip
+ccache|ccache|optional|has_command ccache|builds after the first one take longer
+clang-format-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-format|the format check is left out
+clang-tidy-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-tidy|clang-tidy is left out
 TABLE
 }
 
-# --- Messages and steps ------------------------------------------------------
-
-say() { printf '%s\n' "$*"; }
-
-die() {
-  printf 'error: %s\n' "$*" >&2
-  exit 1
-}
-
-step_total=2 step_number=0 step_title="" step_start=0 step_times=""
-
-# Ends the step before, and starts the next one.
-step() {
-  step_done
-  step_number=$((step_number + 1))
-  step_title="$1"
-  step_start=$SECONDS
-  say "[$step_number/$step_total] $step_title"
-}
-
-step_done() {
-  [[ -n "$step_title" ]] || return 0
-  local seconds=$((SECONDS - step_start))
-  say "      done in $seconds s"
-  step_times+="$(printf '%6d s  %s' "$seconds" "$step_title")"$'\n'
-  step_title=""
-}
-
-# Also where `set -e` ends a script, the failing step is named.
-on_exit() {
-  local status=$?
-  stop_ticker
-  if ((status != 0)) && [[ -n "$step_title" ]]; then
-    printf 'FAILED in step %d/%d: %s (after %d s)\n' "$step_number" \
-      "$step_total" "$step_title" $((SECONDS - step_start)) >&2
-  fi
-}
-trap on_exit EXIT
-
-ticker=""
-stop_ticker() {
-  [[ -n "$ticker" ]] || return 0
-  kill "$ticker" 2>/dev/null || true
-  wait "$ticker" 2>/dev/null || true
-  ticker=""
-}
-
-# Runs a command with its output in a file, which is shown if it fails.
-run_logged() {
-  local log="$1" status=0
-  shift
-  mkdir -p "$(dirname "$log")"
-  "$@" >"$log" 2>&1 || status=$?
-  if ((status != 0)); then
-    tail -n 200 "$log" >&2
-    printf 'error: "%s" failed. Its output: %s\n' "$*" "$log" >&2
-  fi
-  return "$status"
-}
+# --- Checks ------------------------------------------------------------------
 
 version_at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
 
-# --- Tools and libraries -----------------------------------------------------
+has_command() { command -v "$1" >/dev/null; }
 
-check_system() {
-  [[ "$(uname -s)" == Linux ]] ||
-    die "expected Linux, but this is $(uname -s): see README.md for what the build needs."
-}
-
-# The C++ compiler that CMake takes, reading a source from its input.
-compile() {
-  local name compiler=()
-  read -ra compiler <<<"${CXX:-}"
-  for name in c++ g++ clang++; do
-    if ((${#compiler[@]} == 0)) && command -v "$name" >/dev/null; then
-      compiler=("$name")
+# Prints the C++ compiler that CMake takes. CXX may have arguments.
+compiler() {
+  local name names=(c++ g++ clang++)
+  [[ -z "${CXX:-}" ]] || names=("$CXX")
+  for name in "${names[@]}"; do
+    if has_command "${name%% *}"; then
+      say "$name"
+      return
     fi
   done
-  "${compiler[@]:-c++}" "$@" -x c++ - 2>/dev/null
+  return 1
 }
 
+# Compiles a source from the input.
+compile() {
+  local command=()
+  read -ra command <<<"$(compiler)"
+  "${command[@]:-c++}" "$@" -x c++ - 2>/dev/null
+}
+
+# Tells if one of some headers is there.
 has_header() {
   local prefix prefixes=() options=()
   IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
   for prefix in "${prefixes[@]}"; do
     options+=("-I$prefix/include")
   done
-  compile -std=c++17 -E "${options[@]}" >/dev/null <<CODE
-#if !__has_include($1)
-#error
-#endif
-CODE
+  printf '#if !__has_include(<%s>) && !__has_include(<%s>)\n#error\n#endif\n' \
+    "$1" "${2:-$1}" | compile -std=c++17 -E "${options[@]}" >/dev/null
 }
 
 # Prints the command of clang-format or clang-tidy in our version, if there.
 lint_tool() {
-  if command -v "$1-$LINT_VERSION" >/dev/null; then
+  if has_command "$1-$LINT_VERSION"; then
     say "$1-$LINT_VERSION"
   elif "$1" --version 2>/dev/null | grep -q "version $LINT_VERSION\."; then
     say "$1"
+  else
+    return 1
   fi
-}
-
-is_there() {
-  local package="$1" sign
-  shift
-  for sign in "$@"; do
-    case "$package:$sign" in
-      *:\<*) ! has_header "$sign" || return 0 ;;
-      clang-*) [[ -z "$(lint_tool "${package%-*}")" ]] || return 0 ;;
-      g++:*)
-        # CXX may have arguments.
-        sign="${CXX:-$sign}"
-        ! command -v "${sign%% *}" >/dev/null || return 0
-        ;;
-      *) ! command -v "$sign" >/dev/null || return 0 ;;
-    esac
-  done
-  return 1
-}
-
-# Prints the packages that are not there, of those that are needed "$1": the
-# names, or with "describe" a line for each.
-missing() {
-  local wanted="$1" form="${2:-}" package when text signs
-  while IFS='|' read -r package when text signs; do
-    # shellcheck disable=SC2086 # one word a sign
-    if [[ "$when" == "$wanted" ]] && ! is_there "$package" $signs; then
-      say "$package${form:+: $text}"
-    fi
-  done < <(packages)
-}
-
-# Runs apt-get as root. With "ask" it may ask for a password on the terminal.
-apt_get() {
-  local ask="$1" prefix=()
-  shift
-  command -v apt-get >/dev/null || return 1
-  if ((EUID != 0)); then
-    command -v sudo >/dev/null || return 1
-    sudo -n true 2>/dev/null ||
-      { [[ "$ask" == ask && -t 0 && -t 2 ]] && sudo -v; } || return 1
-    prefix=(sudo)
-  fi
-  run_logged "$ROOT/build/setup/apt-get.log" "${prefix[@]}" env \
-    DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
-}
-
-# Installs those of the packages that this system's lists have.
-apt_install() {
-  local ask="$1" package known=()
-  shift
-  # If the lists cannot be read anew, those of before may still do.
-  apt_get "$ask" update || true
-  for package in "$@"; do
-    if apt-cache show "$package" >/dev/null 2>&1; then
-      known+=("$package")
-    fi
-  done
-  ((${#known[@]} > 0)) || return 0
-  say "      installing: ${known[*]}"
-  apt_get "$ask" install --no-install-recommends -y "${known[@]}"
-}
-
-# $1: "lint" for the tools of test.sh too.
-setup_tools() {
-  local when packages=() version
-  mapfile -t packages < <(missing always)
-  if ((${#packages[@]} > 0)); then
-    apt_install ask "${packages[@]}" || true
-  fi
-  mapfile -t packages < <(missing always)
-  if ((${#packages[@]} > 0)); then
-    {
-      say "error: not found:"
-      missing always describe | sed 's/^/  - /'
-      say "Install them with this system's package manager, then run this again. In Debian:"
-      say "  apt-get update && apt-get install --no-install-recommends -y ${packages[*]}"
-    } >&2
-    exit 1
-  fi
-  for when in optional "$@"; do
-    mapfile -t packages < <(missing "$when")
-    if ((${#packages[@]} > 0)); then
-      apt_install "" "${packages[@]}" || true
-      missing "$when" describe | sed 's/^/      note: not found: /'
-    fi
-  done
-  version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
-  version_at_least "$version" "$CMAKE_MINIMUM" ||
-    die "expected cmake $CMAKE_MINIMUM or newer, but $(command -v cmake) is $version. One way: python3 -m pip install cmake"
-  check_compiler 17
 }
 
 check_compiler() {
@@ -243,13 +107,78 @@ check_compiler() {
     die "expected a compiler that knows C++$1 (CXX chooses another)."
 }
 
+# --- Packages ----------------------------------------------------------------
+
+# Prints a column (debian, fedora or text) of the packages of a kind that are
+# not there.
+# shellcheck disable=SC2034 # read by their names
+missing() {
+  local debian fedora kind check text
+  while IFS='|' read -r debian fedora kind check text; do
+    # shellcheck disable=SC2086 # a command and its arguments
+    [[ "$kind" != "$1" ]] || $check >/dev/null || say "${!2}"
+  done < <(packages)
+}
+
+# Runs apt-get as root. The kinds that a build needs may ask for a password on
+# the terminal.
+apt_get() {
+  local kind="$1" sudo=()
+  shift
+  has_command apt-get || return 1
+  if ((EUID != 0)); then
+    sudo=(sudo)
+    sudo -n true 2>/dev/null ||
+      { [[ "$kind" =~ always|venv && -t 0 && -t 2 ]] && sudo -v; } || return 1
+  fi
+  run_logged "$ROOT/build/setup/apt-get.log" "${sudo[@]}" env \
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
+}
+
+# Installs the missing packages of a kind, and fails if some are still missing.
+provide() {
+  local kind="$1" package known=()
+  if [[ -n "$(missing "$kind" debian)" ]]; then
+    # If the lists cannot be read anew, those of before may still do.
+    apt_get "$kind" update || true
+    for package in $(missing "$kind" debian); do
+      ! apt-cache show "$package" >/dev/null 2>&1 || known+=("$package")
+    done
+    if ((${#known[@]} > 0)); then
+      say "      installing: ${known[*]}" >&2
+      apt_get "$kind" install --no-install-recommends -y "${known[@]}" || true
+    fi
+  fi
+  [[ -z "$(missing "$kind" text)" ]]
+}
+
+# Provides the tools and libraries; with "lint" those of test.sh too.
+setup_tools() {
+  local kind version
+  [[ "$(uname -s)" == Linux ]] || die "expected Linux, but this is $(uname -s)."
+  provide always || die "not found:
+$(missing always text | sed 's/^/  - /')
+Install them, then run this again. In Debian and Ubuntu:
+  apt-get update && apt-get install --no-install-recommends -y $(missing always debian | xargs)
+In Fedora:
+  dnf install -y $(missing always fedora | xargs)"
+  for kind in optional "$@"; do
+    provide "$kind" ||
+      missing "$kind" text | sed 's/^/      note: a tool was not found: /'
+  done
+  version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
+  version_at_least "$version" "$CMAKE_MINIMUM" ||
+    die "expected cmake $CMAKE_MINIMUM or newer, but $(command -v cmake) is $version. One way: python3 -m pip install cmake"
+  check_compiler 17
+}
+
 # --- Python and LibTorch -----------------------------------------------------
 
-# Whether $1 runs, is new enough, and has the Python modules that follow.
+# Tells if $1 runs, is new enough, and has the Python modules that follow.
 python_has() {
   local python="$1"
   shift
-  # Not in the current folder: a folder "torch" there would be taken for it.
+  # It runs in /, since a folder "torch" in the current one would be taken for it.
   (cd / && "$python" -c '
 import importlib.util, sys
 minimum, *modules = sys.argv[1:]
@@ -258,8 +187,61 @@ sys.exit(not (new and all(map(importlib.util.find_spec, modules))))' \
     "$PYTHON_MINIMUM" "$@" 2>/dev/null)
 }
 
-# LibTorch as CMake finds it: sets libtorch and libtorch_version, empty if there
-# is none, and libtorch_error.
+# Prints a Python that can make virtual environments. The active one may be one
+# itself, and broken; Debian leaves these modules out of python3.
+base_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if python_has "$python" venv ensurepip; then
+      say "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+# Makes the virtual environment $1 from the requirements $2 unless it is there.
+# Its stamp holds the checksum of what was installed. One without a stamp was
+# made by hand: it is good if it holds torch.
+ensure_venv() {
+  local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted
+  wanted="$(sha256sum <"$requirements" | cut -c-64)"
+  mkdir -p "$ROOT/build/setup"
+  exec 9>"$ROOT/build/setup/lock"
+  flock 9 # one script at a time
+  if ! python_has "$venv/bin/python" torch ||
+    [[ -e "$stamp" && "$(<"$stamp")" != "$wanted" ]]; then
+    make_venv "$venv" "$requirements" "$stamp"
+    say "$wanted" >"$stamp"
+  fi
+  exec 9>&-
+}
+
+make_venv() {
+  local venv="$1" requirements="$2" stamp="$3" free_kb
+  say "      making $venv from $requirements: about 3 GB to download, 5 GB on disk"
+  mkdir -p "$venv"
+  free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
+  ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
+    die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
+  # One that was made by hand is kept, and gets LibTorch.
+  if [[ -e "$stamp" ]] || ! python_has "$venv/bin/python" pip; then
+    provide venv || die "expected $(missing venv text) (in Debian: python3-venv)."
+    rm -rf "$venv"
+    "$(base_python)" -m venv "$venv"
+  fi
+  # The next run does not take an interrupted one's work for complete.
+  say incomplete >"$stamp"
+  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
+  mkdir -p "$venv/tmp"
+  TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --no-input \
+    --disable-pip-version-check --only-binary :all: -r "$requirements" ||
+    die "pip could not install $requirements. Is the network there? The next run starts again."
+  rm -rf "$venv/tmp"
+}
+
+# Finds LibTorch as CMake does: sets libtorch and libtorch_version, empty if
+# there is none, and libtorch_error.
 libtorch="" libtorch_version="" libtorch_error=""
 find_libtorch() {
   {
@@ -279,80 +261,6 @@ check_libtorch() {
   fi
 }
 
-# Makes the virtual environment $1 from the requirements $2 unless it is there.
-# Its stamp holds the checksum of what was installed. One without a stamp was
-# made by hand: it is good if it holds torch.
-ensure_venv() {
-  local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted
-  wanted="$(sha256sum <"$requirements" | cut -c-64)"
-  # One script at a time; the others wait.
-  mkdir -p "$ROOT/build/setup" "$venv"
-  exec 9>"$ROOT/build/setup/lock"
-  flock -n 9 || {
-    say "      waiting for another script that is making a virtual environment"
-    flock 9
-  }
-  if ! python_has "$venv/bin/python" torch ||
-    [[ -e "$stamp" && "$(<"$stamp")" != "$wanted" ]]; then
-    make_venv "$venv" "$requirements"
-    say "$wanted" >"$stamp"
-  fi
-  exec 9>&-
-}
-
-make_venv() {
-  local venv="$1" requirements="$2" python free_kb
-  local options=(--disable-pip-version-check --no-input --only-binary :all:
-    -r "$requirements")
-  say "      making $venv from $requirements: about 3 GB to download, 5 GB on disk"
-  free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
-  ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
-    die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
-  # What an interrupted run left is made anew.
-  if ! python_has "$venv/bin/python" pip ||
-    [[ "$(cat "$venv/requirements.sha256" 2>/dev/null)" == incomplete ]]; then
-    python="$(base_python)"
-    rm -rf "$venv"
-    mkdir -p "$venv"
-    say incomplete >"$venv/requirements.sha256"
-    "$python" -m venv "$venv"
-  fi
-  say incomplete >"$venv/requirements.sha256"
-  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
-  mkdir -p "$venv/tmp"
-  if [[ ! -t 1 ]]; then
-    options+=(--quiet)
-    # pip draws no bar. No copy of the lock outlives the script.
-    (
-      exec 9>&-
-      while sleep 15 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
-        say "      $(du -sm "$venv" 2>/dev/null | cut -f1) MB so far"
-      done
-    ) &
-    ticker=$!
-  fi
-  TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install "${options[@]}" ||
-    die "pip could not install $requirements. Is the network there? The next run starts again."
-  stop_ticker
-  rm -rf "$venv/tmp"
-}
-
-# A Python that can make virtual environments: the active one may be ours, and
-# broken. Debian leaves the modules for it out of python3.
-base_python() {
-  local python
-  for python in python3 /usr/bin/python3; do
-    if python_has "$python" venv ensurepip; then
-      say "$python"
-      return
-    fi
-  done
-  apt_install ask python3-venv >&2 || true
-  python_has /usr/bin/python3 venv ensurepip ||
-    die "expected a Python $PYTHON_MINIMUM or newer with the modules venv and ensurepip (in Debian: python3 and python3-venv)."
-  say /usr/bin/python3
-}
-
 setup_libtorch() {
   local python
   find_libtorch
@@ -361,17 +269,15 @@ setup_libtorch() {
     find_libtorch
   fi
   check_libtorch
-  # That of the virtual environment in which LibTorch lies, or the active one.
-  TORCH_PYTHON=""
+  # Takes the Python of the virtual environment in which LibTorch lies, or the
+  # active one.
   for python in "$libtorch/../../../../bin/python" python3 "$VENV/bin/python"; do
-    if [[ -z "$TORCH_PYTHON" ]] && python_has "$python" torch; then
-      TORCH_PYTHON="$(cd / && "$python" -c 'import sys; print(sys.executable)')"
-    fi
-  done
-  if [[ -z "$TORCH_PYTHON" ]]; then
+    python_has "$python" torch && break
+  done || {
     ensure_venv "$VENV" "$REQUIREMENTS"
-    TORCH_PYTHON="$VENV/bin/python"
-  fi
+    python="$VENV/bin/python"
+  }
+  TORCH_PYTHON="$(cd / && "$python" -c 'import sys; print(sys.executable)')"
   export TORCH_PYTHON
 }
 
@@ -388,9 +294,8 @@ set_build_environment() {
   export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
-# $1: "lint" for the tools of test.sh too.
+# Prepares all; with "lint" for test.sh too.
 setup() {
-  check_system
   step "tools: compiler, CMake, libraries"
   setup_tools "$@"
   step "LibTorch"
@@ -398,30 +303,13 @@ setup() {
   set_build_environment
 }
 
-setup_main() {
+if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   case "$*" in
     "") setup ;;
     --lint) setup lint ;;
-    -h | --help)
-      cat <<'TEXT'
-Usage: scripts/setup.sh [--lint]
-
-Finds or installs what the build and the tests need, with apt: see the table in
-this script. LibTorch is looked for in CMAKE_PREFIX_PATH and Torch_DIR, in the
-package torch of the python3 on PATH, and in .venv, which is made from
-scripts/requirements.txt if there is none.
-
-  --lint  also clang-format and clang-tidy, for scripts/test.sh
-  --help  this text
-TEXT
-      return
-      ;;
+    -h | --help) exec sed -n '2,/^$/s/^# \{0,1\}//p' "$0" ;;
     *) die "unknown arguments \"$*\". See scripts/setup.sh --help" ;;
   esac
   step_done
   say "ready. Python with torch: $TORCH_PYTHON"
-}
-
-if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
-  setup_main "$@"
 fi

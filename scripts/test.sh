@@ -23,7 +23,7 @@ that needs it is left out.
 TEXT
 }
 
-# For a check whose tool is not there.
+# Leaves out a check whose tool is not there.
 leave_out() {
   [[ "${CI:-}" != true ]] || die "$1"
   say "      LEFT OUT: $1"
@@ -31,8 +31,7 @@ leave_out() {
 
 check_format() {
   local tool folder folders=()
-  tool="$(lint_tool clang-format)"
-  if [[ -z "$tool" ]]; then
+  if ! tool="$(lint_tool clang-format)"; then
     leave_out "clang-format $LINT_VERSION not found. Other versions format differently."
     return
   fi
@@ -48,17 +47,17 @@ check_golden() {
   "$TORCH_PYTHON" "$ROOT/tests/golden/generate" check
 }
 
-# In a build folder of its own: clang cannot read the precompiled headers of
+# Builds in a folder of its own: clang cannot read the precompiled headers of
 # another compiler, and refuses those that it finds. Its default standard is
 # older than another compiler's, so the standard is spelled out.
 run_tidy() {
   local clang_tidy runner pattern folder="$ROOT/build/tidy"
-  clang_tidy="$(lint_tool clang-tidy)"
-  runner="run-$clang_tidy"
-  if [[ -z "$clang_tidy" ]] || ! command -v "$runner" >/dev/null; then
+  if ! clang_tidy="$(lint_tool clang-tidy)" ||
+    ! has_command "run-$clang_tidy"; then
     leave_out "clang-tidy $LINT_VERSION with run-clang-tidy not found."
     return
   fi
+  runner="run-$clang_tidy"
   run_logged "$ROOT/build/setup/configure-tidy.log" cmake --preset release \
     -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
     -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF

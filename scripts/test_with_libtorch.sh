@@ -51,7 +51,6 @@ folder="$ROOT/build/libtorch-$version"
 
 cd "$ROOT"
 step_total=4
-check_system
 step "tools: compiler, CMake, libraries"
 setup_tools
 step "LibTorch $version"

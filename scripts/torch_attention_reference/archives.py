@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import ExportError
 
-# Where checkpoints of training loops have the state dict.
+# The keys under which checkpoints of training loops have the state dict.
 NESTED = ("state_dict", "model_state_dict", "model")
 
 

@@ -3,8 +3,8 @@
 
     tests/fuzz/pack_corpus.py CORPUS tests/golden/corpus/READER.zip [FOUND ...]
 
-Of CORPUS it takes small inputs of all sizes, and of FOUND (what the fuzzer
-found) all, beside those that the zip file has already.
+It adds small inputs of all sizes from CORPUS, and all FOUND ones, which the
+fuzzer found, to those that the zip file has already.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What scripts/export_weights.py writes, `torch-attention verify` accepts.
+"""`torch-attention verify` accepts the files of scripts/export_weights.py.
 
     python export_weights.py PROGRAM SCRIPTS
 

@@ -1,6 +1,6 @@
 """Python -> C++ -> train -> Python: both sides end with the same weights.
 
-Tensors of every dtype, view and name that C++ writes are in Python the same.
+Tensors of every dtype, view and name that C++ writes are the same in Python.
 
     python round_trip.py PROGRAM SCRIPTS
 
@@ -98,7 +98,7 @@ DTYPES = {
 
 
 def expected_tensors(extension):
-    """What write_tensors of round_trip.cpp writes."""
+    """Returns the tensors that write_tensors of round_trip.cpp writes."""
     x = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     z = torch.complex(x, x + 12)
     tensors = {k: x.to(getattr(torch, v)) for k, v in DTYPES.items()}

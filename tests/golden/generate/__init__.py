@@ -3,7 +3,7 @@
     reference  the classes that the library mirrors: archives, and sample
                values beside them
     files      small weight files of every format
-    layouts    weights of many attention classes, and what these compute
+    layouts    weights of many attention classes, and their outputs
 
 The classes and the formats themselves are shared with the exporter that users
 run, so they lie in scripts/torch_attention_reference.

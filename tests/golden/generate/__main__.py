@@ -34,7 +34,7 @@ SETS = {
 
 
 def check(names: Sequence[str], folder: Path, complete: bool) -> int:
-    """Returns 1 if a committed file differs from what is made anew."""
+    """Returns 1 if a committed file differs from the one made anew."""
     failures = missing = 0
     for name in names:
         failed, left_out = SETS[name].check(folder)
@@ -111,7 +111,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def be_quiet() -> None:
-    """Silences what others say about their own code.
+    """Silences the warnings of other packages about their own code.
 
     These are deprecations of TorchScript and quantization, experimental
     dtypes, tied weights of torch.export, and downloads that nobody asked for.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from torch_attention_reference import ExportError, first_line
 
-# File -> why it cannot be made here.
+# File -> the reason why it cannot be made here.
 LeftOut = dict[str, str]
 
 
 class Unavailable(Exception):
-    """Says what this Python lacks."""
+    """Says that this Python lacks something."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GoldenSet:
     name: str
     folder: str  # below tests/golden
     make: Callable[[Path], LeftOut]
-    # (committed folder, folder made anew, file) -> what is wrong, or nothing
+    # (committed folder, folder made anew, file) -> the difference, or nothing
     difference: Callable[[Path, Path, str], str]
     pattern: str = "*"
 

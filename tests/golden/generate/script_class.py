@@ -9,7 +9,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def of_a_script(cls: Class) -> Class:
-    """Gives a class the name that it has in a script that users run.
+    """Gives a class the name that it has in a script of users.
 
     TorchScript and pickle write a class's module into their files; most users'
     classes are of no module, but of __main__.

@@ -64,7 +64,7 @@ def make(folder: Path) -> LeftOut:
 
 
 def as_json(expected: dict[str, Any]) -> str:
-    """One line for each tensor."""
+    """Returns JSON with one line for each tensor."""
     files = []
     for file, entry in expected.items():
         if entry == REFUSED:
@@ -119,7 +119,7 @@ def expected_in(folder: Path) -> dict[str, Any]:
 
 
 def as_text(entry: Any) -> str:
-    """For comparing: 0.0 and -0.0, 1 and 1.0 differ as text."""
+    """Returns text to compare: 0.0 and -0.0, 1 and 1.0 differ in it."""
     return json.dumps(entry)
 
 
@@ -149,7 +149,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
 
 def is_harmless(path: Path) -> bool:
-    """Says if Python, too, runs nothing that a malicious file names."""
+    """Tells if Python, too, runs nothing that a malicious file names."""
     if not path.name.startswith("malicious"):
         return True
     try:

@@ -83,7 +83,7 @@ def exported() -> bytes:
 
 
 def exported_by_2_8() -> bytes:
-    """As torch.export.save of 2.8 wrote it: the weights as one record."""
+    """Returns an archive of 2.8, with the weights as one record."""
     writer = archive_writer()
     artifact = serialize(exported_program())
     buffer = io.BytesIO()
@@ -98,7 +98,7 @@ def exported_by_2_8() -> bytes:
 
 
 def exported_until_2_7() -> bytes:
-    """As torch.export.save wrote it until 2.7."""
+    """Returns an archive as torch.export.save wrote it until 2.7."""
     artifact = serialize(exported_program())
     records = {
         "serialized_exported_program.json": artifact.exported_program,

@@ -72,7 +72,7 @@ def of(
     )
 
 
-# --- What users save beside weights ----------------------------------------
+# --- Other values beside weights -------------------------------------------
 
 
 def training_state() -> dict[str, Any]:
@@ -131,7 +131,7 @@ def python_random_state() -> dict[str, Any]:
 
 
 def on_cuda() -> bytes:
-    """As saved on the second GPU of a machine."""
+    """Returns a file as saved on the second GPU of a machine."""
     with mock.patch("torch.serialization.location_tag", lambda _: "cuda:1"):
         return saved(weights())
 
@@ -142,7 +142,7 @@ def rewritten(
 ) -> bytes:
     """Changes the records of an archive, or drops them, by a function.
 
-    It is written by LibTorch's writer: uncompressed, aligned, with CRC.
+    LibTorch's writer writes it: uncompressed, aligned, with CRC.
     """
     reader = torch._C.PyTorchFileReader(io.BytesIO(archive))
     buffer = io.BytesIO()
@@ -158,7 +158,7 @@ def rewritten(
 
 
 def big_endian() -> tuple[bytes, Tensors]:
-    """As saved on a machine of the other byte order; all float32."""
+    """Returns a file of a machine of the other byte order; all float32."""
     state = {"weight": ramp(3, 4), "bias": ramp(3)}
 
     def swap(name: str, data: bytes) -> bytes:
@@ -172,12 +172,12 @@ def big_endian() -> tuple[bytes, Tensors]:
 
 
 def zipped_again(compression: int) -> tuple[bytes, Tensors]:
-    """As unpacked and packed again by another program."""
+    """Returns a file unpacked and packed again by another program."""
     return repacked(saved(weights()), compression), weights()
 
 
 def without_byteorder() -> bytes:
-    """As releases before 2.1 wrote it."""
+    """Returns a file as releases before 2.1 wrote it."""
     extra = {"byteorder", ".format_version", ".storage_alignment"}
     return rewritten(
         saved(weights()), lambda name, data: None if name in extra else data

@@ -5,7 +5,7 @@
   NAME.expected.safetensors    "input" (B, T, d_in) and "output" (B, T, d_out)
                                of one attention module in it, without dropout
 
-The metadata of the second say what the module is, all as strings:
+The metadata of the second describe the module, all as strings:
 
   class, layout                Python's class, and the name of our layout
   file, prefix                 the first file, and where in it the module is
@@ -52,7 +52,7 @@ def save_module(module: nn.Module, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the attention module in it, and what that module is."""
+    """A model, the attention module in it, and a description of that module."""
 
     name: str
     layout: str
@@ -88,7 +88,8 @@ class Case:
         fill(model, generator)
         module = model.get_submodule(self.module)
         x = draw((BATCH, TOKENS, self.d_in), torch.float32, generator)
-        # Not no_grad, in which torch.nn.MultiheadAttention takes another way.
+        # With gradients: under no_grad torch.nn.MultiheadAttention computes
+        # in another way.
         output = self.run(module, x).detach()
         if output.shape != (BATCH, TOKENS, self.d_out):
             shape = tuple(output.shape)

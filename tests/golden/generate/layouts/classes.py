@@ -1,6 +1,6 @@
 """Attention classes of notebooks and of nanoGPT, and models around them.
 
-Written anew: only the names of their weights and what they compute matter.
+They are written anew: only the names of their weights and their results matter.
 
 Shapes: B batch, T tokens, H heads, D head dimension.
 """
@@ -58,8 +58,8 @@ class LinearAttention(nn.Module):
 class Head(nn.Module):
     """One masked head (or more, of equal size), without a projection.
 
-    With value_as_key the scores are of queries and values, and the key has no
-    effect.
+    With value_as_key the scores are those of queries and values, and the key
+    has no effect.
     """
 
     def __init__(

@@ -215,12 +215,12 @@ def run_unmasked(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def run_bert(module: nn.Module, x: Tensor) -> Tensor:
-    """Up to and with the output's dense layer, without the residual."""
+    """Runs BERT's attention up to its dense layer, without the residual."""
     return module.output.dense(module.self(x)[0])
 
 
 def run_without_rotation(module: nn.Module, x: Tensor) -> Tensor:
-    """With the rotary position embedding switched off.
+    """Runs Llama's attention without its rotary position embedding.
 
     A rotation by angles of zero leaves queries and keys as they are.
     """
@@ -234,19 +234,19 @@ def run_without_rotation(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def save_pretrained(module: nn.Module, path: Path) -> None:
-    """By Hugging Face's own function, which leaves out tied weights."""
+    """Saves by Hugging Face's own function, which leaves out tied weights."""
     with tempfile.TemporaryDirectory() as folder:
         module.save_pretrained(folder)
         path.write_bytes(Path(folder, "model.safetensors").read_bytes())
 
 
 def save_published_gpt2(module: nn.Module, path: Path) -> None:
-    """As the published GPT-2 has it: with its mask, without `transformer`."""
+    """Saves as the published GPT-2: with its mask, without `transformer`."""
     save_gpt2(module, path, torch.float32, {})
 
 
 def save_older_gpt2(module: nn.Module, path: Path) -> None:
-    """As older releases saved it: two buffers more for the mask."""
+    """Saves as older releases did: with two more buffers for the mask."""
     extra = {"masked_bias": torch.tensor(-1e4)}
     save_gpt2(module, path, torch.uint8, extra)
 

@@ -39,7 +39,7 @@ DTYPE_NAMES = {
 
 @dataclass(frozen=True)
 class Case:
-    """All that makes a case; a class ignores the options it does not take."""
+    """The options of a case; a class ignores those that it does not take."""
 
     kind: str
     d_in: int
@@ -57,12 +57,12 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The constructor's keywords."""
+        """Returns the constructor's keywords."""
         return {name: getattr(self, name) for name in keywords(self.kind)}
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The input's shape: (T, d_in) or (B, T, d_in)."""
+        """Returns the input's shape: (T, d_in) or (B, T, d_in)."""
         unbatched = (self.tokens, self.d_in)
         if "context_length" not in self.arguments:
             return unbatched
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For example mha-h4-8to12-bias-causal-bf16-T7of16-train-p0.1."""
+        """Returns a name like mha-h4-8to12-bias-causal-bf16-T7of16-train-p0.1."""
         taken = self.arguments
         tokens = f"T{self.tokens}"
         if "context_length" in taken:
@@ -151,7 +151,7 @@ def trace(
     traced = torch.jit.trace(module, (x,), check_trace=False)
     archive = repacked(scripted(traced))
 
-    # Other B and T than those traced must give what the module gives.
+    # The module and its trace must agree for other B and T than those traced.
     *batch, t, d_in = x.shape
     other_t = t + 1 if context_length is None else t % context_length + 1
     other_shape = (*(b + 1 for b in batch), other_t, d_in)

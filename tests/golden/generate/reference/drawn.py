@@ -39,8 +39,8 @@ def random_cases(count: int, seed: int) -> list[Case]:
             seed=seeds[1],
         ),
     ]
-    # Each ten cases hold so many of each class: six times ten go through all
-    # decks at least once.
+    # The numbers of cases of each class among ten. Six times ten cases go
+    # through all decks at least once.
     shares = {"self-v1": 1, "self-v2": 1, "single": 2, "wrapper": 3, "mha": 3}
     makers = {kind: CaseMaker(rng, kind) for kind in shares}
     kinds = Deck(rng, [k for k, share in shares.items() for _ in range(share)])
@@ -64,7 +64,7 @@ class Deck:
 
 
 class CaseMaker:
-    """Random cases of one class; its decks hold what has to be covered."""
+    """Random cases of one class; its decks hold the values to be covered."""
 
     def __init__(self, rng: random.Random, kind: str) -> None:
         self.rng = rng

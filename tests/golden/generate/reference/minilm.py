@@ -20,8 +20,8 @@ HEADS = 12
 LAYERS = 6
 POSITIONS = 512
 
-# The first two say the same. All have the same number of tokens, so that
-# they make one batch without padding.
+# The first two mean the same. All have the same number of tokens, so that they
+# make one batch without padding.
 SENTENCES = [
     "The cat is sleeping on the sofa.",
     "A kitten is resting on the couch.",
@@ -29,7 +29,7 @@ SENTENCES = [
     "Heavy rain flooded the streets last night.",
 ]
 
-# Ours -> the encoder's, below encoder.layer.N.attention.
+# Our names -> those of the encoder, below encoder.layer.N.attention.
 MINILM_NAMES = {
     "W_query": "self.query",
     "W_key": "self.key",
@@ -39,7 +39,7 @@ MINILM_NAMES = {
 
 
 class WordPiece:
-    """BERT's lower-case tokens, by greedy longest match."""
+    """Splits texts into BERT's lower-case tokens, by greedy longest match."""
 
     def __init__(self, vocab: Path) -> None:
         lines = vocab.read_text(encoding="utf-8").splitlines()
