@@ -200,6 +200,8 @@ def run(page: Path, program: str, tools: str, scripts: str) -> int:
     env = dict(os.environ)
     env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
     env["PYTHONPATH"] = scripts
+    # Where a page's hidden Python takes files from.
+    env["GOLDEN"] = str(Path(__file__).resolve().parents[1] / "golden")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         output = ""
