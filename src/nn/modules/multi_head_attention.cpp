@@ -1,6 +1,6 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
-#include <kernels/attention.h>
+#include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/small_module.h>
 #include <nn/checks.h>
@@ -8,6 +8,7 @@
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
 #include <nn/rotation.h>
+#include <nn/score_rule.h>
 
 #include <c10/util/Exception.h>
 
@@ -113,10 +114,8 @@ kernels::ModuleAttention whole_module(
   kernels::ModuleSettings settings;
   settings.num_heads = options.num_heads();
   settings.num_kv_heads = num_kv_heads(options);
-  settings.scale =
-      options.scale().value_or(kernels::default_scale(module.head_dim));
-  settings.causal = options.causal();
-  settings.window = options.window().value_or(0);
+  settings.rule = rule_of(options);
+  settings.rule.scale = settings.rule.factor(module.head_dim);
   return {
       &x,
       tensors(module.W_query),
@@ -341,11 +340,11 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
 
 torch::Tensor MultiHeadAttentionImpl::forward(const torch::Tensor& x) {
   check_input(*this, x);
-  const bool plain = rotary_table_ == nullptr && !options.softcap() &&
-      !options.alibi() && !drops_weights(*this);
-  if (options.kernel() != Kernel::kReference && plain) {
+  const bool plain =
+      rotary_table_ == nullptr && !options.alibi() && !drops_weights(*this);
+  if (plain) {
     const auto whole = whole_module(*this, x);
-    if (kernels::is_small_module(whole)) {
+    if (kernels::takes_module(whole, options.kernel())) {
       return kernels::small_module(whole);
     }
   }
