@@ -265,6 +265,14 @@ void set_positions(
   attention.alibi_slopes = slopes_for_heads(options.alibi_slopes(), x);
 }
 
+/// Whether heads of a query (H, T, D) share keys. The kernels take the first of
+/// three dimensions for a batch, and so want one of size 1 before it; but not
+/// if lengths or offsets are to go by it.
+bool lacks_batch(const Options& options, const torch::Tensor& query) {
+  return options.enable_gqa() && query.dim() == 3 &&
+      !options.key_lengths().defined() && !options.query_offsets().defined();
+}
+
 kernels::Attention make_attention(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -280,8 +288,7 @@ kernels::Attention make_attention(
   bool shared = options.enable_gqa();
   if (shared) {
     check_shared_heads(attention);
-    if (query.dim() == 3) {
-      // Kernels take the first of three dimensions for a batch.
+    if (query.dim() == 3 && !lacks_batch(options, query)) {
       attention.key = kernels::share_heads(key, query);
       attention.value = kernels::share_heads(value, query);
       shared = false;
@@ -292,6 +299,13 @@ kernels::Attention make_attention(
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
+  if (!lacks_batch(options, query)) {
+    return attention;
+  }
+  // Mask and bias, which have no batch either, broadcast along it.
+  for (auto* x : {&attention.query, &attention.key, &attention.value}) {
+    *x = x->unsqueeze(0);
+  }
   return attention;
 }
 
@@ -384,7 +398,8 @@ torch::Tensor scaled_dot_product_attention(
   if (kernel == kernels::Choice::kTiled) {
     checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   }
-  return kernels::compute(kernel, attention);
+  const auto output = kernels::compute(kernel, attention);
+  return lacks_batch(options, query) ? output.squeeze(0) : output;
 }
 
 std::tuple<torch::Tensor, torch::Tensor>
@@ -398,7 +413,12 @@ scaled_dot_product_attention_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
-  return kernels::reference(make_attention(query, key, value, options));
+  const auto [output, weights] =
+      kernels::reference(make_attention(query, key, value, options));
+  if (lacks_batch(options, query)) {
+    return {output.squeeze(0), weights.squeeze(0)};
+  }
+  return {output, weights};
 }
 
 } // namespace torch_attention::functional
