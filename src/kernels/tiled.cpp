@@ -215,9 +215,6 @@ variable_list run_backward(
     }
     cpu::backward(arguments_of<X>(a, dropout_seed), gradients, threads());
   });
-  if (with_bias) {
-    grad_bias = grad_bias.to(a.bias.scalar_type());
-  }
   variable_list gradients(request.wanted.size());
   gradients[kQuery] = grad_query;
   gradients[kKey] = grad_key;
@@ -292,9 +289,11 @@ Attention prepared(const Attention& attention) {
     a.mask = as_scores(a.mask);
   }
   if (a.bias.defined()) {
-    // Half precision would round what has more bits.
+    // Half precision would round what has more bits, and gradients before they
+    // are summed over the dimensions that the bias is broadcast along.
     const auto dtype = a.query.scalar_type();
-    const bool keeps_dtype = a.bias.scalar_type() == dtype;
+    const bool keeps_dtype =
+        a.bias.scalar_type() == dtype && !is_recorded({&a.bias});
     a.bias = as_scores(keeps_dtype ? a.bias : a.bias.to(compute_dtype(dtype)));
   }
   if (a.alibi_slopes.defined()) {
