@@ -31,6 +31,7 @@ namespace HWY_NAMESPACE {
 /// head_dim, and the keys are read once for all.
 template <typename T>
 struct RowMemory {
+  HeadRule<T>* rules = nullptr; // (rows)
   T* query = nullptr; // (rows, D padded), scaled
   T* output = nullptr; // (rows, E padded)
   T* maximum = nullptr; // (rows)
@@ -45,6 +46,7 @@ struct RowMemory {
     const auto rows = a.num_queries * (a.num_heads / a.num_kv_heads);
     const auto D = round_up_to_lanes<T>(a.head_dim);
     const auto E = round_up_to_lanes<T>(a.value_dim);
+    rules = parts.take<HeadRule<T>>(rows);
     query = parts.take<T>(rows * D);
     output = parts.take<T>(rows * E);
     maximum = parts.take<T>(rows);
@@ -154,28 +156,48 @@ HWY_NOINLINE void multiply_row_scores(
   }
 }
 
-/// One row against n keys from s on: scores become weights, and what was summed
-/// before is scaled.
+/// The rows of the heads that share a head of keys: those of head first_head,
+/// one for each query, then those of the next.
+struct SharedRows {
+  int64_t b = 0;
+  int64_t first_head = 0;
+  int64_t rows = 0;
+  int64_t num_queries = 0;
+
+  int64_t head(int64_t row) const {
+    return first_head + row / num_queries;
+  }
+
+  int64_t query(int64_t row) const {
+    return row % num_queries;
+  }
+};
+
+/// One row against the keys of `range`: scores become weights, and what was
+/// summed before is scaled.
 template <typename X, typename T>
 HWY_NOINLINE void weigh_row(
     const AttentionArguments<X>& a,
-    const Head<X>& head,
+    const SharedRows& shared,
+    const Visibility& visibility,
     const Range& range,
     int64_t row,
     const RowMemory<T>& memory) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
   const auto n = range.n;
+  const auto& rule = memory.rules[row];
   auto* scores = memory.scores + row * kKeyBlock;
   const auto hidden = -kInfinity<T>;
-  bend_scores<T>(head.rule, n, scores, nullptr);
+  bend_scores<T>(rule, n, scores, nullptr);
   const bool has_added = has_bias_or_mask(a);
   if (has_added) {
+    const auto head = head_at(a, shared.b, shared.head(row));
     fill_added_row(a, head, range.t, range.s, n, memory.added);
   }
   const auto highest = place_row<T>(
-      head.rule,
-      head.visibility,
+      rule,
+      visibility,
       range,
       has_added ? memory.added : nullptr,
       scores,
@@ -201,32 +223,15 @@ HWY_NOINLINE void weigh_row(
   }
 }
 
-/// The rows of the heads that share a head of keys: those of head first_head,
-/// one for each query, then those of the next.
-struct SharedRows {
-  int64_t b = 0;
-  int64_t first_head = 0;
-  int64_t rows = 0;
-  int64_t num_queries = 0;
-
-  int64_t head(int64_t row) const {
-    return first_head + row / num_queries;
-  }
-
-  int64_t query(int64_t row) const {
-    return row % num_queries;
-  }
-};
-
 template <typename X, typename T>
 void start_rows(
     const AttentionArguments<X>& a,
     const SharedRows& shared,
-    const HeadRule<T>& rule,
     const RowMemory<T>& memory) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
   for (int64_t r = 0; r < shared.rows; ++r) {
+    memory.rules[r] = head_rule(a, shared.head(r));
     const auto* query = at(a.query, shared.b, shared.head(r)) +
         shared.query(r) * a.query.strides.token;
     pack_rows(
@@ -234,7 +239,7 @@ void start_rows(
         int64_t{0},
         int64_t{1},
         a.head_dim,
-        rule.scale,
+        memory.rules[r].scale,
         memory.query + r * D,
         D);
     memory.maximum[r] = -kInfinity<T>;
@@ -301,7 +306,7 @@ void attend_rows(
   const auto& visibility = first_head.visibility;
 
   // 1.
-  start_rows(a, shared, first_head.rule, memory);
+  start_rows(a, shared, memory);
 
   // 2. Keys and values are read where they are if they are whole vectors,
   // unless many rows would convert each of them again.
@@ -336,8 +341,8 @@ void attend_rows(
       multiply_key(memory.key, D);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      const auto head = head_at(a, b, shared.head(r));
-      weigh_row(a, head, Range{shared.query(r), 1, s, n}, r, memory);
+      const Range range{shared.query(r), 1, s, n};
+      weigh_row(a, shared, visibility, range, r, memory);
     }
     const auto multiply_value = [&](const auto* x, int64_t x_row) {
       using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
