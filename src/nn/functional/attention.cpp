@@ -395,7 +395,8 @@ torch::Tensor scaled_dot_product_attention(
     const Options& options) {
   const auto attention = make_attention(query, key, value, options);
   const auto kernel = kernels::choose(attention, options.kernel());
-  if (kernel == kernels::Choice::kTiled) {
+  // LibTorch's kernels save less, and say so themselves.
+  if (kernel != kernels::Choice::kLibTorch) {
     checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   }
   const auto output = kernels::compute(kernel, attention);
@@ -413,8 +414,9 @@ scaled_dot_product_attention_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
-  const auto [output, weights] =
-      kernels::reference(make_attention(query, key, value, options));
+  const auto attention = make_attention(query, key, value, options);
+  checks::check_can_be_saved(kName, kernels::tensors_of(attention));
+  const auto [output, weights] = kernels::reference(attention);
   if (lacks_batch(options, query)) {
     return {output.squeeze(0), weights.squeeze(0)};
   }
