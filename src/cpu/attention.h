@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cpu/score_rule.h>
+
 #include <cstdint>
 #include <functional>
 
@@ -69,8 +71,8 @@ struct Threads {
 
 /// X is float, double, BFloat16 or Float16.
 ///
-/// What is computed: softmax(scores + bias, hidden keys excluded) v with scores
-/// = scale * q k^T, capped if asked for. A query that sees no key gives zeros.
+/// What is computed: softmax(scores + bias, hidden keys excluded) v, where
+/// `rule` makes the scores of q k^T. A query that sees no key gives zeros.
 template <typename X>
 struct AttentionArguments {
   int64_t batch_size = 0;
@@ -88,21 +90,15 @@ struct AttentionArguments {
   /// (B, G, S, E)
   Heads<const X> value;
 
-  double scale = 1.0;
-  /// > 0: scores become softcap * tanh(score / softcap).
-  double softcap = 0.0;
+  ScoreRule rule;
   /// (H); scores of head h lose slope times the distance between the positions
   /// of query and key.
   const Compute<X>* alibi_slopes = nullptr;
-  /// Hides the keys after a query's own position.
-  bool causal = false;
-  /// Hides the keys `window` or more positions before a query's own. 0: none.
-  int64_t window = 0;
   /// (B), the position of the first query among the keys. Default: S - T.
   const int64_t* query_offsets = nullptr;
   /// (B), hides the keys from here on, which are not read. Default: S.
   const int64_t* key_lengths = nullptr;
-  /// Added to the scores after `scale` and `softcap`.
+  /// Added to the scores after those of `rule` that change them.
   Scores<X> bias;
   /// The same in the type that is computed with, where X has too few bits.
   Scores<Compute<X>> wide_bias;

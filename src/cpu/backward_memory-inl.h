@@ -8,8 +8,9 @@
 #define TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_
 #endif
 
+#include <cpu/added-inl.h>
+#include <cpu/head.h>
 #include <cpu/products-inl.h>
-#include <cpu/scores-inl.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
@@ -65,6 +66,8 @@ BackwardPlan backward_plan(const AttentionArguments<X>& a) {
 template <typename T>
 struct BackwardMemory {
   // Of a chunk of keys; D and E padded to vectors
+  int64_t first_key = 0;
+  bool finite_keys = true;
   T* key = nullptr; // (chunk, D)
   T* value = nullptr; // (chunk, E)
   T* grad_key = nullptr; // (chunk, D)
@@ -83,11 +86,9 @@ struct BackwardMemory {
   // Of both
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
-  T* cap_derivative = nullptr; // (kKeyBlock, width)
-  T* added_rows = nullptr; // (width, kKeyBlock)
-  T* added_tile = nullptr; // (kKeyBlock, width)
+  T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
+  AddedMemory<T> added;
   T* distances = nullptr; // (width), of keys times gradients of their scores
-  bool finite_keys = true;
 
   template <typename X>
   BackwardMemory(
@@ -113,12 +114,12 @@ struct BackwardMemory {
     scale = parts.take<T>(W);
     scores = parts.take<T>(kKeyBlock * W);
     grad_scores = parts.take<T>(kKeyBlock * W);
-    if (a.softcap > 0) {
-      cap_derivative = parts.take<T>(kKeyBlock * W);
+    if (a.rule.bends()) {
+      derivative = parts.take<T>(kKeyBlock * W);
     }
-    if (adds_to_scores(a)) {
-      added_rows = parts.take<T>(W * kKeyBlock);
-      added_tile = parts.take<T>(kKeyBlock * W);
+    if (has_bias_or_mask(a)) {
+      added.rows = parts.take<T>(W * kKeyBlock);
+      added.tile = parts.take<T>(kKeyBlock * W);
     }
     if (a.alibi_slopes != nullptr) {
       distances = parts.take<T>(W);

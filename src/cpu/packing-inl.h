@@ -7,6 +7,7 @@
 #define TORCH_ATTENTION_CPU_PACKING_INL_H_
 #endif
 
+#include <cpu/conversion-inl.h>
 #include <cpu/vector-inl.h>
 
 #include <cstring>

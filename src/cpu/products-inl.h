@@ -16,6 +16,7 @@
 #define TORCH_ATTENTION_CPU_PRODUCTS_INL_H_
 #endif
 
+#include <cpu/conversion-inl.h>
 #include <cpu/vector-inl.h>
 
 #include <utility>

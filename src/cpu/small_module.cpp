@@ -5,7 +5,10 @@
 #define HWY_TARGET_INCLUDE "cpu/small_module.cpp"
 #include <hwy/foreach_target.h>
 
+#include <cpu/conversion-inl.h>
+#include <cpu/math-inl.h>
 #include <cpu/vector-inl.h>
+#include <cpu/visibility.h>
 #include <cpu/workspace.h>
 
 #include <algorithm>
@@ -97,17 +100,9 @@ struct SmallGradients {
   }
 };
 
-/// The keys [first, end) that query t sees.
-struct Seen {
-  int64_t first;
-  int64_t end;
-};
-
 template <typename X>
-Seen seen_by(const SmallModule<X>& m, int64_t t) {
-  return {
-      m.window > 0 ? std::max<int64_t>(0, t - m.window + 1) : 0,
-      m.causal ? t + 1 : m.num_tokens};
+Visibility visibility_of(const SmallModule<X>& m) {
+  return visibility_of(m.rule, m.num_tokens, m.num_tokens, /*offset=*/0);
 }
 
 /// y (T, out) = x (T, in) W^T + b
@@ -166,10 +161,13 @@ void compute_scores(
     const X* key,
     X* scores) {
   const auto T = m.num_tokens;
+  const auto scale = static_cast<X>(m.rule.factor(m.head_dim));
+  const auto visibility = visibility_of(m);
   const auto row = m.num_heads * m.head_dim;
   const auto kv_row = m.num_kv_heads * m.head_dim;
   for (int64_t t = 0; t < T; ++t) {
-    const auto [first, end] = seen_by(m, t);
+    const auto first = visibility.first(t);
+    const auto end = visibility.end(t);
     auto* of_row = scores + t * T;
     X maximum = -kInfinity<X>;
     for (auto s = first; s < end; ++s) {
@@ -177,7 +175,7 @@ void compute_scores(
       for (int64_t d = 0; d < m.head_dim; ++d) {
         score += query[t * row + d] * key[s * kv_row + d];
       }
-      of_row[s] = score * m.scale;
+      of_row[s] = score * scale;
       maximum = std::max(maximum, of_row[s]);
     }
     const auto shift = maximum == -kInfinity<X> ? X(0) : maximum;
@@ -194,6 +192,7 @@ void compute_scores(
 template <typename X>
 void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   const auto T = m.num_tokens;
+  const auto visibility = visibility_of(m);
   const auto D = m.head_dim;
   const auto row = m.num_heads * D;
   const auto kv_row = m.num_kv_heads * D;
@@ -209,7 +208,8 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   for (int64_t h = 0; h < m.num_heads; ++h) {
     for (int64_t t = 0; t < T; ++t) {
       auto* weights = memory.weights + (h * T + t) * T;
-      const auto [first, end] = seen_by(m, t);
+      const auto first = visibility.first(t);
+      const auto end = visibility.end(t);
       X sum = 0;
       for (auto s = first; s < end; ++s) {
         sum += weights[s];
@@ -236,6 +236,8 @@ void attend_backward(
     const SmallMemory<X>& memory,
     const SmallGradients<X>& gradients) {
   const auto T = m.num_tokens;
+  const auto scale = static_cast<X>(m.rule.factor(m.head_dim));
+  const auto visibility = visibility_of(m);
   const auto D = m.head_dim;
   const auto row = m.num_heads * D;
   const auto kv_row = m.num_kv_heads * D;
@@ -247,7 +249,8 @@ void attend_backward(
     for (int64_t t = 0; t < T; ++t) {
       const auto* grad_context = gradients.context + t * row + h * D;
       const auto* weights = memory.weights + (h * T + t) * T;
-      const auto [first, end] = seen_by(m, t);
+      const auto first = visibility.first(t);
+      const auto end = visibility.end(t);
       X mean = 0;
       for (auto s = first; s < end; ++s) {
         const auto* value = memory.value + s * kv_row + kv;
@@ -264,7 +267,7 @@ void attend_backward(
       auto* grad_query = gradients.query + t * row + h * D;
       for (auto s = first; s < end; ++s) {
         const auto grad_score =
-            weights[s] * (gradients.weights[s] - mean) * m.scale;
+            weights[s] * (gradients.weights[s] - mean) * scale;
         const auto* key = memory.key + s * kv_row + kv;
         auto* grad_key = gradients.key + s * kv_row + kv;
         for (int64_t d = 0; d < D; ++d) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cpu/score_rule.h>
+
 #include <cstdint>
 
 /// Multi-head attention with its projections on few numbers, where a call of
@@ -37,10 +39,8 @@ struct SmallModule {
   int64_t head_dim = 0;
   /// H * D without `out`
   int64_t d_out = 0;
-  X scale = 1;
-  bool causal = false;
-  /// Hides the keys `window` or more positions before a query's own. 0: none.
-  int64_t window = 0;
+  /// One that only scales and hides.
+  ScoreRule rule;
   /// (B, T, d_in)
   const X* x = nullptr;
   Projections<const X*> projections;

@@ -1,57 +1,70 @@
 #pragma once
 
+#include <cpu/score_rule.h>
+
 #include <torch/types.h>
 
-#include <cmath>
-#include <cstdint>
-#include <optional>
+#include <array>
 #include <tuple>
+#include <type_traits>
 
 /// The kernels behind `functional::scaled_dot_product_attention`. They trust
 /// their arguments: what users pass is checked before.
 namespace torch_attention::kernels {
 
-/// What an attention computes, but for its tensors.
-struct AttentionSettings {
-  /// Hides the keys after a query's own position.
-  bool causal = false;
-  /// Hides the keys `window` or more positions before it. 0: none.
-  int64_t window = 0;
-  std::optional<double> scale;
-  /// Scores become softcap * tanh(score / softcap) after the scale. 0: not.
-  double softcap = 0.0;
-  /// 0 outside training
-  double dropout = 0.0;
+using cpu::ScoreRule;
+
+/// Rules that have tensors, each of which may be undefined.
+struct ScoreTensors {
+  /// int64 (B) beside the query (B, ..., T, D): hides the keys from here on
+  torch::Tensor key_lengths;
+  /// int64 (B), the position of the first query. Undefined: S - T
+  torch::Tensor query_offsets;
+  /// bool, broadcasts to (..., T, S), true hides
+  torch::Tensor mask;
+  /// broadcasts to (..., T, S)
+  torch::Tensor bias;
+  /// float32 or float64 (H) beside the query (B, H, T, D): what scores lose for
+  /// each position between query and key
+  torch::Tensor alibi_slopes;
 };
 
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
 /// head h reads head h / (H / G).
-struct Attention : AttentionSettings {
+struct Attention : ScoreTensors {
+  ScoreRule rule;
+  /// 0 outside training
+  double dropout = 0.0;
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)
   torch::Tensor key;
   /// (..., S, Dv)
   torch::Tensor value;
-  /// int64 (B) beside the query (B, ..., T, D): hides the keys from here on; or
-  /// undefined
-  torch::Tensor key_lengths;
-  /// int64 (B), the position of the first query; or undefined: S - T
-  torch::Tensor query_offsets;
-  /// bool, broadcasts to (..., T, S), true hides; or undefined
-  torch::Tensor mask;
-  /// broadcasts to (..., T, S); or undefined
-  torch::Tensor bias;
-  /// float32 or float64 (H) beside the query (B, H, T, D): what scores lose for
-  /// each position between query and key; or undefined
-  torch::Tensor alibi_slopes;
 };
 
-/// The factor of the scores where none is given.
-inline double default_scale(int64_t head_dim) {
-  return 1 / std::sqrt(static_cast<double>(head_dim));
+/// Where `tensors_of` has the tensors that gradients are computed of.
+enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes, kNumLearned };
+
+/// All tensors of `attention`, which is an Attention or a const one; those that
+/// gradients are computed of first.
+template <typename T>
+auto tensors_of(T& attention) {
+  // A tensor that is added must be listed: this does not compile without it.
+  std::conditional_t<std::is_const_v<T>, const ScoreTensors, ScoreTensors>&
+      tensors = attention;
+  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes] = tensors;
+  return std::array{
+      &attention.query,
+      &attention.key,
+      &attention.value,
+      &bias,
+      &alibi_slopes,
+      &key_lengths,
+      &query_offsets,
+      &mask};
 }
 
 /// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
@@ -64,17 +77,13 @@ torch::Tensor weights_of_scores(
     int64_t head_dim,
     const Attention& attention);
 
-/// Output (..., T, Dv), by the best of the kernels below, or by `reference`
-/// where they have none.
-torch::Tensor fused(const Attention& attention);
-
-/// Our own, on the CPU.
+/// Output (..., T, Dv), by our own kernels on the CPU.
 torch::Tensor tiled(const Attention& attention);
 
 /// Whether `tiled` computes it.
 bool is_tiled(const Attention& attention);
 
-/// LibTorch's, on any device.
+/// Output (..., T, Dv), by LibTorch's kernels, on any device.
 torch::Tensor libtorch(const Attention& attention);
 
 /// Whether `libtorch` computes it.

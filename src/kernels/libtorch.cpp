@@ -23,7 +23,7 @@ namespace torch_attention::kernels {
 namespace {
 
 /// The dtype that LibTorch would compute in.
-torch::ScalarType compute_dtype(const Attention& a) {
+torch::ScalarType dtype_of_libtorch(const Attention& a) {
   const auto device = a.query.device().type();
   const auto dtype = a.query.scalar_type();
   // Of other devices autocast may never have heard.
@@ -37,10 +37,10 @@ torch::ScalarType compute_dtype(const Attention& a) {
 /// Whether what is added to the scores has more bits than they. LibTorch would
 /// round it to their dtype, in which a distance of 1100 may be 4 too large.
 bool rounds_what_is_added(const Attention& a) {
-  const auto dtype = compute_dtype(a);
+  const auto dtype = dtype_of_libtorch(a);
   const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
   return half &&
-      (a.alibi_slopes.defined() ||
+      (a.rule.adds() || a.alibi_slopes.defined() ||
        (a.bias.defined() && a.bias.scalar_type() != dtype));
 }
 
@@ -55,7 +55,7 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
       hidden = hidden.defined() ? hidden.bitwise_or(by_position) : by_position;
     }
   }
-  auto bias = alibi_bias(
+  auto bias = added_by_position(
       a, a.query.dim(), a.query.size(-2), a.key.size(-2), a.query.device());
   if (a.bias.defined()) {
     bias = bias.defined() ? bias + a.bias : a.bias;
@@ -159,9 +159,11 @@ std::optional<torch::Tensor> causal_block(const Operands& x) {
   return std::nullopt;
 }
 
-/// Computed in float32, and rounded at the end.
+/// Computed in float32, and rounded at the end. Converts all keys, in a decode
+/// step too: LibTorch has no kernel for halves that keeps the bits of what is
+/// added to them.
 torch::Tensor in_float(const Attention& attention) {
-  const auto dtype = compute_dtype(attention);
+  const auto dtype = dtype_of_libtorch(attention);
   // It would round again.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
@@ -184,7 +186,7 @@ bool has_tangents(const Attention& a) {
 Attention simplified(const Attention& attention) {
   auto a = attention;
   if (a.query.size(-2) == 1 && !a.query_offsets.defined()) {
-    a.causal = false;
+    a.rule.causal = false;
   }
   return a;
 }
@@ -192,8 +194,9 @@ Attention simplified(const Attention& attention) {
 } // namespace
 
 bool is_libtorch(const Attention& attention) {
-  // Its kernels know neither caps nor forward derivatives.
-  return attention.softcap == 0 && !has_tangents(attention);
+  // Its kernels know masks, but no scores that change by their value, nor
+  // forward derivatives.
+  return !attention.rule.bends() && !has_tangents(attention);
 }
 
 torch::Tensor libtorch(const Attention& attention) {
@@ -202,7 +205,7 @@ torch::Tensor libtorch(const Attention& attention) {
   }
   const auto a = simplified(attention);
   auto query = a.query;
-  auto scale = a.scale;
+  auto scale = a.rule.scale;
   // LibTorch scales after hiding keys by -inf, which a factor <= 0 would turn.
   if (scale && !(*scale > 0)) {
     query = query * *scale;
@@ -210,7 +213,7 @@ torch::Tensor libtorch(const Attention& attention) {
   }
   // LibTorch aligns its causal mask with the first key, we with the last: the
   // same only for as many keys as queries, and it takes no mask beside it.
-  const bool only_causal = a.causal && a.window == 0 && !a.mask.defined() &&
+  const bool only_causal = a.rule.is_only_causal() && !a.mask.defined() &&
       !a.bias.defined() && !a.alibi_slopes.defined() &&
       !a.key_lengths.defined() && !a.query_offsets.defined();
   const bool is_causal = only_causal && query.size(-2) == a.key.size(-2);
@@ -218,7 +221,7 @@ torch::Tensor libtorch(const Attention& attention) {
       to_rank_4(query),
       to_rank_4(share_heads(a.key, query)),
       to_rank_4(share_heads(a.value, query)),
-      scale.value_or(default_scale(query.size(-1))),
+      scale.value_or(a.rule.factor(query.size(-1))),
       a.dropout};
   if (only_causal && !is_causal) {
     if (const auto output = causal_block(operands)) {

@@ -48,7 +48,7 @@ torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
 }
 
 bool hides_by_position(const Attention& a) {
-  return a.causal || a.window > 0 || a.key_lengths.defined();
+  return a.rule.hides() || a.key_lengths.defined();
 }
 
 torch::Tensor hidden_by_position(
@@ -60,7 +60,9 @@ torch::Tensor hidden_by_position(
   if (!hides_by_position(a)) {
     return {};
   }
-  if (a.window == 0 && !a.key_lengths.defined() && !a.query_offsets.defined()) {
+  // Softcap and scale hide nothing.
+  const auto& [scale, softcap, causal, window] = a.rule;
+  if (window == 0 && !a.key_lengths.defined() && !a.query_offsets.defined()) {
     return causal_mask(T, S, device);
   }
   const auto keys = torch::arange(S, positions_on(device));
@@ -68,11 +70,11 @@ torch::Tensor hidden_by_position(
   const auto hide = [&](const torch::Tensor& more) {
     hidden = hidden.defined() ? hidden.bitwise_or(more) : more;
   };
-  if (a.causal) {
+  if (causal) {
     hide(keys > query_positions(a, dim, T, S, device));
   }
-  if (a.window > 0) {
-    hide(keys <= query_positions(a, dim, T, S, device, a.window));
+  if (window > 0) {
+    hide(keys <= query_positions(a, dim, T, S, device, window));
   }
   if (a.key_lengths.defined()) {
     hide(keys >= for_each_batch(a.key_lengths, dim));
@@ -80,7 +82,7 @@ torch::Tensor hidden_by_position(
   return hidden;
 }
 
-torch::Tensor alibi_bias(
+torch::Tensor added_by_position(
     const Attention& a,
     int64_t dim,
     int64_t T,

@@ -11,8 +11,8 @@ torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device);
 /// Whether the position of a key may hide it.
 bool hides_by_position(const Attention& attention);
 
-/// Bool, broadcasts to (..., T, S), true hides: what `causal`, `window` and
-/// `key_lengths` say, for scores of `dim` dimensions. Undefined if nothing.
+/// Bool, broadcasts to (..., T, S), true hides: what rule and `key_lengths`
+/// say, for scores of `dim` dimensions. Undefined if nothing.
 torch::Tensor hidden_by_position(
     const Attention& attention,
     int64_t dim,
@@ -20,9 +20,9 @@ torch::Tensor hidden_by_position(
     int64_t S,
     torch::Device device);
 
-/// What `alibi_slopes` add to scores of `dim` dimensions: (H, T, S) or (B, H,
-/// T, S) in their dtype. Undefined if there are none.
-torch::Tensor alibi_bias(
+/// What rule and `alibi_slopes` add to scores of `dim` dimensions: (H, T, S) or
+/// (B, H, T, S) in the dtype of the slopes. Undefined if nothing.
+torch::Tensor added_by_position(
     const Attention& attention,
     int64_t dim,
     int64_t T,

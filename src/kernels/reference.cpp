@@ -31,7 +31,7 @@ void hide(torch::Tensor& scores, const Attention& attention) {
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
   return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
       a.query_offsets.defined() ||
-      (a.causal && scores.size(-2) > scores.size(-1));
+      (a.rule.causal && scores.size(-2) > scores.size(-1));
 }
 
 } // namespace
@@ -40,10 +40,12 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
-  if (attention.scale || attention.softcap > 0) {
-    scores = scores * attention.scale.value_or(default_scale(head_dim));
-    if (attention.softcap > 0) {
-      scores = torch::tanh(scores / attention.softcap) * attention.softcap;
+  // Causal and window are in `hide`, by position.
+  const auto& [scale, softcap, causal, window] = attention.rule;
+  if (scale || attention.rule.bends()) {
+    scores = scores * attention.rule.factor(head_dim);
+    if (softcap > 0) {
+      scores = torch::tanh(scores / softcap) * softcap;
     }
     hide(scores, attention);
   } else {
@@ -57,14 +59,14 @@ torch::Tensor weights_of_scores(
     // NaN and infinities that are added to what is hidden stay hidden.
     hide(scores, attention);
   }
-  const auto alibi = alibi_bias(
+  const auto added = added_by_position(
       attention,
       scores.dim(),
       scores.size(-2),
       scores.size(-1),
       scores.device());
-  if (alibi.defined()) {
-    scores = scores + alibi;
+  if (added.defined()) {
+    scores = scores + added;
   }
   if (!may_hide_all_keys(scores, attention)) {
     return torch::softmax(scores, -1).to(dtype);

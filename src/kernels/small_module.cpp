@@ -65,9 +65,7 @@ cpu::SmallModule<X> small_module_of(const ModuleAttention& m) {
   small.num_kv_heads = m.settings.num_kv_heads;
   small.head_dim = m.query.weight->size(0) / m.settings.num_heads;
   small.d_out = d_out_of(m);
-  small.scale = static_cast<X>(m.settings.scale);
-  small.causal = m.settings.causal;
-  small.window = m.settings.window;
+  small.rule = m.settings.rule;
   small.x = data_of<X>(*m.x);
   const auto projection = [](const LinearTensors& linear) {
     return cpu::Projection<const X*>{
@@ -143,9 +141,7 @@ torch::Tensor by_operators(const ModuleAttention& m) {
   a.query = project(m.query, m.settings.num_heads);
   a.key = project(m.key, m.settings.num_kv_heads);
   a.value = project(m.value, m.settings.num_kv_heads);
-  a.causal = m.settings.causal;
-  a.window = m.settings.window;
-  a.scale = m.settings.scale;
+  a.rule = m.settings.rule;
   const auto context = combine_heads(std::get<0>(reference(a)));
   return m.out.weight->defined()
       ? torch::linear(context, *m.out.weight, *m.out.bias)
@@ -194,6 +190,9 @@ bool is_small_module(const ModuleAttention& m) {
   // First of all the size, by which large ones leave, and before the sizes are
   // multiplied, which might overflow.
   if (m.x->numel() == 0 || m.x->numel() > kMaxWork) {
+    return false;
+  }
+  if (m.settings.rule.bends() || m.settings.rule.adds()) {
     return false;
   }
   const auto dtype = m.x->scalar_type();

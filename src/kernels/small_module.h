@@ -1,5 +1,7 @@
 #pragma once
 
+#include <kernels/attention.h>
+
 #include <torch/types.h>
 
 #include <cstdint>
@@ -16,10 +18,7 @@ struct LinearTensors {
 struct ModuleSettings {
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;
-  double scale = 1.0;
-  bool causal = false;
-  /// 0: none
-  int64_t window = 0;
+  ScoreRule rule;
 };
 
 /// A whole module: attention with its projections.

@@ -37,6 +37,7 @@ void with_element(torch::ScalarType dtype, const Fn& fn) {
   }
 }
 
+/// What the kernels compute in.
 torch::ScalarType compute_dtype(torch::ScalarType dtype) {
   return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
@@ -101,11 +102,10 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.query = read<X>(a.query);
   arguments.key = read<X>(a.key);
   arguments.value = read<X>(a.value);
-  arguments.scale = a.scale.value_or(default_scale(a.query.size(3)));
-  arguments.softcap = a.softcap;
+  arguments.rule = a.rule;
+  // Once, since it takes a root.
+  arguments.rule.scale = a.rule.factor(a.query.size(3));
   arguments.alibi_slopes = data_of<cpu::Compute<X>>(a.alibi_slopes);
-  arguments.causal = a.causal;
-  arguments.window = a.window;
   arguments.query_offsets = data_of<int64_t>(a.query_offsets);
   arguments.key_lengths = data_of<int64_t>(a.key_lengths);
   if (a.bias.defined() && a.bias.scalar_type() != a.query.scalar_type()) {
@@ -165,15 +165,22 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
   return {output, statistics};
 }
 
-/// The gradients of query, key and value, and of slopes and bias if asked for.
+/// What a backward pass needs beside the attention itself.
+struct ForwardResults {
+  torch::Tensor output;
+  torch::Tensor statistics;
+  uint64_t dropout_seed = 0;
+};
+
+/// The gradients of what `tensors_of` lists first; of slopes and bias if they
+/// are wanted.
 variable_list run_backward(
     const Attention& a,
-    uint64_t dropout_seed,
-    const torch::Tensor& output,
-    const torch::Tensor& statistics,
-    const torch::Tensor& grad_output,
-    bool with_slopes,
-    bool with_bias) {
+    const ForwardResults& results,
+    const BackwardRequest& request) {
+  const auto& [output, statistics, dropout_seed] = results;
+  const bool with_slopes = request.wanted[kSlopes];
+  const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
     return empty_heads(x, x.size(1), x.size(2), x.size(3));
   };
@@ -188,7 +195,7 @@ variable_list run_backward(
         a.bias.sizes(),
         a.query.options().dtype(compute_dtype(a.query.scalar_type())));
   }
-  const auto grad_rows = with_contiguous_rows(grad_output);
+  const auto grad_rows = with_contiguous_rows(request.grad_output);
   with_element(a.query.scalar_type(), [&](auto element) {
     using X = decltype(element);
     cpu::BackwardArguments<X> gradients;
@@ -208,49 +215,56 @@ variable_list run_backward(
     }
     cpu::backward(arguments_of<X>(a, dropout_seed), gradients, threads());
   });
-  if (with_bias) {
-    grad_bias = grad_bias.to(a.bias.scalar_type());
-  }
-  return {grad_query, grad_key, grad_value, grad_slopes, grad_bias};
+  variable_list gradients(request.wanted.size());
+  gradients[kQuery] = grad_query;
+  gradients[kKey] = grad_key;
+  gradients[kValue] = grad_value;
+  gradients[kBias] = grad_bias;
+  gradients[kSlopes] = grad_slopes;
+  return gradients;
 }
 
-/// Inputs are query, key, value, slopes and bias; saved beside them are
-/// lengths, offsets, mask, output and statistics.
+/// Inputs are all `tensors_of` the attention; saved beside them are output and
+/// statistics.
 struct TiledBackward {
   static constexpr const char* kName = "TiledAttentionBackward";
 
-  AttentionSettings settings;
+  ScoreRule rule;
+  double dropout = 0.0;
   uint64_t dropout_seed = 0;
 
   variable_list operator()(const BackwardRequest& request) const {
-    const auto& x = request.saved;
-    Attention a{settings, x[0], x[1], x[2], x[5], x[6], x[7], x[4], x[3]};
+    const auto a = attention_of(request.saved);
+    const auto n = tensors_of(a).size();
     if (!request.by_operators) {
       return run_backward(
-          a,
-          dropout_seed,
-          x[8],
-          x[9],
-          request.grad_output,
-          /*with_slopes=*/request.wanted[3],
-          /*with_bias=*/request.wanted[4]);
+          a, {request.saved[n], request.saved[n + 1], dropout_seed}, request);
     }
     TORCH_CHECK(
-        a.dropout == 0,
+        dropout == 0,
         "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
         "gradient of its gradient (create_graph) and none of wrapped tensors "
         "(vmap); use Kernel::kReference");
+    const auto& x = request.saved;
     return differentiable_gradients(
-        {a.query, a.key, a.value, a.alibi_slopes, a.bias},
+        {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n)},
         request,
         [&](const variable_list& inputs) {
-          a.query = inputs[0];
-          a.key = inputs[1];
-          a.value = inputs[2];
-          a.alibi_slopes = inputs[3];
-          a.bias = inputs[4];
-          return std::get<0>(reference(a));
+          return std::get<0>(reference(attention_of(inputs)));
         });
+  }
+
+ private:
+  /// With the first of `tensors`.
+  Attention attention_of(const variable_list& tensors) const {
+    Attention a;
+    a.rule = rule;
+    a.dropout = dropout;
+    size_t next = 0;
+    for (auto* x : tensors_of(a)) {
+      *x = tensors[next++];
+    }
+    return a;
   }
 };
 
@@ -275,11 +289,12 @@ Attention prepared(const Attention& attention) {
     a.mask = as_scores(a.mask);
   }
   if (a.bias.defined()) {
-    // Half precision would round what has more bits.
+    // Half precision would round what has more bits, and gradients before they
+    // are summed over the dimensions that the bias is broadcast along.
     const auto dtype = a.query.scalar_type();
-    a.bias = as_scores(
-        a.bias.scalar_type() == dtype ? a.bias
-                                      : a.bias.to(compute_dtype(dtype)));
+    const bool keeps_dtype =
+        a.bias.scalar_type() == dtype && !is_recorded({&a.bias});
+    a.bias = as_scores(keeps_dtype ? a.bias : a.bias.to(compute_dtype(dtype)));
   }
   if (a.alibi_slopes.defined()) {
     // Autocast may have changed the query's dtype.
@@ -315,15 +330,7 @@ bool is_tiled(const Attention& a) {
     default:
       return false;
   }
-  for (const auto* x :
-       {&query,
-        &a.key,
-        &a.value,
-        &a.key_lengths,
-        &a.query_offsets,
-        &a.mask,
-        &a.bias,
-        &a.alibi_slopes}) {
+  for (const auto* x : tensors_of(a)) {
     if (x->defined() && !is_plain(*x)) {
       return false;
     }
@@ -334,17 +341,16 @@ bool is_tiled(const Attention& a) {
 torch::Tensor tiled(const Attention& attention) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
-  const auto inputs = {&a.query, &a.key, &a.value, &a.alibi_slopes, &a.bias};
+  const auto inputs = tensors_of(a);
   const bool recorded = is_recorded(inputs);
   const auto [output, statistics] =
       run_forward(a, dropout_seed, /*with_statistics=*/recorded);
   if (recorded) {
-    const AttentionSettings& settings = a;
     record_backward(
-        TiledBackward{settings, dropout_seed},
+        TiledBackward{a.rule, a.dropout, dropout_seed},
         output,
         inputs,
-        {&a.key_lengths, &a.query_offsets, &a.mask, &output, &statistics});
+        {&output, &statistics});
   }
   return from_rank_4(output, attention.query);
 }

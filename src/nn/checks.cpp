@@ -67,6 +67,20 @@ void check_dense(const char* name, const char* what, const torch::Tensor& x) {
       "; convert it with to_dense()");
 }
 
+void check_has_numbers(
+    const char* name,
+    const char* what,
+    const torch::Tensor& x,
+    torch::Device device) {
+  check_dense(name, what, x);
+  TORCH_CHECK(
+      !x.is_meta() || device.is_meta(),
+      name,
+      ": expected ",
+      what,
+      " with numbers, but got a tensor on the device meta");
+}
+
 void check_floating(
     const char* name,
     const char* article,
@@ -126,13 +140,7 @@ torch::Tensor to_counts(
   if (!counts.defined()) {
     return counts;
   }
-  check_dense(name, what, counts);
-  TORCH_CHECK(
-      !counts.is_meta(),
-      name,
-      ": expected ",
-      what,
-      " with numbers, but got a tensor on the device meta");
+  check_has_numbers(name, what, counts);
   TORCH_CHECK(
       has_integers(counts) && counts.dim() == 1 && counts.size(0) == batch_size,
       name,

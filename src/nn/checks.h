@@ -27,6 +27,15 @@ void check_window(const char* name, const std::optional<int64_t>& window);
 /// oneDNN's. `what` names it, as in "a dense query".
 void check_dense(const char* name, const char* what, const torch::Tensor& x);
 
+/// Checks that x, which may be on another device than `device`, where it is to
+/// be used, is dense and brings its numbers along: a tensor on the device meta
+/// has none.
+void check_has_numbers(
+    const char* name,
+    const char* what,
+    const torch::Tensor& x,
+    torch::Device device = torch::kCPU);
+
 /// Checks that x is of a dtype that attention is computed in: float32, float64,
 /// bfloat16 or float16. `article` is "a " or "".
 void check_floating(

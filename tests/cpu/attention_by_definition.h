@@ -128,10 +128,10 @@ bool sees(
   if (a.key_lengths != nullptr && s >= a.key_lengths[b]) {
     return false;
   }
-  if (a.causal && key > position) {
+  if (a.rule.causal && key > position) {
     return false;
   }
-  if (a.window > 0 && key <= position - static_cast<Wide>(a.window)) {
+  if (a.rule.window > 0 && key <= position - static_cast<Wide>(a.rule.window)) {
     return false;
   }
   if (a.mask.data != nullptr &&
@@ -203,6 +203,7 @@ Attention attention_by_definition(
   result.grad_slopes.resize(static_cast<size_t>(H));
   result.grad_bias.resize(static_cast<size_t>(B * H * T * S));
 
+  const auto scale = a.rule.factor(D);
   const auto kept = dropout_scale(a.dropout);
   std::vector<int64_t> seen;
   std::vector<double> weight(static_cast<size_t>(S));
@@ -233,11 +234,11 @@ Attention attention_by_definition(
       for (int64_t d = 0; d < D; ++d) {
         score += q[d] * k[s * D + d];
       }
-      score *= a.scale;
+      score *= scale;
       slope[s] = 1;
-      if (a.softcap > 0) {
-        const auto y = std::tanh(score / a.softcap);
-        score = a.softcap * y;
+      if (a.rule.softcap > 0) {
+        const auto y = std::tanh(score / a.rule.softcap);
+        score = a.rule.softcap * y;
         slope[s] = 1 - y * y;
       }
       score += bias_of(a, b, h, t, s) - alibi_of(a, b, h, t, s);
@@ -283,7 +284,7 @@ Attention attention_by_definition(
       const auto grad_sum = weight[s] * (grad_weight - mean);
       result.grad_bias[row * S + s] = grad_sum;
       result.grad_slopes[h] -= grad_sum * distance_of(a, b, t, s);
-      const auto grad_score = grad_sum * slope[s] * a.scale;
+      const auto grad_score = grad_sum * slope[s] * scale;
       for (int64_t d = 0; d < D; ++d) {
         grad_q[d] += grad_score * k[s * D + d];
         grad_k[s * D + d] += grad_score * q[d];

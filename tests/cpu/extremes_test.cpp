@@ -1,3 +1,4 @@
+#include <cpu/cases.h>
 #include <cpu/test.h>
 
 #include <algorithm>
@@ -20,11 +21,7 @@ TEMPLATE_TEST_CASE(
       // Multiplies what the output was rounded by into the gradients.
       continue;
     }
-    Case c;
-    c.T = 90;
-    c.S = 90;
-    c.D = 32;
-    c.E = 32;
+    auto c = case_of(90, 90, 32);
     c.causal = true;
     c.scale = scale;
     // An error of 1e-7 in a score of 3000 is one of 1e-4 in its weight.
@@ -44,9 +41,8 @@ TEMPLATE_TEST_CASE(
   // All keys of the first queries, which so weigh the same; every other key of
   // the rest. In tiles, and in rows whose keys are split.
   constexpr int64_t kBlind = 7;
-  Case c;
-  c.T = GENERATE(1, 20);
-  c.S = c.T == 1 ? 1100 : 40;
+  const int64_t T = GENERATE(1, 20);
+  auto c = case_of(T, T == 1 ? 1100 : 40);
   c.causal = true;
   c.bias = true;
   Problem<TestType> problem(c);
@@ -76,9 +72,7 @@ TEMPLATE_TEST_CASE(
   const double bad = GENERATE_COPY(kNaN, nan, kInfinity);
   const bool in_key = GENERATE(false, true);
   for (const int64_t T : {1, 3, 16, 33, 100, 200}) {
-    Case c;
-    c.T = T;
-    c.S = 200;
+    auto c = case_of(T, 200);
     c.causal = true;
     INFO(description<TestType>(c));
     INFO((in_key ? "a key has " : "a value has ") << bad);

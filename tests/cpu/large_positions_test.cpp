@@ -1,3 +1,4 @@
+#include <cpu/cases.h>
 #include <cpu/test.h>
 
 #include <cstdint>
@@ -13,17 +14,11 @@ namespace {
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 
-/// Few queries, which go in rows, tiles, and keys in splits.
+/// Of two sequences.
 std::vector<Case> cases() {
-  std::vector<Case> result;
-  for (const int64_t T : {1, 3, 40}) {
-    Case c;
+  auto result = each_way();
+  for (auto& c : result) {
     c.B = 2;
-    c.T = T;
-    c.S = T == 1 ? 1100 : 60;
-    c.D = 8;
-    c.E = 8;
-    result.push_back(c);
   }
   return result;
 }

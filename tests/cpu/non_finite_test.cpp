@@ -1,9 +1,9 @@
+#include <cpu/cases.h>
 #include <cpu/test.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <random>
 
 using namespace torch_attention::cpu;
@@ -11,32 +11,16 @@ using namespace torch_attention::cpu::testing;
 
 namespace {
 
-/// Sizes and what hides keys, drawn at random.
+/// Without a softcap, which makes finite scores of infinite ones.
 Case random_case(std::mt19937& random) {
-  const auto pick = [&](std::initializer_list<int64_t> from) {
-    return from.begin()[random() % from.size()];
-  };
-  const auto one_in = [&](unsigned n) { return random() % n == 0; };
-  Case c;
-  c.seed = static_cast<unsigned>(random());
-  c.B = pick({1, 2});
-  c.G = pick({1, 2});
-  c.H = c.G * pick({1, 2});
-  c.T = pick({1, 2, 4, 17, 40, 70});
-  c.S = one_in(2) ? c.T : pick({1, 2, 40, 130, 1100});
-  c.D = pick({3, 16, 20});
-  c.E = pick({3, 16, 20});
-  c.causal = one_in(2);
-  c.window = one_in(3) ? pick({1, 5, 40}) : 0;
-  c.offsets = one_in(4);
-  c.lengths = one_in(4);
-  c.bias = one_in(4);
-  c.wide = one_in(2);
-  c.mask = one_in(4);
-  c.same_for_queries = one_in(2);
-  c.dropout = one_in(4) ? 0.3 : 0;
-  c.alibi = one_in(4);
-  c.layout = static_cast<Layout>(random() % 3);
+  auto c = testing::random_case(
+      random,
+      {{1, 2},
+       {1, 2},
+       {1, 2, 4, 17, 40, 70},
+       {1, 2, 40, 130, 1100},
+       {3, 16, 20}});
+  c.softcap = 0;
   return c;
 }
 
@@ -100,9 +84,7 @@ TEMPLATE_TEST_CASE(
     BFloat16,
     Float16) {
   each_instruction_set();
-  Case c;
-  c.T = GENERATE(1, 30);
-  c.S = 100;
+  auto c = case_of(GENERATE(1, 30), 100);
   c.causal = GENERATE(false, true);
   Problem<TestType> problem(c);
   // The first key has all of the weight, to the last bit.
@@ -136,9 +118,7 @@ TEMPLATE_TEST_CASE(
     float,
     double) {
   each_instruction_set();
-  Case c;
-  c.T = GENERATE(1, 30);
-  c.S = 100;
+  auto c = case_of(GENERATE(1, 30), 100);
   // All keys of all queries, or the last ones.
   const int64_t first = GENERATE(0, 40);
   Problem<TestType> problem(c);

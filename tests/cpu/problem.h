@@ -239,10 +239,10 @@ struct Problem {
     a.query = query.as_input();
     a.key = key.as_input();
     a.value = value.as_input();
-    a.scale = c.scale / std::sqrt(static_cast<double>(c.D));
-    a.softcap = c.softcap;
-    a.causal = c.causal;
-    a.window = c.window;
+    a.rule.scale = c.scale / std::sqrt(static_cast<double>(c.D));
+    a.rule.softcap = c.softcap;
+    a.rule.causal = c.causal;
+    a.rule.window = c.window;
     a.dropout = c.dropout;
     a.dropout_seed = 0x123456789ABCDEFULL + c.seed;
     draw_offsets();

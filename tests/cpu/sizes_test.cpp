@@ -1,3 +1,4 @@
+#include <cpu/cases.h>
 #include <cpu/test.h>
 
 #include <algorithm>
@@ -16,11 +17,7 @@ TEMPLATE_TEST_CASE(
   each_instruction_set();
   for (const int64_t size : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
     for (const bool causal : {false, true}) {
-      Case c;
-      c.T = size;
-      c.S = size;
-      c.D = 24;
-      c.E = 24;
+      auto c = case_of(size, size, 24);
       c.causal = causal;
       check_by_definition<TestType>(c);
       c.T = std::max<int64_t>(1, size / 3);
@@ -109,12 +106,7 @@ TEMPLATE_TEST_CASE(
 
 TEMPLATE_TEST_CASE("Large heads take keys by chunks", "", float, double) {
   each_instruction_set();
-  Case c;
-  c.T = 20;
-  c.S = 300;
-  c.D = 256;
-  c.E = 256;
-  check_by_definition<TestType>(c);
+  check_by_definition<TestType>(case_of(20, 300, 256));
 }
 
 TEMPLATE_TEST_CASE("Long sequences are right", "", float, double) {

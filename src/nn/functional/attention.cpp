@@ -1,13 +1,14 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <kernels/attention.h>
+#include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/positions.h>
 #include <nn/checks.h>
+#include <nn/score_rule.h>
 
 #include <ATen/ExpandUtils.h>
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -180,21 +181,6 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
-/// Checks that `tensor`, which may be on another device than `query`, has the
-/// numbers that it is to bring along.
-void check_has_numbers(
-    const char* what,
-    const torch::Tensor& tensor,
-    const torch::Tensor& query) {
-  checks::check_dense(kName, what, tensor);
-  TORCH_CHECK(
-      !tensor.is_meta() || query.is_meta(),
-      kName,
-      ": expected ",
-      what,
-      " with numbers, but got a tensor on the device meta");
-}
-
 /// One number for each sequence of the batch, on the device of `query`.
 torch::Tensor counts_for_batch(
     const char* what,
@@ -203,7 +189,7 @@ torch::Tensor counts_for_batch(
   if (!counts.defined()) {
     return counts;
   }
-  check_has_numbers(what, counts, query);
+  checks::check_has_numbers(kName, what, counts, query.device());
   TORCH_CHECK(
       query.dim() == 3 || query.dim() == 4,
       kName,
@@ -238,7 +224,7 @@ torch::Tensor slopes_for_heads(
       kName,
       ": expected, with alibi_slopes, a query of shape (B, H, T, D), but got ",
       query.sizes());
-  check_has_numbers("alibi_slopes", slopes, query);
+  checks::check_has_numbers(kName, "alibi_slopes", slopes, query.device());
   TORCH_CHECK(
       slopes.is_floating_point() && slopes.dim() == 1 &&
           slopes.size(0) == query.size(1),
@@ -260,12 +246,9 @@ kernels::Attention attention_of(const Options& options) {
   checks::check_window(kName, options.window());
   checks::check_softcap(kName, options.softcap());
   kernels::Attention attention;
-  attention.causal = options.causal();
-  attention.window = options.window().value_or(0);
+  attention.rule = rule_of(options);
   attention.mask = options.mask();
   attention.bias = options.bias();
-  attention.scale = options.scale();
-  attention.softcap = options.softcap().value_or(0);
   return attention;
 }
 
@@ -280,6 +263,14 @@ void set_positions(
   attention.query_offsets =
       counts_for_batch("query_offsets", options.query_offsets(), x);
   attention.alibi_slopes = slopes_for_heads(options.alibi_slopes(), x);
+}
+
+/// Whether heads of a query (H, T, D) share keys. The kernels take the first of
+/// three dimensions for a batch, and so want one of size 1 before it; but not
+/// if lengths or offsets are to go by it.
+bool lacks_batch(const Options& options, const torch::Tensor& query) {
+  return options.enable_gqa() && query.dim() == 3 &&
+      !options.key_lengths().defined() && !options.query_offsets().defined();
 }
 
 kernels::Attention make_attention(
@@ -297,8 +288,7 @@ kernels::Attention make_attention(
   bool shared = options.enable_gqa();
   if (shared) {
     check_shared_heads(attention);
-    if (query.dim() == 3) {
-      // Kernels take the first of three dimensions for a batch.
+    if (query.dim() == 3 && !lacks_batch(options, query)) {
       attention.key = kernels::share_heads(key, query);
       attention.value = kernels::share_heads(value, query);
       shared = false;
@@ -309,41 +299,14 @@ kernels::Attention make_attention(
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
-  if (!kernels::is_tiled(attention)) {
+  if (!lacks_batch(options, query)) {
     return attention;
   }
-  // All that our kernels save for their gradients.
-  checks::check_can_be_saved(
-      kName,
-      {&attention.query,
-       &attention.key,
-       &attention.value,
-       &attention.key_lengths,
-       &attention.query_offsets,
-       &attention.mask,
-       &attention.bias,
-       &attention.alibi_slopes});
-  return attention;
-}
-
-/// Whether NaN or infinities go in. The reference would multiply those that are
-/// hidden by 0, which gives NaN.
-bool has_non_finite(const kernels::Attention& a) {
-  const auto inputs = {&a.query, &a.key, &a.value};
-  return !std::all_of(inputs.begin(), inputs.end(), [](const auto* x) {
-    return x->detach().isfinite().all().template item<bool>();
-  });
-}
-
-/// What `Kernel::kAuto` stands for.
-Kernel fastest(const kernels::Attention& attention) {
-  // LibTorch's fused kernels have no dropout on the CPU: it would form the
-  // T x S weights there as well, so take the kernel with Python's stream.
-  if (attention.dropout > 0 && attention.query.is_cpu() &&
-      !kernels::is_tiled(attention)) {
-    return Kernel::kReference;
+  // Mask and bias, which have no batch either, broadcast along it.
+  for (auto* x : {&attention.query, &attention.key, &attention.value}) {
+    *x = x->unsqueeze(0);
   }
-  return Kernel::kFused;
+  return attention;
 }
 
 } // namespace
@@ -431,22 +394,13 @@ torch::Tensor scaled_dot_product_attention(
     const torch::Tensor& value,
     const Options& options) {
   const auto attention = make_attention(query, key, value, options);
-  auto kernel =
-      options.kernel() == Kernel::kAuto ? fastest(attention) : options.kernel();
-  // Kernels differ in what they make of empty tensors. For a single key, whose
-  // weight is 1, LibTorch's give rounding noise as the gradients of query and
-  // key, which are zero. LibTorch's lack operators for the device meta in C++.
-  if (attention.query.numel() == 0 || attention.value.numel() == 0 ||
-      attention.query.is_meta() ||
-      (attention.key.size(-2) == 1 && !kernels::is_tiled(attention))) {
-    kernel = Kernel::kReference;
-  } else if (
-      kernel == Kernel::kReference && attention.dropout == 0 &&
-      kernels::is_tiled(attention) && has_non_finite(attention)) {
-    kernel = Kernel::kFused;
+  const auto kernel = kernels::choose(attention, options.kernel());
+  // LibTorch's kernels save less, and say so themselves.
+  if (kernel != kernels::Choice::kLibTorch) {
+    checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   }
-  return kernel == Kernel::kFused ? kernels::fused(attention)
-                                  : std::get<0>(kernels::reference(attention));
+  const auto output = kernels::compute(kernel, attention);
+  return lacks_batch(options, query) ? output.squeeze(0) : output;
 }
 
 std::tuple<torch::Tensor, torch::Tensor>
@@ -460,7 +414,13 @@ scaled_dot_product_attention_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
-  return kernels::reference(make_attention(query, key, value, options));
+  const auto attention = make_attention(query, key, value, options);
+  checks::check_can_be_saved(kName, kernels::tensors_of(attention));
+  const auto [output, weights] = kernels::reference(attention);
+  if (lacks_batch(options, query)) {
+    return {output.squeeze(0), weights.squeeze(0)};
+  }
+  return {output, weights};
 }
 
 } // namespace torch_attention::functional

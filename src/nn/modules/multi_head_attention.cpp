@@ -1,12 +1,13 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
-#include <kernels/attention.h>
+#include <kernels/choice.h>
 #include <kernels/small_module.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/python_mask.h>
 #include <nn/rotation.h>
+#include <nn/score_rule.h>
 
 #include <c10/util/Exception.h>
 
@@ -100,10 +101,8 @@ kernels::ModuleAttention whole_module(
   kernels::ModuleSettings settings;
   settings.num_heads = options.num_heads();
   settings.num_kv_heads = detail::num_kv_heads(options);
-  settings.scale =
-      options.scale().value_or(kernels::default_scale(module.head_dim));
-  settings.causal = options.causal();
-  settings.window = options.window().value_or(0);
+  settings.rule = rule_of(options);
+  settings.rule.scale = settings.rule.factor(module.head_dim);
   return {
       &x,
       tensors(module.W_query),
@@ -348,12 +347,12 @@ torch::Tensor MultiHeadAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
   check_input(*this, x);
-  const bool plain = rotary_table_ == nullptr && !options.softcap() &&
-      !options.alibi() && !options.qk_norm() && !detail::drops_weights(*this) &&
+  const bool plain = rotary_table_ == nullptr && !options.alibi() &&
+      !options.qk_norm() && !detail::drops_weights(*this) &&
       detail::is_empty(call);
-  if (options.kernel() != Kernel::kReference && plain) {
+  if (plain) {
     const auto whole = whole_module(*this, x);
-    if (kernels::is_small_module(whole)) {
+    if (kernels::takes_module(whole, options.kernel())) {
       return kernels::small_module(whole);
     }
   }

@@ -149,3 +149,26 @@ TEST_CASE("A float32 bias is not rounded to the half precision of queries") {
       expected,
       rounding(dtype));
 }
+
+TEST_CASE("The gradient of a half bias is summed before it is rounded") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  CAPTURE(dtype);
+  torch::manual_seed(10);
+  Inputs inputs(300, 64, dtype);
+  inputs.slopes = torch::Tensor();
+  // One for each key, or for each key of each head.
+  const bool for_each_head = GENERATE(false, true);
+  inputs.bias = torch::randn({for_each_head ? kHeads : 1, 1, 64})
+                    .to(dtype)
+                    .to(torch::kDouble);
+  const auto result =
+      inputs.attend(dtype, dtype, Kernel::kFused, /*learns_bias=*/true);
+  const auto exact =
+      inputs.attend(dtype, torch::kFloat, Kernel::kFused, /*learns_bias=*/true);
+  CHECK(result.back().scalar_type() == dtype);
+  CHECK_THAT(result.back(), IsEqualTo(exact.back().to(dtype)));
+  for (size_t i = 0; i + 1 < result.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(result[i], IsEqualTo(exact[i]));
+  }
+}

@@ -1,0 +1,128 @@
+// What bias and mask add to a tile of scores, -inf where they hide.
+
+#if defined(TORCH_ATTENTION_CPU_ADDED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_ADDED_INL_H_
+#undef TORCH_ATTENTION_CPU_ADDED_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_ADDED_INL_H_
+#endif
+
+#include <cpu/conversion-inl.h>
+#include <cpu/head.h>
+#include <cpu/packing-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Whether there is a bias or a mask.
+template <typename X>
+bool has_bias_or_mask(const AttentionArguments<X>& a) {
+  return a.bias.data != nullptr || a.wide_bias.data != nullptr ||
+      a.mask.data != nullptr;
+}
+
+/// Keys in a tile of scores.
+constexpr int64_t kKeyBlock = 64;
+
+/// What bias and mask add to a tile, -inf where they hide.
+template <typename T>
+struct Added {
+  /// (keys, width), or (keys) for all queries alike; null: nothing
+  const T* data = nullptr;
+  bool per_query = false;
+  bool hides_all = false;
+
+  template <int kVectors>
+  HWY_INLINE Vector<T> at(int64_t key, int vector) const {
+    const Tag<T> d;
+    return per_query ? load(d, data + (key * kVectors + vector) * kLanes<T>)
+                     : hn::Set(d, data[key]);
+  }
+};
+
+/// Room for the bias and mask of a tile.
+template <typename T>
+struct AddedMemory {
+  T* rows = nullptr; // (width, kKeyBlock)
+  T* tile = nullptr; // (kKeyBlock, width)
+};
+
+/// One row of bias and mask, of query t and n keys from s on. Returns how many
+/// keys are hidden.
+template <typename X, typename T = Compute<X>>
+int64_t fill_added_row(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t t,
+    int64_t s,
+    int64_t n,
+    T* row) {
+  const auto copy = [&](const auto& bias, const auto* of_head) {
+    const auto* from = of_head + t * bias.query + s * bias.key;
+    for (int64_t i = 0; i < n; ++i) {
+      row[i] = get(from + i * bias.key);
+    }
+  };
+  if (head.bias != nullptr) {
+    copy(a.bias, head.bias);
+  } else if (head.wide_bias != nullptr) {
+    copy(a.wide_bias, head.wide_bias);
+  } else {
+    std::fill(row, row + n, T(0));
+  }
+  int64_t hidden = 0;
+  if (head.mask != nullptr) {
+    const bool* mask = head.mask + t * a.mask.query + s * a.mask.key;
+    for (int64_t i = 0; i < n; ++i) {
+      const bool hides = mask[i * a.mask.key];
+      row[i] = hides ? -kInfinity<T> : row[i];
+      hidden += hides ? 1 : 0;
+    }
+  }
+  return hidden;
+}
+
+/// Bias and mask of a tile of `width` lanes of queries.
+template <typename X, typename T = Compute<X>>
+Added<T> added_to_tile(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    int64_t width,
+    const AddedMemory<T>& memory) {
+  Added<T> added;
+  if (!has_bias_or_mask(a)) {
+    return added;
+  }
+  // Where there is none, the distance of its rows is 0.
+  added.per_query =
+      a.bias.query != 0 || a.wide_bias.query != 0 || a.mask.query != 0;
+  const auto different_rows = added.per_query ? range.rows : 1;
+  int64_t hidden = 0;
+  for (int64_t r = 0; r < different_rows; ++r) {
+    hidden += fill_added_row(
+        a, head, range.t + r, range.s, range.n, memory.rows + r * kKeyBlock);
+  }
+  added.hides_all = hidden == different_rows * range.n;
+  if (added.hides_all ||
+      (hidden == 0 && head.bias == nullptr && head.wide_bias == nullptr)) {
+    return added;
+  }
+  added.data = memory.rows;
+  if (added.per_query) {
+    pack_transposed(
+        memory.rows, kKeyBlock, range.rows, range.n, T(1), memory.tile, width);
+    added.data = memory.tile;
+  }
+  return added;
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

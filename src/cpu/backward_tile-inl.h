@@ -1,0 +1,432 @@
+// The pass backward of one tile of queries.
+
+#if defined(TORCH_ATTENTION_CPU_BACKWARD_TILE_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_BACKWARD_TILE_INL_H_
+#undef TORCH_ATTENTION_CPU_BACKWARD_TILE_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_BACKWARD_TILE_INL_H_
+#endif
+
+#include <cpu/added-inl.h>
+#include <cpu/backward_memory-inl.h>
+#include <cpu/conversion-inl.h>
+#include <cpu/dropout-inl.h>
+#include <cpu/head.h>
+#include <cpu/math-inl.h>
+#include <cpu/packing-inl.h>
+#include <cpu/products-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Scores become the weights that values got, and the gradients of those become
+/// the gradients of the scores.
+template <int kVectors, bool kCut, bool kDropout, typename T>
+HWY_NOINLINE void differentiate_weights(
+    const Range& range,
+    int64_t head,
+    const Dropout& dropout,
+    const BackwardMemory<T>& m) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  const auto t = range.t;
+  const auto s = range.s;
+  const auto n = range.n;
+  auto* scores = m.scores;
+  auto* grad_scores = m.grad_scores;
+  const auto kept = hn::Set(d, static_cast<T>(dropout.scale()));
+  Vector<T> shift[kVectors];
+  Vector<T> factor[kVectors];
+  Vector<T> mean[kVectors];
+  HWY_UNROLL(3)
+  for (int v = 0; v < kVectors; ++v) {
+    shift[v] = load(d, m.maximum + v * N);
+    factor[v] = load(d, m.inverse_sum + v * N);
+    mean[v] = load(d, m.delta + v * N);
+  }
+  // What is hidden stays 0 where all else of its query is NaN.
+  const auto unless_hidden = [&](Vector<T> score, Vector<T> x) {
+    const auto hidden = hn::Set(d, -kInfinity<T>);
+    return kCut ? hn::IfThenZeroElse(hn::Eq(score, hidden), x) : x;
+  };
+  const auto share_of = [&](Vector<T> score, int v) {
+    const auto weight = exp<false, T>(hn::Sub(score, shift[v]));
+    return unless_hidden(score, hn::Mul(weight, factor[v]));
+  };
+  const auto grad_score =
+      [&](Vector<T> score, Vector<T> weight, Vector<T> grad, int v) {
+        return unless_hidden(score, hn::Mul(weight, hn::Sub(grad, mean[v])));
+      };
+  if constexpr (!kDropout) {
+    for (int64_t i = 0; i < n; ++i) {
+      HWY_UNROLL(3)
+      for (int v = 0; v < kVectors; ++v) {
+        const auto at = (i * kVectors + v) * N;
+        const auto score = load(d, scores + at);
+        const auto weight = share_of(score, v);
+        const auto grad = load(d, grad_scores + at);
+        store(weight, d, scores + at);
+        store(grad_score(score, weight, grad, v), d, grad_scores + at);
+      }
+    }
+  } else {
+    for (int64_t i = 0; i < n; i += 4) {
+      HWY_UNROLL(3)
+      for (int v = 0; v < kVectors; ++v) {
+        const Philox<T> philox(t + v * N, s + i, head, dropout.seed);
+        const auto differentiate = [&](auto key) {
+          constexpr int kKey = decltype(key)::value;
+          if (i + kKey < n) {
+            const auto at = ((i + kKey) * kVectors + v) * N;
+            const auto keep = [&](Vector<T> x) {
+              return philox.template keep<kKey>(x, dropout.threshold);
+            };
+            const auto score = load(d, scores + at);
+            const auto weight = share_of(score, v);
+            const auto grad = keep(load(d, grad_scores + at));
+            store(keep(hn::Mul(weight, kept)), d, scores + at);
+            store(grad_score(score, weight, grad, v), d, grad_scores + at);
+          }
+        };
+        differentiate(std::integral_constant<int, 0>());
+        differentiate(std::integral_constant<int, 1>());
+        differentiate(std::integral_constant<int, 2>());
+        differentiate(std::integral_constant<int, 3>());
+      }
+    }
+  }
+}
+
+template <typename X, typename T = Compute<X>>
+T dot(const X* x, const X* y, int64_t n) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  auto sums = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + N <= n; i += N) {
+    sums = hn::MulAdd(load(d, x + i), load(d, y + i), sums);
+  }
+  auto sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  for (; i < n; ++i) {
+    sum += get(x + i) * get(y + i);
+  }
+  return sum;
+}
+
+/// to[r][i] = from[i][r] for rows of `width` and `to_row` numbers.
+template <typename T>
+void store_transposed(
+    const T* from,
+    int64_t width,
+    int64_t n,
+    int64_t rows,
+    T* to,
+    int64_t to_row) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) {
+      to[r * to_row + i] = from[i * width + r];
+    }
+  }
+}
+
+/// Where a task adds the gradients of one query head.
+template <typename T>
+struct HeadGradients {
+  /// itself, or a copy
+  T* query = nullptr;
+  int64_t query_row = 0;
+  /// of its slope; null: not asked for
+  double* slope = nullptr;
+};
+/// Packs what is read of a tile of queries, both ways round, and what its
+/// softmax was made of. Returns whether all of it is finite.
+template <int kVectors, typename X, typename T>
+bool load_tile(
+    const AttentionArguments<X>& a,
+    const BackwardArguments<X>& gradients,
+    const Head<X>& head,
+    int64_t t,
+    int64_t rows,
+    BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  const auto E = round_up_to_lanes<T>(a.value_dim);
+  const auto scale = head.rule.scale;
+  const auto kept = static_cast<T>(dropout_of(a).scale());
+  const auto query_row = a.query.strides.token;
+  const auto* query = head.query + t * query_row;
+  const auto row_of = [&](const auto& x) {
+    return at(x, head.b, head.h) + t * x.strides.token;
+  };
+  const auto grad_row = gradients.grad_output.strides.token;
+  const auto* grad_output = row_of(gradients.grad_output);
+  const auto output_row = gradients.output.strides.token;
+  const auto* output = row_of(gradients.output);
+  pack_transposed(
+      query, query_row, rows, a.head_dim, scale, m.query_lanes, kWidth);
+  pack_transposed(
+      grad_output,
+      grad_row,
+      rows,
+      a.value_dim,
+      kept,
+      m.grad_output_lanes,
+      kWidth);
+  bool finite =
+      pack_rows(query, query_row, rows, a.head_dim, scale, m.query_rows, D);
+  finite &= pack_rows(
+      grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
+  fill(m.maximum, kWidth, T(0));
+  fill(m.inverse_sum, kWidth, T(0));
+  fill(m.delta, kWidth, T(0));
+  const auto first_row = head.index * a.num_queries + t;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto sum = gradients.statistics.sum[first_row + r];
+    m.maximum[r] = gradients.statistics.maximum[first_row + r];
+    m.inverse_sum[r] = sum == 0 ? T(0) : 1 / sum;
+    m.delta[r] =
+        dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
+  }
+  return finite;
+}
+
+/// Scores (n, width) of a block of keys, computed again, and the gradients of
+/// their weights. `cut`: not as the product gives them.
+template <int kVectors, typename X, typename T>
+void compute_again(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    const Added<T>& added,
+    bool cut,
+    const BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  const auto E = round_up_to_lanes<T>(a.value_dim);
+  multiply_scores<Product<Start::kZero>, kVectors>(
+      m.key + (range.s - m.first_key) * D,
+      D,
+      range.n,
+      m.query_lanes,
+      kWidth,
+      a.head_dim,
+      m.scores,
+      static_cast<T*>(nullptr));
+  multiply_scores<Product<Start::kZero>, kVectors>(
+      m.value + (range.s - m.first_key) * E,
+      E,
+      range.n,
+      m.grad_output_lanes,
+      kWidth,
+      a.value_dim,
+      m.grad_scores,
+      static_cast<T*>(nullptr));
+  bend_scores(head.rule, range.n * kWidth, m.scores, m.derivative);
+  if (cut) {
+    place_scores<kVectors>(
+        head.rule,
+        head.visibility,
+        range,
+        added,
+        m.scores,
+        static_cast<T*>(nullptr));
+  }
+}
+
+/// The gradients of the scores that the softmax got become those of the
+/// products; on the way those of what was added to them are taken in.
+template <int kVectors, typename X, typename T>
+void differentiate_rule(
+    const AttentionArguments<X>& a,
+    const BackwardArguments<X>& gradients,
+    const Head<X>& head,
+    const Range& range,
+    const BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  if (a.num_keys == 1) {
+    // The weight of a single key is 1 whatever its score: no rounding noise.
+    scale_by_0(range.n * kWidth, m.grad_scores);
+  }
+  if (gradients.grad_alibi_slopes != nullptr) {
+    add_distances<kVectors>(head.visibility, range, m.grad_scores, m.distances);
+  }
+  if (gradients.grad_bias != nullptr) {
+    const auto first =
+        (head.index * a.num_queries + range.t) * a.num_keys + range.s;
+    store_transposed(
+        m.grad_scores,
+        kWidth,
+        range.n,
+        range.rows,
+        gradients.grad_bias + first,
+        a.num_keys);
+  }
+  if (head.rule.bends) {
+    unbend_gradients(m.derivative, range.n * kWidth, m.grad_scores);
+  }
+}
+
+/// Adds what one block of keys gives to the gradients of query, key and value.
+/// `careful`: leaves out what is hidden; `started`: that of query holds
+/// something yet.
+template <int kVectors, typename X, typename T>
+void add_gradients(
+    const AttentionArguments<X>& a,
+    const Range& range,
+    bool careful,
+    bool started,
+    const BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  const auto E = round_up_to_lanes<T>(a.value_dim);
+  const auto first = range.s - m.first_key;
+  const auto add_features = careful
+      ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T, T>
+      : multiply_features<Product<Start::kLoad>, T, T>;
+  add_features(
+      m.scores,
+      kWidth,
+      range.n,
+      m.grad_output_rows,
+      E,
+      range.rows,
+      m.grad_value + first * E,
+      E);
+  add_features(
+      m.grad_scores,
+      kWidth,
+      range.n,
+      m.query_rows,
+      D,
+      range.rows,
+      m.grad_key + first * D,
+      D);
+  using First = Product<Start::kZero>;
+  using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
+  using Next = Product<Start::kLoad>;
+  using NextCareful = Product<Start::kLoad, Skip::kZeroVector>;
+  const auto add_query = started
+      ? (careful ? multiply_output<NextCareful, kVectors, T>
+                 : multiply_output<Next, kVectors, T>)
+      : (careful ? multiply_output<FirstCareful, kVectors, T>
+                 : multiply_output<First, kVectors, T>);
+  add_query(
+      m.key + first * D,
+      D,
+      a.head_dim,
+      m.grad_scores,
+      range.n,
+      m.grad_query_lanes,
+      kWidth,
+      static_cast<const T*>(nullptr));
+}
+
+/// Adds the gradients of a tile of queries to those of its head.
+template <int kVectors, typename X, typename T>
+void store_tile(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    const HeadGradients<T>& to_add,
+    const BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  fill(m.scale, kWidth, head.rule.scale);
+  unpack_transposed(
+      m.grad_query_lanes,
+      kWidth,
+      range.rows,
+      a.head_dim,
+      m.scale,
+      m.grad_query_rows,
+      D);
+  for (int64_t r = 0; r < range.rows; ++r) {
+    auto* to = to_add.query + (range.t + r) * to_add.query_row;
+    const auto* from = m.grad_query_rows + r * D;
+    store_each<T>(to, a.head_dim, [&](int64_t c, auto tag) {
+      return hn::Add(load(tag, to + c), load(tag, from + c));
+    });
+  }
+  for (int64_t r = 0; to_add.slope != nullptr && r < range.rows; ++r) {
+    *to_add.slope -= static_cast<double>(m.distances[r]);
+  }
+}
+
+/// One tile of queries against one chunk of keys, which `m` has.
+///
+///   reads   query (rows, D), output and its gradient (rows, E), the rows'
+///           statistics; m.key (n, D), m.value (n, E)
+///   writes  adds to m.grad_key (n, D), m.grad_value (n, E), and the gradients
+///           of the head's query (rows, D), slope and bias (rows, n)
+///
+///   1. The tile is packed.
+///   2. For each block of keys: scores again, weights and the gradients of
+///      scores, those of the products, and three products.
+///   3. The gradient of the query is added to that of its head.
+template <int kVectors, typename X, typename T>
+void differentiate_tile(
+    const AttentionArguments<X>& a,
+    const BackwardArguments<X>& gradients,
+    const Head<X>& head,
+    const Range& chunk,
+    const HeadGradients<T>& to_add,
+    BackwardMemory<T>& m) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto& visibility = head.visibility;
+  const auto dropout = dropout_of(a);
+
+  // 1.
+  const bool finite =
+      load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m) &&
+      m.finite_keys;
+  if (to_add.slope != nullptr) {
+    fill(m.distances, kWidth, T(0));
+  }
+
+  // 2.
+  const auto end = std::min(chunk.s_end(), visibility.end(chunk.t_end() - 1));
+  bool started = false;
+  for (auto block = chunk.s; block < end; block += kKeyBlock) {
+    auto range = chunk;
+    range.s = std::max(block, visibility.first(chunk.t) / 4 * 4);
+    range.n = std::min(block + kKeyBlock, end) - range.s;
+    const auto verdict = visibility.tile(range);
+    if (range.n <= 0 || verdict == Tile::kSkipped) {
+      continue;
+    }
+    const auto added = added_to_tile(a, head, range, kWidth, m.added);
+    if (added.hides_all) {
+      continue;
+    }
+    const bool cut = verdict == Tile::kCut || added.data != nullptr ||
+        head.rule.bends || head.rule.adds || !finite;
+    compute_again<kVectors>(a, head, range, added, cut, m);
+    const auto differentiate = dropout.threshold > 0
+        ? (cut ? differentiate_weights<kVectors, true, true, T>
+               : differentiate_weights<kVectors, false, true, T>)
+        : (cut ? differentiate_weights<kVectors, true, false, T>
+               : differentiate_weights<kVectors, false, false, T>);
+    differentiate(range, head.index, dropout, m);
+    differentiate_rule<kVectors>(a, gradients, head, range, m);
+    add_gradients<kVectors>(a, range, !finite, started, m);
+    started = true;
+  }
+
+  // 3.
+  if (started) {
+    store_tile<kVectors>(a, head, chunk, to_add, m);
+  }
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,128 @@
+// How the pass forward divides its work.
+
+#if defined(TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_
+#undef TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_
+#endif
+
+#include <cpu/products-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Queries that pass over the keys together, so that a block of keys is read
+/// from far away once for all of them.
+constexpr int kMaxTiles = 8;
+
+/// How `forward` divides its work. Depends on sizes only, not on threads.
+struct ForwardPlan {
+  bool by_rows = false;
+  int tiles_per_task = 1;
+  int64_t query_tasks = 1; // of one head
+  int64_t key_splits = 1;
+  bool packs_keys = false;
+  /// whether rows of keys are asked for before they are read: pays only where
+  /// they come from memory
+  bool prefetches = false;
+
+  int64_t tasks(int64_t heads) const {
+    return heads * query_tasks * key_splits;
+  }
+};
+
+/// Enough for the threads of large machines.
+constexpr int64_t kEnoughTasks = 64;
+
+template <typename X, typename T = Compute<X>>
+ForwardPlan forward_plan(const AttentionArguments<X>& a) {
+  constexpr int64_t W = kMaxTileQueries<T>;
+  // What stays in the level 2 cache beside a block of keys.
+  constexpr int64_t kTileBytes = 256 * 1024;
+  // A key is worth a split of its own from here on.
+  constexpr int64_t kMinSplitKeys = 512;
+  const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
+  ForwardPlan plan;
+  const auto group = a.num_heads / a.num_kv_heads;
+  const auto tiles = ceil_div(a.num_queries, W);
+  // More than caches hold.
+  constexpr int64_t kFarBytes = 16 * 1024 * 1024;
+  plan.prefetches = a.batch_size * a.num_kv_heads * a.num_keys *
+          (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(X)) >
+      kFarBytes;
+  plan.by_rows = a.num_queries * group <= 8 && a.num_queries <= 4 &&
+      a.dropout == 0 && a.num_keys >= a.num_queries;
+  const auto heads =
+      a.batch_size * (plan.by_rows ? a.num_kv_heads : a.num_heads);
+  if (!plan.by_rows) {
+    const auto tile_bytes =
+        W * (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(T));
+    int64_t per_task =
+        std::clamp<int64_t>(kTileBytes / tile_bytes, 1, kMaxTiles);
+    while (per_task > 1 && heads * ceil_div(tiles, per_task) < kEnoughTasks) {
+      per_task /= 2;
+    }
+    plan.tiles_per_task = static_cast<int>(std::min(per_task, tiles));
+    plan.query_tasks = ceil_div(tiles, plan.tiles_per_task);
+  }
+  const auto tasks = heads * plan.query_tasks;
+  if (tasks < kEnoughTasks / 2) {
+    plan.key_splits = std::clamp<int64_t>(
+        a.num_keys / kMinSplitKeys, 1, ceil_div(kEnoughTasks / 2, tasks));
+  }
+  // Rows far apart collide in the cache; packing pays when it serves many
+  // queries.
+  plan.packs_keys = !std::is_same_v<X, T> ||
+      (plan.tiles_per_task >= 4 &&
+       (a.key.strides.token != a.head_dim ||
+        a.value.strides.token != a.value_dim));
+  return plan;
+}
+/// The task `i` of a plan: which head, which queries, which keys.
+struct ForwardTask {
+  int64_t b;
+  int64_t head;
+  int64_t query_task;
+  int64_t split;
+};
+
+inline ForwardTask task_at(
+    const ForwardPlan& plan,
+    int64_t heads,
+    int64_t i,
+    bool heaviest_first) {
+  ForwardTask task{};
+  task.split = i % plan.key_splits;
+  i /= plan.key_splits;
+  int64_t head = 0;
+  if (heaviest_first) {
+    head = i % heads;
+    task.query_task = plan.query_tasks - 1 - i / heads;
+  } else {
+    head = i / plan.query_tasks;
+    task.query_task = plan.query_tasks - 1 - i % plan.query_tasks;
+  }
+  task.head = head;
+  return task;
+}
+/// What a task of `forward` writes: the output and statistics, or those of its
+/// share of the keys.
+template <typename Y>
+struct ForwardResult {
+  Heads<Y> output; // (B, H, T, E)
+  RowStatistics<Compute<Y>> statistics; // (B, H, T)
+};
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

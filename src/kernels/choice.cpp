@@ -1,0 +1,60 @@
+#include <kernels/choice.h>
+
+#include <algorithm>
+
+namespace torch_attention::kernels {
+
+namespace {
+
+/// Whether NaN or infinities go in. The reference would multiply those that are
+/// hidden by 0, which gives NaN.
+bool has_non_finite(const Attention& a) {
+  const auto inputs = {&a.query, &a.key, &a.value};
+  return !std::all_of(inputs.begin(), inputs.end(), [](const auto* x) {
+    return x->detach().isfinite().all().template item<bool>();
+  });
+}
+
+} // namespace
+
+Choice choose(const Attention& a, Kernel asked) {
+  const bool by_tiles = is_tiled(a);
+  // Kernels differ in what they make of empty tensors. For a single key, whose
+  // weight is 1, LibTorch's give rounding noise as the gradients of query and
+  // key, which are zero. LibTorch's lack operators for the device meta in C++.
+  if (a.query.numel() == 0 || a.value.numel() == 0 || a.query.is_meta() ||
+      (a.key.size(-2) == 1 && !by_tiles)) {
+    return Choice::kReference;
+  }
+  if (asked == Kernel::kReference) {
+    return by_tiles && a.dropout == 0 && has_non_finite(a) ? Choice::kTiled
+                                                           : Choice::kReference;
+  }
+  if (by_tiles) {
+    return Choice::kTiled;
+  }
+  // LibTorch's fused kernels have no dropout on the CPU: it would form the
+  // T x S weights there as well, so take the kernel with Python's stream.
+  const bool drops_on_cpu = a.dropout > 0 && a.query.is_cpu();
+  if (!is_libtorch(a) || (asked == Kernel::kAuto && drops_on_cpu)) {
+    return Choice::kReference;
+  }
+  return Choice::kLibTorch;
+}
+
+torch::Tensor compute(Choice choice, const Attention& attention) {
+  switch (choice) {
+    case Choice::kTiled:
+      return tiled(attention);
+    case Choice::kLibTorch:
+      return libtorch(attention);
+    default:
+      return std::get<0>(reference(attention));
+  }
+}
+
+bool takes_module(const ModuleAttention& module, Kernel asked) {
+  return asked != Kernel::kReference && is_small_module(module);
+}
+
+} // namespace torch_attention::kernels

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cpu/score_rule.h>
+
+namespace torch_attention {
+
+/// What options say of scores, those of functions and of modules alike.
+template <typename Options>
+cpu::ScoreRule rule_of(const Options& options) {
+  cpu::ScoreRule rule;
+  rule.scale = options.scale();
+  rule.softcap = options.softcap().value_or(0);
+  rule.causal = options.causal();
+  rule.window = options.window().value_or(0);
+  return rule;
+}
+
+} // namespace torch_attention
