@@ -10,7 +10,6 @@
 #include <sstream>
 
 using namespace torch_attention;
-using namespace torch_attention::weights;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
 
