@@ -1,6 +1,7 @@
 // Puts MultiHeadAttention into small GPT-like models that had another
 // attention.
 
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -10,6 +11,7 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/utils/swap.h>
 
+#include <cmath>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -132,6 +134,31 @@ void swap_members(const Tensor& tokens) {
   std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
 }
 
+/// LibTorch's attention takes a mask with each call, so that its weights do not
+/// tell whether the model is causal: `causal` says it.
+void take_weights_of_libtorch() {
+  torch::nn::MultiheadAttention old(
+      torch::nn::MultiheadAttentionOptions(kWidth, kHeads));
+  auto attention = torch_attention::from_multihead_attention(
+      *old, kContext, /*causal=*/true);
+  const auto x = torch::randn({2, kContext, kWidth});
+  const auto tokens_first = x.transpose(0, 1); // (T, B, C)
+  const auto mask = torch::full({kContext, kContext}, -INFINITY).triu(1);
+  const auto expected = std::get<0>(old->forward(
+      tokens_first,
+      tokens_first,
+      tokens_first,
+      {},
+      /*need_weights=*/false,
+      mask));
+  std::cout << attention << "\nlargest difference from LibTorch's: "
+            << (attention->forward(x) - expected.transpose(0, 1))
+                   .abs()
+                   .max()
+                   .item<double>()
+            << '\n';
+}
+
 } // namespace
 
 int main() {
@@ -139,6 +166,7 @@ int main() {
     const auto tokens = torch::randint(kWords, {2, kContext}, torch::kInt64);
     swap_by_path(tokens);
     swap_members(tokens);
+    take_weights_of_libtorch();
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -20,6 +20,9 @@
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/version.h>
+#include <torch_attention/weights/convert.h>
+#include <torch_attention/weights/dtype.h>
+#include <torch_attention/weights/inspect.h>
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/pretrained.h>

@@ -41,7 +41,8 @@ double epsilon_of(torch::ScalarType dtype) {
   }
 }
 
-/// Of the sums in products of matrices, which are finer than bfloat16.
+/// The same for the sums in products of matrices, which are finer than
+/// bfloat16.
 double epsilon_of_sums(torch::ScalarType dtype) {
   return std::min<double>(
       epsilon_of(dtype), std::numeric_limits<float>::epsilon());

@@ -7,7 +7,7 @@
 
 namespace torch_attention::tools {
 
-/// What the results of a kernel on a device may differ by from the expected
+/// How far the results of a kernel on a device may be from the expected
 /// ones: a tolerance and the rounding of the expected ones. No result of ours
 /// goes into it, so that a wrong one cannot allow itself.
 class Allowance {
@@ -18,11 +18,12 @@ class Allowance {
       torch::Device device,
       Kernel kernel);
 
-  /// The size of the numbers of which a tensor is a sum. The gradient of the
-  /// key bias cancels, in exact arithmetic to zero: its own size says nothing.
+  /// Returns the size of the numbers of which a tensor is a sum. The gradient
+  /// of the key bias cancels, in exact arithmetic to zero: its own size says
+  /// nothing.
   double scale(const std::string& name) const;
 
-  /// The largest absolute difference that is allowed.
+  /// Returns the largest absolute difference that is allowed.
   double allowed(const std::string& name) const;
 
   /// Throws c10::Error if the archive's results differ from those in double by
@@ -32,9 +33,10 @@ class Allowance {
  private:
   Tolerance tolerance(const std::string& name) const;
   double rounding(const std::string& name) const;
-  /// How far steps of AdamW, none longer than lr, can lead two runs apart.
+  /// Returns how far steps of AdamW, none longer than lr, can lead two runs
+  /// apart.
   double longest_way() const;
-  /// Of rounding, to the size of the summands: from sizes and dtype.
+  /// Bounds rounding relative to the size of the summands, by sizes and dtype.
   double relative_bound(const std::string& name) const;
   double scale_of_summands(const std::string& name) const;
   double largest_of_kind(const std::string& name) const;

@@ -9,7 +9,7 @@
 
 namespace torch_attention::tools {
 
-/// The module at a dotted path of a TorchScript archive, on the CPU.
+/// Returns the module at a dotted path of a TorchScript archive, on the CPU.
 torch::jit::Module load_code(
     const std::string& archive,
     const std::string& prefix);
@@ -20,9 +20,9 @@ StateDict tensors_of(const torch::jit::Module& module);
 /// Runs the module's own code, which trains the module.
 StateDict run_code(torch::jit::Module module, const TrainingRun& run);
 
-/// How far rounding takes what an archive's own code gives from what it gives
-/// in double, by name. Empty if it does not run in double, for example because
-/// it names another dtype.
+/// Returns how far the results of an archive's own code are from those that it
+/// gives in double, by name. Empty if it does not run in double, for example
+/// because it names another dtype.
 std::map<std::string, double> measure_rounding(
     const std::string& archive,
     const std::string& prefix,

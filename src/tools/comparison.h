@@ -17,8 +17,9 @@ struct Tolerance {
   }
 };
 
-/// What PyTorch's own tests allow for a dtype. `same_operations`: both results
-/// come from the same operations, and are equal but for another processor.
+/// Returns what PyTorch's own tests allow for a dtype. `same_operations`: both
+/// results come from the same operations, and are equal but for another
+/// processor.
 Tolerance tolerance_of(torch::ScalarType dtype, bool same_operations);
 
 /// max|x|; 0 if empty.

@@ -1,26 +1,30 @@
 #include <tools/convert.h>
 
+#include <torch_attention/weights/convert.h>
+#include <torch_attention/weights/dtype.h>
+#include <torch_attention/weights/inspect.h>
+#include <torch_attention/weights/read.h>
 #include <torch_attention/weights/write.h>
 
 #include <format_text.h>
 #include <tools/progress_bar.h>
-#include <weights/files/dtypes.h>
-#include <weights/folder.h>
-#include <weights/layouts/map.h>
-#include <weights/select.h>
 
 #include <c10/util/Exception.h>
 
 #include <ostream>
-#include <utility>
+#include <vector>
 
 namespace torch_attention::tools {
 
 namespace {
 
+using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
+
+/// A small file can describe a huge tensor by strides of zero.
 void check_expanded(const std::string& key, const torch::Tensor& tensor) {
   TORCH_CHECK(
-      !repeats_elements(tensor),
+      static_cast<uint64_t>(tensor.numel()) <=
+          tensor.storage().nbytes() / tensor.element_size(),
       format_text(
           "\"{}\" of shape ({}) repeats its {} bytes (expand); convert it in "
           "Python by clone()",
@@ -29,17 +33,43 @@ void check_expanded(const std::string& key, const torch::Tensor& tensor) {
           tensor.storage().nbytes()));
 }
 
+uint64_t total_bytes(const Tensors& tensors) {
+  uint64_t bytes = 0;
+  for (const auto& item : tensors) {
+    bytes += item.value().nbytes();
+  }
+  return bytes;
+}
+
+/// The names of values that are no tensors, below the state dict or the prefix,
+/// as `read_weights` names tensors.
+std::vector<std::string> other_values(
+    const WeightsInfo& info,
+    const std::string& prefix) {
+  if (!prefix.empty() || info.state_dict.empty()) {
+    return info.other_values;
+  }
+  const auto start = info.state_dict + ".";
+  std::vector<std::string> names;
+  for (const auto& name : info.other_values) {
+    if (name.compare(0, start.size(), start) == 0) {
+      names.push_back(name.substr(start.size()));
+    }
+  }
+  return names;
+}
+
 } // namespace
 
 torch::ScalarType dtype_named(const std::string& name) {
-  const auto dtype = dtype_from_python("torch." + name);
+  const auto dtype = select_dtype(name);
   TORCH_CHECK(
-      dtype && c10::isFloatingType(*dtype),
+      c10::isFloatingType(dtype),
       "expected a dtype such as float32, float64, float16 or bfloat16, but got "
       "\"",
       name,
       "\"");
-  return *dtype;
+  return dtype;
 }
 
 void convert_file(
@@ -47,19 +77,18 @@ void convert_file(
     const std::string& output,
     const ConvertOptions& options,
     std::ostream& out) {
-  const auto found = find_weight_file(input);
-  const auto file = read_below(found, options.prefix);
-  for (const auto& [key, reason] : file.unreadable) {
-    TORCH_CHECK(false, format_text("\"{}\" {}", key, reason));
-  }
-  file.check(file.tensors.keys());
-  for (const auto& item : file.tensors) {
+  const auto info =
+      inspect_weights(input, InspectOptions().prefix(options.prefix));
+  // From here on the file that was found, also if its folder changes.
+  const auto in_file =
+      read_weights(info.path, ReadOptions().prefix(options.prefix).mmap(true));
+  for (const auto& item : in_file) {
     check_expanded(item.key(), item.value());
   }
-  Converted converted{file.tensors, file.others};
+  ConvertedWeights converted{in_file, other_values(info, options.prefix)};
   if (options.target) {
     converted = convert_layout(
-        file.tensors, options.source, *options.target, options.num_heads);
+        in_file, options.source, *options.target, options.num_heads);
   }
   const auto& tensors = converted.tensors;
   {
@@ -71,8 +100,8 @@ void convert_file(
           bar.advance(written);
         }));
   }
-  if (found != input) {
-    out << format_text("from {}\n", found);
+  if (info.path != input) {
+    out << format_text("from {}\n", info.path);
   }
   out << format_text("{}: {} tensors\n", output, tensors.size());
   if (!converted.left_out.empty()) {

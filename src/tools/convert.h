@@ -13,15 +13,15 @@ namespace torch_attention::tools {
 
 /// What is asked of `convert`.
 struct ConvertOptions {
-  /// Of the file that is read.
+  /// Layout of the file that is read.
   WeightLayout source = WeightLayout::automatic();
-  /// Of the file that is written; none: that of the file that is read.
+  /// Layout of the file that is written; none: that of the file that is read.
   std::optional<WeightLayout> target;
   /// Dotted path in the file that is read; empty for all.
   std::string prefix;
-  /// Of floating-point tensors; none: theirs.
+  /// The dtype of floating-point tensors; none: theirs.
   std::optional<torch::ScalarType> dtype;
-  /// For layouts that list heads.
+  /// Number of heads, for layouts that list them.
   std::optional<int64_t> num_heads;
 };
 

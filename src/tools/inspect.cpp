@@ -1,11 +1,7 @@
 #include <tools/inspect.h>
 
 #include <format_text.h>
-#include <weights/files/dtypes.h>
-#include <weights/folder.h>
-#include <weights/layouts/map.h>
-#include <weights/read.h>
-#include <weights/select.h>
+#include <torch_attention/weights/dtype.h>
 
 #include <nlohmann/json.hpp>
 
@@ -18,39 +14,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<std::vector<int64_t>> shape_of(
-    const Found& found,
-    const std::string& key) {
-  for (const auto& [name, shape] : found.shapes) {
-    if (name == key) {
-      return shape;
-    }
+uint64_t total_bytes(const WeightsInfo& info) {
+  uint64_t bytes = 0;
+  for (const auto& tensor : info.tensors) {
+    bytes += tensor.bytes;
   }
-  return std::nullopt;
-}
-
-/// The numbers of heads into which queries and keys can be split. With fewer
-/// key rows than query rows the number of heads of each follows from head_dim.
-std::vector<int64_t> possible_heads(const Found& found) {
-  if (found.num_heads) {
-    return {*found.num_heads};
-  }
-  const auto query = shape_of(found, "W_query.weight");
-  const auto key = shape_of(found, "W_key.weight");
-  if (!query || query->empty()) {
-    return {};
-  }
-  const auto rows = query->front();
-  const auto key_rows = key && !key->empty() ? key->front() : rows;
-  std::vector<int64_t> heads;
-  // A file may claim any number of rows, of no columns.
-  constexpr int64_t kMaxHeads = 4096;
-  for (int64_t count = 1; count <= std::min(rows, kMaxHeads); ++count) {
-    if (rows % count == 0 && key_rows % (rows / count) == 0) {
-      heads.push_back(count);
-    }
-  }
-  return heads;
+  return bytes;
 }
 
 std::string size_text(uint64_t bytes) {
@@ -68,148 +37,134 @@ std::string size_text(uint64_t bytes) {
                       : format_text("{:.1f} {}", value, unit);
 }
 
-Json attention_json(const Found& found) {
+Json attention_json(const WeightsInfo::Attention& attention) {
+  const auto& layouts = attention.layouts;
+  const bool is_clear = layouts.size() == 1;
   Json shapes = Json::object();
-  for (const auto& [key, shape] : found.shapes) {
+  for (const auto& [key, shape] : attention.shapes) {
     shapes[key] = shape;
   }
   return {
-      {"path", found.scope},
-      {"layout", found.layout.empty() ? Json() : Json(found.layout)},
-      {"layouts_that_fit", found.ambiguous},
-      {"possible_num_heads", possible_heads(found)},
-      {"unknown_keys", found.unknown},
+      {"path", attention.path},
+      {"layout", is_clear ? Json(layouts.front()) : Json()},
+      {"layouts_that_fit", is_clear ? std::vector<std::string>() : layouts},
+      {"possible_num_heads", attention.possible_num_heads},
+      {"unknown_keys", attention.unknown_keys},
       {"shapes", shapes}};
 }
 
-void print_json(
-    const WeightFile& file,
-    const std::vector<Found>& attention,
-    std::ostream& out) {
+void print_json(const WeightsInfo& info, std::ostream& out) {
   Json json = {
-      {"format", file.format},
-      {"state_dict", file.root},
-      {"bytes", total_bytes(file.tensors)},
+      {"format", info.format},
+      {"state_dict", info.state_dict},
+      {"bytes", total_bytes(info)},
       {"tensors", Json::array()},
-      {"other_values", file.others},
+      {"other_values", info.other_values},
       {"unreadable", Json::array()},
       {"attention", Json::array()}};
-  for (const auto& item : file.tensors) {
+  for (const auto& tensor : info.tensors) {
     json["tensors"].push_back(
-        {{"key", item.key()},
-         {"shape", item.value().sizes().vec()},
-         {"dtype", python_dtype(item.value().scalar_type())},
-         {"bytes", item.value().nbytes()}});
+        {{"key", tensor.key},
+         {"shape", tensor.shape},
+         {"dtype", dtype_name(tensor.dtype)},
+         {"bytes", tensor.bytes}});
   }
-  for (const auto& [key, reason] : file.unreadable) {
+  for (const auto& [key, reason] : info.unreadable) {
     json["unreadable"].push_back({{"key", key}, {"reason", reason}});
   }
-  for (const auto& found : attention) {
-    json["attention"].push_back(attention_json(found));
+  for (const auto& attention : info.attention) {
+    json["attention"].push_back(attention_json(attention));
   }
   // Keys of a file need not be valid text.
   out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
-void print_tensors(const WeightFile& file, std::ostream& out) {
+void print_tensors(const WeightsInfo& info, std::ostream& out) {
   size_t width = 3;
-  for (const auto& item : file.tensors) {
-    width = std::max(width, item.key().size());
+  for (const auto& tensor : info.tensors) {
+    width = std::max(width, tensor.key.size());
   }
-  for (const auto& item : file.tensors) {
-    const auto& tensor = item.value();
+  for (const auto& tensor : info.tensors) {
     out << format_text(
         "  {:<{}}  {:<16}  {:<9} {:>10}\n",
-        item.key(),
+        tensor.key,
         width,
-        format_text("({})", fmt::join(tensor.sizes(), ", ")),
-        python_dtype(tensor.scalar_type()),
-        size_text(tensor.nbytes()));
+        format_text("({})", fmt::join(tensor.shape, ", ")),
+        dtype_name(tensor.dtype),
+        size_text(tensor.bytes));
   }
-  for (const auto& key : file.others) {
+  for (const auto& key : info.other_values) {
     out << format_text("  {:<{}}  no tensor\n", key, width);
   }
-  for (const auto& [key, reason] : file.unreadable) {
+  for (const auto& [key, reason] : info.unreadable) {
     out << format_text("  {:<{}}  {}\n", key, width, reason);
   }
 }
 
-void print_attention(const Found& found, std::ostream& out) {
-  const auto scope = found.scope.empty() ? "the file itself" : found.scope;
-  if (found.layout.empty()) {
+void print_attention(
+    const WeightsInfo::Attention& attention,
+    std::ostream& out) {
+  const auto path = attention.path.empty() ? "the file itself" : attention.path;
+  if (attention.layouts.size() != 1) {
     out << format_text(
         "  {}: several layouts fit: {}\n",
-        scope,
-        fmt::join(found.ambiguous, ", "));
+        path,
+        fmt::join(attention.layouts, ", "));
     return;
   }
-  const auto heads = possible_heads(found);
-  out << format_text("  {}: layout {}", scope, found.layout);
-  if (const auto query = shape_of(found, "W_query.weight")) {
-    out << format_text(", W_query ({})", fmt::join(*query, ", "));
+  out << format_text("  {}: layout {}", path, attention.layouts.front());
+  const auto query = attention.shapes.find("W_query.weight");
+  if (query != attention.shapes.end()) {
+    out << format_text(", W_query ({})", fmt::join(query->second, ", "));
   }
-  if (!heads.empty()) {
+  if (!attention.possible_num_heads.empty()) {
     out << format_text(
         ", {}{} heads",
-        found.num_heads ? "" : "possibly ",
-        fmt::join(heads, ", "));
+        attention.lists_heads ? "" : "possibly ",
+        fmt::join(attention.possible_num_heads, ", "));
   }
-  if (!found.unknown.empty()) {
+  if (!attention.unknown_keys.empty()) {
     out << format_text(
         "; loading refuses it for keys that the layout does not know: {}",
-        list_text(found.unknown, ", "));
+        list_text(attention.unknown_keys, ", "));
   }
   out << "\n";
 }
 
-void print_text(
-    const std::string& path,
-    const WeightFile& file,
-    const std::vector<Found>& attention,
-    std::ostream& out) {
+void print_text(const WeightsInfo& info, std::ostream& out) {
   out << format_text(
       "{}: {}, {} tensors, {}\n",
-      path,
-      file.format,
-      file.tensors.size(),
-      size_text(total_bytes(file.tensors)));
-  if (!file.root.empty()) {
-    out << format_text("state dict: {}\n", file.root);
+      info.path,
+      info.format,
+      info.tensors.size(),
+      size_text(total_bytes(info)));
+  if (!info.state_dict.empty()) {
+    out << format_text("state dict: {}\n", info.state_dict);
   }
-  if (!file.ambiguity.empty()) {
-    out << file.ambiguity << "\n";
+  for (const auto& remark : info.remarks) {
+    out << remark << "\n";
   }
-  if (!file.why_empty.empty()) {
-    out << file.why_empty << "\n";
-  }
-  print_tensors(file, out);
+  print_tensors(info, out);
   out
-      << (attention.empty() ? "no attention module found\n"
-                            : "attention modules:\n");
-  for (const auto& found : attention) {
-    print_attention(found, out);
+      << (info.attention.empty() ? "no attention module found\n"
+                                 : "attention modules:\n");
+  for (const auto& attention : info.attention) {
+    print_attention(attention, out);
   }
 }
 
 } // namespace
 
 void inspect_file(
-    const std::string& path_or_folder,
+    const std::string& path,
     const InspectOptions& options,
+    bool as_json,
     std::ostream& out) {
-  const auto path = find_weight_file(path_or_folder);
-  auto file = read_weight_file(path, dotted(options.prefix));
-  if (!options.prefix.empty()) {
-    file = select_below(std::move(file), options.prefix);
-  }
-  if (options.check) {
-    file.check(file.tensors.keys());
-  }
-  const auto attention = find_layouts(file.tensors);
-  if (options.json) {
-    print_json(file, attention, out);
+  const auto info = inspect_weights(path, options);
+  if (as_json) {
+    print_json(info, out);
   } else {
-    print_text(path, file, attention, out);
+    print_text(info, out);
   }
 }
 

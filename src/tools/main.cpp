@@ -21,6 +21,7 @@
 
 namespace {
 
+using torch_attention::InspectOptions;
 using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
 
@@ -113,7 +114,9 @@ Action add_verify(CLI::App& app) {
 Action add_inspect(CLI::App& app) {
   struct Arguments {
     std::string path;
-    InspectOptions options;
+    std::string prefix;
+    bool check = false;
+    bool as_json = false;
   };
   auto arguments = std::make_shared<Arguments>();
   auto* inspect = app.add_subcommand(
@@ -122,12 +125,12 @@ Action add_inspect(CLI::App& app) {
       ->required()
       ->check(CLI::ExistingPath);
   inspect->add_option(
-      "--prefix", arguments->options.prefix, "only what is below this path");
+      "--prefix", arguments->prefix, "only what is below this path");
   inspect->add_flag(
       "--check",
-      arguments->options.check,
+      arguments->check,
       "read all values, and compare their checksums");
-  inspect->add_flag("--json", arguments->options.json, "print JSON");
+  inspect->add_flag("--json", arguments->as_json, "print JSON");
   inspect->footer(
       "Reads torch.save files, TorchScript and torch.export archives, and "
       "safetensors files\n(or the model.safetensors.index.json of several), and folders "
@@ -138,7 +141,11 @@ Action add_inspect(CLI::App& app) {
       "Exit status: 0, 1 if the file cannot be read, 2 if the command line is "
       "wrong.");
   return [arguments] {
-    inspect_file(arguments->path, arguments->options, std::cout);
+    inspect_file(
+        arguments->path,
+        InspectOptions().prefix(arguments->prefix).check(arguments->check),
+        arguments->as_json,
+        std::cout);
     return 0;
   };
 }

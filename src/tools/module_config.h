@@ -3,8 +3,8 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/types.h>
 
+#include <tools/state_dict.h>
 #include <torch_attention/nn/options/attention.h>
-#include <weights/state_dict.h>
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace torch_attention::tools {
 
-/// Which of our modules, and its options.
+/// One of our modules, and its options.
 struct ModuleConfig {
   /// "MultiHeadAttention", "CausalAttention", ...
   std::string class_name;
@@ -26,15 +26,16 @@ struct ModuleConfig {
   bool out_proj = true;
 };
 
-/// The module of a state dict, as far as keys and shapes tell. `num_heads` is
-/// needed for a `MultiHeadAttention`, whose weights do not show it. The
-/// context_length is 0 if there is no mask. Throws c10::Error if the keys are
-/// of none of our classes.
+/// Returns the module of a state dict, as far as keys and shapes tell.
+/// `num_heads` is needed for a `MultiHeadAttention`, whose weights do not show
+/// it. The context_length is 0 if there is no mask. Throws c10::Error if the
+/// keys are of none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,
     std::optional<int64_t> num_heads);
 
-/// Throws c10::Error for a class that we have not, or for bad options.
+/// Makes the module. Throws c10::Error for a class that we do not have, or for
+/// bad options.
 torch::nn::AnyModule make_module(const ModuleConfig& config, Kernel kernel);
 
 } // namespace torch_attention::tools

@@ -3,9 +3,11 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/types.h>
 
-#include <weights/state_dict.h>
+#include <tools/state_dict.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 namespace torch_attention::tools {
 
@@ -40,7 +42,7 @@ struct TrainingRun {
 std::string gradient_name(const std::string& tensor);
 std::string trained_name(const std::string& parameter);
 
-/// The parameter of a `trained_name`; empty for any other name.
+/// Returns the parameter of a `trained_name`; empty for any other name.
 std::string parameter_of_trained(const std::string& name);
 
 /// Runs where the parameters are, and returns the output and the gradients of

@@ -12,8 +12,8 @@
 
 #include <format_text.h>
 #include <tools/archive_code.h>
+#include <torch_attention/weights/inspect.h>
 #include <torch_attention/weights/load.h>
-#include <weights/read.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -191,16 +191,16 @@ VerificationCase make_case(
   result.archive = archive;
   const auto recorded = recorded_path(archive);
   result.is_recorded = fs::exists(recorded);
-  const auto file = read_weight_file(archive);
-  const bool has_code = file.format == "TorchScript archive";
+  const auto format = inspect_weights(archive).format;
+  const bool has_code = format == "TorchScript archive";
   if (has_code) {
     // Checks the file with our words before LibTorch compiles it.
-    file.check(file.tensors.keys());
+    inspect_weights(archive, InspectOptions().check(true));
   }
   if (result.is_recorded) {
     read_recorded(result, recorded);
   } else {
-    TORCH_CHECK(has_code, no_code_message(archive, file.format));
+    TORCH_CHECK(has_code, no_code_message(archive, format));
     result.prefix = options.prefix;
     run_own_code(result, options);
   }

@@ -2,7 +2,6 @@
 
 #include <tools/module_config.h>
 #include <tools/training_run.h>
-#include <weights/state_dict.h>
 
 #include <cstdint>
 #include <map>
@@ -29,17 +28,17 @@ struct VerificationCase {
   /// Whether `config` and `expected` come from a file, not from the archive.
   bool is_recorded = false;
 
-  /// Whether the run draws random numbers.
+  /// Returns whether the run draws random numbers.
   bool has_dropout() const {
     return run.training && config.dropout > 0;
   }
 };
 
-/// What dropout keeps of 32 elements under a seed. Two versions of LibTorch
-/// that differ in it have different random streams.
+/// Returns what dropout keeps of 32 elements under a seed. Two versions of
+/// LibTorch that differ in it have different random streams.
 torch::Tensor random_draws();
 
-/// Whether the results were drawn with another random stream than this
+/// Returns whether the results were drawn with another random stream than this
 /// LibTorch's, so that no kernel can give them.
 bool has_other_random_stream(const VerificationCase& verification_case);
 
@@ -53,12 +52,12 @@ struct ArchiveOptions {
   int64_t tokens = 16;
 };
 
-/// The file of recorded results that belongs to an archive:
+/// Returns the file of recorded results that belongs to an archive:
 /// "a.expected.pt" for "a.pt".
 std::string recorded_path(const std::string& archive);
 
-/// The case of an archive. With a file of recorded results beside it, as
-/// scripts/export_weights.py writes them, these are what is expected;
+/// Returns the case of an archive. With a file of recorded results beside it,
+/// as scripts/export_weights.py writes them, these are what is expected;
 /// otherwise the archive's own code is run on random input.
 VerificationCase make_case(
     const std::string& archive,

@@ -8,7 +8,6 @@
 
 #include <error_message.h>
 #include <torch_attention/device.h>
-#include <weights/text.h>
 
 #include <algorithm>
 #include <array>
@@ -34,11 +33,11 @@ std::vector<std::string> archives_of(const std::string& path) {
   }
   std::vector<std::string> archives;
   for (const auto& entry : fs::directory_iterator(path)) {
-    const auto name = entry.path().string();
-    const bool is_archive =
-        ends_with(name, ".pt") || ends_with(name, ".safetensors");
-    if (is_archive && !ends_with(name, ".expected.pt")) {
-      archives.push_back(name);
+    const auto extension = entry.path().extension();
+    const bool is_recorded =
+        extension == ".pt" && entry.path().stem().extension() == ".expected";
+    if ((extension == ".pt" || extension == ".safetensors") && !is_recorded) {
+      archives.push_back(entry.path().string());
     }
   }
   TORCH_CHECK(

@@ -11,9 +11,9 @@
 
 namespace torch_attention::tools {
 
-/// Whether a run with this kernel on this device draws the random numbers of
-/// the expected one: dropout follows Python's stream only in the reference
-/// kernel on the CPU.
+/// Returns whether a run with this kernel on this device draws the random
+/// numbers of the expected one: dropout follows Python's stream only in the
+/// reference kernel on the CPU.
 bool is_comparable(
     const VerificationCase& verification_case,
     torch::Device device,

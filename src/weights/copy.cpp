@@ -8,7 +8,10 @@
 #include <unordered_map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights {
+
+using namespace files;
+using namespace layouts;
 
 namespace {
 
@@ -56,19 +59,20 @@ void add_copies(
     std::vector<Copy>& copies,
     const torch::Tensor& target,
     const Source& source) {
-  if (source.zeros) {
+  if (source.state == Source::State::kZeros) {
     copies.push_back({target.detach(), {}, {}});
     return;
   }
   int64_t begin = 0;
   for (const auto& part : source.parts) {
+    const auto& from = part.tensor;
     auto to = target.detach();
     if (source.parts.size() > 1) {
-      const auto size = part.size(source.dimension);
+      const auto size = from.size(source.dimension);
       to = to.narrow(source.dimension, begin, size);
       begin += size;
     }
-    add_blocks(copies, to, part);
+    add_blocks(copies, to, from);
   }
 }
 
@@ -162,4 +166,4 @@ void copy_all(
   }
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

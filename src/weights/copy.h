@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 /// Gives every tensor of `module` the device and dtype of the options, and the
 /// assigned ones their values: all or, if memory runs out, none.
@@ -19,6 +19,6 @@ void copy_all(
     torch::nn::Module& module,
     const std::vector<Assignment>& assignments,
     const LoadOptions& options,
-    const WeightFile& file);
+    const files::WeightFile& file);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

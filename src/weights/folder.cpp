@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 namespace {
 
@@ -106,4 +106,4 @@ std::string find_weight_file(const std::string& path) {
   return folder + names.front();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

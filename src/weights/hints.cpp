@@ -11,7 +11,10 @@
 #include <unordered_set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights {
+
+using namespace files;
+using namespace layouts;
 
 namespace {
 
@@ -43,10 +46,10 @@ std::optional<std::string> same_keys_hint(const Refusal& refusal) {
 
 /// The module is an attention, and the file has some elsewhere.
 std::optional<std::string> attention_hint(const Refusal& refusal) {
-  const auto places = find_places(refusal.targets);
-  const bool is_attention =
-      std::any_of(places.begin(), places.end(), [](const Place& place) {
-        return place.scope.empty();
+  const auto modules = find_attention(refusal.targets);
+  const bool is_attention = std::any_of(
+      modules.begin(), modules.end(), [](const Attention& attention) {
+        return attention.scope.empty();
       });
   if (!is_attention) {
     return std::nullopt;
@@ -81,14 +84,14 @@ void add_layout_hints(
     const Refusal& refusal,
     const std::unordered_set<std::string>& missing,
     std::vector<std::string>& hints) {
-  for (const auto& [key, looked_for] : refusal.mapping.missing) {
-    if (looked_for != key && missing.count(key) > 0 &&
-        hints.size() < kMaxHints) {
+  for (const auto& [key, source] : refusal.mapping.sources) {
+    if (source.state == Source::State::kMissing && source.looked_for != key &&
+        missing.count(key) > 0 && hints.size() < kMaxHints) {
       hints.push_back(format_text(
           "In the layout {} \"{}\" would be {}.",
           refusal.mapping.layout,
           key,
-          looked_for));
+          source.looked_for));
     }
   }
 }
@@ -190,4 +193,4 @@ std::vector<std::string> size_hints(const std::vector<Mismatch>& mismatches) {
   return {};
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 /// A tensor of the module whose shape in the file is another one.
 struct Mismatch {
@@ -18,18 +18,18 @@ struct Mismatch {
 
 /// What is known when loading is refused.
 struct Refusal {
-  const WeightFile& file;
+  const files::WeightFile& file;
   const StateDict& targets;
-  const Mapping& mapping;
+  const layouts::Mapping& mapping;
   /// Keys of the module that the file does not have.
   const std::vector<std::string>& missing;
   bool nothing_loaded = false;
 };
 
-/// What the user may have meant once keys are missing, in sentences.
+/// Says what the user may have meant when keys are missing, in sentences.
 std::vector<std::string> key_hints(const Refusal& refusal);
 
-/// Which sizes of the attention differ, if the shapes tell; else nothing.
+/// Says which sizes of the attention differ, if the shapes tell; else nothing.
 std::vector<std::string> size_hints(const std::vector<Mismatch>& mismatches);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -13,6 +13,8 @@
 
 namespace torch_attention {
 
+using namespace weights;
+
 LoadReport load_weights(
     torch::nn::Module& module,
     const std::string& path,

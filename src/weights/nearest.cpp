@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 namespace {
 
@@ -27,7 +27,7 @@ size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// What comes before the last dot: ".weight" tells nothing.
+/// Returns what comes before the last dot: ".weight" tells nothing.
 std::string_view stem(std::string_view text) {
   return text.substr(0, text.rfind('.'));
 }
@@ -68,4 +68,4 @@ std::optional<std::string> NearestText::find(const std::string& text) {
   return nearest;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

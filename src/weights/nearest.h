@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 /// Looks for texts that are spelled almost as others, as long as that does not
 /// take long: a file may have a million keys, and so may a module.
@@ -14,9 +14,9 @@ class NearestText {
   /// `candidates` must outlive it.
   explicit NearestText(const std::vector<std::string>& candidates);
 
-  /// The candidate whose path differs least from that of `text`, in single
-  /// characters added, left out or replaced; none if all differ by more than a
-  /// third of it. What follows the last dot has to be the same.
+  /// Returns the candidate whose path differs least from that of `text`, in
+  /// single characters added, left out or replaced; none if all differ by more
+  /// than a third of it. What follows the last dot has to be the same.
   std::optional<std::string> find(const std::string& text);
 
  private:
@@ -24,4 +24,4 @@ class NearestText {
   size_t steps_left_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -11,11 +11,13 @@
 
 #include <algorithm>
 #include <typeinfo>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights {
+
+using namespace files;
+using namespace layouts;
 
 namespace {
 
@@ -38,8 +40,9 @@ bool is_mask_key(const std::string& key) {
   return key == "mask" || ends_with(key, ".mask");
 }
 
-/// Whether `tensor` is the mask that Python's attention classes register. It is
-/// looked at by blocks of rows: a copy of a whole mask may be large.
+/// Returns whether `tensor` is the mask that Python's attention classes
+/// register. It is looked at by blocks of rows: a copy of a whole mask may be
+/// large.
 bool is_causal_mask(const torch::Tensor& tensor) {
   if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
     return false;
@@ -60,17 +63,21 @@ bool is_causal_mask(const torch::Tensor& tensor) {
   return true;
 }
 
-/// Whether the file's masks, of one head or of each, are causal.
+/// Returns whether the file's masks, of one head or of each, are causal.
 bool are_causal_masks(const Source& source) {
-  return is_causal_mask(at::cat(source.parts)) &&
+  std::vector<torch::Tensor> parts;
+  for (const auto& part : source.parts) {
+    parts.push_back(part.tensor);
+  }
+  return is_causal_mask(at::cat(parts)) &&
       std::all_of(
-             source.copies.begin(), source.copies.end(), [](const auto& copy) {
-               return is_causal_mask(copy.second);
+             source.copies.begin(), source.copies.end(), [](const Part& copy) {
+               return is_causal_mask(copy.tensor);
              });
 }
 
-/// Whether LibTorch copies elements of one dtype to another: asked of a tensor
-/// of one, before anything is changed.
+/// Returns whether LibTorch copies elements of one dtype to another: asked of a
+/// tensor of one, before anything is changed.
 bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   const auto source = at::empty({1}, from);
   auto target = at::empty({1}, to);
@@ -95,13 +102,13 @@ std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
 
 /// The shape of the joined parts. Nothing if they cannot be joined.
 std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
-  auto shape = source.parts.front().sizes().vec();
+  auto shape = source.parts.front().tensor.sizes().vec();
   const auto dimension = static_cast<size_t>(source.dimension);
   if (source.parts.size() > 1 && dimension >= shape.size()) {
     return std::nullopt;
   }
   for (size_t i = 1; i < source.parts.size(); ++i) {
-    auto part = source.parts[i].sizes().vec();
+    auto part = source.parts[i].tensor.sizes().vec();
     if (part.size() != shape.size()) {
       return std::nullopt;
     }
@@ -118,17 +125,18 @@ std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
 std::string shapes_text(const Source& source) {
   std::vector<std::string> shapes;
   for (const auto& part : source.parts) {
-    shapes.push_back(shape_text(part.sizes()));
+    shapes.push_back(shape_text(part.tensor.sizes()));
   }
   return list_text(shapes, " + ");
 }
 
-/// What the file has where its keys are other than the module's.
+/// Says what the file has where its keys are other than the module's.
 std::string origin(const std::string& key, const Source& source) {
-  if (source.keys.size() == 1 && source.keys.front() == key) {
+  const auto keys = source.keys();
+  if (keys.size() == 1 && keys.front() == key) {
     return "";
   }
-  return format_text(" (from {})", quoted_list(source.keys));
+  return format_text(" (from {})", quoted_list(keys));
 }
 
 /// Collects what is to be done, and everything that is wrong.
@@ -146,24 +154,23 @@ class Planner {
         mapping_(map_to_module(file.tensors, targets_, options.layout())) {}
 
   Plan make() {
-    std::unordered_map<std::string, const Source*> sources;
     for (const auto& [key, source] : mapping_.sources) {
-      sources.emplace(key, &source);
-    }
-    for (const auto& target : targets_) {
-      const auto found = sources.find(target.key());
-      const bool is_mask = masks_.count(target.key()) > 0;
-      if (is_mask && options_.mask() == MaskPolicy::kIgnore) {
-        continue;
-      }
-      if (found != sources.end()) {
-        add(target.key(), target.value(), *found->second, is_mask);
-      }
-    }
-    // What a problem names is not in it, and masks that no file has.
-    for (const auto& [key, looked_for] : mapping_.missing) {
-      if (masks_.count(key) == 0 || options_.mask() == MaskPolicy::kEqual) {
-        plan_.report.missing.push_back(key);
+      const bool is_mask = masks_.count(key) > 0;
+      switch (source.state) {
+        case Source::State::kFound:
+        case Source::State::kZeros:
+          if (!is_mask || options_.mask() != MaskPolicy::kIgnore) {
+            add(key, targets_[key], source, is_mask);
+          }
+          break;
+        case Source::State::kMissing:
+          if (!is_mask || options_.mask() == MaskPolicy::kEqual) {
+            plan_.report.missing.push_back(key);
+          }
+          break;
+        case Source::State::kWithoutMask:
+        case Source::State::kRefused: // a problem speaks of it
+          break;
       }
     }
     for (const auto& key : mapping_.unused) {
@@ -181,8 +188,9 @@ class Planner {
   }
 
  private:
-  /// Whether the file has a causal mask for an attention of ours that keeps
-  /// none (`register_mask(false)`): it says nothing more than `causal` does.
+  /// Returns whether the file has a causal mask for an attention of ours that
+  /// keeps none (`register_mask(false)`): it says nothing more than `causal`
+  /// does.
   bool is_spare_mask(const std::string& key) const {
     if (!is_mask_key(key) || targets_.contains(key)) {
       return false;
@@ -197,7 +205,7 @@ class Planner {
       const torch::Tensor& target,
       const Source& source,
       bool is_mask) {
-    if (source.zeros) {
+    if (source.state == Source::State::kZeros) {
       plan_.assignments.push_back({target, source});
       plan_.report.zeros.push_back(key);
       return;
@@ -219,7 +227,7 @@ class Planner {
       }
       return;
     }
-    const auto dtype = source.parts.front().scalar_type();
+    const auto dtype = source.parts.front().tensor.scalar_type();
     if (c10::isComplexType(dtype) && !c10::isComplexType(dtype_of(target))) {
       problems_.push_back(format_text(
           "dtype mismatch for {}: copying complex numbers ({}) into real ones "
@@ -244,12 +252,12 @@ class Planner {
           key));
       return;
     }
-    plan_.keys.insert(plan_.keys.end(), source.keys.begin(), source.keys.end());
-    for (const auto& [copy_key, copy] : source.copies) {
-      plan_.keys.push_back(copy_key);
+    auto file_keys = source.keys();
+    plan_.keys.insert(plan_.keys.end(), file_keys.begin(), file_keys.end());
+    for (const auto& copy : source.copies) {
+      plan_.keys.push_back(copy.key);
     }
     plan_.assignments.push_back({target, source});
-    auto file_keys = source.keys;
     for (auto& file_key : file_keys) {
       file_key.insert(0, file_.start);
     }
@@ -346,4 +354,4 @@ Plan make_plan(
   return Planner(module, file, options).make();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

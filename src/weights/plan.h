@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
-/// A tensor of the module and what it shall become.
+/// A tensor of the module, and what it shall become.
 struct Assignment {
   torch::Tensor target;
-  Source source;
+  layouts::Source source;
 };
 
-/// What is to be copied, nothing being wrong.
+/// What is to be copied once nothing is wrong.
 struct Plan {
   std::vector<Assignment> assignments;
   /// The file's keys that are read.
@@ -26,14 +26,14 @@ struct Plan {
   LoadReport report;
 };
 
-/// The parameters and buffers of `module`; they share its memory.
+/// Returns the parameters and buffers of `module`; they share its memory.
 StateDict state_dict(const torch::nn::Module& module);
 
 /// Plans how `module` takes the tensors of `file`. Throws c10::Error that lists
 /// all that is wrong, in the words of Python's `load_state_dict`.
 Plan make_plan(
     const torch::nn::Module& module,
-    const WeightFile& file,
+    const files::WeightFile& file,
     const LoadOptions& options);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -14,7 +14,9 @@
 #include <string_view>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights {
+
+using namespace files;
 
 namespace {
 
@@ -151,4 +153,4 @@ WeightFile read_weight_file(
   return file;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -6,6 +6,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -13,15 +15,18 @@
 
 namespace torch_attention {
 
+using namespace weights;
+using namespace weights::files;
+
 namespace {
 
-// Views whose rows overlap (`unfold`) have more elements than their memory.
-constexpr size_t kMaxOverlap = 16;
-constexpr size_t kFreeBytes = size_t{1} << 20;
+// Views of a file's bytes may overlap (`unfold`, slices): bytes that are copied
+// for a byte of the file, beyond the first.
+constexpr uint64_t kMaxOverlap = 16;
+constexpr uint64_t kFreeBytes = uint64_t{1} << 20;
 
 /// The elements that differ in memory: dimensions that only repeat them
-/// (`expand`) have the size 1. Throws where those that are left overlap so much
-/// that a small file could ask for any memory.
+/// (`expand`) have the size 1.
 torch::Tensor without_repeats(const torch::Tensor& tensor) {
   auto once = tensor;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -29,26 +34,46 @@ torch::Tensor without_repeats(const torch::Tensor& tensor) {
       once = once.narrow(i, 0, 1);
     }
   }
-  TORCH_CHECK(
-      once.nbytes() <= kMaxOverlap * once.storage().nbytes() + kFreeBytes,
-      format_text(
-          "a tensor of shape ({}) and strides ({}) repeats its {} bytes; "
-          "ReadOptions().mmap(true) leaves it as it is",
-          fmt::join(tensor.sizes(), ", "),
-          fmt::join(tensor.strides(), ", "),
-          once.storage().nbytes()));
-  return once.resolve_conj().resolve_neg();
+  return once;
+}
+
+/// The bytes of the file that the tensors read, each counted once.
+uint64_t bytes_in_file(const StateDict& tensors) {
+  std::vector<std::pair<const uint8_t*, uint64_t>> places;
+  for (const auto& item : tensors) {
+    const auto& tensor = item.value();
+    if (tensor.numel() > 0) {
+      places.emplace_back(
+          static_cast<const uint8_t*>(tensor.data_ptr()),
+          tensor.storage().nbytes());
+    }
+  }
+  std::sort(places.begin(), places.end());
+  uint64_t bytes = 0;
+  const uint8_t* end = nullptr;
+  for (const auto& [begin, size] : places) {
+    const auto* from = std::max(begin, end, std::less<>());
+    const auto* to = begin + size;
+    if (std::less<>()(from, to)) {
+      bytes += static_cast<uint64_t>(to - from);
+      end = to;
+    }
+  }
+  return bytes;
 }
 
 /// Makes the tensors of a result from those of a file. What is one tensor in
 /// the file, under several names, stays one.
 class Reader {
  public:
-  explicit Reader(const ReadOptions& options) : options_(options) {}
+  Reader(const ReadOptions& options, const StateDict& tensors)
+      : options_(options),
+        bytes_in_file_(bytes_in_file(tensors)),
+        bytes_left_(kMaxOverlap * bytes_in_file_ + kFreeBytes) {}
 
-  torch::Tensor read(const torch::Tensor& in_file) {
+  torch::Tensor read(const std::string& key, const torch::Tensor& in_file) {
     if (in_file.numel() == 0) {
-      return converted(in_file);
+      return converted(key, in_file);
     }
     auto& made = made_[{
         in_file.data_ptr(),
@@ -58,13 +83,15 @@ class Reader {
         in_file.is_conj(),
         in_file.is_neg()}];
     if (!made.defined()) {
-      made = converted(in_file);
+      made = converted(key, in_file);
     }
     return made;
   }
 
  private:
-  torch::Tensor converted(const torch::Tensor& in_file) const {
+  torch::Tensor converted(
+      const std::string& key,
+      const torch::Tensor& in_file) {
     const bool has_dtype = !options_.dtype() || !in_file.is_floating_point() ||
         in_file.scalar_type() == *options_.dtype();
     const bool stays = has_dtype && options_.device().is_cpu();
@@ -74,12 +101,32 @@ class Reader {
     const auto options =
         at::TensorOptions(options_.device())
             .dtype(has_dtype ? in_file.scalar_type() : *options_.dtype());
-    return without_repeats(in_file)
+    const auto once = without_repeats(in_file);
+    count(key, once);
+    return once.resolve_conj()
+        .resolve_neg()
         .to(options,
             /*non_blocking=*/false,
             /*copy=*/true,
             at::MemoryFormat::Contiguous)
         .expand(in_file.sizes());
+  }
+
+  /// Throws where the tensors overlap so much that a small file could ask for
+  /// any memory.
+  void count(const std::string& key, const torch::Tensor& tensor) {
+    TORCH_CHECK(
+        tensor.nbytes() <= bytes_left_,
+        format_text(
+            "the tensors up to \"{}\" of shape ({}) and strides ({}) read the "
+            "file's {} bytes more than {} times; ReadOptions().mmap(true) "
+            "leaves them as they are",
+            shortened(key, 200),
+            fmt::join(tensor.sizes(), ", "),
+            fmt::join(tensor.strides(), ", "),
+            bytes_in_file_,
+            kMaxOverlap));
+    bytes_left_ -= tensor.nbytes();
   }
 
   using Identity = std::tuple<
@@ -91,6 +138,9 @@ class Reader {
       bool>;
 
   const ReadOptions& options_;
+  uint64_t bytes_in_file_;
+  /// Bytes that may still be copied.
+  uint64_t bytes_left_;
   std::map<Identity, torch::Tensor> made_;
 };
 
@@ -111,11 +161,11 @@ StateDict read(const std::string& path, const ReadOptions& options) {
       make_writable(bytes);
     }
   }
-  Reader reader(options);
+  Reader reader(options, file.tensors);
   StateDict result;
   result.reserve(file.tensors.size());
   for (const auto& item : file.tensors) {
-    result.insert(item.key(), reader.read(item.value()));
+    result.insert(item.key(), reader.read(item.key(), item.value()));
   }
   return result;
 }

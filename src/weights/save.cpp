@@ -2,13 +2,17 @@
 
 #include <error_message.h>
 #include <weights/files/write.h>
-#include <weights/layouts/map.h>
+#include <weights/layouts/convert.h>
 #include <weights/plan.h>
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
 
 namespace torch_attention {
+
+using namespace weights;
+using namespace weights::files;
+using namespace weights::layouts;
 
 namespace {
 
@@ -17,7 +21,7 @@ StateDict as_written(StateDict tensors, const SaveOptions& options) {
     for (const auto& item : tensors) {
       check_writable(item.key(), item.value());
     }
-    tensors = convert_layout(
+    tensors = layouts::convert(
                   tensors,
                   WeightLayout::automatic(),
                   *options.layout(),

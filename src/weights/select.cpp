@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights {
+
+using namespace files;
+using namespace layouts;
 
 namespace {
 
@@ -110,8 +113,8 @@ std::vector<std::string> attention_paths(const std::vector<std::string>& keys) {
     }
   }
   std::vector<std::string> paths;
-  for (const auto& place : find_places(names)) {
-    paths.push_back(place.scope);
+  for (const auto& attention : find_attention(names)) {
+    paths.push_back(attention.scope);
   }
   return paths;
 }
@@ -170,4 +173,4 @@ std::vector<std::string> prefixes_with(
   return prefixes;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

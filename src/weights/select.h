@@ -5,25 +5,30 @@
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 /// `prefix` with a dot at its end, or nothing.
 std::string dotted(const std::string& prefix);
 
-/// The part of the file below `prefix`, the names without it; looked for in the
-/// file's state dict, then in the whole file. Throws c10::Error if there is no
-/// such part, or several could be meant.
-WeightFile select_below(WeightFile file, const std::string& prefix);
+/// Returns the part of the file below `prefix`, with names that lack the
+/// prefix. It is looked for in the file's state dict, then in the whole file.
+/// Throws c10::Error if there is no such part, or several could be meant.
+files::WeightFile select_below(
+    files::WeightFile file,
+    const std::string& prefix);
 
-/// The same for a file that is not read yet.
-WeightFile read_below(const std::string& path, const std::string& prefix);
+/// Does the same for a file that is not read yet.
+files::WeightFile read_below(
+    const std::string& path,
+    const std::string& prefix);
 
-/// The prefixes below which the file has all `keys`.
+/// Returns the prefixes below which the file has all `keys`.
 std::vector<std::string> prefixes_with(
-    const WeightFile& file,
+    const files::WeightFile& file,
     const std::vector<std::string>& keys);
 
-/// The paths of attention modules among the keys of a file, by names alone.
+/// Returns the paths of attention modules among the keys of a file, by names
+/// alone.
 std::vector<std::string> attention_paths(const std::vector<std::string>& keys);
 
 /// Throws c10::Error unless the file has keys below `start`; it names paths
@@ -33,8 +38,8 @@ void check_prefix(
     const std::string& start,
     const std::vector<std::string>& keys);
 
-/// The keys of the whole file from which `file` was selected, below its state
-/// dict.
-std::vector<std::string> whole_keys(const WeightFile& file);
+/// Returns the keys of the whole file from which `file` was selected, below its
+/// state dict.
+std::vector<std::string> whole_keys(const files::WeightFile& file);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -13,20 +13,20 @@
 #include <string>
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 /// Names and tensors in the order of the file or module.
 using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
 
-/// Whether a key begins with `start`.
+/// Returns whether any key begins with `start`.
 inline bool has_keys_below(const StateDict& tensors, std::string_view start) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& item) {
     return starts_with(item.key(), start);
   });
 }
 
-/// Whether elements are read more than once, by strides of zero: a small file
-/// can describe a huge tensor so.
+/// Returns whether elements are read more than once, by strides of zero: a
+/// small file can describe a huge tensor so.
 inline bool repeats_elements(const torch::Tensor& tensor) {
   // Not in bytes, of which there may be more than 2^64.
   return static_cast<uint64_t>(tensor.numel()) >
@@ -41,4 +41,4 @@ inline uint64_t total_bytes(const StateDict& tensors) {
   return bytes;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights {
 
 inline bool starts_with(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;
@@ -41,9 +41,10 @@ inline std::string prefix_choice(const std::vector<std::string>& prefixes) {
   return "LoadOptions()." + list_text(calls, " or ");
 }
 
-/// The folder of a path, with a slash at its end; "" for the current one.
+/// Returns the folder of a path, with a slash at its end; "" for the current
+/// one.
 inline std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/') + 1);
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights

@@ -7,6 +7,8 @@
 
 namespace torch_attention {
 
+using namespace weights::files;
+
 void write_weights(
     const torch::OrderedDict<std::string, torch::Tensor>& tensors,
     const std::string& path,

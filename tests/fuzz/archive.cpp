@@ -3,6 +3,7 @@
 #include <fuzz/fuzz.h>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz::run(

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <weights/layouts/map.h>
+#include <weights/layouts/describe.h>
 #include <weights/read.h>
 #include <weights/select.h>
 
@@ -20,7 +20,7 @@ namespace torch_attention::fuzz {
 
 /// A copy of the fuzzer's bytes at an aligned address: the sanitizer sees what
 /// is read beyond it.
-inline Bytes as_file(const void* data, size_t size) {
+inline weights::files::Bytes as_file(const void* data, size_t size) {
   auto copy = std::make_shared<std::vector<uint8_t>>(size);
   if (size > 0) {
     std::memcpy(copy->data(), data, size);
@@ -30,23 +30,23 @@ inline Bytes as_file(const void* data, size_t size) {
 }
 
 /// Reads every element of every tensor, and looks for layouts.
-inline void read_all(const WeightFile& file) {
+inline void read_all(const weights::files::WeightFile& file) {
   file.check(file.tensors.keys());
   for (const auto& item : file.tensors) {
     const auto& tensor = item.value();
     // Tensors that repeat their elements may be huge.
-    if (!repeats_elements(tensor)) {
+    if (!weights::repeats_elements(tensor)) {
       volatile auto copy = tensor.clone().numel();
       static_cast<void>(copy);
     }
   }
-  find_layouts(file.tensors);
+  weights::layouts::describe_attention(file.tensors);
 }
 
 /// Runs a reader, which may refuse in words, and nothing else.
-inline int run(const std::function<WeightFile()>& read) {
+inline int run(const std::function<weights::files::WeightFile()>& read) {
   try {
-    read_all(select_below(read(), ""));
+    read_all(weights::select_below(read(), ""));
   } catch (const c10::Error&) {
     // Refused.
   }

@@ -8,6 +8,8 @@
 #include <ATen/ops/ones.h>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const bool written = [] {

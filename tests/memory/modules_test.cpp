@@ -101,7 +101,7 @@ TEST_CASE("A module that cannot be made throws") {
   }
   SECTION("LibTorch's, as ours") {
     make = [source = torch::nn::MultiheadAttention(8, 2)] {
-      from_multihead_attention(*source, 6);
+      from_multihead_attention(*source, 6, /*causal=*/true);
     };
   }
   check_no_faults(fail_each_allocation([&] {
@@ -133,7 +133,7 @@ TEST_CASE("A forward that fails can be repeated") {
   }
   SECTION("MultiHeadAttentionWrapper") {
     MultiHeadAttentionWrapper module(
-        MultiHeadAttentionOptions(6, 4, 16, 2).kernel(kernel));
+        MultiHeadAttentionWrapperOptions(6, 4, 16, 2).kernel(kernel));
     check_computation(*module, [&] { return Tensors{module(x)}; });
   }
   SECTION("MultiHeadAttention, small") {

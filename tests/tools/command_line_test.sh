@@ -54,7 +54,7 @@ expect "$err" "OUT"
 
 # A file that cannot be read: status 1.
 run 1 inspect "$golden/files/legacy.pt"
-expect "$err" "torch-attention: the file is a torch.save file of before"
+expect "$err" 'legacy.pt"): the file is a torch.save file of before'
 [[ -z "$out" ]]
 run 1 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout none
 expect "$err" "none"

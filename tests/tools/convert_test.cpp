@@ -3,7 +3,6 @@
 #include <support/test.h>
 
 #include <tools/convert.h>
-#include <weights/read.h>
 
 #include <sstream>
 
@@ -28,11 +27,11 @@ TEST_CASE("convert writes the same tensors in another format") {
   const TemporaryFolder folder;
   const auto* name = GENERATE("a.pt", "a.safetensors");
   const auto input = golden("layouts/bert.safetensors");
-  const auto before = read_weight_file(input).tensors;
+  const auto before = read_weights(input);
   CHECK_THAT(
       convert(input, folder.file(name)),
       ContainsText(std::to_string(before.size()) + " tensors"));
-  const auto after = read_weight_file(folder.file(name)).tensors;
+  const auto after = read_weights(folder.file(name));
   REQUIRE(after.size() == before.size());
   for (const auto& item : before) {
     CAPTURE(item.key());
@@ -49,8 +48,8 @@ TEST_CASE("convert takes one module, and gives it another layout and dtype") {
   options.dtype = torch::kDouble;
   const auto input = golden("layouts/gpt2.safetensors");
   convert(input, output, options);
-  const auto before = read_weight_file(input).tensors;
-  const auto after = read_weight_file(output).tensors;
+  const auto before = read_weights(input);
+  const auto after = read_weights(output);
   const auto c_attn = before["transformer.h.1.attn.c_attn.weight"];
   CHECK(after["W_key.weight"].equal(
       c_attn.t().slice(0, 12, 24).to(torch::kDouble)));
@@ -67,7 +66,7 @@ TEST_CASE("convert to a layout that lists heads asks for their number") {
   THROWS_WITH(convert(input, output, options), "num_heads");
   options.num_heads = 2;
   convert(input, output, options);
-  const auto tensors = read_weight_file(output).tensors;
+  const auto tensors = read_weights(output);
   CHECK(tensors.contains("heads.1.query.weight"));
   CHECK_FALSE(tensors.contains("heads.2.query.weight"));
 }

@@ -16,16 +16,15 @@ namespace {
 
 std::string inspect(
     const std::string& path,
-    const InspectOptions& options = {}) {
+    const InspectOptions& options = {},
+    bool as_json = false) {
   std::ostringstream out;
-  inspect_file(path, options, out);
+  inspect_file(path, options, as_json, out);
   return out.str();
 }
 
 nlohmann::json inspect_json(const std::string& path) {
-  InspectOptions options;
-  options.json = true;
-  return nlohmann::json::parse(inspect(path, options));
+  return nlohmann::json::parse(inspect(path, {}, /*as_json=*/true));
 }
 
 } // namespace
@@ -44,9 +43,9 @@ TEST_CASE("inspect shows tensors, layout and possible heads") {
 }
 
 TEST_CASE("inspect takes a part of a file") {
-  InspectOptions options;
-  options.prefix = "transformer.h.1.attn";
-  const auto text = inspect(golden("layouts/gpt2.safetensors"), options);
+  const auto text = inspect(
+      golden("layouts/gpt2.safetensors"),
+      InspectOptions().prefix("transformer.h.1.attn"));
   CHECK_THAT(
       text,
       ContainsText("4 tensors") &&
@@ -92,8 +91,7 @@ TEST_CASE("inspect names the state dict among training state") {
 }
 
 TEST_CASE("inspect checks all values if asked") {
-  InspectOptions options;
-  options.check = true;
+  const auto options = InspectOptions().check(true);
   CHECK_THAT(
       inspect(golden("files/checksums.safetensors"), options),
       ContainsText("safetensors file"));

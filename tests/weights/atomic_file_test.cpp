@@ -18,6 +18,7 @@
 #include <thread>
 
 using namespace torch_attention;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace {

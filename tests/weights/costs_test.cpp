@@ -13,6 +13,7 @@
 #include <sstream>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
 using namespace torch_attention::testing;
 
 namespace {
@@ -80,7 +81,7 @@ Costs costs_of_file(const std::string& bytes) {
   CHECK(costs.error.size() < 8000);
   const auto of_inspect = costs_of([&] {
     std::ostringstream out;
-    tools::inspect_file(path, {}, out);
+    tools::inspect_file(path, {}, /*as_json=*/false, out);
   });
   costs.seconds = std::max(costs.seconds, of_inspect.seconds);
   costs.megabytes = std::max(costs.megabytes, of_inspect.megabytes);

@@ -15,6 +15,8 @@
 #include <set>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace files_test {

@@ -15,6 +15,7 @@
 #include <set>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
 using namespace torch_attention::testing;
 
 namespace {

@@ -25,6 +25,8 @@ int fuzz_sharded_index(const uint8_t* data, size_t size);
 }
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace hostile_test {
@@ -222,7 +224,7 @@ TEST_CASE("A safetensors header says what is wrong with it") {
       {R"({"__metadata__":{"crc32:a":"00000000"},)"
        R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
        4,
-       "\"a\" has not the checksum"},
+       "\"a\" does not have the checksum"},
       {R"({"__metadata__":{"crc32:b":"00000000"},)"
        R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
        4,

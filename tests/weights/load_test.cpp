@@ -434,7 +434,7 @@ TEST_CASE("What is outside the prefix is not read") {
   whole.register_buffer("other", torch::zeros({64}));
   THROWS_WITH(
       load_weights(whole, path, LoadOptions().strict(false)),
-      "has not the checksum (CRC-32) that was stored with it");
+      "does not have the checksum (CRC-32) that was stored with it");
   CHECK(whole.named_buffers()["other"].sum().item<double>() == 0);
 }
 

@@ -10,6 +10,8 @@
 #include <sstream>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace {
@@ -67,7 +69,7 @@ std::string error_with_prefix(
 
 std::string inspect(const std::string& path) {
   std::ostringstream out;
-  tools::inspect_file(path, {}, out);
+  tools::inspect_file(path, {}, /*as_json=*/false, out);
   return out.str();
 }
 

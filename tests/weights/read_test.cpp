@@ -10,6 +10,7 @@
 #include <fstream>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
 using namespace torch_attention::testing;
 
 namespace {
@@ -161,9 +162,43 @@ TEST_CASE("A tensor that overlaps itself too much is left in the file only") {
   archive.write(
       "x", torch::ones({6000}).as_strided({3000, 3000}, {1, 1}), true);
   archive.save_to(path);
-  CHECK_THAT(error_of(path), ContainsText("repeats its 23996 bytes"));
+  CHECK_THAT(
+      error_of(path),
+      ContainsText("read the file's 23996 bytes more than 16 times"));
   const auto in_file = read_weights(path, ReadOptions().mmap(true));
   CHECK(in_file["x"].sizes() == torch::IntArrayRef({3000, 3000}));
+}
+
+TEST_CASE("Many views of one memory cost no more than some times the file") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.pt");
+  constexpr int64_t kElements = 1 << 18;
+  const auto values = torch::arange(kElements, torch::kFloat);
+  const auto write_views = [&](int64_t count) {
+    torch::serialize::OutputArchive archive;
+    for (int64_t i = 0; i < count; ++i) {
+      archive.write(
+          "x" + std::to_string(i), values.slice(0, i), /*is_buffer=*/true);
+    }
+    archive.save_to(path);
+  };
+  SECTION("a few are copied, each for itself") {
+    write_views(8);
+    auto weights = read_weights(path);
+    CHECK(weights["x7"].equal(values.slice(0, 7)));
+    weights["x0"].zero_();
+    CHECK(weights["x7"].equal(values.slice(0, 7)));
+  }
+  SECTION("hundreds are refused before they are copied") {
+    write_views(200);
+    CHECK_THAT(
+        error_of(path),
+        ContainsText("the tensors up to \"x") &&
+            ContainsText("read the file's 1048576 bytes more than 16 times; "
+                         "ReadOptions().mmap(true)"));
+    const auto in_file = read_weights(path, ReadOptions().mmap(true));
+    CHECK(in_file["x199"].equal(values.slice(0, 199)));
+  }
 }
 
 TEST_CASE("A changed value is told by read_weights") {

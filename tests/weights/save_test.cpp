@@ -11,6 +11,8 @@
 #include <fstream>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace save_test {

@@ -10,6 +10,8 @@
 #include <fstream>
 
 using namespace torch_attention;
+using namespace torch_attention::weights;
+using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace {

@@ -54,7 +54,8 @@ struct TORCH_ATTENTION_API ReadOptions {
 /// share memory unless `mmap` is set. Values that are no tensors are left out.
 ///
 /// Throws c10::Error that says what is wrong with the file, that nothing lies
-/// below the prefix, or which tensor cannot be read (sparse, quantized).
+/// below the prefix, which tensor cannot be read (sparse, quantized), or that
+/// views of the same bytes would take many times the file's memory.
 ///
 /// Example:
 /// ```

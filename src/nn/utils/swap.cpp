@@ -98,16 +98,16 @@ void check_not_empty(const ModulePtr& replacement, const std::string& path) {
 std::string advice_for_member(
     const torch::nn::Module& parent,
     const std::string& path,
-    const std::string& name,
     const torch::nn::Module& old,
     const torch::nn::Module& replacement) {
   const auto parent_class = class_of(parent);
   const auto old_class = class_of(old);
   const auto new_class = class_of(replacement);
+  // The name under which a child is registered need not be the member's.
   const auto call = "replace_module(root, \"" + path + "\", &" + parent_class +
-      "::" + name + ", replacement)";
+      "::<the member that holds it>, replacement)";
   if (old_class == new_class) {
-    return "name the member as well: " + call;
+    return "pass that member as well: " + call;
   }
   if (parent_class.rfind("torch::nn::", 0) == 0) {
     return "no member of LibTorch's " + parent_class + " can hold a " +
@@ -158,7 +158,7 @@ void check_source(const torch::nn::MultiheadAttentionOptions& options) {
       !options.add_bias_kv() && !options.add_zero_attn(),
       kFunction,
       ": expected add_bias_kv = add_zero_attn = false, which add tokens that "
-      "MultiHeadAttention has not");
+      "MultiHeadAttention does not have");
 }
 
 } // namespace
@@ -183,7 +183,7 @@ ModulePtr replace_module(
         class_of(*parent),
         " holds it as a member, its forward would go on calling the old "
         "module; ",
-        advice_for_member(*parent, path, name, *old, *replacement.module),
+        advice_for_member(*parent, path, *old, *replacement.module),
         ". If you hold it yourself, release it first");
   }
   parent->replace_module(name, std::move(replacement.module));

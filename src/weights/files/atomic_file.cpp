@@ -17,7 +17,7 @@
 #include <cstring>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -63,7 +63,7 @@ bool lock(const Descriptor& file) {
   return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
 }
 
-/// Whether the open file is the regular file of that name.
+/// Returns whether the open file is the regular file of that name.
 bool is_named(
     const Descriptor& file,
     const Descriptor& folder,
@@ -269,4 +269,4 @@ void AtomicFile::commit() {
   sync_folder(folder_);
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

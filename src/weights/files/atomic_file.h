@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// A file that takes the place of another one only when it is whole. Symbolic
 /// links are followed; the mode of an existing file, and its owner where that
@@ -67,4 +67,4 @@ class AtomicFile {
   Descriptor file_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 uint32_t crc32(const Bytes& bytes) {
   constexpr size_t kBlock = size_t{1} << 20;
@@ -35,4 +35,4 @@ uint32_t crc32(const Bytes& bytes) {
   return static_cast<uint32_t>(sum);
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// CRC-32 (the one of zip files), by all of LibTorch's threads.
 uint32_t crc32(const Bytes& bytes);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

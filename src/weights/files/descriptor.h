@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// An open file or folder, closed at the end.
 class Descriptor {
@@ -38,4 +38,4 @@ class Descriptor {
   int number_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -22,7 +22,7 @@ struct Names {
 
 using torch::ScalarType;
 
-constexpr std::array kNames {
+constexpr std::array kDtypes {
   Names{ScalarType::Bool, "bool", "Bool", "BOOL", 12},
       Names{ScalarType::Byte, "uint8", "Byte", "U8", 1},
       Names{ScalarType::Char, "int8", "Char", "I8", 2},
@@ -84,16 +84,16 @@ constexpr std::array kNames {
 
 template <typename Predicate>
 std::optional<ScalarType> find(const Predicate& predicate) {
-  const auto* found = std::find_if(kNames.begin(), kNames.end(), predicate);
-  return found == kNames.end() ? std::nullopt : std::optional(found->dtype);
+  const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), predicate);
+  return found == kDtypes.end() ? std::nullopt : std::optional(found->dtype);
 }
 
 const Names* names_of(ScalarType dtype) {
   const auto* found =
-      std::find_if(kNames.begin(), kNames.end(), [dtype](const Names& names) {
+      std::find_if(kDtypes.begin(), kDtypes.end(), [dtype](const Names& names) {
         return names.dtype == dtype;
       });
-  return found == kNames.end() ? nullptr : found;
+  return found == kDtypes.end() ? nullptr : found;
 }
 
 /// The text between `prefix` and `suffix`; empty if it is not between these.
@@ -145,4 +145,4 @@ std::optional<ScalarType> dtype_from_export(int64_t number) {
   });
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

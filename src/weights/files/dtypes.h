@@ -6,16 +6,16 @@
 #include <string>
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
-/// The dtype of "torch.float32", Python's name; none for other texts.
+/// Returns the dtype of "torch.float32", Python's name; none for other texts.
 std::optional<torch::ScalarType> dtype_from_python(std::string_view name);
 
-/// The dtype of "torch.FloatStorage", in which `torch.save` and TorchScript
-/// name a storage's class.
+/// Returns the dtype of "torch.FloatStorage", in which `torch.save` and
+/// TorchScript name a storage's class.
 std::optional<torch::ScalarType> dtype_from_storage(std::string_view name);
 
-/// The dtype of "F32", safetensors' name.
+/// Returns the dtype of "F32", safetensors' name.
 std::optional<torch::ScalarType> dtype_from_safetensors(std::string_view name);
 
 /// Safetensors' name of a dtype; none if the format has not got it.
@@ -24,7 +24,7 @@ std::optional<std::string_view> safetensors_dtype(torch::ScalarType dtype);
 /// "float32"; Python's name without "torch.".
 std::string_view python_dtype(torch::ScalarType dtype);
 
-/// The dtype of a number as `torch.export` writes it; none for others.
+/// Returns the dtype of a number as `torch.export` writes it; none for others.
 std::optional<torch::ScalarType> dtype_from_export(int64_t number);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -264,4 +264,4 @@ WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive) {
   return file;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -5,13 +5,13 @@
 
 #include <memory>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
-/// Whether the zip file is one of `torch.export.save` (.pt2).
+/// Returns whether the zip file is one of `torch.export.save` (.pt2).
 bool is_export_archive(const ZipArchive& archive);
 
 /// Reads the state dict of a .pt2. Its program is neither compiled nor run.
 /// Throws c10::Error that says what is wrong with it.
 WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -1,6 +1,7 @@
 #include <weights/files/json.h>
 
 #include <format_text.h>
+#include <weights/files/weight_file.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -8,7 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -17,7 +18,11 @@ constexpr size_t kMaxJson = 100'000'000;
 constexpr size_t kMaxJsonDepth = 8;
 
 /// No tree is made of the text: it would take many times its memory, and its
-/// destructor allocates, which ends the program where no memory is left.
+/// destructor allocates, which ends the program where no memory is left. The
+/// library's parser with a callback makes one as well: it calls back only for
+/// what lies in objects that are kept, and in these it keeps a place for every
+/// key, whatever the callback says of the value. A key that comes twice would
+/// also be seen too late.
 class JsonReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit JsonReader(
@@ -41,6 +46,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return close();
   }
   bool key(string_t& name) override {
+    check_key_length(name);
     TORCH_CHECK(
         keys_.back().insert(name).second,
         format_text(
@@ -135,4 +141,4 @@ void read_json(
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

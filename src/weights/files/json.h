@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// A value of a JSON text.
 struct JsonValue {
@@ -17,7 +17,7 @@ struct JsonValue {
   Kind kind = Kind::kNull;
   /// A text, or a number of another kind than `kInteger` as it is written.
   std::string_view text;
-  /// Of 64 bits; also 0 and 1 of a bool.
+  /// A number of 64 bits; also 0 and 1 for a bool.
   int64_t integer = 0;
 };
 
@@ -35,4 +35,4 @@ void read_json(
     const Bytes& bytes,
     const std::function<void(const JsonPath&, const JsonValue&)>& visit);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 Bytes MappedFile::open(const std::string& path) {
   // Not std::filesystem: LibTorch's wheels export older parts of it, and which
@@ -84,4 +84,4 @@ void release(const Bytes& bytes) {
   }
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

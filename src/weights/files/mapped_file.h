@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// Bytes, and what keeps them in memory.
 struct Bytes {
@@ -24,7 +24,7 @@ struct Bytes {
   }
 };
 
-/// A file in memory, read-only; what is not read, costs no memory. Another
+/// A file in memory, read-only; what is not read costs no memory. Another
 /// program that cuts the file short meanwhile ends this one, as with any mapped
 /// file.
 class MappedFile {
@@ -51,7 +51,7 @@ class MappedFile {
 void make_writable(const Bytes& file);
 
 /// Tells the system that bytes of a mapped file are not needed for now: they
-/// count no longer as memory of this program.
+/// no longer count as memory of this program.
 void release(const Bytes& bytes);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -512,4 +512,4 @@ Pickle::Pickle(
   PickleMachine(*this, bytes, is_known, max_values).run();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

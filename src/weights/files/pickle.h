@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// A value of a pickle. Calls and objects are only described, never made: a
 /// pickle is read, and nothing that it names is run.
@@ -68,7 +68,7 @@ class Pickle {
   const PickleValue& root() const {
     return *root_;
   }
-  /// The number of values.
+  /// Returns the number of values.
   size_t size() const {
     return values_.size();
   }
@@ -83,4 +83,4 @@ class Pickle {
   const PickleValue* root_ = nullptr;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

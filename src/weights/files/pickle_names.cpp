@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -157,4 +157,4 @@ bool is_dict(const PickleValue& value) {
   return value.kind == Kind::kDict || is_call(value, dict_names());
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

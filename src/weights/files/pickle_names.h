@@ -4,29 +4,30 @@
 
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 // The functions and classes that pickles of tensors name. None is ever called:
 // the names say what a description means.
 
-/// Whether a pickle may have this name; in that of a TorchScript archive
+/// Returns whether a pickle may have this name; in that of a TorchScript
+/// archive
 /// (`is_script`) also the classes of modules.
 bool is_known(std::string_view name, bool is_script);
 
-/// Whether the name is that of a TorchScript class, "__torch__.Linear".
+/// Returns whether the name is that of a TorchScript class, "__torch__.Linear".
 bool is_script_class(std::string_view name);
 
-/// Whether the value is a tensor that can be read.
+/// Returns whether the value is a tensor that can be read.
 bool is_tensor(const PickleValue& value);
 
-/// Whether the function of this name makes such a tensor.
+/// Returns whether the function of this name makes such a tensor.
 bool makes_tensor(std::string_view name);
 
-/// Why the value is a tensor that cannot be read: "is a sparse tensor". Empty
-/// if it is none.
+/// Returns why the value is a tensor that cannot be read: "is a sparse tensor".
+/// Empty if it is none.
 std::string_view why_unread(const PickleValue& value);
 
-/// Whether the value is a dict of any class.
+/// Returns whether the value is a dict of any class.
 bool is_dict(const PickleValue& value);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

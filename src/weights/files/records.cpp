@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 std::function<void(const std::vector<std::string>& keys)> check_records(
     std::shared_ptr<const ZipArchive> archive,
@@ -29,4 +29,4 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
   };
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

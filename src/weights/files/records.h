@@ -7,7 +7,7 @@
 #include <string>
 #include <unordered_map>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// The records in which tensors lie, by the tensors' keys; "" for none.
 using RecordNames = std::unordered_map<std::string, std::string>;
@@ -18,4 +18,4 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
     RecordNames records,
     StateDict tensors);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

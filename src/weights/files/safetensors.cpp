@@ -15,19 +15,15 @@
 #include <unordered_map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
-// Of the format's own definition.
-constexpr uint64_t kMaxHeader = 100'000'000;
 constexpr size_t kLengthBytes = 8;
-constexpr size_t kMaxTensors = 1'000'000;
-constexpr size_t kMaxDimensions = 64;
 const std::string kChecksum = "crc32:";
 
 /// What the header says of a tensor.
-struct Entry {
+struct HeaderEntry {
   std::string key;
   std::string dtype;
   std::vector<int64_t> shape;
@@ -48,7 +44,7 @@ struct Entry {
 /// seen, and nothing is deeper than the format.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  std::vector<Entry> entries;
+  std::vector<HeaderEntry> entries;
   std::map<std::string, std::string> metadata;
 
   bool start_object(std::size_t /*elements*/) override {
@@ -85,6 +81,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& name) override {
     if (depth_ == 1) {
+      check_key_length(name);
       key_ = name;
     } else {
       field_ = name;
@@ -211,8 +208,10 @@ HeaderReader read_header(const Bytes& header) {
 }
 
 /// Offsets begin where the ones before end: no holes, no overlaps.
-void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
-  std::vector<const Entry*> order;
+void check_offsets(
+    const std::vector<HeaderEntry>& entries,
+    uint64_t data_size) {
+  std::vector<const HeaderEntry*> order;
   for (const auto& entry : entries) {
     if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
       fail(format_text(
@@ -222,9 +221,12 @@ void check_offsets(const std::vector<Entry>& entries, uint64_t data_size) {
     }
     order.push_back(&entry);
   }
-  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
-    return a->offsets < b->offsets;
-  });
+  std::sort(
+      order.begin(),
+      order.end(),
+      [](const HeaderEntry* a, const HeaderEntry* b) {
+        return a->offsets < b->offsets;
+      });
   uint64_t end = 0;
   for (const auto* entry : order) {
     if (entry->offsets[0] != end) {
@@ -251,7 +253,7 @@ struct Checked {
   uint32_t crc = 0;
 };
 
-torch::Tensor read_tensor(const Entry& entry, const Bytes& bytes) {
+torch::Tensor read_tensor(const HeaderEntry& entry, const Bytes& bytes) {
   const auto dtype = dtype_from_safetensors(entry.dtype);
   if (!dtype) {
     fail(format_text(
@@ -351,11 +353,11 @@ WeightFile read_safetensors(const Bytes& file) {
               crc32(found->second.bytes) == found->second.crc,
           "the file is damaged: \"",
           key,
-          "\" has not the checksum (CRC-32) that was stored with it");
+          "\" does not have the checksum (CRC-32) that was stored with it");
       check_values(key, tensors[key]);
     }
   };
   return result;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -3,19 +3,24 @@
 #include <weights/files/mapped_file.h>
 #include <weights/files/weight_file.h>
 
+#include <cstdint>
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
-/// Whether the bytes may be a safetensors file: a length and a JSON object.
+/// The most bytes of a header, by the format's own definition.
+inline constexpr uint64_t kMaxHeader = 100'000'000;
+
+/// Returns whether the bytes may be a safetensors file: a length and a JSON
+/// object.
 bool is_safetensors(const Bytes& file);
 
 /// Reads a safetensors file (https://github.com/huggingface/safetensors).
 /// Throws c10::Error that says what is wrong with it.
 WeightFile read_safetensors(const Bytes& file);
 
-/// Whether the bytes may be the index of a model in several safetensors files:
-/// a JSON object.
+/// Returns whether the bytes may be the index of a model in several safetensors
+/// files: a JSON object.
 bool is_sharded_index(const Bytes& file);
 
 /// Reads `model.safetensors.index.json` and those of its files that have keys
@@ -25,7 +30,8 @@ WeightFile read_sharded(
     const std::string& folder,
     const std::string& prefix);
 
-/// The name in `__metadata__` of a tensor's CRC-32: eight hexadecimal digits.
+/// Returns the name in `__metadata__` of a tensor's CRC-32: eight hexadecimal
+/// digits.
 std::string checksum_name(const std::string& key);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

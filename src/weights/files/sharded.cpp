@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -153,4 +153,4 @@ WeightFile read_sharded(
   return result;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -17,7 +17,7 @@ using Kind = PickleValue::Kind;
 using Arguments = std::vector<const PickleValue*>;
 
 // A parameter of a tensor of a type ... is no deeper in any real file.
-constexpr int kMaxDepth = 16;
+constexpr int kMaxWrappers = 16;
 
 const PickleValue& argument(
     const Arguments& arguments,
@@ -106,7 +106,7 @@ TensorMaker::Made TensorMaker::make(
     const Arguments& arguments,
     int depth) {
   TORCH_CHECK(
-      depth < kMaxDepth && makes_tensor(function),
+      depth < kMaxWrappers && makes_tensor(function),
       "the file is damaged or malicious: a tensor made by ",
       function);
   if (function == "torch._utils._rebuild_parameter" ||
@@ -186,4 +186,4 @@ const TensorMaker::Storage& TensorMaker::storage(
   return storage;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

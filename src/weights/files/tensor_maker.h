@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// Makes tensors of what the pickle of an archive says of them.
 class TensorMaker {
@@ -30,8 +30,8 @@ class TensorMaker {
     std::string unreadable;
   };
 
-  /// Of a value that `is_tensor`. Throws c10::Error if its description is
-  /// wrong.
+  /// Makes the tensor of a value that `is_tensor`. Throws c10::Error if its
+  /// description is wrong.
   Made make(const PickleValue& call);
 
  private:
@@ -53,4 +53,4 @@ class TensorMaker {
   std::unordered_map<std::string_view, Storage> storages_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -10,12 +10,9 @@
 #include <cstring>
 #include <memory>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
-
-// More dimensions than any model has; some of LibTorch's code takes no more.
-constexpr size_t kMaxDimensions = 64;
 
 int64_t multiply(int64_t a, int64_t b) {
   int64_t result = 0;
@@ -148,4 +145,4 @@ void check_values(const std::string& key, const torch::Tensor& tensor) {
       "\" has values other than 0 and 1");
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -4,11 +4,15 @@
 
 #include <torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
+
+/// More dimensions than any model has; some of LibTorch's code takes no more.
+inline constexpr size_t kMaxDimensions = 64;
 
 /// What a file says of one of its tensors.
 struct TensorLayout {
@@ -24,15 +28,15 @@ struct TensorLayout {
 /// negative sizes, and for more elements than can be counted.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
 
-/// The bytes at an address that is a multiple of `alignment`: themselves, or a
-/// copy.
+/// Returns the bytes at an address that is a multiple of `alignment`:
+/// themselves, or a copy.
 Bytes aligned(const Bytes& bytes, size_t alignment);
 
-/// A tensor that reads `storage`, aligned for its dtype, where it lies. Throws
-/// c10::Error if `storage` does not hold all of its elements.
+/// Returns a tensor that reads `storage`, aligned for its dtype, where it lies.
+/// Throws c10::Error if `storage` does not hold all of its elements.
 torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout);
 
 /// Throws c10::Error if a bool tensor has a byte that is neither 0 nor 1.
 void check_values(const std::string& key, const torch::Tensor& tensor);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -13,16 +13,14 @@
 #include <unordered_map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
 using Kind = PickleValue::Kind;
 
-// Far deeper and longer than any model's paths.
+// Far deeper than any model's paths.
 constexpr int kMaxDepth = 256;
-constexpr size_t kMaxPathLength = 4096;
-constexpr size_t kMaxTensors = 1'000'000;
 // A dict within a dict repeats the path to it for each of its values. Bytes of
 // all paths for a byte of the pickle, beyond the first.
 constexpr size_t kPathBytes = 16;
@@ -79,8 +77,9 @@ class Collector {
  private:
   void collect(const PickleValue& value, int depth) {
     TORCH_CHECK(
-        depth < kMaxDepth && path_.size() < kMaxPathLength,
+        depth < kMaxDepth,
         "the file is damaged or malicious: its values are nested too deep");
+    check_key_length(path_);
     visit(1);
     if (is_tensor(value)) {
       add_tensor(value);
@@ -261,7 +260,8 @@ void find_root(const PickleValue& value, WeightFile& file) {
   }
 }
 
-/// Whether the weights of a TorchScript archive are constants of its code.
+/// Returns whether the weights of a TorchScript archive are constants of its
+/// code.
 bool has_constants(const ZipArchive& archive, const std::string& folder) {
   return archive.contains(folder + "constants/0");
 }
@@ -324,4 +324,4 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   return file;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

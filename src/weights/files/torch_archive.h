@@ -3,9 +3,9 @@
 #include <weights/files/weight_file.h>
 #include <weights/files/zip_archive.h>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
-/// Whether the zip file is one of `torch.save`, TorchScript or C++
+/// Returns whether the zip file is one of `torch.save`, TorchScript or C++
 /// `torch::save`.
 bool is_torch_archive(const ZipArchive& archive);
 
@@ -14,4 +14,4 @@ bool is_torch_archive(const ZipArchive& archive);
 /// it.
 WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

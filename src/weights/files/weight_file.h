@@ -3,12 +3,24 @@
 #include <weights/files/mapped_file.h>
 #include <weights/state_dict.h>
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
+
+/// More tensors than any model has.
+inline constexpr size_t kMaxTensors = 1'000'000;
+
+/// The most bytes of a tensor's name: names are kept several times, and
+/// repeated in messages.
+inline constexpr size_t kMaxKeyLength = size_t{1} << 16;
+
+/// Throws c10::Error, which tells the length, if a name is longer than that.
+void check_key_length(std::string_view key);
 
 /// A file of weights, on the CPU. Its tensors read the file where it lies.
 struct WeightFile {
@@ -50,4 +62,4 @@ struct WeightFile {
   std::vector<Bytes> mapped;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -1,6 +1,7 @@
 #include <weights/files/write.h>
 
 #include <weights/files/dtypes.h>
+#include <weights/files/weight_file.h>
 #include <weights/text.h>
 
 #include <ATen/EmptyTensor.h>
@@ -9,7 +10,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -87,6 +88,7 @@ std::string json_text(const std::string& text) {
 
 void check_writable(const std::string& name, const torch::Tensor& tensor) {
   static_cast<void>(json_text(name));
+  check_key_length(name);
   const auto reason = obstacle(tensor);
   TORCH_CHECK(reason.empty(), quoted(name), " ", reason);
   const auto dtype = tensor.scalar_type();
@@ -132,4 +134,4 @@ void write_weight_file(
   }
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -6,22 +6,22 @@
 
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
-/// The text as JSON has it, between quotes. Throws c10::Error if it is not
-/// UTF-8: Python reads no other.
+/// Returns the text as JSON has it, between quotes. Throws c10::Error if it is
+/// not UTF-8: Python reads no other.
 std::string json_text(const std::string& text);
 
 /// Throws c10::Error, which names the tensor, if its values are not all in a
 /// strided tensor: sparse, quantized, without values ...
 void check_writable(const std::string& name, const torch::Tensor& tensor);
 
-/// The dtype in which a tensor is written.
+/// Returns the dtype in which a tensor is written.
 torch::ScalarType written_dtype(
     const torch::Tensor& tensor,
     const WriteOptions& options);
 
-/// The elements of a tensor as they are written: in order, on the CPU.
+/// Returns the elements of a tensor as they are written: in order, on the CPU.
 torch::Tensor values_to_write(
     const torch::Tensor& tensor,
     const WriteOptions& options);
@@ -46,4 +46,4 @@ void write_weight_file(
     const std::string& path,
     const WriteOptions& options = {});
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

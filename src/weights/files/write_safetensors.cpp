@@ -11,15 +11,12 @@
 #include <algorithm>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
-/// Longer ones no program reads.
-constexpr size_t kMaxHeader = 100'000'000;
-
 /// A tensor of the file.
-struct Entry {
+struct PlacedTensor {
   std::string key;
   torch::Tensor tensor;
   std::string_view dtype;
@@ -31,10 +28,10 @@ struct Entry {
 
 /// The tensors with the places of their data. Large elements come first, so
 /// that each begins at a multiple of its size.
-std::vector<Entry> place(
+std::vector<PlacedTensor> place(
     const StateDict& tensors,
     const WriteOptions& options) {
-  std::vector<Entry> entries;
+  std::vector<PlacedTensor> entries;
   for (const auto& item : tensors) {
     const auto& tensor = item.value();
     check_writable(item.key(), tensor);
@@ -55,7 +52,9 @@ std::vector<Entry> place(
     entries.push_back({item.key(), tensor, *dtype, element_size, bytes});
   }
   std::stable_sort(
-      entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      entries.begin(),
+      entries.end(),
+      [](const PlacedTensor& a, const PlacedTensor& b) {
         return a.element_size > b.element_size;
       });
   uint64_t offset = 0;
@@ -69,7 +68,7 @@ std::vector<Entry> place(
 /// The texts of `__metadata__`. Their length is the same whatever the checksums
 /// are.
 std::vector<std::string> metadata_of(
-    const std::vector<Entry>& entries,
+    const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {
   auto metadata = options.metadata();
   metadata.emplace("format", "pt");
@@ -92,7 +91,7 @@ std::vector<std::string> metadata_of(
 // The text is put together here: a JSON object of nlohmann's needs memory to be
 // destroyed, and ends the program where there is none.
 std::string header_of(
-    const std::vector<Entry>& entries,
+    const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {
   std::vector<std::string> items;
   items.push_back(format_text(
@@ -148,4 +147,4 @@ void write_safetensors(
   file.commit();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -207,4 +207,4 @@ void write_torch_archive(
   file.commit();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -13,7 +13,7 @@
 #include <new>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -278,7 +278,7 @@ void ZipArchive::check(const std::string& name) const {
       crc32(found.bytes) == found.crc,
       "the file is damaged: the record \"",
       name,
-      "\" has not the checksum (CRC-32) that was stored with it");
+      "\" does not have the checksum (CRC-32) that was stored with it");
 #endif
 }
 
@@ -288,4 +288,4 @@ Bytes ZipArchive::read(const std::string& name) const {
   return bytes;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// The records of a zip archive where they lie in the file, as LibTorch stores
 /// them; a compressed one is unpacked, unless it claims far more than it has.
@@ -21,7 +21,7 @@ class ZipArchive {
     return names_;
   }
 
-  /// The size of the file.
+  /// Returns the size of the file.
   size_t size() const {
     return file_.size;
   }
@@ -30,9 +30,9 @@ class ZipArchive {
     return records_.count(name) > 0;
   }
 
-  /// The bytes of a record; those of a stored one are not read, nor their
-  /// checksum checked. Throws c10::Error if there is no such record, or it
-  /// cannot be unpacked.
+  /// Returns the bytes of a record; those of a stored one are not read, nor
+  /// their checksum checked. Throws c10::Error if there is no such record, or
+  /// it cannot be unpacked.
   Bytes find(const std::string& name) const;
 
   /// Throws c10::Error if the checksum (CRC-32) of a record is not the one
@@ -61,4 +61,4 @@ class ZipArchive {
   std::unordered_map<std::string, Record> records_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

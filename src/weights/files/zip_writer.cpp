@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 namespace {
 
@@ -135,4 +135,4 @@ void ZipWriter::finish() {
   write(end.bytes());
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::files {
 
 /// Writes a zip file of records as PyTorch stores them: not compressed, each at
 /// a multiple of 64 bytes. LibTorch's own writer ends the program when an error
@@ -30,4 +30,4 @@ class ZipWriter {
   std::string directory_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::files

@@ -1,6 +1,6 @@
-#include <format_text.h>
-#include <weights/layouts/map.h>
+#include <weights/layouts/convert.h>
 
+#include <format_text.h>
 #include <weights/layouts/find.h>
 #include <weights/layouts/rules.h>
 
@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::layouts {
 
 namespace {
 
@@ -23,23 +23,10 @@ std::string shapes_text(const Shapes& shapes) {
   return list_text(texts, ", ");
 }
 
-/// The number of heads that `layout` lists at `scope`.
-std::optional<int64_t> heads_of(
-    const StateDict& file,
-    const std::string& scope,
-    const WeightLayout& layout) {
-  for (const auto& rule : layout.rules()) {
-    if (lists_heads(rule.file_key) && !rule.tied) {
-      return static_cast<int64_t>(keys_of(file, scope, rule.file_key).size());
-    }
-  }
-  return std::nullopt;
-}
-
 /// Rewrites one attention module of a file.
-class PlaceConverter {
+class AttentionConverter {
  public:
-  PlaceConverter(
+  AttentionConverter(
       const StateDict& from,
       std::string scope,
       const WeightLayout& source,
@@ -72,7 +59,7 @@ class PlaceConverter {
         write(rule);
       }
     }
-    for (const auto& item : canonical_.tensors) {
+    for (const auto& item : canonical_) {
       TORCH_CHECK(
           item.first == kMaskKey || written_.count(item.first) > 0,
           format_text(
@@ -87,13 +74,11 @@ class PlaceConverter {
   /// The source's mask, if the target has none.
   std::vector<std::string> left_out() const {
     std::vector<std::string> keys;
-    const auto mask = canonical_.tensors.find(kMaskKey);
-    if (mask != canonical_.tensors.end() && written_.count(kMaskKey) == 0) {
-      for (const auto& piece : mask->second.pieces) {
-        keys.insert(keys.end(), piece.keys.begin(), piece.keys.end());
-      }
+    const auto mask = canonical_.find(kMaskKey);
+    if (mask != canonical_.end() && written_.count(kMaskKey) == 0) {
+      keys = mask->second.keys();
       for (const auto& copy : mask->second.copies) {
-        keys.insert(keys.end(), copy.keys.begin(), copy.keys.end());
+        keys.push_back(copy.key);
       }
     }
     return keys;
@@ -101,8 +86,19 @@ class PlaceConverter {
 
  private:
   void check_source() const {
+    std::set<std::string> problems;
+    for (const auto& [key, source] : canonical_) {
+      if (!source.is_found()) {
+        problems.insert(source.problem);
+      }
+      for (const auto& copy : source.copies) {
+        const auto& first = source.parts.front();
+        check_equal(first.key, first.tensor, copy.key, copy.tensor);
+      }
+    }
     TORCH_CHECK(
-        canonical_.problems.empty(), list_text(canonical_.problems, "\n\t"));
+        problems.empty(),
+        list_text({problems.begin(), problems.end()}, "\n\t"));
     const auto shapes = shapes_of(canonical_);
     TORCH_CHECK(
         are_consistent(shapes),
@@ -112,63 +108,50 @@ class PlaceConverter {
             scope_text(scope_),
             source_.name(),
             shapes_text(shapes)));
-    for (const auto& [key, tensor] : canonical_.tensors) {
-      for (const auto& copy : tensor.copies) {
-        check_equal(
-            tensor.pieces.front().keys.front(),
-            tensor.pieces.front().tensor,
-            copy.keys.front(),
-            copy.tensor);
-      }
-    }
   }
 
-  /// Biases that the source's class has not and the target's has.
+  /// Adds biases that the source's class lacks and the target's has.
   void add_zeros() {
-    const bool has_bias = canonical_.tensors.count("W_query.bias") > 0;
+    const bool has_bias = canonical_.count("W_query.bias") > 0;
+    const auto shapes = shapes_of(canonical_);
     for (const auto& key : source_.zero_keys()) {
       const bool is_needed = key == "out_proj.bias" || has_bias;
-      const auto& others = target_.zero_keys();
-      const auto weight =
-          canonical_.tensors.find(key.substr(0, key.find('.')) + ".weight");
-      if (is_needed && !contains(others, key) &&
-          weight != canonical_.tensors.end()) {
-        const auto rows = shape_of(weight->second).front();
-        canonical_.tensors.emplace(
-            key,
-            joined_zeros(
-                {rows}, weight->second.pieces.front().tensor.options()));
+      const auto weight = key.substr(0, key.find('.')) + ".weight";
+      const auto shape = shapes.find(weight);
+      if (is_needed && !contains(target_.zero_keys(), key) &&
+          shape != shapes.end()) {
+        const auto& tensor = canonical_.at(weight).parts.front().tensor;
+        canonical_.emplace(
+            key, zeros_of({shape->second.front()}, tensor.options()));
       }
     }
   }
 
-  /// Whether the rule's tensors are there, not yet written, and of shapes that
-  /// can be joined.
+  /// Returns whether the rule's tensors are there, not yet written, and of
+  /// shapes that can be joined.
   bool can_write(const WeightLayout::Rule& rule) const {
-    std::vector<Piece> pieces;
+    std::vector<Part> parts;
     for (const auto& key : rule.canonical_keys) {
-      const auto tensor = canonical_.tensors.find(key);
-      if (tensor == canonical_.tensors.end() || written_.count(key) > 0) {
+      const auto source = canonical_.find(key);
+      if (source == canonical_.end() || written_.count(key) > 0) {
         return false;
       }
-      pieces.insert(
-          pieces.end(),
-          tensor->second.pieces.begin(),
-          tensor->second.pieces.end());
+      const auto& its_parts = source->second.parts;
+      parts.insert(parts.end(), its_parts.begin(), its_parts.end());
     }
-    return pieces.size() == 1 || can_join(pieces);
+    return parts.size() == 1 || can_join(parts);
   }
 
   void write(const WeightLayout::Rule& rule) {
     const auto keys = keys_for_heads(scope_, rule.file_key, check_heads(rule));
-    auto written = from_canonical(
+    const auto sources = from_canonical(
         canonical_,
         rule,
         keys,
         std::vector<std::optional<int64_t>>(keys.size()));
-    TORCH_CHECK(written.problem.empty(), written.problem);
-    for (const auto& [key, joined] : written.tensors) {
-      add(key, joined, rule);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      TORCH_CHECK(sources[i].is_found(), sources[i].problem);
+      add(keys[i], sources[i], rule);
     }
     written_.insert(rule.canonical_keys.begin(), rule.canonical_keys.end());
   }
@@ -193,19 +176,28 @@ class PlaceConverter {
             target_.name(),
             scope_text(scope_),
             shapes_text(shapes)));
+    const auto rows = shapes.at("W_query.weight").front();
+    TORCH_CHECK(
+        *num_heads_ <= rows,
+        format_text(
+            "expected num_heads <= {}, the rows of W_query.weight of {}, but "
+            "got {}",
+            rows,
+            scope_text(scope_),
+            *num_heads_));
     return *num_heads_;
   }
 
   void add(
       const std::string& key,
-      const Joined& joined,
+      const Source& source,
       const WeightLayout::Rule& rule) {
     std::vector<torch::Tensor> parts;
-    for (const auto& piece : joined.pieces) {
-      parts.push_back(piece.tensor);
+    for (const auto& part : source.parts) {
+      parts.push_back(part.tensor);
     }
     auto tensor =
-        parts.size() == 1 ? parts.front() : torch::cat(parts, joined.dimension);
+        parts.size() == 1 ? parts.front() : torch::cat(parts, source.dimension);
     if (const auto* before = result_.find(key)) {
       // One tensor of the target stands for several canonical ones.
       check_equal(
@@ -233,26 +225,26 @@ class PlaceConverter {
   std::string scope_;
   const WeightLayout& source_;
   const WeightLayout& target_;
-  Canonical canonical_;
+  Sources canonical_;
   std::optional<int64_t> num_heads_;
   std::set<std::string> written_;
   StateDict result_;
 };
 
 /// The attention modules of a file that are in layout `source`.
-std::vector<Place> places_in(
+std::vector<Attention> attention_in(
     const StateDict& file,
     const WeightLayout& source) {
-  auto places = source.is_automatic()
-      ? find_places(file)
-      : find_places(file, std::vector<WeightLayout>{source});
-  for (const auto& place : places) {
+  auto found = source.is_automatic()
+      ? find_attention(file)
+      : find_attention(file, std::vector<WeightLayout>{source});
+  for (const auto& attention : found) {
     TORCH_CHECK(
-        place.choice.layout.has_value(),
-        ambiguous_text(place.scope, place.choice.ambiguous));
+        attention.layouts.size() == 1,
+        ambiguous_text(attention.scope, attention.layouts));
   }
   TORCH_CHECK(
-      !places.empty(),
+      !found.empty(),
       source.is_automatic()
           ? std::string("no attention was found in the file")
           : format_text(
@@ -260,34 +252,7 @@ std::vector<Place> places_in(
                 "no {}",
                 source.name(),
                 names_looked_for("", source)));
-  return places;
-}
-
-/// The first keys at `scope` that `layout` says nothing about.
-std::vector<std::string> unknown_keys(
-    const StateDict& file,
-    const std::vector<std::string>& sorted_keys,
-    const std::string& scope,
-    const WeightLayout& layout) {
-  constexpr size_t kMaxUnknown = 20;
-  auto known = keys_read(file, scope, layout);
-  for (const auto* others : {&layout.ignored(), &layout.outside_keys()}) {
-    const auto keys = keys_at(file, scope, *others);
-    known.insert(known.end(), keys.begin(), keys.end());
-  }
-  std::sort(known.begin(), known.end());
-  const auto start = scope.empty() ? scope : scope + ".";
-  std::vector<std::string> unknown;
-  for (auto key =
-           std::lower_bound(sorted_keys.begin(), sorted_keys.end(), start);
-       key != sorted_keys.end() && starts_with(*key, start) &&
-       unknown.size() < kMaxUnknown;
-       ++key) {
-    if (!std::binary_search(known.begin(), known.end(), *key)) {
-      unknown.push_back(key->substr(start.size()));
-    }
-  }
-  return unknown;
+  return found;
 }
 
 void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
@@ -299,7 +264,7 @@ void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
 
 } // namespace
 
-Converted convert_layout(
+ConvertedWeights convert(
     const StateDict& from,
     const WeightLayout& source,
     const WeightLayout& target,
@@ -308,62 +273,42 @@ Converted convert_layout(
       !target.is_automatic(),
       "expected a layout to convert to, but got \"automatic\"");
   const torch::NoGradGuard no_grad;
-  const auto places = places_in(from, source);
-  std::map<std::string, size_t> place_of_key;
+  std::map<std::string, size_t> module_of_key;
   std::vector<StateDict> converted;
   std::set<std::string> left_out;
-  for (const auto& place : places) {
-    const auto& layout = *place.choice.layout;
-    for (const auto& key : keys_read(from, place.scope, layout)) {
-      place_of_key.emplace(key, converted.size());
+  for (const auto& attention : attention_in(from, source)) {
+    const auto& scope = attention.scope;
+    const auto& layout = attention.layouts.front();
+    for (const auto& key : keys_read(from, scope, layout)) {
+      module_of_key.emplace(key, converted.size());
     }
-    const auto ignored = keys_at(from, place.scope, layout.ignored());
+    const auto ignored = keys_at(from, scope, layout.ignored());
     left_out.insert(ignored.begin(), ignored.end());
-    PlaceConverter converter(from, place.scope, layout, target, num_heads);
+    AttentionConverter converter(from, scope, layout, target, num_heads);
     converted.push_back(converter.convert());
     const auto masks = converter.left_out();
     left_out.insert(masks.begin(), masks.end());
   }
 
-  Converted result;
+  ConvertedWeights result;
   std::set<size_t> inserted;
   for (const auto& item : from) {
     const auto& key = item.key();
     if (left_out.count(key) > 0) {
       result.left_out.push_back(key);
     }
-    const auto place = place_of_key.find(key);
-    if (place != place_of_key.end() && inserted.insert(place->second).second) {
+    const auto module = module_of_key.find(key);
+    if (module != module_of_key.end() &&
+        inserted.insert(module->second).second) {
       // All tensors of an attention module, where its first was.
-      for (const auto& tensor : converted[place->second]) {
+      for (const auto& tensor : converted[module->second]) {
         insert(result.tensors, tensor.key(), tensor.value());
       }
-    } else if (place == place_of_key.end() && left_out.count(key) == 0) {
+    } else if (module == module_of_key.end() && left_out.count(key) == 0) {
       insert(result.tensors, key, item.value());
     }
   }
   return result;
 }
 
-std::vector<Found> find_layouts(const StateDict& file) {
-  const torch::NoGradGuard no_grad;
-  auto keys = file.keys();
-  std::sort(keys.begin(), keys.end());
-  std::vector<Found> result;
-  for (const auto& place : find_places(file)) {
-    Found found;
-    found.scope = place.scope;
-    found.ambiguous = names_of(place.choice.ambiguous);
-    if (place.choice.layout.has_value()) {
-      const auto& layout = *place.choice.layout;
-      found.layout = layout.name();
-      found.num_heads = heads_of(file, place.scope, layout);
-      found.shapes = shapes_of(to_canonical(file, place.scope, layout));
-      found.unknown = unknown_keys(file, keys, place.scope, layout);
-    }
-    result.push_back(std::move(found));
-  }
-  return result;
-}
-
-} // namespace torch_attention
+} // namespace torch_attention::weights::layouts

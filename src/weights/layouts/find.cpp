@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::layouts {
 
 namespace {
 
@@ -23,7 +23,7 @@ bool feeds(const WeightLayout::Rule& rule, const std::string& canonical_key) {
   return contains(rule.canonical_keys, canonical_key);
 }
 
-/// Whether `layout` has a tensor at `scope` for a canonical key.
+/// Returns whether `layout` has a tensor at `scope` for a canonical key.
 bool has(
     const StateDict& state,
     const std::string& scope,
@@ -47,8 +47,8 @@ size_t count_projections(
       }));
 }
 
-/// Whether each of the heads that `layout` lists has an output projection of
-/// its own: then they are attention modules, and no heads of one.
+/// Returns whether each of the heads that `layout` lists has an output
+/// projection of its own: then they are attention modules, and no heads of one.
 bool lists_modules(
     const StateDict& state,
     const std::string& scope,
@@ -97,30 +97,32 @@ void prefer(std::vector<WeightLayout>& layouts, const Predicate& is_better) {
   }
 }
 
-/// Whether both find the same tensors for the same canonical keys.
+/// Returns whether both find the same tensors for the same canonical keys.
 bool give_the_same(
     const StateDict& state,
     const std::string& scope,
     const WeightLayout& a,
     const WeightLayout& b) {
-  const auto of_a = to_canonical(state, scope, a).tensors;
-  const auto of_b = to_canonical(state, scope, b).tensors;
+  const auto same_part = [](const Part& x, const Part& y) {
+    return x.key == y.key && x.tensor.is_set_to(y.tensor);
+  };
+  const auto of_a = to_canonical(state, scope, a);
+  const auto of_b = to_canonical(state, scope, b);
   return of_a.size() == of_b.size() &&
-      std::equal(of_a.begin(), of_a.end(), of_b.begin(), [](auto& x, auto& y) {
-           const auto& pieces = x.second.pieces;
-           return x.first == y.first &&
+      std::equal(of_a.begin(), of_a.end(), of_b.begin(), [&](auto& x, auto& y) {
+           const auto& parts = x.second.parts;
+           const auto& others = y.second.parts;
+           return x.first == y.first && x.second.state == y.second.state &&
                std::equal(
-                      pieces.begin(),
-                      pieces.end(),
-                      y.second.pieces.begin(),
-                      y.second.pieces.end(),
-                      [](const Piece& p, const Piece& q) {
-                        return p.keys == q.keys && p.tensor.is_set_to(q.tensor);
-                      });
+                      parts.begin(),
+                      parts.end(),
+                      others.begin(),
+                      others.end(),
+                      same_part);
          });
 }
 
-/// Whether all keys that `a` reads are read by `b`, which reads more.
+/// Returns whether all keys that `a` reads are read by `b`, which reads more.
 bool reads_less(
     const StateDict& state,
     const std::string& scope,
@@ -132,7 +134,7 @@ bool reads_less(
       std::includes(of_b.begin(), of_b.end(), of_a.begin(), of_a.end());
 }
 
-/// Whether the projections have the shapes that the module needs.
+/// Returns whether the projections have the shapes that the module needs.
 bool have_shapes(
     const StateDict& state,
     const std::string& scope,
@@ -149,14 +151,14 @@ bool have_shapes(
 }
 
 /// Decides between layouts whose weights are there by what else is there and
-/// by the shapes.
-Choice choose(
+/// by the shapes. Returns several if these do not decide.
+std::vector<WeightLayout> choose(
     const StateDict& state,
     const std::string& scope,
     std::vector<WeightLayout> layouts,
     const Shapes* wanted) {
   if (layouts.empty()) {
-    return {};
+    return layouts;
   }
   const auto all = layouts;
   prefer(layouts, [&](const WeightLayout& layout) {
@@ -167,7 +169,11 @@ Choice choose(
   if (layouts.size() > 1) {
     prefer(layouts, [&](const WeightLayout& layout) {
       const auto canonical = to_canonical(state, scope, layout);
-      return canonical.problems.empty() && are_consistent(shapes_of(canonical));
+      return std::all_of(
+                 canonical.begin(),
+                 canonical.end(),
+                 [](const auto& item) { return item.second.is_found(); }) &&
+          are_consistent(shapes_of(canonical));
     });
   }
   if (layouts.size() > 1 && wanted != nullptr) {
@@ -179,10 +185,10 @@ Choice choose(
       layouts.begin(), layouts.end(), [&](const WeightLayout& layout) {
         return give_the_same(state, scope, layouts.front(), layout);
       });
-  if (!is_clear) {
-    return {std::nullopt, std::move(layouts)};
+  if (is_clear) {
+    layouts.erase(std::next(layouts.begin()), layouts.end());
   }
-  return {std::move(layouts.front()), {}};
+  return layouts;
 }
 
 /// The paths in `state` below which a tensor is named as the queries' weights
@@ -218,32 +224,20 @@ std::vector<std::string> possible_scopes(
   return scopes;
 }
 
-/// The keys that a place has, of the layout found or the first of several.
-std::vector<std::string> keys_found(
-    const StateDict& state,
-    const Place& place) {
-  const auto& choice = place.choice;
-  return keys_read(
-      state,
-      place.scope,
-      choice.layout.has_value() ? *choice.layout : choice.ambiguous.front());
-}
-
-/// Which of the places, by scope, is above `place` and has its keys too.
+/// Which of the modules found so far, by scope, is above `scope` and has the
+/// tensor `key` of it too.
 std::optional<size_t> find_outer(
-    const StateDict& state,
-    const std::vector<std::vector<std::string>>& keys_by_place,
+    const std::vector<std::vector<std::string>>& keys_of_found,
     const std::unordered_map<std::string, size_t>& by_scope,
-    const Place& place,
+    std::string scope,
+    const std::string& key,
     size_t levels) {
-  const auto key = keys_found(state, place).front();
-  auto scope = place.scope;
   for (size_t level = 0; level < levels && !scope.empty(); ++level) {
     const auto dot = scope.rfind('.');
     scope.resize(dot == std::string::npos ? 0 : dot);
     const auto found = by_scope.find(scope);
     if (found != by_scope.end()) {
-      const auto& keys = keys_by_place[found->second];
+      const auto& keys = keys_of_found[found->second];
       if (std::binary_search(keys.begin(), keys.end(), key)) {
         return found->second;
       }
@@ -287,7 +281,7 @@ const std::vector<WeightLayout>& layouts_to_find() {
   return layouts;
 }
 
-Choice find_layout(
+std::vector<WeightLayout> layouts_at(
     const StateDict& state,
     const std::string& scope,
     const Shapes* wanted) {
@@ -298,11 +292,10 @@ Choice find_layout(
   }
   auto in_part =
       choose(state, scope, layouts_with(state, scope, layouts, 1), wanted);
-  in_part.ambiguous.clear();
-  return in_part;
+  return in_part.size() == 1 ? in_part : std::vector<WeightLayout>();
 }
 
-std::vector<Place> find_places(
+std::vector<Attention> find_attention(
     const StateDict& state,
     const std::vector<WeightLayout>& layouts) {
   const auto scopes = possible_scopes(state, layouts);
@@ -313,9 +306,9 @@ std::vector<Place> find_places(
     return scopes[a].size() < scopes[b].size();
   });
   const auto levels = depth_of(layouts);
-  std::vector<Place> places;
+  std::vector<Attention> found;
   std::vector<size_t> positions;
-  std::vector<std::vector<std::string>> keys_by_place;
+  std::vector<std::vector<std::string>> keys_of_found;
   std::unordered_map<std::string, size_t> by_scope;
   for (const auto position : order) {
     const auto& scope = scopes[position];
@@ -323,28 +316,30 @@ std::vector<Place> find_places(
     if (whole.empty()) {
       continue;
     }
-    Place place{scope, choose(state, scope, std::move(whole), nullptr), {}};
+    Attention attention{
+        scope, choose(state, scope, std::move(whole), nullptr), {}};
+    auto keys = keys_read(state, scope, attention.layouts.front());
     const auto outer =
-        find_outer(state, keys_by_place, by_scope, place, levels);
+        find_outer(keys_of_found, by_scope, scope, keys.front(), levels);
     if (outer.has_value()) {
-      places[*outer].inner.push_back(std::move(place));
+      found[*outer].inner.push_back(std::move(attention));
       continue;
     }
-    by_scope.emplace(scope, places.size());
-    keys_by_place.push_back(keys_found(state, place));
+    by_scope.emplace(scope, found.size());
+    keys_of_found.push_back(std::move(keys));
     positions.push_back(position);
-    places.push_back(std::move(place));
+    found.push_back(std::move(attention));
   }
   // Back in the order of `state`.
-  std::vector<size_t> sorted(places.size());
+  std::vector<size_t> sorted(found.size());
   std::iota(sorted.begin(), sorted.end(), size_t{0});
   std::sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) {
     return positions[a] < positions[b];
   });
-  std::vector<Place> result;
-  result.reserve(places.size());
+  std::vector<Attention> result;
+  result.reserve(found.size());
   for (const auto i : sorted) {
-    result.push_back(std::move(places[i]));
+    result.push_back(std::move(found[i]));
   }
   return result;
 }
@@ -389,6 +384,18 @@ bool are_same(const WeightLayout& a, const WeightLayout& b) {
              b.rules().begin(),
              b.rules().end(),
              same_rule);
+}
+
+std::optional<int64_t> heads_of(
+    const StateDict& state,
+    const std::string& scope,
+    const WeightLayout& layout) {
+  for (const auto& rule : layout.rules()) {
+    if (lists_heads(rule.file_key) && !rule.tied) {
+      return static_cast<int64_t>(keys_of(state, scope, rule.file_key).size());
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<std::string> keys_read(
@@ -489,4 +496,4 @@ std::vector<std::string> names_of(const std::vector<WeightLayout>& layouts) {
   return names;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::layouts

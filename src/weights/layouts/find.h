@@ -8,84 +8,86 @@
 #include <string>
 #include <vector>
 
-// Which layout the tensors of a file or module are in.
+// Finds the layout that the tensors of a file or module are in.
 
-namespace torch_attention {
-
-/// The layout of the tensors at one scope.
-struct Choice {
-  /// None if no layout fits, or several do.
-  std::optional<WeightLayout> layout;
-  /// Those that fit equally well.
-  std::vector<WeightLayout> ambiguous;
-};
+namespace torch_attention::weights::layouts {
 
 /// An attention module in a state dict.
-struct Place {
+struct Attention {
   /// Its path, "" for the root.
   std::string scope;
-  Choice choice;
-  /// Places below, whose tensors this one has too: each of the heads is a
+  /// The layouts that fit: one, or several if keys and shapes do not decide.
+  std::vector<WeightLayout> layouts;
+  /// Modules below, whose tensors this one has too: each of the heads is a
   /// whole `CausalAttention`.
-  std::vector<Place> inner;
+  std::vector<Attention> inner;
 };
 
-/// The built-in layouts that can be told from the keys.
+/// Returns the built-in layouts that can be told from the keys.
 const std::vector<WeightLayout>& layouts_to_find();
 
-/// The layout that has the weights of query, key and value at `scope`, or if
-/// there is none the one that has some of them. `wanted` are the shapes that
-/// the module needs, which decide between layouts that fit else.
-Choice find_layout(
+/// Returns the layouts that have the weights of query, key and value at
+/// `scope`: none, one, or several if nothing decides between them. If there is
+/// none, the one that has some of these weights. `wanted` are the shapes that
+/// the module needs, which decide between layouts that fit otherwise.
+std::vector<WeightLayout> layouts_at(
     const StateDict& state,
     const std::string& scope,
     const Shapes* wanted = nullptr);
 
-/// The attention modules of a state dict: the scopes at which a layout of
-/// `layouts` has the weights of query, key and value, in the order of `state`.
-std::vector<Place> find_places(
+/// Returns the attention modules of a state dict: the scopes at which a layout
+/// of `layouts` has the weights of query, key and value, in the order of
+/// `state`.
+std::vector<Attention> find_attention(
     const StateDict& state,
     const std::vector<WeightLayout>& layouts = layouts_to_find());
 
-/// Whether the shapes can be those of one attention module.
+/// Returns whether the shapes can be those of one attention module.
 bool are_consistent(const Shapes& shapes);
 
-/// Whether two layouts are the same, name and rules.
+/// Returns whether two layouts are the same, name and rules.
 bool are_same(const WeightLayout& a, const WeightLayout& b);
 
-/// The keys at `scope` that the layout reads, sorted.
+/// Returns the number of heads that `layout` lists at `scope`; none if it lists
+/// no heads.
+std::optional<int64_t> heads_of(
+    const StateDict& state,
+    const std::string& scope,
+    const WeightLayout& layout);
+
+/// Returns the keys at `scope` that the layout reads, sorted.
 std::vector<std::string> keys_read(
     const StateDict& state,
     const std::string& scope,
     const WeightLayout& layout);
 
-/// What `layout` calls canonical tensors in the file, for a message; empty if
-/// it has none.
+/// Returns what `layout` calls canonical tensors in the file, for a message;
+/// empty if it has none.
 std::string names_in_file(
     const std::string& scope,
     const WeightLayout& layout,
     const std::vector<std::string>& canonical_keys);
 
-/// What `layout` looks for in a file: its weights of query, key and value, or
-/// if it has none of these all of its tensors.
+/// Returns what `layout` looks for in a file: its weights of query, key and
+/// value, or if it has none of these all of its tensors.
 std::string names_looked_for(
     const std::string& scope,
     const WeightLayout& layout);
 
-/// Whether a file has any of the weights of query, key and value in `layout`;
-/// or, if the layout is about other tensors only, any of these.
+/// Returns whether a file has any of the weights of query, key and value in
+/// `layout`; or, if the layout is about other tensors only, any of these.
 bool has_layout(
     const StateDict& state,
     const std::string& scope,
     const WeightLayout& layout);
 
-/// The keys that a layout's `file_keys` stand for at `scope`.
+/// Returns the keys that a layout's `file_keys` stand for at `scope`.
 std::vector<std::string> keys_at(
     const StateDict& state,
     const std::string& scope,
     const std::vector<std::string>& file_keys);
 
-/// "the root", or the path in quotes.
+/// Returns "the root", or the path in quotes.
 std::string scope_text(const std::string& scope);
 
 /// Says that several layouts fit, and what to do.
@@ -95,4 +97,4 @@ std::string ambiguous_text(
 
 std::vector<std::string> names_of(const std::vector<WeightLayout>& layouts);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::layouts

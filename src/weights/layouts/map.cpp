@@ -2,42 +2,18 @@
 
 #include <format_text.h>
 #include <weights/layouts/find.h>
-#include <weights/layouts/rules.h>
 
-#include <c10/util/Exception.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
-#include <string_view>
-#include <unordered_set>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::layouts {
 
 namespace {
-
-Source to_source(const Joined& joined) {
-  Source source;
-  source.dimension = joined.dimension;
-  std::unordered_set<std::string_view> known;
-  for (const auto& piece : joined.pieces) {
-    for (const auto& key : piece.keys) {
-      if (known.insert(key).second) {
-        source.keys.push_back(key);
-      }
-    }
-    source.parts.push_back(piece.tensor);
-  }
-  if (source.keys.empty()) {
-    source.parts.clear();
-    source.zeros = true;
-  }
-  for (const auto& copy : joined.copies) {
-    source.copies.emplace_back(copy.keys.front(), copy.tensor);
-  }
-  return source;
-}
 
 /// Maps a file to a module, one attention module after the other.
 class ModuleMapper {
@@ -49,40 +25,43 @@ class ModuleMapper {
       : file_(file),
         module_(module),
         layout_(layout),
-        places_(find_places(module)) {}
+        modules_(find_attention(module)) {}
 
   Mapping map() {
     if (!layout_.is_automatic() && !is_there()) {
       result_.problems.push_back(not_there_text());
       return std::move(result_);
     }
-    for (const auto& place : places_) {
-      map_place(place);
+    for (const auto& attention : modules_) {
+      map_attention(attention);
     }
-    map_by_name();
+    list_sources();
     list_unused();
     result_.layout = format_text("{}", fmt::join(layouts_, ", "));
     return std::move(result_);
   }
 
  private:
-  /// Whether the layout that was asked for has a tensor in the file.
+  /// Returns whether the layout that was asked for has a tensor in the file.
   bool is_there() const {
-    return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-      return is_there(place) ||
-          std::any_of(
-                 place.inner.begin(),
-                 place.inner.end(),
-                 [&](const auto& inner) { return is_there(inner); });
-    });
+    const auto here = [&](const Attention& attention) {
+      return is_there(attention);
+    };
+    return std::any_of(
+        modules_.begin(), modules_.end(), [&](const Attention& attention) {
+          const auto& inner = attention.inner;
+          return here(attention) ||
+              std::any_of(inner.begin(), inner.end(), here);
+        });
   }
 
-  bool is_there(const Place& place) const {
-    return !layout_.is_automatic() && has_layout(file_, place.scope, layout_);
+  bool is_there(const Attention& attention) const {
+    return !layout_.is_automatic() &&
+        has_layout(file_, attention.scope, layout_);
   }
 
   std::string not_there_text() const {
-    if (places_.empty()) {
+    if (modules_.empty()) {
       return format_text(
           "layout \"{}\" was asked for, but the module has no attention that "
           "it applies to.",
@@ -91,42 +70,42 @@ class ModuleMapper {
     return format_text(
         "layout \"{}\" was asked for, but the file has no {}.",
         layout_.name(),
-        names_looked_for(places_.front().scope, layout_));
+        names_looked_for(modules_.front().scope, layout_));
   }
 
-  void map_place(const Place& place) {
+  void map_attention(const Attention& attention) {
     // Several layouts fit the module: only its own keys can.
-    if (!place.choice.layout.has_value()) {
+    if (attention.layouts.size() != 1) {
       return;
     }
-    const auto& form = *place.choice.layout;
-    const auto needed = to_canonical(module_, place.scope, form);
-    const auto shapes = shapes_of(needed);
-    const bool is_explicit = is_there(place);
-    if (!is_explicit && has_all_of(place, form)) {
+    const auto& scope = attention.scope;
+    const auto& form = attention.layouts.front();
+    const bool is_explicit = is_there(attention);
+    if (!is_explicit && has_all_of(scope, form)) {
       add_layout(form);
       return;
     }
-    const auto choice = is_explicit ? Choice{layout_, {}}
-                                    : find_layout(file_, place.scope, &shapes);
-    if (!choice.ambiguous.empty()) {
-      refuse(place, form, choice.ambiguous);
-    } else if (!choice.layout.has_value()) {
-      for (const auto& inner : place.inner) {
-        map_place(inner);
+    const auto shapes = shapes_of(to_canonical(module_, scope, form));
+    const auto layouts = is_explicit ? std::vector<WeightLayout>{layout_}
+                                     : layouts_at(file_, scope, &shapes);
+    if (layouts.size() > 1) {
+      refuse(scope, form, layouts);
+    } else if (layouts.empty()) {
+      for (const auto& inner : attention.inner) {
+        map_attention(inner);
       }
     } else {
-      add_layout(*choice.layout);
-      if (!are_same(*choice.layout, form)) {
-        map_from(*choice.layout, place.scope, form, shapes);
+      add_layout(layouts.front());
+      if (!are_same(layouts.front(), form)) {
+        map_from(layouts.front(), scope, form, shapes);
       }
     }
   }
 
-  /// Whether the file has the module's own keys, but for masks.
-  bool has_all_of(const Place& place, const WeightLayout& form) const {
-    const auto keys = keys_read(module_, place.scope, form);
-    const auto masks = mask_keys(place.scope, form);
+  /// Returns whether the file has the module's own keys, but for masks.
+  bool has_all_of(const std::string& scope, const WeightLayout& form) const {
+    const auto keys = keys_read(module_, scope, form);
+    const auto masks = mask_keys(scope, form);
     return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
       return file_.contains(key) || contains(masks, key);
     });
@@ -145,17 +124,14 @@ class ModuleMapper {
   }
 
   void refuse(
-      const Place& place,
+      const std::string& scope,
       const WeightLayout& form,
       const std::vector<WeightLayout>& layouts) {
-    result_.problems.push_back(ambiguous_text(place.scope, layouts));
-    for (const auto& key : keys_read(module_, place.scope, form)) {
-      settled_.insert(key);
-    }
+    set_refused(
+        keys_read(module_, scope, form), ambiguous_text(scope, layouts));
     for (const auto& layout : layouts) {
-      note_read(keys_read(file_, place.scope, layout));
-      note_read(keys_at(file_, place.scope, layout.ignored()));
-      note_read(keys_at(file_, place.scope, layout.outside_keys()));
+      note_read(keys_read(file_, scope, layout));
+      note_left_alone(layout, scope);
     }
   }
 
@@ -166,68 +142,46 @@ class ModuleMapper {
       const WeightLayout& form,
       const Shapes& shapes) {
     auto canonical = to_canonical(file_, scope, layout, &shapes);
-    result_.problems.insert(
-        result_.problems.end(),
-        canonical.problems.begin(),
-        canonical.problems.end());
-    for (const auto& rule : layout.rules()) {
-      if (is_failed(canonical, rule)) {
-        note_read(keys_of(file_, scope, rule.file_key));
+    for (const auto& key : layout.zero_keys()) {
+      const auto shape = shapes.find(key);
+      if (shape != shapes.end()) {
+        canonical.emplace(key, zeros_of(shape->second, torch::kFloat));
       }
     }
-    add_zeros(canonical, layout, shapes);
     for (const auto& rule : form.rules()) {
       const auto keys = keys_of(module_, scope, rule.file_key);
       if (!keys.empty()) {
         map_rule(canonical, layout, scope, rule, keys);
       }
     }
-    note_read(keys_at(file_, scope, layout.ignored()));
-    note_read(keys_at(file_, scope, layout.outside_keys()));
-  }
-
-  static bool is_failed(
-      const Canonical& canonical,
-      const WeightLayout::Rule& rule) {
-    return std::any_of(
-        rule.canonical_keys.begin(),
-        rule.canonical_keys.end(),
-        [&](const auto& key) { return canonical.failed.count(key) > 0; });
-  }
-
-  static void add_zeros(
-      Canonical& canonical,
-      const WeightLayout& layout,
-      const Shapes& shapes) {
-    for (const auto& key : layout.zero_keys()) {
-      const auto shape = shapes.find(key);
-      if (shape != shapes.end() && canonical.failed.count(key) == 0) {
-        canonical.tensors.emplace(
-            key, joined_zeros(shape->second, torch::kFloat));
+    for (const auto& item : canonical) {
+      if (!item.second.is_found()) {
+        note_read(item.second);
       }
     }
+    note_left_alone(layout, scope);
   }
 
   /// The module's tensors `keys` of one rule of its form.
   void map_rule(
-      const Canonical& canonical,
+      const Sources& canonical,
       const WeightLayout& layout,
       const std::string& scope,
       const WeightLayout::Rule& rule,
       const std::vector<std::string>& keys) {
-    if (is_failed(canonical, rule)) {
-      settled_.insert(keys.begin(), keys.end());
-      return;
-    }
-    const bool is_complete = std::all_of(
-        rule.canonical_keys.begin(),
-        rule.canonical_keys.end(),
-        [&](const auto& key) { return canonical.tensors.count(key) > 0; });
-    if (!is_complete) {
-      note_missing(keys, names_in_file(scope, layout, rule.canonical_keys));
-      if (rule.canonical_keys.front() == kMaskKey) {
-        maskless_.insert(keys.begin(), keys.end());
+    bool is_complete = true;
+    for (const auto& key : rule.canonical_keys) {
+      const auto source = canonical.find(key);
+      if (source == canonical.end()) {
+        is_complete = false;
+      } else if (!source->second.is_found()) {
+        set_refused(keys, source->second.problem);
+        return;
       }
+    }
+    if (!is_complete) {
+      set_missing(
+          keys, rule, names_in_file(scope, layout, rule.canonical_keys));
       return;
     }
     std::vector<std::optional<int64_t>> rows;
@@ -238,54 +192,76 @@ class ModuleMapper {
                         : std::make_optional(
                               rule.transposed ? shape.back() : shape.front()));
     }
-    auto written = from_canonical(canonical, rule, keys, rows);
-    if (!written.problem.empty()) {
-      result_.problems.push_back(std::move(written.problem));
-      settled_.insert(keys.begin(), keys.end());
-      for (const auto& key : rule.canonical_keys) {
-        note_read(canonical.tensors.at(key));
+    auto sources = from_canonical(canonical, rule, keys, rows);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      auto& source = sources[i];
+      note_read(source);
+      if (source.is_found() && source.keys().empty()) {
+        source.state = Source::State::kZeros;
+        source.parts.clear();
       }
-    }
-    for (const auto& [key, joined] : written.tensors) {
-      sources_.emplace(key, to_source(joined));
-      note_read(joined);
+      sources_.emplace(keys[i], std::move(source));
     }
   }
 
-  /// What no layout speaks of, by its own name; and all in the module's order.
-  void map_by_name() {
+  void set_refused(
+      const std::vector<std::string>& keys,
+      const std::string& problem) {
+    for (const auto& key : keys) {
+      auto& source = sources_[key];
+      source.state = Source::State::kRefused;
+      source.problem = problem;
+    }
+  }
+
+  /// The file lacks the tensors that `looked_for` names. If it names none, the
+  /// layout says nothing about them: they may have their own names.
+  void set_missing(
+      const std::vector<std::string>& keys,
+      const WeightLayout::Rule& rule,
+      const std::string& looked_for) {
+    const bool is_mask = rule.canonical_keys.front() == kMaskKey;
+    for (const auto& key : keys) {
+      if (!looked_for.empty() || is_mask) {
+        auto& source = sources_[key];
+        source.state = looked_for.empty() ? Source::State::kWithoutMask
+                                          : Source::State::kMissing;
+        source.looked_for = looked_for;
+      }
+    }
+  }
+
+  /// All in the module's order; what no layout speaks of by its own name.
+  void list_sources() {
+    std::set<std::string> known;
     for (const auto& item : module_) {
       const auto& key = item.key();
-      const auto mapped = sources_.find(key);
-      const auto looked_for = looked_for_.find(key);
-      const auto* same_name = file_.find(key);
-      if (mapped != sources_.end()) {
-        result_.sources.emplace_back(key, std::move(mapped->second));
-      } else if (settled_.count(key) > 0) {
-        continue;
-      } else if (looked_for != looked_for_.end()) {
-        result_.missing.push_back({key, looked_for->second});
-      } else if (same_name != nullptr) {
-        read_.insert(key);
-        result_.sources.emplace_back(
-            key, Source{{*same_name}, {key}, /*zeros=*/false, {}});
-      } else if (maskless_.count(key) > 0) {
-        result_.without_mask.push_back(key);
-      } else {
-        result_.missing.push_back({key, key});
+      auto source = source_of(key);
+      if (!source.problem.empty() && known.insert(source.problem).second) {
+        result_.problems.push_back(source.problem);
       }
+      result_.sources.emplace_back(key, std::move(source));
     }
   }
 
-  void note_missing(
-      const std::vector<std::string>& keys,
-      const std::string& looked_for) {
-    // Else the layout says nothing about them: they may have their own names.
-    if (!looked_for.empty()) {
-      for (const auto& key : keys) {
-        looked_for_[key] = looked_for;
-      }
+  Source source_of(const std::string& key) {
+    const auto mapped = sources_.find(key);
+    const bool is_mapped = mapped != sources_.end();
+    const auto* same_name = file_.find(key);
+    if (is_mapped && mapped->second.state != Source::State::kWithoutMask) {
+      return std::move(mapped->second);
     }
+    Source source;
+    if (same_name != nullptr) {
+      read_.insert(key);
+      source.parts.push_back({key, *same_name});
+    } else if (is_mapped) {
+      source.state = Source::State::kWithoutMask;
+    } else {
+      source.state = Source::State::kMissing;
+      source.looked_for = key;
+    }
+    return source;
   }
 
   void list_unused() {
@@ -300,13 +276,18 @@ class ModuleMapper {
     read_.insert(keys.begin(), keys.end());
   }
 
-  void note_read(const Joined& joined) {
-    for (const auto& piece : joined.pieces) {
-      note_read(piece.keys);
+  void note_read(const Source& source) {
+    for (const auto* parts : {&source.parts, &source.copies}) {
+      for (const auto& part : *parts) {
+        read_.insert(part.key);
+      }
     }
-    for (const auto& copy : joined.copies) {
-      note_read(copy.keys);
-    }
+  }
+
+  /// The tensors that `layout` does not read on purpose.
+  void note_left_alone(const WeightLayout& layout, const std::string& scope) {
+    note_read(keys_at(file_, scope, layout.ignored()));
+    note_read(keys_at(file_, scope, layout.outside_keys()));
   }
 
   void add_layout(const WeightLayout& layout) {
@@ -318,17 +299,12 @@ class ModuleMapper {
   const StateDict& file_;
   const StateDict& module_;
   const WeightLayout& layout_;
-  std::vector<Place> places_;
+  std::vector<Attention> modules_;
 
   Mapping result_;
   std::vector<std::string> layouts_;
+  /// By module key, as far as a layout speaks of it.
   std::map<std::string, Source> sources_;
-  /// Module keys that a problem speaks of.
-  std::set<std::string> settled_;
-  /// Masks of the module where the file's layout has none.
-  std::set<std::string> maskless_;
-  /// What a tensor of the module is called in the file, which has none.
-  std::map<std::string, std::string> looked_for_;
   /// File keys.
   std::set<std::string> read_;
 };
@@ -343,4 +319,4 @@ Mapping map_to_module(
   return ModuleMapper(file, module, layout).map();
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::layouts

@@ -3,9 +3,13 @@
 #include <format_text.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::layouts {
 
 namespace {
 
@@ -27,45 +31,43 @@ bool has_tensor(const StateDict& state, const std::string& key) {
 }
 
 /// "c_attn.weight with shape torch.Size([8, 24])".
-std::string describe(const std::vector<Piece>& pieces) {
+std::string describe(const std::vector<Part>& parts) {
   std::vector<std::string> texts;
-  texts.reserve(pieces.size());
-  for (const auto& piece : pieces) {
+  texts.reserve(parts.size());
+  for (const auto& part : parts) {
     texts.push_back(format_text(
-        "{} with shape {}",
-        list_text(piece.keys, " and "),
-        shape_text(piece.tensor.sizes())));
+        "{} with shape {}", part.key, shape_text(part.tensor.sizes())));
   }
   return list_text(texts, ", ");
 }
 
-std::string problem_text(
-    const std::vector<std::string>& keys,
-    const std::vector<Piece>& pieces,
-    const std::string& why) {
-  return format_text(
-      "size mismatch for {}: in the checkpoint they are {}, {}.",
-      list_text(keys, ", "),
-      describe(pieces),
-      why);
-}
-
-/// What can be transposed; a bias is its own transpose.
-bool are_matrices(const std::vector<Piece>& pieces) {
-  return std::all_of(pieces.begin(), pieces.end(), [](const Piece& piece) {
-    return piece.tensor.dim() <= 2;
+/// Returns whether all parts can be transposed; a bias is its own transpose.
+bool are_matrices(const std::vector<Part>& parts) {
+  return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
+    return part.tensor.dim() <= 2;
   });
 }
 
-int64_t rows_of(const std::vector<Piece>& pieces) {
+/// Transposes each of the parts, and returns the dimension along which they are
+/// then joined.
+int64_t transpose_all(std::vector<Part>& parts) {
+  int64_t dimension = 0;
+  for (auto& part : parts) {
+    dimension = part.tensor.dim() == 2 ? 1 : 0;
+    part.tensor = part.tensor.t();
+  }
+  return dimension;
+}
+
+int64_t rows_of(const std::vector<Part>& parts) {
   int64_t rows = 0;
-  for (const auto& piece : pieces) {
-    rows += piece.tensor.size(0);
+  for (const auto& part : parts) {
+    rows += part.tensor.size(0);
   }
   return rows;
 }
 
-/// How many of `total` rows each part gets: what is expected if that is known
+/// How many of `total` rows each tensor gets: what is expected if that is known
 /// and fits, else the same for all. Empty if there is no way.
 std::vector<int64_t> row_counts(
     int64_t total,
@@ -81,43 +83,85 @@ std::vector<int64_t> row_counts(
       std::accumulate(counts.begin(), counts.end(), int64_t{0}) == total) {
     return counts;
   }
-  const auto parts = static_cast<int64_t>(expected.size());
-  if (total == 0 || total % parts != 0) {
+  const auto tensors = static_cast<int64_t>(expected.size());
+  if (total == 0 || total % tensors != 0) {
     return {};
   }
-  return std::vector<int64_t>(expected.size(), total / parts);
+  return std::vector<int64_t>(expected.size(), total / tensors);
 }
 
-/// The rows `begin` ... `begin + length` of the joined pieces.
-std::vector<Piece> rows_between(
-    const std::vector<Piece>& pieces,
+/// The rows `begin` ... `begin + length` of the joined parts.
+std::vector<Part> rows_between(
+    const std::vector<Part>& parts,
     int64_t begin,
     int64_t length) {
-  std::vector<Piece> result;
+  std::vector<Part> result;
   int64_t offset = 0;
-  for (const auto& piece : pieces) {
-    const auto rows = piece.tensor.size(0);
+  for (const auto& part : parts) {
+    const auto rows = part.tensor.size(0);
     const auto from = std::max(begin - offset, int64_t{0});
     const auto to = std::min(begin + length - offset, rows);
     if (from < to) {
-      result.push_back({piece.keys, piece.tensor.narrow(0, from, to - from)});
+      result.push_back({part.key, part.tensor.narrow(0, from, to - from)});
     }
     offset += rows;
   }
   return result;
 }
 
-/// `pieces` in consecutive parts; empty if they do not divide.
-std::vector<std::vector<Piece>> split(
-    const std::vector<Piece>& pieces,
-    const std::vector<std::optional<int64_t>>& rows) {
-  std::vector<std::vector<Piece>> parts;
-  int64_t begin = 0;
-  for (const auto count : row_counts(rows_of(pieces), rows)) {
-    parts.push_back(rows_between(pieces, begin, count));
-    begin += count;
+std::vector<Source> made_of(std::vector<Part> parts) {
+  std::vector<Source> sources(1);
+  sources.front().parts = std::move(parts);
+  return sources;
+}
+
+/// Sources of tensors `keys` that cannot be made of `parts`. They have the same
+/// problem, and the first of them has the parts.
+std::vector<Source> refuse_all(
+    const std::vector<std::string>& keys,
+    const std::vector<Part>& parts,
+    const std::string& why) {
+  std::vector<Source> refused(keys.size());
+  const auto problem = format_text(
+      "size mismatch for {}: in the checkpoint they are {}, {}.",
+      list_text(keys, ", "),
+      describe(parts),
+      why);
+  for (auto& source : refused) {
+    source.state = Source::State::kRefused;
+    source.problem = problem;
   }
-  return parts;
+  refused.front().parts = parts;
+  return refused;
+}
+
+/// The sources of the tensors `keys` of one side of a rule: the parts of its
+/// other side, joined along dimension 0 and cut again. `as_stored` are the
+/// parts as the file has them, for a message, which calls rows `rows_name`.
+std::vector<Source> distribute(
+    std::vector<Part> parts,
+    const std::vector<Part>& as_stored,
+    const std::vector<std::string>& keys,
+    const std::vector<std::optional<int64_t>>& rows,
+    const char* rows_name) {
+  if (keys.size() == 1 && (parts.size() == 1 || can_join(parts))) {
+    return made_of(std::move(parts));
+  }
+  std::vector<Source> sources;
+  std::string why = "which cannot be stacked";
+  if (can_join(parts)) {
+    int64_t begin = 0;
+    for (const auto count : row_counts(rows_of(parts), rows)) {
+      sources.emplace_back().parts = rows_between(parts, begin, count);
+      begin += count;
+    }
+    why = format_text(
+        "whose {} {} do not divide into {} parts",
+        rows_of(parts),
+        rows_name,
+        keys.size());
+  }
+  return sources.empty() ? refuse_all(keys, as_stored, why) : sources;
 }
 
 bool is_wanted(const WeightLayout::Rule& rule, const Shapes* wanted) {
@@ -128,14 +172,12 @@ bool is_wanted(const WeightLayout::Rule& rule, const Shapes* wanted) {
              [&](const auto& key) { return wanted->count(key) > 0; });
 }
 
-/// Whether a rule before has told where a tensor of this rule is.
-bool is_done(const WeightLayout::Rule& rule, const Canonical& canonical) {
+/// Returns whether a rule before has told where a tensor of this rule is.
+bool is_done(const WeightLayout::Rule& rule, const Sources& canonical) {
   return std::any_of(
       rule.canonical_keys.begin(),
       rule.canonical_keys.end(),
-      [&](const auto& key) {
-        return canonical.tensors.count(key) + canonical.failed.count(key) > 0;
-      });
+      [&](const auto& key) { return canonical.count(key) > 0; });
 }
 
 std::vector<std::optional<int64_t>> rows_wanted(
@@ -153,87 +195,48 @@ std::vector<std::optional<int64_t>> rows_wanted(
   return rows;
 }
 
-/// The canonical tensors of one rule.
-struct Read {
-  std::vector<Joined> tensors;
-  std::string problem;
-};
-
-Read read_rule(
+/// The sources of a rule's canonical tensors: `stored` are the file's.
+std::vector<Source> read_rule(
     const WeightLayout::Rule& rule,
     const std::string& scope,
-    std::vector<Piece> pieces,
+    const std::vector<Part>& stored,
     const std::vector<std::optional<int64_t>>& rows) {
   if (rule.tied) {
-    const std::vector<Piece> others(std::next(pieces.begin()), pieces.end());
-    return {{Joined{{pieces.front()}, others}}, ""};
+    auto sources = made_of({stored.front()});
+    sources.front().copies.assign(std::next(stored.begin()), stored.end());
+    return sources;
   }
   std::vector<std::string> keys;
   for (const auto& key : rule.canonical_keys) {
     keys.push_back(key_at(scope, key));
   }
-  const auto as_stored = pieces;
-  Read read;
-  if (rule.transposed && !are_matrices(pieces)) {
-    read.problem = problem_text(keys, pieces, "which is no matrix");
-    return read;
-  }
+  auto parts = stored;
   if (rule.transposed) {
-    for (auto& piece : pieces) {
-      piece.tensor = piece.tensor.t();
+    if (!are_matrices(parts)) {
+      return refuse_all(keys, stored, "which is no matrix");
     }
+    transpose_all(parts);
   }
-  const bool is_one = keys.size() == 1 && pieces.size() == 1;
-  if (!is_one && !can_join(pieces)) {
-    read.problem = problem_text(keys, as_stored, "which cannot be stacked");
-    return read;
-  }
-  if (keys.size() == 1) {
-    read.tensors.push_back({std::move(pieces), {}});
-    return read;
-  }
-  for (auto& part : split(pieces, rows)) {
-    read.tensors.push_back({std::move(part), {}});
-  }
-  if (read.tensors.empty()) {
-    const auto why = format_text(
-        "whose {} {} do not divide into {} parts",
-        rows_of(pieces),
-        rule.transposed ? "columns" : "rows",
-        keys.size());
-    read.problem = problem_text(keys, as_stored, why);
-  }
-  return read;
-}
-
-/// The pieces of all of a rule's canonical tensors.
-std::vector<Piece> all_pieces(
-    const Canonical& canonical,
-    const WeightLayout::Rule& rule) {
-  std::vector<Piece> pieces;
-  for (const auto& key : rule.canonical_keys) {
-    const auto& tensor = canonical.tensors.at(key);
-    pieces.insert(pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
-  }
-  return pieces;
-}
-
-/// The pieces as a rule's tensor has them. Transposed, rows stand side by side.
-Joined stored(
-    std::vector<Piece> pieces,
-    const WeightLayout::Rule& rule,
-    std::vector<Piece> copies = {}) {
-  int64_t dimension = 0;
-  if (rule.transposed) {
-    for (auto& piece : pieces) {
-      dimension = piece.tensor.dim() == 2 ? 1 : 0;
-      piece.tensor = piece.tensor.t();
-    }
-  }
-  return {std::move(pieces), std::move(copies), dimension};
+  return distribute(
+      std::move(parts),
+      stored,
+      keys,
+      rows,
+      rule.transposed ? "columns" : "rows");
 }
 
 } // namespace
+
+std::vector<std::string> Source::keys() const {
+  std::vector<std::string> result;
+  std::unordered_set<std::string_view> known;
+  for (const auto& part : parts) {
+    if (!part.key.empty() && known.insert(part.key).second) {
+      result.push_back(part.key);
+    }
+  }
+  return result;
+}
 
 std::string key_at(const std::string& scope, const std::string& key) {
   return scope.empty() ? key : scope + "." + key;
@@ -278,110 +281,89 @@ std::vector<std::string> keys_for_heads(
   return keys;
 }
 
-Canonical to_canonical(
+Sources to_canonical(
     const StateDict& state,
     const std::string& scope,
     const WeightLayout& layout,
     const Shapes* wanted) {
-  Canonical result;
+  Sources result;
   for (const auto& rule : layout.rules()) {
     if (!is_wanted(rule, wanted) || is_done(rule, result)) {
       continue;
     }
-    std::vector<Piece> pieces;
+    std::vector<Part> stored;
     for (auto& key : keys_of(state, scope, rule.file_key)) {
       auto tensor = state[key];
-      pieces.push_back({{std::move(key)}, std::move(tensor)});
+      stored.push_back({std::move(key), std::move(tensor)});
     }
-    if (pieces.empty()) {
+    if (stored.empty()) {
       continue;
     }
-    auto read =
-        read_rule(rule, scope, std::move(pieces), rows_wanted(rule, wanted));
-    const auto& keys = rule.canonical_keys;
-    if (!read.problem.empty()) {
-      result.failed.insert(keys.begin(), keys.end());
-      result.problems.push_back(std::move(read.problem));
-      continue;
-    }
-    for (size_t i = 0; i < keys.size(); ++i) {
-      result.tensors.emplace(keys[i], std::move(read.tensors[i]));
+    auto sources = read_rule(rule, scope, stored, rows_wanted(rule, wanted));
+    for (size_t i = 0; i < sources.size(); ++i) {
+      result.emplace(rule.canonical_keys[i], std::move(sources[i]));
     }
   }
   return result;
 }
 
-Written from_canonical(
-    const Canonical& canonical,
+std::vector<Source> from_canonical(
+    const Sources& canonical,
     const WeightLayout::Rule& rule,
     const std::vector<std::string>& keys,
     const std::vector<std::optional<int64_t>>& rows) {
-  Written written;
-  const auto& first = canonical.tensors.at(rule.canonical_keys.front());
+  const auto& first = canonical.at(rule.canonical_keys.front());
   if (rule.tied) {
-    for (const auto& key : keys) {
-      written.tensors.emplace_back(key, first);
-    }
-    return written;
+    return std::vector<Source>(keys.size(), first);
   }
-  const auto pieces = all_pieces(canonical, rule);
-  if (rule.transposed && !are_matrices(pieces)) {
-    written.problem = problem_text(keys, pieces, "which is no matrix");
-    return written;
+  std::vector<Part> parts;
+  for (const auto& key : rule.canonical_keys) {
+    const auto& source = canonical.at(key);
+    parts.insert(parts.end(), source.parts.begin(), source.parts.end());
   }
+  if (rule.transposed && !are_matrices(parts)) {
+    return refuse_all(keys, parts, "which is no matrix");
+  }
+  auto sources = distribute(parts, parts, keys, rows, "rows");
   if (keys.size() == 1 && rule.canonical_keys.size() == 1) {
-    written.tensors.emplace_back(
-        keys.front(), stored(pieces, rule, first.copies));
-    return written;
+    sources.front().copies = first.copies;
   }
-  if (!can_join(pieces)) {
-    written.problem = problem_text(keys, pieces, "which cannot be stacked");
-    return written;
+  if (rule.transposed) {
+    for (auto& source : sources) {
+      source.dimension = transpose_all(source.parts);
+    }
   }
-  const auto parts = split(pieces, rows);
-  if (parts.empty()) {
-    const auto why = format_text(
-        "whose {} rows do not divide into {} parts",
-        rows_of(pieces),
-        keys.size());
-    written.problem = problem_text(keys, pieces, why);
-    return written;
-  }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    written.tensors.emplace_back(keys[i], stored(parts[i], rule));
-  }
-  return written;
+  return sources;
 }
 
-std::vector<int64_t> shape_of(const Joined& joined) {
-  auto shape = joined.pieces.front().tensor.sizes().vec();
-  if (joined.pieces.size() > 1) {
-    shape.front() = rows_of(joined.pieces);
-  }
-  return shape;
-}
-
-Shapes shapes_of(const Canonical& canonical) {
+Shapes shapes_of(const Sources& canonical) {
   Shapes shapes;
-  for (const auto& [key, tensor] : canonical.tensors) {
-    shapes.emplace(key, shape_of(tensor));
+  for (const auto& [key, source] : canonical) {
+    if (!source.is_found()) {
+      continue;
+    }
+    auto shape = source.parts.front().tensor.sizes().vec();
+    if (source.parts.size() > 1) {
+      shape.front() = rows_of(source.parts);
+    }
+    shapes.emplace(key, std::move(shape));
   }
   return shapes;
 }
 
-bool can_join(const std::vector<Piece>& pieces) {
-  const auto first = pieces.front().tensor.sizes();
-  return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-    const auto sizes = piece.tensor.sizes();
+bool can_join(const std::vector<Part>& parts) {
+  const auto first = parts.front().tensor.sizes();
+  return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
+    const auto sizes = part.tensor.sizes();
     return !sizes.empty() && sizes.size() == first.size() &&
         sizes.slice(1) == first.slice(1);
   });
 }
 
-Joined joined_zeros(
-    torch::IntArrayRef shape,
-    const torch::TensorOptions& options) {
-  return {{{{}, torch::zeros({}, options).expand(shape)}}, {}};
+Source zeros_of(torch::IntArrayRef shape, const torch::TensorOptions& options) {
+  Source zeros;
+  zeros.parts.push_back({"", torch::zeros({}, options).expand(shape)});
+  return zeros;
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::layouts

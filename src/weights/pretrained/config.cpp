@@ -14,7 +14,7 @@
 #include <fstream>
 #include <string_view>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 namespace {
 
@@ -261,4 +261,4 @@ void ModelConfig::check_no_more(const std::string& model_type) const {
   }
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

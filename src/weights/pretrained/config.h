@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 /// A `config.json`, which knows which of its fields were asked for. Errors name
 /// the file and the field.
@@ -60,4 +60,4 @@ class ModelConfig {
   std::set<std::string> seen_;
 };
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

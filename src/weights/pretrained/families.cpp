@@ -12,7 +12,7 @@
 #include <map>
 #include <utility>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 namespace {
 
@@ -517,4 +517,4 @@ DescribedAttention describe_attention(ModelConfig& config, int64_t layer) {
   return {*type, described.options, path, described.layout};
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

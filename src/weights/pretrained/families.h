@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 /// The attention of one layer, as a configuration describes it.
 struct DescribedAttention {
@@ -25,4 +25,4 @@ DescribedAttention describe_attention(ModelConfig& config, int64_t layer);
 /// The known values of `model_type`, sorted.
 std::vector<std::string> known_model_types();
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

@@ -17,6 +17,8 @@
 
 namespace torch_attention {
 
+using namespace weights;
+
 namespace {
 
 /// `path` as it is in a file with these keys: with what comes before it.
@@ -53,8 +55,8 @@ MultiHeadAttention load(
     const std::string& folder,
     int64_t layer,
     const PretrainedOptions& options) {
-  ModelConfig config(folder);
-  auto described = describe_attention(config, layer);
+  pretrained::ModelConfig config(folder);
+  auto described = pretrained::describe_attention(config, layer);
   if (options.context_length()) {
     described.options.context_length(*options.context_length());
   }
@@ -103,8 +105,8 @@ MultiHeadAttentionOptions options_from_config(
     const std::string& path,
     int64_t layer) {
   try {
-    ModelConfig config(path);
-    return describe_attention(config, layer).options;
+    pretrained::ModelConfig config(path);
+    return pretrained::describe_attention(config, layer).options;
   } catch (const std::exception& error) {
     C10_THROW_ERROR(
         Error,
@@ -117,7 +119,7 @@ MultiHeadAttentionOptions options_from_config(
 }
 
 std::vector<std::string> pretrained_model_types() {
-  return known_model_types();
+  return pretrained::known_model_types();
 }
 
 } // namespace torch_attention

@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <optional>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 namespace {
 
@@ -195,4 +195,4 @@ void ignore_rotary(ModelConfig& config) {
   }
 }
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

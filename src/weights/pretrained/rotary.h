@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace torch_attention {
+namespace torch_attention::weights::pretrained {
 
 /// The rotary embedding of a layer of this type, from `rope_parameters`, or
 /// from `rope_theta` and `rope_scaling` as older configurations have it.
@@ -21,4 +21,4 @@ RotaryOptions rotary_of(
 /// The fields of the rotary embedding count as asked for.
 void ignore_rotary(ModelConfig& config);
 
-} // namespace torch_attention
+} // namespace torch_attention::weights::pretrained

@@ -14,7 +14,7 @@ TEST_CASE("Eight threads run one module at once and get the same results") {
   MultiHeadAttention multi_head(
       MultiHeadAttentionOptions(8, 8, 16, 2).kernel(kernel));
   MultiHeadAttentionWrapper wrapper(
-      MultiHeadAttentionOptions(8, 8, 16, 2).kernel(kernel));
+      MultiHeadAttentionWrapperOptions(8, 8, 16, 2).kernel(kernel));
   const auto x = torch::rand({2, 16, 8});
   torch::NoGradGuard no_grad;
   const auto expected_multi_head = multi_head(x);

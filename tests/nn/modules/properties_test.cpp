@@ -233,8 +233,9 @@ TEST_CASE("Random shapes equal plain loops in double") {
 TEST_CASE("The wrapper is heads of CausalAttention side by side") {
   const auto kernel = GENERATE(values(kKernels));
   torch::manual_seed(6);
-  MultiHeadAttentionWrapper wrapper(
-      MultiHeadAttentionOptions(5, 3, 8, 4).qkv_bias(true).kernel(kernel));
+  MultiHeadAttentionWrapper wrapper(MultiHeadAttentionWrapperOptions(5, 3, 8, 4)
+                                        .qkv_bias(true)
+                                        .kernel(kernel));
   const auto x = torch::randn({2, 7, 5});
   const auto output = wrapper(x);
   for (int64_t i = 0; i < 4; ++i) {
@@ -251,7 +252,7 @@ TEST_CASE("MultiHeadAttention equals the wrapper for block-wise weights") {
   constexpr int64_t kHead = 4;
   constexpr int64_t kOut = kHeads * kHead;
   MultiHeadAttentionWrapper wrapper(
-      MultiHeadAttentionOptions(5, kHead, 8, kHeads)
+      MultiHeadAttentionWrapperOptions(5, kHead, 8, kHeads)
           .qkv_bias(true)
           .kernel(kernel));
   MultiHeadAttention multi_head(MultiHeadAttentionOptions(5, kOut, 8, kHeads)

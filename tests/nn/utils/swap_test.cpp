@@ -55,6 +55,18 @@ struct BlockListImpl : torch::nn::Module {
 };
 TORCH_MODULE(BlockList);
 
+/// Whether `from_multihead_attention` can be called without `causal`.
+template <typename Source>
+auto takes_two_arguments(int)
+    -> decltype(from_multihead_attention(std::declval<Source>(), 1), bool()) {
+  return true;
+}
+
+template <typename Source>
+bool takes_two_arguments(long) {
+  return false;
+}
+
 } // namespace
 
 TEST_CASE("A child is replaced by its path in what forward calls") {
@@ -94,8 +106,8 @@ TEST_CASE("A typed member keeps the old module, so replacing it throws") {
   CausalAttention attention(8, 8, 4, 0.0);
   THROWS_WITH(
       replace_module(model, "att", attention),
-      "name the member as well: replace_module(root, \"att\", "
-      "&ModelImpl::att, replacement)");
+      "pass that member as well: replace_module(root, \"att\", "
+      "&ModelImpl::<the member that holds it>, replacement)");
   CHECK(model.named_children()["att"].get() == old);
 
   // The way that the message says.
@@ -193,6 +205,30 @@ TEST_CASE("A member that can hold no other class is not advised to") {
   }
 }
 
+TEST_CASE("Advice does not take a child's name for its member's") {
+  struct OtherNameImpl : torch::nn::Module {
+    CausalAttention attention_ =
+        register_module("att", CausalAttention(8, 8, 4, 0.0));
+  };
+  OtherNameImpl model;
+  CausalAttention replacement(8, 8, 4, 0.0);
+  std::string advice;
+  try {
+    replace_module(model, "att", replacement);
+  } catch (const c10::Error& error) {
+    advice = error.what_without_backtrace();
+  }
+  CHECK_THAT(advice, ContainsText("OtherNameImpl::<the member that holds it>"));
+  CHECK(advice.find("::att") == std::string::npos);
+
+  replace_module(model, "att", &OtherNameImpl::attention_, replacement);
+  CHECK(model.attention_.ptr() == replacement.ptr());
+}
+
+TEST_CASE("from_multihead_attention assumes nothing about masks") {
+  CHECK_FALSE(takes_two_arguments<const torch::nn::MultiheadAttentionImpl&>(0));
+}
+
 TEST_CASE("A path that leads nowhere is refused with the children there are") {
   ModelImpl model;
   CausalAttention attention(8, 8, 4, 0.0);
@@ -256,7 +292,7 @@ TEST_CASE(
   using Options = torch::nn::MultiheadAttentionOptions;
   const auto convert = [](const Options& options) {
     return from_multihead_attention(
-        *torch::nn::MultiheadAttention(options), 10);
+        *torch::nn::MultiheadAttention(options), 10, /*causal=*/true);
   };
   THROWS_WITH(
       convert(Options(12, 3).kdim(8)),

@@ -152,19 +152,23 @@ std::shared_ptr<torch::nn::Module> replace_module(
 /// training mode of a `torch::nn::MultiheadAttention`: self-attention whose
 /// query, key and value are one tensor.
 ///
+/// `causal` says whether tokens see only those before them. LibTorch's module
+/// does not know: the model gives a mask to each `forward`, or none.
+///
 /// Ours takes (B, T, C), LibTorch's (T, B, C); both compute the same function.
-/// Without bias in `source`, ours has an `out_proj.bias` of zeros.
+/// Without a bias in `source`, ours has an `out_proj.bias` of zeros.
 ///
 /// Throws c10::Error for `kdim` or `vdim` other than `embed_dim`, `add_bias_kv`
-/// and `add_zero_attn`, which self-attention has not.
+/// and `add_zero_attn`, which self-attention does not have.
 ///
 /// Example:
 /// ```
-/// auto attention = from_multihead_attention(*source, /*context_length=*/1024);
+/// auto attention = from_multihead_attention(
+///     *source, /*context_length=*/1024, /*causal=*/true);
 /// ```
 TORCH_ATTENTION_API MultiHeadAttention from_multihead_attention(
     const torch::nn::MultiheadAttentionImpl& source,
     int64_t context_length,
-    bool causal = true);
+    bool causal);
 
 } // namespace torch_attention

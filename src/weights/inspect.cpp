@@ -1,0 +1,113 @@
+#include <torch_attention/weights/inspect.h>
+
+#include <error_message.h>
+#include <weights/folder.h>
+#include <weights/layouts/describe.h>
+#include <weights/layouts/rules.h>
+#include <weights/read.h>
+#include <weights/select.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace torch_attention {
+
+using namespace weights;
+
+namespace {
+
+/// The size of a canonical tensor along a dimension; 0 if it has none.
+int64_t size_of(
+    const WeightsInfo::Attention& attention,
+    const std::string& key,
+    size_t dimension) {
+  const auto shape = attention.shapes.find(key);
+  return shape == attention.shapes.end() || shape->second.size() <= dimension
+      ? 0
+      : shape->second[dimension];
+}
+
+WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
+  WeightsInfo info;
+  info.path = find_weight_file(path);
+  auto file = read_weight_file(info.path, dotted(options.prefix()));
+  if (!options.prefix().empty()) {
+    file = select_below(std::move(file), options.prefix());
+  }
+  if (options.check()) {
+    file.check(file.tensors.keys());
+  }
+  info.format = file.format;
+  info.state_dict = file.root;
+  for (const auto& remark : {file.ambiguity, file.why_empty}) {
+    if (!remark.empty()) {
+      info.remarks.push_back(remark);
+    }
+  }
+  for (const auto& item : file.tensors) {
+    const auto& tensor = item.value();
+    info.tensors.push_back(
+        {item.key(),
+         tensor.sizes().vec(),
+         tensor.scalar_type(),
+         tensor.nbytes()});
+  }
+  info.other_values = file.others;
+  for (const auto& [key, reason] : file.unreadable) {
+    info.unreadable.push_back({key, reason});
+  }
+  info.attention = layouts::describe_attention(file.tensors);
+  return info;
+}
+
+} // namespace
+
+int64_t WeightsInfo::Attention::d_in() const {
+  return size_of(*this, "W_query.weight", 1);
+}
+
+int64_t WeightsInfo::Attention::d_out() const {
+  return size_of(*this, "W_query.weight", 0);
+}
+
+int64_t WeightsInfo::Attention::context_length() const {
+  return size_of(*this, layouts::kMaskKey, 0);
+}
+
+int64_t WeightsInfo::Attention::num_kv_heads(int64_t num_heads) const {
+  const bool is_possible =
+      std::find(
+          possible_num_heads.begin(), possible_num_heads.end(), num_heads) !=
+      possible_num_heads.end();
+  TORCH_CHECK(
+      is_possible && num_heads > 0,
+      format_text(
+          "WeightsInfo: expected num_heads to be one of {}, but got {}",
+          fmt::join(possible_num_heads, ", "),
+          num_heads));
+  const auto head_dim = d_out() / num_heads;
+  return head_dim == 0 ? num_heads
+                       : size_of(*this, "W_key.weight", 0) / head_dim;
+}
+
+bool WeightsInfo::Attention::qkv_bias() const {
+  return shapes.count("W_query.bias") > 0;
+}
+
+bool WeightsInfo::Attention::out_proj() const {
+  return shapes.count("out_proj.weight") > 0;
+}
+
+WeightsInfo inspect_weights(
+    const std::string& path,
+    const InspectOptions& options) {
+  try {
+    return inspect(path, options);
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text("inspect_weights(\"{}\"): {}", path, error_message(error)));
+  }
+}
+
+} // namespace torch_attention
