@@ -246,6 +246,7 @@ MultiHeadAttention from_multihead_attention(
                                 options.num_heads())
                                 .dropout(options.dropout())
                                 .qkv_bias(options.bias())
+                                .out_bias(options.bias())
                                 .causal(causal));
   const auto& weight = source.in_proj_weight;
   result->to(weight.device(), weight.scalar_type());
@@ -264,8 +265,6 @@ MultiHeadAttention from_multihead_attention(
     result->W_key->bias.copy_(biases[1]);
     result->W_value->bias.copy_(biases[2]);
     result->out_proj->bias.copy_(source.out_proj->bias);
-  } else {
-    result->out_proj->bias.zero_();
   }
   return result;
 }

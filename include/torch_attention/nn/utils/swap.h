@@ -156,7 +156,7 @@ std::shared_ptr<torch::nn::Module> replace_module(
 /// does not know: the model gives a mask to each `forward`, or none.
 ///
 /// Ours takes (B, T, C), LibTorch's (T, B, C); both compute the same function.
-/// Without a bias in `source`, ours has an `out_proj.bias` of zeros.
+/// Its masks go on as the `ForwardOptions` of ours.
 ///
 /// Throws c10::Error for `kdim` or `vdim` other than `embed_dim`, `add_bias_kv`
 /// and `add_zero_attn`, which self-attention does not have.
