@@ -1,5 +1,5 @@
-// What a `ScoreRule` makes of the products of queries and keys, and of the
-// gradients of what it made. A tile is S[key][query], `width` queries in a row;
+// Makes scores of the products of queries and keys by a `ScoreRule`, and takes
+// gradients back through it. A tile is S[key][query], `width` queries in a row;
 // a row has one query, and its keys on the lanes. In this order:
 //
 //   1. bend_scores, by their value      (backward: unbend_gradients)
