@@ -1,4 +1,4 @@
-// What bias and mask add to a tile of scores, -inf where they hide.
+// Adds bias and mask to a tile of scores, -inf where they hide.
 
 #if defined(TORCH_ATTENTION_CPU_ADDED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_ADDED_INL_H_
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Whether there is a bias or a mask.
+/// Returns whether there is a bias or a mask.
 template <typename X>
 bool has_bias_or_mask(const AttentionArguments<X>& a) {
   return a.bias.data != nullptr || a.wide_bias.data != nullptr ||
@@ -28,7 +28,7 @@ bool has_bias_or_mask(const AttentionArguments<X>& a) {
 /// Keys in a tile of scores.
 constexpr int64_t kKeyBlock = 64;
 
-/// What bias and mask add to a tile, -inf where they hide.
+/// The numbers that bias and mask add to a tile, -inf where they hide.
 template <typename T>
 struct Added {
   /// (keys, width), or (keys) for all queries alike; null: nothing

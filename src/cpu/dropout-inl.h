@@ -1,4 +1,4 @@
-// Which weights are dropped.
+// Dropout: which weights are dropped.
 
 #if defined(TORCH_ATTENTION_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_DROPOUT_INL_H_
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// What is dropped: the same for any instruction set.
+/// The weights that are dropped, the same for any instruction set.
 struct Dropout {
   /// of 65536 equally likely 16-bit numbers, how many drop; 0: no dropout
   uint32_t threshold = 0;

@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Of each split of the keys, where there is more than one, what `forward`
-/// computes of them alone.
+/// The results of `forward` for each split of the keys alone, where there is
+/// more than one.
 template <typename T>
 struct SplitResults {
   int64_t count;

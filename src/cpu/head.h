@@ -5,8 +5,7 @@
 
 namespace torch_attention::cpu {
 
-/// What becomes of the scores of one head, but for the keys that `Visibility`
-/// hides.
+/// The rule of one head's scores, but for the keys that `Visibility` hides.
 template <typename T>
 struct HeadRule {
   T scale = 1;

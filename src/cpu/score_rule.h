@@ -6,7 +6,7 @@
 
 namespace torch_attention::cpu {
 
-/// What becomes of the product of a query and a key on its way to the softmax.
+/// The way of the product of a query and a key to the softmax.
 /// Rules that have tensors (bias, mask, slopes, lengths, offsets) come beside
 /// it. Options fill it in (nn/score_rule.h), and everything that computes
 /// attention carries it whole.
@@ -31,23 +31,24 @@ struct ScoreRule {
     return scale ? *scale : 1 / std::sqrt(static_cast<double>(head_dim));
   }
 
-  /// Whether scores change by their value, after the scale.
+  /// Returns whether scores change by their value, after the scale.
   bool bends() const {
     return softcap > 0;
   }
 
-  /// Whether something is added to scores by the positions of query and key.
+  /// Returns whether something is added to scores by the positions of query and
+  /// key.
   bool adds() const {
     return false;
   }
 
-  /// Whether keys are hidden by their positions.
+  /// Returns whether keys are hidden by their positions.
   bool hides() const {
     return causal || window > 0;
   }
 
-  /// Whether it hides the keys after a query's own position and does nothing
-  /// else but scale.
+  /// Returns whether it hides the keys after a query's own position and does
+  /// nothing else but scale.
   bool is_only_causal() const {
     return causal && window == 0 && !bends() && !adds();
   }

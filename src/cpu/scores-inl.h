@@ -1,5 +1,5 @@
-// What a `ScoreRule` makes of the products of queries and keys, and of the
-// gradients of what it made. A tile is S[key][query], `width` queries in a row;
+// Makes scores of the products of queries and keys by a `ScoreRule`, and takes
+// gradients back through it. A tile is S[key][query], `width` queries in a row;
 // a row has one query, and its keys on the lanes. In this order:
 //
 //   1. bend_scores, by their value      (backward: unbend_gradients)
@@ -133,9 +133,9 @@ HWY_INLINE Place<T> place_of_keys(
       hn::Set(di, near<T>(end, range.s))};
 }
 
-/// What the rule adds to a vector of scores by the positions of its queries and
-/// keys, then bias and mask; -inf where a key is hidden, whatever the score.
-/// The one place for tiles and rows, forward and backward.
+/// Adds what the rule says to a vector of scores, by the positions of queries
+/// and keys, then bias and mask; -inf where a key is hidden, whatever the
+/// score. The one place for tiles and rows, forward and backward.
 template <typename T, typename Load>
 HWY_INLINE Vector<T> place_score(
     const HeadRule<T>& rule,

@@ -58,7 +58,7 @@ struct Visibility {
   }
 };
 
-/// Of T queries from position `offset` on, and S keys.
+/// For T queries from position `offset` on, and S keys.
 inline Visibility visibility_of(
     const ScoreRule& rule,
     int64_t T,
@@ -78,7 +78,7 @@ inline Visibility visibility_of(
   return v;
 }
 
-/// Of sequence b.
+/// For sequence b.
 template <typename X>
 Visibility visibility_of(const AttentionArguments<X>& a, int64_t b) {
   const auto offset = a.query_offsets != nullptr ? a.query_offsets[b]

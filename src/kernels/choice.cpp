@@ -6,8 +6,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// Whether NaN or infinities go in. The reference would multiply those that are
-/// hidden by 0, which gives NaN.
+/// Returns whether NaN or infinities go in. The reference would multiply those
+/// that are hidden by 0, which gives NaN.
 bool has_non_finite(const Attention& a) {
   const auto inputs = {&a.query, &a.key, &a.value};
   return !std::all_of(inputs.begin(), inputs.end(), [](const auto* x) {

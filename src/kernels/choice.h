@@ -40,7 +40,7 @@ Choice choose(const Attention& attention, Kernel asked);
 /// Output (..., T, Dv).
 torch::Tensor compute(Choice choice, const Attention& attention);
 
-/// Whether `small_module` computes a module.
+/// Returns whether `small_module` computes a module.
 bool takes_module(const ModuleAttention& module, Kernel asked);
 
 } // namespace torch_attention::kernels

@@ -20,8 +20,8 @@ torch::Tensor hidden_by_position(
     int64_t S,
     torch::Device device);
 
-/// What rule and `alibi_slopes` add to scores of `dim` dimensions: (H, T, S) or
-/// (B, H, T, S) in the dtype of the slopes. Undefined if nothing.
+/// The numbers that rule and `alibi_slopes` add to scores of `dim` dimensions:
+/// (H, T, S) or (B, H, T, S) in the dtype of the slopes. Undefined if nothing.
 torch::Tensor added_by_position(
     const Attention& attention,
     int64_t dim,

@@ -37,7 +37,7 @@ void with_element(torch::ScalarType dtype, const Fn& fn) {
   }
 }
 
-/// What the kernels compute in.
+/// The dtype that the kernels compute in.
 torch::ScalarType compute_dtype(torch::ScalarType dtype) {
   return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
@@ -165,7 +165,7 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
   return {output, statistics};
 }
 
-/// What a backward pass needs beside the attention itself.
+/// Needed by a backward pass beside the attention itself.
 struct ForwardResults {
   torch::Tensor output;
   torch::Tensor statistics;

@@ -4,7 +4,8 @@
 
 namespace torch_attention {
 
-/// What options say of scores, those of functions and of modules alike.
+/// Returns the rule that options ask for, those of functions and of modules
+/// alike.
 template <typename Options>
 cpu::ScoreRule rule_of(const Options& options) {
   cpu::ScoreRule rule;

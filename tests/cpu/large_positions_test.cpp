@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 
-/// Of two sequences.
+/// Cases of two sequences.
 std::vector<Case> cases() {
   auto result = each_way();
   for (auto& c : result) {

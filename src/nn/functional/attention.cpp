@@ -265,9 +265,9 @@ void set_positions(
   attention.alibi_slopes = slopes_for_heads(options.alibi_slopes(), x);
 }
 
-/// Whether heads of a query (H, T, D) share keys. The kernels take the first of
-/// three dimensions for a batch, and so want one of size 1 before it; but not
-/// if lengths or offsets are to go by it.
+/// Returns whether heads of a query (H, T, D) share keys. The kernels take the
+/// first of three dimensions for a batch, and so want one of size 1 before it;
+/// but not if lengths or offsets are to go by it.
 bool lacks_batch(const Options& options, const torch::Tensor& query) {
   return options.enable_gqa() && query.dim() == 3 &&
       !options.key_lengths().defined() && !options.query_offsets().defined();
