@@ -4,32 +4,19 @@
 #include <kernels/small_module.h>
 #include <torch_attention/nn/options/attention.h>
 
-/// Which kernel computes what; nothing else decides it.
+/// Which kernel computes what; nothing else decides it. docs/kernels.md has the
+/// table. The first that applies is taken:
 ///
-/// | kernel         | is taken for               | what it gives up | |
-/// -------------- | -------------------------- | -----------------------------
-/// | | `small_module` | a whole MultiHeadAttention | Nothing. A gradient of its
-/// | |                | of at most 8192            | gradient is computed by |
-/// |                | multiplications: float32   | tensor operators. | | | or
-/// float64 on the CPU, no  |                               | |                |
-/// rotary, softcap, ALiBi or  |                               | | | dropout,
-/// not kReference    |                               | | `tiled`        |
-/// tensors in the CPU's       | Dropout from a stream of its  | | | memory, not
-/// traced, not    | own. A gradient of its        | |                | vmapped,
-/// without forward   | gradient is computed by       | |                |
-/// derivatives, not           | `reference`, and with dropout | | | kReference;
-/// under          | refused.                      | |                |
-/// kReference what is not     |                               | | | finite,
-/// without dropout    |                               | | `libtorch`     |
-/// other tensors without      | Forms (T, S) for all masks    | | | softcap or
-/// forward         | but causal; computes halves   | |                |
-/// derivatives; on the CPU    | beside ALiBi or a wider bias  | | | with
-/// dropout only for      | in float32.                   | |                |
-/// kFused                     |                               | | `reference`
-/// | kReference; where weights  | Forms (T, S).                 | | | are
-/// returned; empty        |                               | |                |
-/// tensors; the device meta;  |                               | | | all else |
-/// |
+/// - `small_module`: a whole MultiHeadAttention of at most 8192
+///   multiplications, in float32 or float64 on the CPU, without rotary, softcap,
+///   ALiBi, norms and dropout, unless kReference is asked for.
+/// - `tiled`: tensors in the CPU's memory that are not traced or vmapped and
+///   carry no forward derivatives, unless kReference is asked for. Beside
+///   kReference, without dropout, it computes what is not finite.
+/// - `libtorch`: other tensors without softcap and forward derivatives; on the
+///   CPU with dropout only for kFused.
+/// - `reference`: kReference; weights to be returned; empty tensors; the device
+///   meta; a single key that `tiled` does not take; the rest.
 namespace torch_attention::kernels {
 
 enum class Choice { kTiled, kLibTorch, kReference };
