@@ -371,11 +371,13 @@ TEST_CASE(
   CAPTURE(kernel);
   torch::manual_seed(123);
   const auto x = torch::randn({4, 8, 32});
-  const auto options = MultiHeadAttentionOptions(32, kHeadSize, 8, 2)
-                           .qkv_bias(true)
-                           .scale(scale_of_head_size(kHeadSize))
-                           .kernel(kernel);
-  MultiHeadAttentionWrapper heads(options);
+  const auto set = [&](auto options) {
+    return options.qkv_bias(true)
+        .scale(scale_of_head_size(kHeadSize))
+        .kernel(kernel);
+  };
+  MultiHeadAttentionWrapper heads(
+      set(MultiHeadAttentionWrapperOptions(32, kHeadSize, 8, 2)));
   torch::nn::Linear proj(32, 32);
   std::vector<torch::nn::Linear> queries, values;
   for (const auto& module : *heads->heads) {
@@ -405,7 +407,7 @@ TEST_CASE(
     check(proj->forward(heads->forward(x)));
   }
   SECTION("as MultiHeadAttention with the heads' weights stacked") {
-    MultiHeadAttention attention(MultiHeadAttentionOptions(options).d_out(32));
+    MultiHeadAttention attention(set(MultiHeadAttentionOptions(32, 32, 8, 2)));
     stack_linears(queries, attention->W_query);
     stack_linears(values, attention->W_key);
     stack_linears(values, attention->W_value);

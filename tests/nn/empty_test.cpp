@@ -67,7 +67,8 @@ TEST_CASE("Modules take no tokens and no sequences") {
   CausalAttention causal(
       CausalAttentionOptions(4, 8, 6).kernel(kernel).window(2));
   check_empty(causal, 8, wanted);
-  MultiHeadAttentionWrapper wrapper(base);
+  MultiHeadAttentionWrapper wrapper(
+      MultiHeadAttentionWrapperOptions(4, 8, 6, 2).kernel(kernel));
   check_empty(wrapper, 16, wanted);
   SelfAttentionV1 first(SelfAttentionOptions(4, 8).kernel(kernel));
   check_empty(first, 8, wanted);

@@ -243,7 +243,8 @@ TEST_CASE("CrossAttention refuses what does not fit, by name") {
   THROWS_WITH(
       attention(x, encoded()),
       "CrossAttention: expected context of dtype Float");
-  THROWS_WITH(attention(x, {}), "CrossAttention: the context is undefined");
+  THROWS_WITH(
+      attention->forward(x, {}), "CrossAttention: the context is undefined");
   const auto cache = attention->make_cache(context);
   THROWS_WITH(
       attention->decode(x, cache),
