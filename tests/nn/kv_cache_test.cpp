@@ -570,8 +570,8 @@ TEST_CASE("A module refuses a cache that was made for another") {
   KVCache heads(KVCacheOptions(1, 4, 4));
   THROWS_WITH(
       attention->decode(x, heads),
-      "MultiHeadAttention: expected a cache of num_kv_heads = 2 and head_dim = "
-      "4, but got 4 and 4; make_cache makes one that fits");
+      "MultiHeadAttention: expected a cache of num_kv_heads = 2, head_dim = 4 "
+      "and value_dim = 4, but got 4, 4 and 4; make_cache makes one that fits");
   KVCache narrow(KVCacheOptions(1, 2, 4).window(5));
   THROWS_WITH(
       attention->decode(x, narrow),

@@ -38,7 +38,7 @@ void check_shape(
       " that broadcasts to the scores ",
       names_of(scores),
       " = ",
-      scores,
+      torch::IntArrayRef(scores),
       ", of shape (T, S) or with all ",
       scores.size(),
       " dimensions, but got ",
@@ -94,7 +94,7 @@ torch::Tensor checked_padding(
       ": expected a key_padding_mask of shape ",
       batched ? "(B, S)" : "(S)",
       " = ",
-      expected,
+      torch::IntArrayRef(expected),
       ", but got ",
       padding.sizes());
   auto result = padding;
