@@ -8,8 +8,8 @@
 /// table. The first that applies is taken:
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192
-///   multiplications, in float32 or float64 on the CPU, without rotary, softcap,
-///   ALiBi, norms and dropout, unless kReference is asked for.
+///   multiplications, in float32 or float64 on the CPU, without rotary,
+///   softcap, ALiBi, norms and dropout, unless kReference is asked for.
 /// - `tiled`: tensors in the CPU's memory that are not traced or vmapped and
 ///   carry no forward derivatives, unless kReference is asked for. Beside
 ///   kReference, without dropout, it computes what is not finite.
