@@ -59,6 +59,7 @@ struct TORCH_ATTENTION_API ForwardOptions {
 /// ```
 struct TORCH_ATTENTION_API DecodeOptions {
   /// Not explicit: the lengths may be given in the place of the options.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   DecodeOptions(torch::Tensor new_lengths = {});
 
   /// integer tensor (B), in [0, T]: how many of the T tokens each sequence has.
