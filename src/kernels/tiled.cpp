@@ -178,7 +178,6 @@ variable_list run_backward(
     const Attention& a,
     const ForwardResults& results,
     const BackwardRequest& request) {
-  const auto& [output, statistics, dropout_seed] = results;
   const bool with_slopes = request.wanted[kSlopes];
   const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
@@ -199,9 +198,10 @@ variable_list run_backward(
   with_element(a.query.scalar_type(), [&](auto element) {
     using X = decltype(element);
     cpu::BackwardArguments<X> gradients;
-    gradients.output = read<X>(output);
+    gradients.output = read<X>(results.output);
     gradients.statistics = rows_of(
-        statistics.const_data_ptr<cpu::Compute<X>>(), statistics.numel());
+        results.statistics.const_data_ptr<cpu::Compute<X>>(),
+        results.statistics.numel());
     gradients.grad_output = read<X>(grad_rows);
     gradients.grad_query = write<X>(grad_query);
     gradients.grad_key = write<X>(grad_key);
@@ -213,7 +213,8 @@ variable_list run_backward(
     if (with_bias) {
       gradients.grad_bias = grad_bias.mutable_data_ptr<cpu::Compute<X>>();
     }
-    cpu::backward(arguments_of<X>(a, dropout_seed), gradients, threads());
+    cpu::backward(
+        arguments_of<X>(a, results.dropout_seed), gradients, threads());
   });
   variable_list gradients(request.wanted.size());
   gradients[kQuery] = grad_query;
