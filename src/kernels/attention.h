@@ -46,7 +46,7 @@ struct Attention : ScoreTensors {
 };
 
 /// Where `tensors_of` has the tensors that gradients are computed of.
-enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes, kNumLearned };
+enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes };
 
 /// All tensors of `attention`, which is an Attention or a const one; those that
 /// gradients are computed of first.

@@ -5,7 +5,7 @@
 #include <torch_attention/nn/options/attention.h>
 
 /// Which kernel computes what; nothing else decides it. docs/kernels.md has the
-/// table. The first that applies is taken:
+/// table:
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192
 ///   multiplications, in float32 or float64 on the CPU, without rotary,

@@ -15,7 +15,7 @@ constexpr int64_t kFirstLength = 64;
 
 /// Positions from here on are computed when asked for: a table of all that come
 /// before would take too much memory.
-constexpr int64_t kMaxLength = int64_t{1} << 20;
+constexpr int64_t kMaxLength = int64_t{1} << 16;
 
 constexpr double kFullTurn = 6.283185307179586;
 

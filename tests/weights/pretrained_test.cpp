@@ -158,6 +158,58 @@ TEST_CASE("Configurations of before transformers 5 mean the same") {
   }
 }
 
+TEST_CASE("Fields that are absent or old mean what transformers does") {
+  const auto options = [](const char* model, const json& patch, int64_t layer) {
+    auto config = config_of(model);
+    config.erase("layer_types");
+    config.erase("rope_parameters");
+    config.merge_patch(patch);
+    const Changed changed(model, config);
+    return options_from_config(changed.path(), layer);
+  };
+  const json yarn = {
+      {"rope_theta", 500000.0},
+      {"rope_scaling",
+       {{"rope_type", "yarn"},
+        {"factor", 8.0},
+        {"original_max_position_embeddings", 16}}}};
+  // Only layers that see all tokens are scaled.
+  CHECK(options("olmo3", yarn, 0).rotary()->factor() == 1);
+  CHECK(options("olmo3", yarn, 3).rotary()->factor() == 8);
+  const json linear = {
+      {"rope_theta", 1000000.0},
+      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  const auto local = options("gemma3", linear, 0);
+  CHECK(local.rotary()->theta() == 10000);
+  CHECK(local.rotary()->factor() == 1);
+  CHECK(options("gemma3", linear, 5).rotary()->factor() == 8);
+  CHECK(options("mixtral", {}, 0).rotary()->theta() == 1e6);
+  CHECK(options("llama", {}, 0).rotary()->theta() == 10000);
+
+  const json slides = {{"use_sliding_window", true}, {"sliding_window", 3}};
+  CHECK(options("qwen3_moe", slides, 0).window() == 3);
+  CHECK(options("qwen2_moe", slides, 0).window() == 3);
+  CHECK_FALSE(options("qwen2_moe", slides, 1).window());
+  CHECK_FALSE(options("qwen3", slides, 1).window());
+  const json pattern = {{"sliding_window_pattern", "LG"}};
+  CHECK(options("exaone4", pattern, 0).window() == 3);
+  CHECK_FALSE(options("exaone4", pattern, 1).window());
+
+  auto gemma = config_of("gemma2");
+  gemma.erase("attn_logit_softcapping");
+  CHECK(
+      options_from_config(Changed("gemma2", gemma).path(), 0).softcap() == 50);
+  gemma["attn_logit_softcapping"] = nullptr;
+  CHECK_FALSE(
+      options_from_config(Changed("gemma2", gemma).path(), 0).softcap());
+  // Fields of released models without effect on attention.
+  CHECK_NOTHROW(options(
+      "bert",
+      {{"pooler_num_attention_heads", 12}, {"chunk_size_feed_forward", 0}},
+      0));
+  CHECK_NOTHROW(options("gptj", {{"rotary", true}}, 0));
+}
+
 TEST_CASE("Configurations that cannot be followed are refused by name") {
   const auto refused =
       [](const char* model, const json& patch, const char* text) {
@@ -206,6 +258,19 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
       "bert",
       {{"position_embedding_type", "relative_key"}},
       "expected absolute as \"position_embedding_type\"");
+  refused("llama", {{"is_causal", false}}, "expected is_causal = true");
+  refused(
+      "gemma3",
+      {{"use_bidirectional_attention", true}},
+      "expected use_bidirectional_attention = false");
+  refused(
+      "llama",
+      {{"partial_rotary_factor", 0.5}},
+      "expected no partial_rotary_factor");
+  refused(
+      "llama",
+      {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}},
+      "expected rope_parameters or rope_scaling");
   // The weights are of other sizes.
   refused("llama", {{"num_key_value_heads", 4}}, "size mismatch");
   refused("qwen3", {{"attention_bias", true}}, "Missing key");

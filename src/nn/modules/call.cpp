@@ -176,12 +176,4 @@ torch::Tensor positions_of(
   return result;
 }
 
-void check_no_positions(const char* name, const ForwardOptions& call) {
-  TORCH_CHECK(
-      !call.positions().defined(),
-      name,
-      ": expected no positions, which are for rotary and alibi; causal and "
-      "window go by the order of the tokens");
-}
-
 } // namespace torch_attention::detail

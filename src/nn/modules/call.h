@@ -31,7 +31,4 @@ torch::Tensor positions_of(
     const ForwardOptions& call,
     const torch::Tensor& x);
 
-/// Checks that there are no positions, which the module has no use for.
-void check_no_positions(const char* name, const ForwardOptions& call);
-
 } // namespace torch_attention::detail

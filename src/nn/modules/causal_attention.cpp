@@ -35,7 +35,6 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   if (!detail::is_empty(call)) {
     const auto T = x.size(1);
     detail::set_call(kCausal, call, {x.size(0), T, T}, options);
-    detail::check_no_positions(kCausal, call);
   }
   return options;
 }

@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <ostream>
 
 namespace torch_attention {
@@ -67,7 +68,6 @@ FuncOptions func_options_of(
   if (!detail::is_empty(call)) {
     detail::set_call(
         kCross, call, {B, module.options.num_heads(), T, S}, options);
-    detail::check_no_positions(kCross, call);
   }
   return options;
 }
@@ -122,6 +122,11 @@ CrossAttentionImpl::CrossAttentionImpl(const CrossAttentionOptions& options_)
 void CrossAttentionImpl::reset() {
   detail::check_heads(kCross, options);
   checks::check_positive(kCross, "d_context", options.d_context());
+  TORCH_CHECK(
+      !options.qk_norm() || !options.qk_norm()->after_rotary(),
+      kCross,
+      ": expected a qk_norm with after_rotary = false, since it has no rotary "
+      "embedding");
   detail::reset_heads(*this, options.d_context());
 }
 
@@ -208,15 +213,14 @@ torch::Tensor CrossAttentionImpl::decode(
   const auto S = keys.size(2);
   auto func = func_options_of(*this, call, x.size(0), x.size(1), S)
                   .kernel(options.kernel());
+  const auto asked = checks::to_counts(
+      kCross, "key_lengths", call.key_lengths(), x.size(0), S);
   const auto lengths = cache.lengths();
   const auto* begin = lengths.const_data_ptr<int64_t>();
   const bool padded = std::any_of(
       begin, begin + lengths.numel(), [&](int64_t n) { return n != S; });
   if (padded) {
-    func.key_lengths(
-        call.key_lengths().defined()
-            ? lengths.minimum(call.key_lengths().to(lengths.options()))
-            : lengths);
+    func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
   }
   const auto queries = queries_of(*this, x, options.kernel());
   const auto context =

@@ -139,6 +139,22 @@ void print_heads(std::ostream& stream, const Options& options) {
   if (options.softcap()) {
     stream << ", softcap=" << *options.softcap();
   }
+  if (options.scale()) {
+    stream << ", scale=" << *options.scale();
+  }
+  const auto print_flag = [&](const char* name, const std::optional<bool>& x) {
+    if (x) {
+      stream << ", " << name << "=" << (*x ? "true" : "false");
+    }
+  };
+  print_flag("query_bias", options.query_bias());
+  print_flag("key_bias", options.key_bias());
+  print_flag("value_bias", options.value_bias());
+  if (!options.out_proj()) {
+    stream << ", out_proj=false";
+  } else if (!options.out_bias()) {
+    stream << ", out_bias=false";
+  }
   if (options.qk_norm()) {
     stream << ", qk_norm=" << options.qk_norm()->kind();
   }

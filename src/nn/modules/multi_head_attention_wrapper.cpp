@@ -130,7 +130,6 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const auto T = x.size(1);
     const auto H = static_cast<int64_t>(heads->size());
     detail::set_call(kWrapper, call, {x.size(0), H, T, T}, options);
-    detail::check_no_positions(kWrapper, call);
   }
   return options;
 }

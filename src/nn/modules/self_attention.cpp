@@ -31,7 +31,6 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     auto scores = x.sizes().vec();
     scores.back() = x.size(-2);
     detail::set_call(name, call, scores, result);
-    detail::check_no_positions(name, call);
   }
   return result;
 }

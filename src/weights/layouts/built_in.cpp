@@ -132,6 +132,8 @@ WeightLayout WeightLayout::nano_gpt() {
 WeightLayout WeightLayout::bert() {
   return linear_layers(
              "bert", "self.query", "self.key", "self.value", "output.dense")
+      .outside("output.LayerNorm.gamma")
+      .outside("output.LayerNorm.beta")
       .outside("output.LayerNorm.weight")
       .outside("output.LayerNorm.bias");
 }

@@ -360,15 +360,13 @@ bool are_consistent(const Shapes& shapes) {
   const auto key = shape_at(shapes, "W_key.weight");
   const auto value = shape_at(shapes, "W_value.weight");
   const auto out = shape_at(shapes, "out_proj.weight");
-  // Several queries may share one key, as they share its value.
-  if (!key.empty() && !value.empty() && key.front() != value.front()) {
-    return false;
-  }
   if (!query.empty() && !key.empty() &&
       (key.front() == 0 || query.front() % key.front() != 0)) {
     return false;
   }
-  return query.empty() || out.empty() || out.back() == query.front();
+  // As many keys as values; the sizes of a head's may differ.
+  return query.empty() || key.empty() || value.empty() || out.empty() ||
+      out.back() * key.front() == query.front() * value.front();
 }
 
 bool are_same(const WeightLayout& a, const WeightLayout& b) {

@@ -33,14 +33,14 @@ constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "softcap",   "window"};
 
 /// Fields that have such a part and mean something else.
-constexpr std::array<std::string_view, 21> kFieldsOfOthers{
+constexpr std::array<std::string_view, 18> kFieldsOfOthers{
     "_attn_implementation",
     "_attn_implementation_autoset",
     "add_cross_attention",
     "attention_implementation",
+    "chunk_size_feed_forward",
     "classifier_bias",
     "cross_attention_hidden_size",
-    "embedding_multiplier",
     "final_logit_softcapping",
     "head_bias",
     "layernorm_epsilon",
@@ -49,12 +49,12 @@ constexpr std::array<std::string_view, 21> kFieldsOfOthers{
     "logits_scaling",
     "mlp_bias",
     "num_local_experts",
-    "prune_heads",
+    "output_attentions",
     "pruned_heads",
-    "residual_multiplier",
-    "scale_embedding",
-    "tie_encoder_decoder",
-    "use_parallel_residual"};
+    "scale_embedding"};
+
+/// Of the layers after the model, not of its attention.
+constexpr std::string_view kPooler = "pooler_";
 
 std::string file_of(const std::string& path) {
   struct stat status {};
@@ -112,9 +112,13 @@ std::string shown(const json& value) {
 }
 
 /// Whether a field that is not known says that there is nothing of its kind.
-bool says_nothing(const json& value) {
-  return value.is_null() || value == json(false) || value == json("default") ||
-      (value.is_structured() && value.empty());
+/// Where `false` means nothing, the name says what is switched on by `true`.
+bool says_nothing(std::string_view name, const json& value) {
+  const bool is_switch = starts_with(name, "use_") ||
+      starts_with(name, "add_") || ends_with(name, "_bias") ||
+      ends_with(name, "_layernorm") || name == "alibi";
+  return value.is_null() || (is_switch && value == json(false)) ||
+      value == json("default") || (value.is_structured() && value.empty());
 }
 
 } // namespace
@@ -240,7 +244,7 @@ void ModelConfig::ignore(const std::string& field) {
 void ModelConfig::check_no_more(const std::string& model_type) const {
   for (const auto& [field, value] : fields_.items()) {
     const std::string_view name = field;
-    const bool known = seen_.count(field) > 0 ||
+    const bool known = seen_.count(field) > 0 || starts_with(name, kPooler) ||
         std::find(kFieldsOfOthers.begin(), kFieldsOfOthers.end(), name) !=
             kFieldsOfOthers.end();
     const bool of_attention = std::any_of(
@@ -250,7 +254,7 @@ void ModelConfig::check_no_more(const std::string& model_type) const {
           return name.find(word) != std::string_view::npos;
         });
     TORCH_CHECK(
-        known || !of_attention || says_nothing(value),
+        known || !of_attention || says_nothing(name, value),
         format_text(
             "\"{}\" of \"{}\" is {}; nothing is known of this field for "
             "model_type \"{}\", and it may change attention",

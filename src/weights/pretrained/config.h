@@ -20,6 +20,17 @@ class ModelConfig {
     return path_;
   }
 
+  /// Whether the field is there, be it null.
+  bool contains(const std::string& field) const {
+    return fields_.contains(field);
+  }
+
+  /// Whether the field is there and a text.
+  bool is_text(const std::string& field) const {
+    return contains(field) && fields_.at(field).is_string();
+  }
+
+  /// Whether one of the functions below was called for the field.
   bool was_asked(const std::string& field) const {
     return seen_.count(field) > 0;
   }

@@ -56,8 +56,8 @@ void set_heads(Layer& layer) {
 }
 
 /// One flag for all four biases.
-void set_biases(Layer& layer, const char* flag = "attention_bias") {
-  const bool bias = layer.config.flag(flag).value_or(false);
+void set_biases(Layer& layer) {
+  const bool bias = layer.config.flag("attention_bias").value_or(false);
   layer.options.qkv_bias(bias).out_bias(bias);
 }
 
@@ -83,11 +83,23 @@ void set_type(Layer& layer, bool otherwise) {
 
 void set_rotary(
     Layer& layer,
-    RotaryPairing pairing = RotaryPairing::kHalves,
-    double partial = 1.0) {
+    const RotaryRules& rules = {},
+    RotaryPairing pairing = RotaryPairing::kHalves) {
   layer.options.rotary(
-      rotary_of(layer.config, layer.type, head_dim(layer), partial)
+      rotary_of(layer.config, layer.type, head_dim(layer), rules)
           .pairing(pairing));
+}
+
+RotaryRules with_theta(double theta) {
+  RotaryRules rules;
+  rules.theta = theta;
+  return rules;
+}
+
+RotaryRules with_partial(double share) {
+  RotaryRules rules;
+  rules.partial = share;
+  return rules;
 }
 
 void set_norm(
@@ -105,24 +117,52 @@ void describe_llama(Layer& layer) {
   set_rotary(layer);
 }
 
-void describe_mistral(Layer& layer) {
+void describe_mistral_with(Layer& layer, const RotaryRules& rules) {
   set_heads(layer);
   layer.options.out_bias(false);
   set_type(layer, layer.config.has("sliding_window"));
-  set_rotary(layer);
+  set_rotary(layer, rules);
+}
+
+void describe_mistral(Layer& layer) {
+  describe_mistral_with(layer, {});
+}
+
+void describe_mixtral(Layer& layer) {
+  describe_mistral_with(layer, with_theta(1e6));
+}
+
+/// How many layers see all tokens before those with a window begin.
+int64_t max_window_layers(Layer& layer) {
+  return layer.config.integer("max_window_layers").value_or(28);
+}
+
+bool uses_window(Layer& layer) {
+  return layer.config.flag("use_sliding_window").value_or(false);
 }
 
 void set_qwen_window(Layer& layer) {
-  const bool slides = layer.config.flag("use_sliding_window").value_or(false);
-  const auto full = layer.config.integer("max_window_layers").value_or(0);
-  set_type(layer, slides && layer.index >= full);
+  const auto full = max_window_layers(layer);
+  set_type(layer, uses_window(layer) && layer.index >= full);
 }
 
-void describe_qwen2(Layer& layer) {
+void set_qwen2_heads(Layer& layer) {
   set_heads(layer);
   layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
   layer.options.out_bias(false);
+}
+
+void describe_qwen2(Layer& layer) {
+  set_qwen2_heads(layer);
   set_qwen_window(layer);
+  set_rotary(layer);
+}
+
+void describe_qwen2_moe(Layer& layer) {
+  set_qwen2_heads(layer);
+  const auto most = max_window_layers(layer);
+  set_type(
+      layer, uses_window(layer) && layer.index % 2 == 0 && layer.index < most);
   set_rotary(layer);
 }
 
@@ -137,14 +177,31 @@ void describe_qwen3(Layer& layer) {
   set_rotary(layer);
 }
 
-void describe_gemma(Layer& layer) {
+void describe_qwen3_moe(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.config.ignore("max_window_layers");
+  set_type(layer, uses_window(layer));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps", 1e-6);
+  set_rotary(layer);
+}
+
+void describe_gemma_heads(Layer& layer) {
   set_heads(layer);
   if (!layer.options.head_dim()) {
     layer.options.head_dim(256);
   }
   set_biases(layer);
-  layer.options.causal(
-      !layer.config.flag("use_bidirectional_attention").value_or(false));
+  TORCH_CHECK(
+      !layer.config.flag("use_bidirectional_attention").value_or(false),
+      format_text(
+          "expected use_bidirectional_attention = false in \"{}\": windows to "
+          "both sides are not computed",
+          layer.config.path()));
+}
+
+void describe_gemma(Layer& layer) {
+  describe_gemma_heads(layer);
   set_rotary(layer);
 }
 
@@ -158,10 +215,13 @@ void set_query_scalar(Layer& layer) {
 void describe_gemma2(Layer& layer) {
   set_type(layer, layer.index % 2 == 0);
   describe_gemma(layer);
-  if (!layer.config.has("attn_logit_softcapping")) {
-    layer.config.ignore("attn_logit_softcapping");
-  }
   set_query_scalar(layer);
+  // Null means none.
+  if (!layer.config.contains("attn_logit_softcapping")) {
+    layer.options.softcap(50.0);
+  }
+  // The same under another name, in released files.
+  layer.config.ignore("sliding_window_size");
 }
 
 void describe_gemma3(Layer& layer) {
@@ -170,12 +230,15 @@ void describe_gemma3(Layer& layer) {
           .value_or(
               layer.config.integer("_sliding_window_pattern").value_or(6));
   set_type(layer, pattern > 0 && (layer.index + 1) % pattern != 0);
-  describe_gemma(layer);
+  describe_gemma_heads(layer);
   set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps", 1e-6);
   set_query_scalar(layer);
+  auto rules = with_theta(1e6);
+  rules.local_theta = 10000;
+  set_rotary(layer, rules);
 }
 
-void describe_olmo2(Layer& layer) {
+void describe_olmo(Layer& layer, const RotaryRules& rules) {
   set_heads(layer);
   set_biases(layer);
   set_norm(
@@ -183,12 +246,18 @@ void describe_olmo2(Layer& layer) {
       HeadNormOptions().scope(HeadNormScope::kAllHeads),
       "rms_norm_eps",
       1e-5);
-  set_rotary(layer);
+  set_rotary(layer, rules);
+}
+
+void describe_olmo2(Layer& layer) {
+  describe_olmo(layer, {});
 }
 
 void describe_olmo3(Layer& layer) {
   set_type(layer, (layer.index + 1) % 4 != 0);
-  describe_olmo2(layer);
+  auto rules = with_theta(5e5);
+  rules.scales_sliding = false;
+  describe_olmo(layer, rules);
 }
 
 void describe_granite(Layer& layer) {
@@ -207,19 +276,32 @@ void describe_smollm3(Layer& layer) {
       layer.config.integer_at("no_rope_layers", layer.index)
           .value_or(interval > 0 && (layer.index + 1) % interval != 0) != 0;
   set_type(layer, slides && !rotates);
+  layer.config.ignore("max_window_layers");
   if (rotates) {
-    set_rotary(layer);
+    set_rotary(layer, with_theta(2e6));
   } else {
     ignore_rotary(layer.config);
   }
 }
 
+/// By a number, of which every such layer sees all tokens, or a text such as
+/// "LLLG", in which L stands for layers with a window.
+bool slides_by_pattern(Layer& layer) {
+  constexpr const char* kPattern = "sliding_window_pattern";
+  if (layer.config.is_text(kPattern)) {
+    const auto text = layer.config.text(kPattern).value_or("");
+    const auto place = static_cast<size_t>(layer.index);
+    return !text.empty() && text[place % text.size()] == 'L';
+  }
+  const auto pattern = layer.config.integer(kPattern).value_or(4);
+  return pattern > 0 && (layer.index + 1) % pattern != 0;
+}
+
 void describe_exaone4(Layer& layer) {
+  layer.config.ignore("sliding_window_pattern");
   set_heads(layer);
   layer.options.out_bias(false);
-  const auto pattern =
-      layer.config.integer("sliding_window_pattern").value_or(4);
-  set_type(layer, pattern > 0 && (layer.index + 1) % pattern != 0);
+  set_type(layer, !layer.config.has("layer_types") && slides_by_pattern(layer));
   set_norm(layer, HeadNormOptions(), "rms_norm_eps", 1e-5);
   // Layers that see all tokens have no positions, beside those with a window.
   if (!layer.config.has("sliding_window") ||
@@ -232,7 +314,8 @@ void describe_exaone4(Layer& layer) {
 
 void describe_starcoder2(Layer& layer) {
   set_heads(layer);
-  set_biases(layer, "use_bias");
+  const bool bias = layer.config.flag("use_bias").value_or(true);
+  layer.options.qkv_bias(bias).out_bias(bias);
   layer.options.window(layer.config.integer("sliding_window"));
   set_rotary(layer);
 }
@@ -247,7 +330,7 @@ void describe_stablelm(Layer& layer) {
           "expected qk_layernorm = false in \"{}\": the norms of this model "
           "are stored head by head, which is not read",
           layer.config.path()));
-  set_rotary(layer, RotaryPairing::kHalves, 0.25);
+  set_rotary(layer, with_partial(0.25));
 }
 
 void describe_cohere(Layer& layer) {
@@ -261,7 +344,7 @@ void describe_cohere(Layer& layer) {
         "layer_norm_eps",
         1e-5);
   }
-  set_rotary(layer, RotaryPairing::kInterleaved);
+  set_rotary(layer, with_theta(5e5), RotaryPairing::kInterleaved);
 }
 
 void describe_glm(Layer& layer) {
@@ -271,7 +354,7 @@ void describe_glm(Layer& layer) {
   }
   layer.options.qkv_bias(layer.config.flag("attention_bias").value_or(false));
   layer.options.out_bias(false);
-  set_rotary(layer, RotaryPairing::kInterleaved, 0.5);
+  set_rotary(layer, with_partial(0.5), RotaryPairing::kInterleaved);
 }
 
 void describe_phi(Layer& layer) {
@@ -293,7 +376,7 @@ void describe_phi(Layer& layer) {
         .rename(key("v_proj"), key("W_value"))
         .rename(key("dense"), key("out_proj"));
   }
-  set_rotary(layer, RotaryPairing::kHalves, 0.5);
+  set_rotary(layer, with_partial(0.5));
 }
 
 void describe_phi3(Layer& layer) {
@@ -305,7 +388,7 @@ void describe_phi3(Layer& layer) {
                          "qkv_proj.weight",
                          {"W_query.weight", "W_key.weight", "W_value.weight"})
                      .rename("o_proj.weight", "out_proj.weight");
-  set_rotary(layer);
+  set_rotary(layer, with_partial(1));
 }
 
 void describe_gpt2(Layer& layer) {
@@ -321,6 +404,13 @@ void describe_gpt2(Layer& layer) {
   // The same function, in another dtype.
   config.ignore("reorder_and_upcast_attn");
   layer.layout = WeightLayout::gpt2();
+}
+
+/// With the buffers that released files of GPT-Neo and GPT-J hold.
+WeightLayout layout_with_masks() {
+  auto layout = WeightLayout::bart();
+  layout.ignore("bias").ignore("masked_bias");
+  return layout;
 }
 
 void describe_gpt_neo(Layer& layer) {
@@ -340,17 +430,20 @@ void describe_gpt_neo(Layer& layer) {
   if (type == "local") {
     layer.options.window(window);
   }
-  layer.layout = WeightLayout::bart();
+  layer.layout = layout_with_masks();
 }
 
 void describe_gptj(Layer& layer) {
   auto& config = layer.config;
+  // Without effect in the model.
+  config.ignore("rotary");
+  config.ignore("scale_attn_weights");
   layer.options.dropout(config.number("attn_pdrop").value_or(0))
       .out_bias(false)
       .rotary(RotaryOptions()
                   .dim(config.integer("rotary_dim").value_or(64))
                   .pairing(RotaryPairing::kInterleaved));
-  layer.layout = WeightLayout::bart();
+  layer.layout = layout_with_masks();
 }
 
 void describe_opt(Layer& layer) {
@@ -417,16 +510,16 @@ const std::map<std::string, Family>& families() {
         {"granite", {kLlamaPath, describe_granite}},
         {"llama", {kLlamaPath, describe_llama}},
         {"mistral", {kLlamaPath, describe_mistral}},
-        {"mixtral", {kLlamaPath, describe_mistral}},
+        {"mixtral", {kLlamaPath, describe_mixtral}},
         {"olmo2", {kLlamaPath, describe_olmo2}},
         {"olmo3", {kLlamaPath, describe_olmo3}},
         {"opt", {"decoder.layers.{}.self_attn", describe_opt}},
         {"phi", {kLlamaPath, describe_phi}},
         {"phi3", {kLlamaPath, describe_phi3}},
         {"qwen2", {kLlamaPath, describe_qwen2}},
-        {"qwen2_moe", {kLlamaPath, describe_qwen2}},
+        {"qwen2_moe", {kLlamaPath, describe_qwen2_moe}},
         {"qwen3", {kLlamaPath, describe_qwen3}},
-        {"qwen3_moe", {kLlamaPath, describe_qwen3}},
+        {"qwen3_moe", {kLlamaPath, describe_qwen3_moe}},
         {"roberta", {kBertPath, describe_bert}},
         {"smollm3", {kLlamaPath, describe_smollm3}},
         {"stablelm", {kLlamaPath, describe_stablelm}},
@@ -511,6 +604,13 @@ DescribedAttention describe_attention(ModelConfig& config, int64_t layer) {
             of_layer.value_or(""),
             layer));
   }
+  TORCH_CHECK(
+      config.flag("is_causal").value_or(true) || !described.options.causal(),
+      format_text(
+          "expected is_causal = true in \"{}\", whose model_type \"{}\" is "
+          "causal, but got false",
+          config.path(),
+          *type));
   config.check_no_more(*type);
   std::string path = family.path;
   path.replace(path.find("{}"), 2, std::to_string(layer));

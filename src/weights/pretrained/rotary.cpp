@@ -83,32 +83,49 @@ struct Parameters {
   }
 };
 
-/// What newer configurations have in `rope_parameters`.
-json parameters_of(ModelConfig& config, const std::string& layer_type) {
-  auto parameters = config.object("rope_parameters");
-  const auto scaling = config.object("rope_scaling");
-  const auto theta = config.number("rope_theta");
+/// What newer configurations have in `rope_parameters`, for one type of layer.
+json parameters_of(
+    ModelConfig& config,
+    const std::string& layer_type,
+    const RotaryRules& rules) {
+  const auto newer = config.object("rope_parameters");
+  const auto older = config.object("rope_scaling");
+  TORCH_CHECK(
+      newer.empty() || older.empty() || newer == older,
+      format_text(
+          "expected rope_parameters or rope_scaling in \"{}\", but got both, "
+          "and they differ",
+          config.path()));
+  auto parameters = newer.empty() ? older : newer;
+  const auto theta = config.number("rope_theta").value_or(rules.theta);
   const auto local_theta = config.number("rope_local_base_freq");
-  if (!parameters.empty()) {
-    const auto of_type = parameters.find(layer_type);
-    return of_type == parameters.end() || !of_type->is_object() ? parameters
-                                                                : *of_type;
+  const auto of_type = parameters.find(layer_type);
+  if (of_type != parameters.end() && of_type->is_object()) {
+    return *of_type;
   }
-  const bool local = local_theta && layer_type == "sliding_attention";
-  parameters = local ? json::object() : scaling;
-  if (local ? local_theta : theta) {
-    parameters["rope_theta"] = local ? *local_theta : *theta;
+  if (!parameters.contains("rope_theta")) {
+    parameters["rope_theta"] = theta;
   }
-  return parameters;
+  if (layer_type != "sliding_attention") {
+    return parameters;
+  }
+  if (rules.local_theta) {
+    return {{"rope_theta", local_theta.value_or(*rules.local_theta)}};
+  }
+  return rules.scales_sliding
+      ? parameters
+      : json{{"rope_theta", parameters.at("rope_theta")}};
 }
 
 int64_t original_length(ModelConfig& config, const Parameters& parameters) {
-  const auto of_scaling = parameters.number("original_max_position_embeddings");
-  if (of_scaling) {
-    return static_cast<int64_t>(*of_scaling);
+  // `transformers` prefers that of the whole model.
+  if (const auto of_model =
+          config.integer("original_max_position_embeddings")) {
+    return *of_model;
   }
-  return config.integer("original_max_position_embeddings")
-      .value_or(config.required_integer("max_position_embeddings"));
+  const auto of_scaling = parameters.number("original_max_position_embeddings");
+  return of_scaling ? static_cast<int64_t>(*of_scaling)
+                    : config.required_integer("max_position_embeddings");
 }
 
 void set_yarn(
@@ -143,13 +160,22 @@ RotaryOptions rotary_of(
     ModelConfig& config,
     const std::string& layer_type,
     int64_t head_dim,
-    double partial) {
-  const Parameters parameters{config.path(), parameters_of(config, layer_type)};
+    const RotaryRules& rules) {
+  const Parameters parameters{
+      config.path(), parameters_of(config, layer_type, rules)};
   RotaryOptions options;
-  options.theta(parameters.number("rope_theta").value_or(10000));
+  options.theta(parameters.number("rope_theta").value_or(rules.theta));
   const auto of_config = config.number("partial_rotary_factor");
-  const auto share = parameters.number("partial_rotary_factor")
-                         .value_or(of_config.value_or(partial));
+  const auto share =
+      parameters.number("partial_rotary_factor")
+          .value_or(of_config.value_or(rules.partial.value_or(1)));
+  TORCH_CHECK(
+      rules.partial || share == 1,
+      format_text(
+          "expected no partial_rotary_factor in \"{}\", whose model rotates all "
+          "of each head, but got {}",
+          config.path(),
+          share));
   TORCH_CHECK(
       share > 0 && share <= 1,
       format_text(

@@ -4,19 +4,30 @@
 #include <weights/pretrained/config.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace torch_attention::weights::pretrained {
 
+/// What a model does where its configuration does not say, or has no field.
+struct RotaryRules {
+  double theta = 10000;
+  /// The share of each head that is rotated. None: all, and a configuration
+  /// that says otherwise is refused.
+  std::optional<double> partial;
+  /// Whether the scaling holds for layers with a window, too.
+  bool scales_sliding = true;
+  /// The theta of layers with a window, unless `rope_local_base_freq` says it.
+  std::optional<double> local_theta;
+};
+
 /// The rotary embedding of a layer of this type, from `rope_parameters`, or
 /// from `rope_theta` and `rope_scaling` as older configurations have it.
-/// `partial` is the share of each head that is rotated if the configuration
-/// does not say.
 RotaryOptions rotary_of(
     ModelConfig& config,
     const std::string& layer_type,
     int64_t head_dim,
-    double partial);
+    const RotaryRules& rules);
 
 /// The fields of the rotary embedding count as asked for.
 void ignore_rotary(ModelConfig& config);

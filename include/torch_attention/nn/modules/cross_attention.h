@@ -68,7 +68,8 @@ class TORCH_ATTENTION_API CrossAttentionImpl
       const torch::Tensor& lengths = {});
 
   /// `forward` of x (B, T, d_in) to the context that `cache` was made of, which
-  /// stays as it is -> (B, T, d_out). It is inference, as under
+  /// stays as it is -> (B, T, d_out). Masks of `call` are for the S tokens of
+  /// the longest context in the cache. It is inference, as under
   /// `torch::NoGradGuard`; attention is computed in the cache's dtype.
   ///
   /// Throws c10::Error if shapes, dtypes or devices do not fit, and in training

@@ -46,6 +46,8 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// integer tensor (T) or (B, T), none negative: the positions of the tokens
   /// for `rotary` and `alibi`; `causal` and `window` go by the order of the
   /// tokens. For left-padded batches count the tokens that are not padding.
+  /// Modules with neither do not read it, so that all layers of a model may get
+  /// the same. With `alibi` a tensor (B, H, T, T) is formed.
   /// Default: 0, 1, ..., T - 1
   TORCH_ARG(torch::Tensor, positions) = {};
 };
