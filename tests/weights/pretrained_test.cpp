@@ -183,8 +183,8 @@ TEST_CASE("Fields that are absent or old mean what transformers does") {
   CHECK(local.rotary()->theta() == 10000);
   CHECK(local.rotary()->factor() == 1);
   CHECK(options("gemma3", linear, 5).rotary()->factor() == 8);
-  CHECK(options("mixtral", {}, 0).rotary()->theta() == 1e6);
-  CHECK(options("llama", {}, 0).rotary()->theta() == 10000);
+  CHECK(options("mixtral", json::object(), 0).rotary()->theta() == 1e6);
+  CHECK(options("llama", json::object(), 0).rotary()->theta() == 10000);
 
   const json slides = {{"use_sliding_window", true}, {"sliding_window", 3}};
   CHECK(options("qwen3_moe", slides, 0).window() == 3);
