@@ -1,4 +1,4 @@
-// Adds bias and mask to a tile of scores, -inf where they hide.
+// Adds bias and mask to a tile of scores: -inf where they hide keys.
 
 #if defined(TORCH_ATTENTION_CPU_ADDED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_ADDED_INL_H_
@@ -25,13 +25,14 @@ bool has_bias_or_mask(const AttentionArguments<X>& a) {
       a.mask.data != nullptr;
 }
 
-/// Keys in a tile of scores.
+/// The number of keys in a tile of scores.
 constexpr int64_t kKeyBlock = 64;
 
-/// The numbers that bias and mask add to a tile, -inf where they hide.
+/// The numbers that bias and mask add to a tile: -inf where they hide keys.
 template <typename T>
 struct Added {
-  /// (keys, width), or (keys) for all queries alike; null: nothing
+  /// (keys, width), or (keys) if all queries have the same; null: nothing is
+  /// added
   const T* data = nullptr;
   bool per_query = false;
   bool hides_all = false;
@@ -44,15 +45,15 @@ struct Added {
   }
 };
 
-/// Room for the bias and mask of a tile.
+/// The memory for the bias and mask of a tile.
 template <typename T>
 struct AddedMemory {
   T* rows = nullptr; // (width, kKeyBlock)
   T* tile = nullptr; // (kKeyBlock, width)
 };
 
-/// One row of bias and mask, of query t and n keys from s on. Returns how many
-/// keys are hidden.
+/// Writes one row of bias and mask, for query t and n keys from s on. Returns
+/// the number of hidden keys.
 template <typename X, typename T = Compute<X>>
 int64_t fill_added_row(
     const AttentionArguments<X>& a,
@@ -86,7 +87,7 @@ int64_t fill_added_row(
   return hidden;
 }
 
-/// Bias and mask of a tile of `width` lanes of queries.
+/// Returns bias and mask for a tile of `width` lanes of queries.
 template <typename X, typename T = Compute<X>>
 Added<T> added_to_tile(
     const AttentionArguments<X>& a,
@@ -98,7 +99,7 @@ Added<T> added_to_tile(
   if (!has_bias_or_mask(a)) {
     return added;
   }
-  // Where there is none, the distance of its rows is 0.
+  // A bias or mask that is absent has a row distance of 0.
   added.per_query =
       a.bias.query != 0 || a.wide_bias.query != 0 || a.mask.query != 0;
   const auto different_rows = added.per_query ? range.rows : 1;

@@ -72,7 +72,8 @@ struct Threads {
 /// X is float, double, BFloat16 or Float16.
 ///
 /// What is computed: softmax(scores + bias, hidden keys excluded) v, where
-/// `rule` makes the scores of q k^T. A query that sees no key gives zeros.
+/// `rule` makes the scores of q k^T, and a sink takes its share of the weights.
+/// A query that sees no key gives zeros.
 template <typename X>
 struct AttentionArguments {
   int64_t batch_size = 0;
@@ -94,6 +95,9 @@ struct AttentionArguments {
   /// (H); scores of head h lose slope times the distance between the positions
   /// of query and key.
   const Compute<X>* alibi_slopes = nullptr;
+  /// (H); exp(sink) of head h is one more summand of the sum that weights are
+  /// divided by. Null: none.
+  const Compute<X>* sinks = nullptr;
   /// (B), the position of the first query among the keys. Default: S - T.
   const int64_t* query_offsets = nullptr;
   /// (B), hides the keys from here on, which are not read. Default: S.
@@ -116,9 +120,9 @@ struct AttentionArguments {
 /// number that hides all keys it cannot tell how many there are.
 template <typename T>
 struct RowStatistics {
-  /// of the scores that the query sees; 0 if it sees none
+  /// of the scores that the query sees, and its sink; 0 if it sees none
   T* maximum = nullptr;
-  /// of exp(score - maximum); 0 if it sees none
+  /// of exp(score - maximum), the sink's too; 0 if it sees none
   T* sum = nullptr;
 };
 
@@ -149,14 +153,16 @@ struct BackwardArguments {
   Heads<X> grad_value;
   /// (H); null: not asked for
   Compute<X>* grad_alibi_slopes = nullptr;
+  /// (H); null: not asked for
+  Compute<X>* grad_sinks = nullptr;
   /// (B, H, T, S), contiguous, of zeros, which stay where a key is hidden;
   /// null: not asked for. Has as many numbers where the bias itself is
   /// broadcast.
   Compute<X>* grad_bias = nullptr;
 };
 
-/// The gradients of query, key, value, slopes and bias; `arguments` as given to
-/// `forward`.
+/// The gradients of query, key, value, slopes, sinks and bias; `arguments` as
+/// given to `forward`.
 template <typename X>
 void backward(
     const AttentionArguments<X>& arguments,

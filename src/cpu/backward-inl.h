@@ -18,7 +18,9 @@
 #include <cpu/workspace.h>
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
+#include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -38,6 +40,20 @@ void store_rows(
       return load(d, row + c);
     });
   }
+}
+
+/// Whole tiles of queries, those of which one sees some of the keys [s, s_end).
+template <typename T, typename X>
+Queries tiles_of(
+    const AttentionArguments<X>& a,
+    const Visibility& visibility,
+    int64_t s,
+    int64_t s_end) {
+  constexpr int64_t W = kMaxTileQueries<T>;
+  auto queries = visibility.queries_of(a.num_queries, s, s_end);
+  queries.begin = queries.begin / W * W;
+  queries.end = std::min((queries.end + W - 1) / W * W, a.num_queries);
+  return queries;
 }
 
 /// Keys [s, s_end) of one key/value head, against all queries.
@@ -95,10 +111,11 @@ void differentiate_chunk(
   fill(m.grad_value, n * E, T(0));
 
   // 2.
+  const auto queries = tiles_of<T>(a, visibility, s, s_end);
   for (auto h = g * group; seen > 0 && h < (g + 1) * group; ++h) {
     const auto head = head_at(a, b, h);
     const auto to_add = gradients_of(h);
-    for (int64_t t = 0; t < a.num_queries; t += W) {
+    for (auto t = queries.begin; t < queries.end; t += W) {
       const Range chunk{t, std::min(W, a.num_queries - t), s, seen};
       if (visibility.tile(chunk) == Tile::kSkipped) {
         continue;
@@ -140,24 +157,32 @@ void zero_rows(T* to, int64_t to_row, int64_t rows, int64_t columns) {
 
 /// Where `backward` adds what other tasks add to as well: the gradients of the
 /// query heads and their slopes, once for each split of the keys. The first
-/// split adds to the gradient itself, if that is as exact as sums should be.
+/// split adds to the gradient itself, if that is as exact as sums should be. Of
+/// the copies only the rows of queries that see the split's keys are touched.
 template <typename X, typename T>
 class SharedGradients {
  public:
   SharedGradients(
       const AttentionArguments<X>& a,
       const BackwardArguments<X>& gradients,
-      int64_t splits)
+      const BackwardPlan& plan)
       : a_(a),
         gradients_(gradients),
         head_size_(a.num_queries * a.head_dim),
         num_heads_(a.batch_size * a.num_heads),
-        splits_(splits),
-        num_copies_(splits - (kFirstIsItself ? 1 : 0)) {
+        splits_(plan.splits),
+        num_copies_(splits_ - (kFirstIsItself ? 1 : 0)) {
+    for (auto split = splits_ - num_copies_; split < splits_; ++split) {
+      const auto s = split * plan.split_keys;
+      const auto s_end = std::min(s + plan.split_keys, a.num_keys);
+      for (int64_t b = 0; b < a.batch_size; ++b) {
+        queries_.push_back(tiles_of<T>(a, visibility_of(a, b), s, s_end));
+      }
+    }
     const auto take = [&](Parts& parts) {
       copies_ = parts.take<T>(num_copies_ * num_heads_ * head_size_);
       if (gradients.grad_alibi_slopes != nullptr) {
-        slopes_ = parts.take<double>(splits * num_heads_);
+        slopes_ = parts.take<double>(splits_ * num_heads_);
       }
     };
     Parts needed;
@@ -187,7 +212,14 @@ class SharedGradients {
 
   void clear(int64_t split, int64_t b, int64_t h) const {
     const auto to = at_head(split, b, h);
-    zero_rows(to.query, to.query_row, a_.num_queries, a_.head_dim);
+    const auto copy = split - (splits_ - num_copies_);
+    const auto rows =
+        copy < 0 ? Queries{0, a_.num_queries} : queries_of(copy, b);
+    zero_rows(
+        to.query + rows.begin * to.query_row,
+        to.query_row,
+        rows.end - rows.begin,
+        a_.head_dim);
     if (to.slope != nullptr) {
       *to.slope = 0;
     }
@@ -219,6 +251,10 @@ class SharedGradients {
  private:
   static constexpr bool kFirstIsItself = std::is_same_v<X, T>;
 
+  const Queries& queries_of(int64_t copy, int64_t b) const {
+    return queries_[static_cast<size_t>(copy * a_.batch_size + b)];
+  }
+
   void add_up_row(int64_t head, int64_t t) const {
     const auto& grad_query = gradients_.grad_query;
     const auto copy_size = num_heads_ * head_size_;
@@ -228,7 +264,10 @@ class SharedGradients {
     store_each<T>(row, a_.head_dim, [&](int64_t c, auto d) {
       auto sum = kFirstIsItself ? load(d, row + c) : hn::Zero(d);
       for (int64_t copy = 0; copy < num_copies_; ++copy) {
-        sum = hn::Add(sum, load(d, from + copy * copy_size + c));
+        const auto& rows = queries_of(copy, head / a_.num_heads);
+        if (rows.begin <= t && t < rows.end) {
+          sum = hn::Add(sum, load(d, from + copy * copy_size + c));
+        }
       }
       return sum;
     });
@@ -240,21 +279,53 @@ class SharedGradients {
   int64_t num_heads_; // B * H
   int64_t splits_;
   int64_t num_copies_;
+  std::vector<Queries> queries_; // (copies, B)
   AlignedMemory memory_;
   T* copies_ = nullptr; // (copies, B, H, T, D)
   double* slopes_ = nullptr; // (splits, B, H)
 };
 
+/// The gradient of the sink of head h: its weight in each row, which multiplies
+/// nothing, times what the row's weights share in sum.
+template <typename X>
+Compute<X> differentiate_sink(
+    const AttentionArguments<X>& a,
+    const BackwardArguments<X>& gradients,
+    int64_t h) {
+  const auto& output = gradients.output;
+  const auto& grad_output = gradients.grad_output;
+  const auto sink = static_cast<double>(a.sinks[h]);
+  double sum = 0;
+  for (int64_t b = 0; b < a.batch_size; ++b) {
+    for (int64_t t = 0; t < a.num_queries; ++t) {
+      const auto row = (b * a.num_heads + h) * a.num_queries + t;
+      const auto row_sum = static_cast<double>(gradients.statistics.sum[row]);
+      if (row_sum == 0) {
+        continue; // sees no key
+      }
+      const auto maximum =
+          static_cast<double>(gradients.statistics.maximum[row]);
+      const auto shared =
+          dot(at(output, b, h) + t * output.strides.token,
+              at(grad_output, b, h) + t * grad_output.strides.token,
+              a.value_dim);
+      sum -= std::exp(sink - maximum) / row_sum * static_cast<double>(shared);
+    }
+  }
+  return static_cast<Compute<X>>(sum);
+}
+
 /// The gradients of all heads.
 ///
 ///   reads   query (B, H, T, D), key (B, G, S, D), value (B, G, S, E), output
 ///           and its gradient (B, H, T, E), statistics (B, H, T)
-///   writes  the gradients of query, key and value, slopes (H) and bias (B, H,
-///           T, S)
+///   writes  the gradients of query, key and value, slopes and sinks (H) and
+///           bias (B, H, T, S)
 ///
 ///   1. The work is divided: by heads of keys, and by keys.
 ///   2. Each task takes its keys through all queries.
 ///   3. What tasks added to copies of their own is added up.
+///   4. Sinks, which meet no key, have sums of their own.
 template <typename X>
 void backward(
     const AttentionArguments<X>& a,
@@ -266,7 +337,7 @@ void backward(
   const auto plan = backward_plan(a);
   const auto heads = a.batch_size * a.num_kv_heads;
   const auto group = a.num_heads / a.num_kv_heads;
-  const SharedGradients<X, T> shared(a, gradients, plan.splits);
+  const SharedGradients<X, T> shared(a, gradients, plan);
 
   // 2.
   run_tasks(threads, heads * plan.splits, [&](int64_t i) {
@@ -293,6 +364,13 @@ void backward(
 
   // 3.
   shared.add_up(threads);
+
+  // 4.
+  if (gradients.grad_sinks != nullptr) {
+    run_tasks(threads, a.num_heads, [&](int64_t h) {
+      gradients.grad_sinks[h] = differentiate_sink(a, gradients, h);
+    });
+  }
 }
 
 } // namespace HWY_NAMESPACE
@@ -311,9 +389,10 @@ void backward(
     const BackwardArguments<X>& gradients,
     const Threads& threads) {
   if (arguments.batch_size == 0 || arguments.num_heads == 0) {
-    if (gradients.grad_alibi_slopes != nullptr) {
-      std::fill_n(
-          gradients.grad_alibi_slopes, arguments.num_heads, Compute<X>(0));
+    for (auto* sums : {gradients.grad_alibi_slopes, gradients.grad_sinks}) {
+      if (sums != nullptr) {
+        std::fill_n(sums, arguments.num_heads, Compute<X>(0));
+      }
     }
     return;
   }

@@ -1,4 +1,4 @@
-// How the pass backward divides its work, and the memory that a task needs.
+// The division of work in the backward pass, and the memory that a task needs.
 
 #if defined(TORCH_ATTENTION_CPU_BACKWARD_MEMORY_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -20,19 +20,20 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// How `backward` divides its work. Depends on sizes only, not on threads.
+/// The division of work in `backward`. It depends on sizes only, not on
+/// threads.
 ///
 /// A task takes a range of keys of one key/value head through all queries that
-/// see them: five products for each tile, and the gradients of key and value
-/// need no other task. That of query does: where there are too few heads to go
-/// around, each range adds to a copy of its own, summed at the end. (Passes of
-/// their own for query and key gradients would need no copies, but seven
-/// products.)
+/// see them, with five products for each tile. The gradients of key and value
+/// need no other task, but that of query does: where there are few heads, each
+/// range of keys adds to a copy of the query's gradient, and the copies are
+/// summed at the end. (Separate passes for the gradients of query and of key
+/// and value would need no copies, but seven products.)
 struct BackwardPlan {
-  /// keys of a task
+  /// the keys of a task
   int64_t split_keys = 0;
   int64_t splits = 1;
-  /// keys whose gradients stay in the level 2 cache
+  /// the keys whose gradients stay in the level 2 cache
   int64_t chunk_keys = 0;
 };
 
@@ -65,14 +66,14 @@ BackwardPlan backward_plan(const AttentionArguments<X>& a) {
 
 template <typename T>
 struct BackwardMemory {
-  // Of a chunk of keys; D and E padded to vectors
+  // For a chunk of keys; D and E are padded to vectors.
   int64_t first_key = 0;
   bool finite_keys = true;
   T* key = nullptr; // (chunk, D)
   T* value = nullptr; // (chunk, E)
   T* grad_key = nullptr; // (chunk, D)
   T* grad_value = nullptr; // (chunk, E)
-  // Of a tile of queries
+  // For a tile of queries
   T* query_lanes = nullptr; // (D, width), scaled
   T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
   T* query_rows = nullptr; // (width, D), scaled
@@ -83,7 +84,7 @@ struct BackwardMemory {
   T* inverse_sum = nullptr; // (width), of the weights
   T* delta = nullptr; // (width), sum of output * grad_output
   T* scale = nullptr; // (width)
-  // Of both
+  // For both
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`

@@ -250,7 +250,7 @@ void differentiate_rule(
     const Range& range,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
-  if (a.num_keys == 1) {
+  if (a.num_keys == 1 && a.sinks == nullptr) {
     // The weight of a single key is 1 whatever its score: no rounding noise.
     scale_by_0(range.n * kWidth, m.grad_scores);
   }

@@ -1,4 +1,4 @@
-// Elements in memory, as lanes to compute with.
+// Converts elements in memory to the lanes that are computed with, and back.
 
 #if defined(TORCH_ATTENTION_CPU_CONVERSION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_CONVERSION_INL_H_
@@ -31,7 +31,7 @@ HWY_INLINE hn::VFromD<D> load(D d, const BFloat16* x) {
 template <typename D>
 HWY_INLINE hn::VFromD<D> load(D d, const Float16* x) {
 #if HWY_TARGET == HWY_EMU128
-  // Highway's own makes numbers of infinity and NaN.
+  // Highway's conversion turns infinity and NaN into finite numbers.
   const hn::Rebind<uint16_t, D> d16;
   const hn::Rebind<uint32_t, D> d32;
   const auto bits =
@@ -57,7 +57,7 @@ HWY_INLINE void store(V x, D d, hn::TFromD<D>* to) {
   hn::StoreU(x, d, to);
 }
 
-/// Rounds to nearest, to even between two.
+/// Stores rounded to the nearest number; to the even one between two.
 template <typename V, typename D>
 HWY_INLINE void store(V x, D /*d*/, BFloat16* to) {
   const hn::Rebind<uint16_t, D> d16;
@@ -79,8 +79,9 @@ HWY_INLINE void store(V x, D /*d*/, BFloat16* to) {
 template <typename V, typename D>
 HWY_INLINE void store(V x, D d, Float16* to) {
 #if HWY_TARGET == HWY_EMU128
-  // Highway's own rounds towards zero. Here the sum with a power of two that
-  // depends on the exponent rounds, and the first product overflows.
+  // Highway's conversion rounds towards zero. Here the sum with a power of two
+  // that depends on the exponent does the rounding, and the first product
+  // overflows to infinity.
   const hn::Rebind<uint16_t, D> d16;
   const hn::Rebind<int32_t, D> di;
   const hn::Rebind<uint32_t, D> d32;
@@ -123,7 +124,7 @@ HWY_INLINE void put(T value, X* x) {
   store(hn::Set(d, value), d, x);
 }
 
-/// to[i] = fn(i, d) for all i below n, N at a time while that many are left.
+/// Sets to[i] = fn(i, d) for all i below n, N at a time while as many are left.
 template <typename T, typename X, typename Fn>
 HWY_INLINE void store_each(X* to, int64_t n, const Fn& fn) {
   const Tag<T> d;

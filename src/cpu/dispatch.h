@@ -1,4 +1,4 @@
-// To be included where all instruction sets have been compiled (HWY_ONCE).
+// Include this where all instruction sets have been compiled (HWY_ONCE).
 #pragma once
 
 #include <cpu/attention.h>
@@ -21,7 +21,7 @@
 #define TORCH_ATTENTION_CASE_AVX2(...)
 #endif
 
-/// Returns a call as it was compiled for the instruction set of now.
+/// Returns a call of the version compiled for the current instruction set.
 #define TORCH_ATTENTION_DISPATCH(...)        \
   switch (instruction_set()) {               \
     TORCH_ATTENTION_CASE_AVX512(__VA_ARGS__) \

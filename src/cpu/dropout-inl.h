@@ -1,4 +1,4 @@
-// Dropout: which weights are dropped.
+// Dropout: chooses the weights that are dropped.
 
 #if defined(TORCH_ATTENTION_CPU_DROPOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_DROPOUT_INL_H_
@@ -15,13 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// The weights that are dropped, the same for any instruction set.
+/// The choice of the weights that are dropped; it is the same for any
+/// instruction set.
 struct Dropout {
-  /// of 65536 equally likely 16-bit numbers, how many drop; 0: no dropout
+  /// the number of the 65536 equally likely 16-bit numbers that drop; 0: no
+  /// dropout
   uint32_t threshold = 0;
   uint64_t seed = 0;
 
-  /// The factor that keeps the mean.
+  /// Returns the factor that keeps the mean.
   double scale() const {
     return threshold < 65536 ? 65536.0 / (65536 - threshold) : 0.0;
   }
@@ -32,19 +34,20 @@ Dropout dropout_of(const AttentionArguments<X>& a) {
   return {static_cast<uint32_t>(a.dropout * 65536 + 0.5), a.dropout_seed};
 }
 
-/// What the lanes of a tile's dropout are made of, Philox4x32-7: each 64-bit
-/// lane counts a pair of queries and four keys, 16 bits for each weight. Seven
-/// rounds are the fewest that pass all tests of BigCrush (Salmon et al. 2011,
-/// "Parallel random numbers: as easy as 1, 2, 3").
+/// The random numbers for the lanes of a tile, by Philox4x32-7: each 64-bit
+/// lane counts a pair of queries and four keys, and gives each weight 16 bits.
+/// Seven rounds are the fewest that pass all tests of BigCrush (Salmon et al.
+/// 2011, "Parallel random numbers: as easy as 1, 2, 3").
 template <typename T>
 struct Philox {
   using Tag32 = hn::Rebind<uint32_t, Tag<T>>;
   using Tag64 = hn::Repartition<uint64_t, Tag32>;
 
-  /// For each query two 16-bit numbers each: keys 0 and 1, keys 2 and 3.
+  /// Two 16-bit numbers for each query and pair of keys: 0 and 1, 2 and 3.
   hn::VFromD<Tag32> bits[2];
 
-  /// Queries t, t + 1, … (t even), keys s to s + 3 (s a multiple of 4).
+  /// Draws for queries t, t + 1, … (t even) and keys s to s + 3 (s a multiple
+  /// of 4).
   HWY_INLINE Philox(int64_t t, int64_t s, int64_t head, uint64_t seed) {
     const Tag64 d;
     const Tag32 d32;
@@ -53,7 +56,7 @@ struct Philox {
     auto c0 = hn::Iota(d, static_cast<uint64_t>(t / 2));
     auto c1 = hn::Set(d, static_cast<uint64_t>(s / 4));
     auto c2 = hn::Set(d, static_cast<uint64_t>(head));
-    // More heads than a 32-bit number counts.
+    // The number of a head may have more than 32 bits.
     auto c3 = hn::Set(d, static_cast<uint64_t>(head) >> 32);
     const auto m0 = hn::Set(d, uint64_t{0xD2511F53});
     const auto m1 = hn::Set(d, uint64_t{0xCD9E8D57});
@@ -61,7 +64,7 @@ struct Philox {
     for (int round = 0; round < 7; ++round) {
       const auto p0 = hn::MulEven(hn::BitCast(d32, c0), hn::BitCast(d32, m0));
       const auto p1 = hn::MulEven(hn::BitCast(d32, c2), hn::BitCast(d32, m1));
-      // Only the low halves of the lanes count; the high ones hold rests.
+      // Only the low halves of the lanes count; the high ones hold remainders.
       c0 = hn::Xor(
           hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, uint64_t{key0}));
       c2 = hn::Xor(
@@ -75,7 +78,7 @@ struct Philox {
     bits[1] = join(c2, c3);
   }
 
-  /// The weights of key s + kKey, 0 where dropped.
+  /// Returns the weights of key s + kKey, 0 where they are dropped.
   template <int kKey>
   HWY_INLINE Vector<T> keep(Vector<T> x, uint32_t threshold) const {
     const Tag32 d32;
@@ -96,7 +99,7 @@ struct Philox {
   }
 
  private:
-  /// The low halves of `even` and `odd` side by side.
+  /// Returns the low halves of `even` and `odd` side by side.
   static HWY_INLINE hn::VFromD<Tag32> join(
       hn::VFromD<Tag64> even,
       hn::VFromD<Tag64> odd) {

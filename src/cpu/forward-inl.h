@@ -49,7 +49,7 @@ void forward(
   const bool heaviest_first = heads < 8 * threads.count;
   const auto split_keys =
       ((a.num_keys + plan.key_splits - 1) / plan.key_splits + 15) / 16 * 16;
-  const ForwardResult<X> result{output, statistics};
+  const ForwardResult<X> result{output, statistics, a.sinks};
 
   // 2.
   run_tasks(threads, plan.tasks(heads), [&](int64_t i) {

@@ -12,6 +12,7 @@
 #include <cpu/vector-inl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -119,7 +120,20 @@ template <typename Y>
 struct ForwardResult {
   Heads<Y> output; // (B, H, T, E)
   RowStatistics<Compute<Y>> statistics; // (B, H, T)
+  /// (H), to be added; null: none, or not to a share of the keys
+  const Compute<Y>* sinks = nullptr;
 };
+
+/// Lets a sink into the statistics of a row. Returns the factor for what was
+/// summed beside the maximum before.
+template <typename T>
+T add_sink(T sink, T& maximum, T& sum) {
+  const auto highest = std::max(maximum, sink);
+  const auto factor = std::exp(maximum - highest);
+  sum = sum * factor + std::exp(sink - highest);
+  maximum = highest;
+  return factor;
+}
 
 } // namespace HWY_NAMESPACE
 } // namespace torch_attention::cpu

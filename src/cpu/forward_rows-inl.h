@@ -259,8 +259,12 @@ void finish_rows(
   for (int64_t r = 0; r < shared.rows; ++r) {
     const auto h = shared.head(r);
     const auto t = shared.query(r);
-    const auto sum = memory.sum[r];
-    const auto scale = sum == 0 ? T(0) : T(1) / sum;
+    auto maximum = memory.maximum[r];
+    auto sum = memory.sum[r];
+    const auto factor = result.sinks != nullptr && sum != 0
+        ? add_sink(result.sinks[h], maximum, sum)
+        : T(1);
+    const auto scale = sum == 0 ? T(0) : factor / sum;
     auto* output =
         at(result.output, shared.b, h) + t * result.output.strides.token;
     const auto* sums = memory.output + r * E;
@@ -269,7 +273,7 @@ void finish_rows(
     });
     if (result.statistics.sum != nullptr) {
       const auto row = (shared.b * a.num_heads + h) * a.num_queries + t;
-      result.statistics.maximum[row] = sum == 0 ? T(0) : memory.maximum[r];
+      result.statistics.maximum[row] = sum == 0 ? T(0) : maximum;
       result.statistics.sum[row] = sum;
     }
   }

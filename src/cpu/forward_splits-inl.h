@@ -57,7 +57,8 @@ struct SplitResults {
     output.strides.head = a.num_queries * a.value_dim;
     output.strides.batch = a.num_heads * output.strides.head;
     const auto first = split * rows;
-    return {output, {statistics.maximum + first, statistics.sum + first}};
+    return {
+        output, {statistics.maximum + first, statistics.sum + first}, nullptr};
   }
 };
 
@@ -93,11 +94,15 @@ void join_splits(
     for (int64_t i = 0; i < splits; ++i) {
       sum += weight_of(i);
     }
+    auto joined = maximum;
+    const auto factor = result.sinks != nullptr && sum != 0
+        ? add_sink(result.sinks[h], joined, sum)
+        : T(1);
     auto* total = outputs + row * a.value_dim;
     for (int64_t i = 0; i < splits; ++i) {
       // The first part has room for the sum of all.
       const auto weight = weight_of(i);
-      const auto share = weight == 0 ? T(0) : weight / sum;
+      const auto share = weight == 0 ? T(0) : factor * weight / sum;
       const auto* part = outputs + (i * split_rows + row) * a.value_dim;
       store_each<T>(total, a.value_dim, [&](int64_t c, auto d) {
         const auto f = hn::Set(d, share);
@@ -110,7 +115,7 @@ void join_splits(
       return load(d, total + c);
     });
     if (result.statistics.sum != nullptr) {
-      result.statistics.maximum[row] = maximum;
+      result.statistics.maximum[row] = joined;
       result.statistics.sum[row] = sum;
     }
   }

@@ -20,6 +20,7 @@
 #include <cpu/workspace.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -329,6 +330,17 @@ void start_tile(
   fill(tile.maximum, tile.width(), -kInfinity<T>);
 }
 
+/// Lets a sink into the statistics of the queries that see a key, and what it
+/// scales their sums by into `scale` (width).
+template <typename T>
+void add_sink_to_tile(T sink, QueryTile<T>& tile, T* scale) {
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    if (tile.maximum[r] != -kInfinity<T> || std::isnan(tile.sum[r])) {
+      scale[r] *= add_sink(sink, tile.maximum[r], tile.sum[r]);
+    }
+  }
+}
+
 /// Divides by the sum and stores. False, and nothing stored, if NaN may have
 /// come from what was hidden.
 template <typename X, typename Y, typename T>
@@ -349,7 +361,10 @@ bool finish_tile(
   if (!careful && !all_finite(tile.output, a.value_dim * width)) {
     return false;
   }
-  const auto kept = hn::Set(d, static_cast<T>(dropout_of(a).scale()));
+  fill(scale, width, static_cast<T>(dropout_of(a).scale()));
+  if (result.sinks != nullptr) {
+    add_sink_to_tile(result.sinks[head.h], tile, scale);
+  }
   // A sum of NaN may have any maximum.
   const auto sees_none = [&](int64_t i) {
     const auto sum = load(d, tile.sum + i);
@@ -359,7 +374,8 @@ bool finish_tile(
   };
   for (int64_t i = 0; i < width; i += N) {
     store(
-        hn::IfThenZeroElse(sees_none(i), hn::Div(kept, load(d, tile.sum + i))),
+        hn::IfThenZeroElse(
+            sees_none(i), hn::Div(load(d, scale + i), load(d, tile.sum + i))),
         d,
         scale + i);
   }

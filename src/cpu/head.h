@@ -20,8 +20,8 @@ struct HeadRule {
 template <typename X>
 HeadRule<Compute<X>> head_rule(const AttentionArguments<X>& a, int64_t h) {
   using T = Compute<X>;
-  // Causal and window are in `Visibility`.
-  const auto& [scale, softcap, causal, window] = a.rule;
+  // What hides keys is in `Visibility`.
+  const auto& [scale, softcap, causal, window, window_after, chunk] = a.rule;
   HeadRule<T> rule;
   rule.scale = static_cast<T>(a.rule.factor(a.head_dim));
   rule.softcap = softcap;

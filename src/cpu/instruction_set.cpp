@@ -10,7 +10,7 @@ namespace torch_attention::cpu {
 
 namespace {
 
-/// What the user allows: LibTorch's variable, by which its own kernels go.
+/// Returns what the user allows, by the variable that LibTorch's kernels obey.
 InstructionSet most_allowed() {
   const auto* value = std::getenv("ATEN_CPU_CAPABILITY");
   const std::string allowed = value == nullptr ? "" : value;

@@ -1,4 +1,4 @@
-// Functions of vectors.
+// Mathematical functions of vectors.
 
 #if defined(TORCH_ATTENTION_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_MATH_INL_H_
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// max(x, low), but NaN stays: of two operands x86 gives the second then.
+/// Returns max(x, low), but keeps NaN: x86 gives the second operand then.
 template <typename V>
 HWY_INLINE V at_least(V low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
@@ -25,12 +25,12 @@ HWY_INLINE V at_least(V low, V x) {
 #endif
 }
 
-/// What exp gives for less than this is as good as 0 beside the largest weight,
-/// 1, yet far enough from denormal numbers that products with it are not.
+/// The exponential of this number is as good as 0 beside the largest weight, 1,
+/// yet so far from denormal numbers that products with it are not denormal.
 template <typename T>
 constexpr T kLowestExponent = sizeof(T) == 4 ? T(-69) : T(-460);
 
-/// (2^x - 1) / x for |x| <= 1/2, Chebyshev fits: exp(0) is 1 exactly.
+/// Returns (2^x - 1) / x for |x| <= 1/2 by Chebyshev fits: exp(0) is exactly 1.
 template <typename D>
 HWY_INLINE hn::VFromD<D> exp2_minus_1_over_x(
     D d,
@@ -62,7 +62,8 @@ HWY_INLINE hn::VFromD<D> exp2_minus_1_over_x(
   return hn::MulAdd(y, x, hn::Set(d, 0.693147180559945309));
 }
 
-/// exp(x) is (1 + `slope` * `fraction`) * `power`, a power of two.
+/// The parts of exp(x) = (1 + `slope` * `fraction`) * `power`, where `power` is
+/// a power of two.
 template <typename V>
 struct ExpParts {
   V slope;
@@ -70,15 +71,15 @@ struct ExpParts {
   V power;
 };
 
-/// For x in [kLowestExponent, about 80].
+/// Returns the parts for x in [kLowestExponent, about 80].
 template <typename T, typename V = Vector<T>>
 HWY_INLINE ExpParts<V> exp_parts(V x) {
   const Tag<T> d;
   const IntTag<T> di;
   constexpr int kMantissaBits = sizeof(T) == 4 ? 23 : 52;
   constexpr int kBias = sizeof(T) == 4 ? 127 : 1023;
-  // Adding 1.5 * 2^kMantissaBits rounds to an integer, in the lowest bits; with
-  // the bias it is the exponent of a power of two.
+  // Adding 1.5 * 2^kMantissaBits rounds to an integer in the lowest bits; with
+  // the bias this integer is the exponent of a power of two.
   const auto rounder =
       hn::Set(d, T(1.5) * (int64_t{1} << kMantissaBits) + T(kBias));
   const auto log2e = hn::Set(d, T(1.4426950408889634074));
@@ -91,14 +92,14 @@ HWY_INLINE ExpParts<V> exp_parts(V x) {
       hn::BitCast(d, hn::ShiftLeft<kMantissaBits>(hn::BitCast(di, rounded)))};
 }
 
-/// exp(x) for x of at most about 80; for x below kLowestExponent about 0, and
-/// exactly 0 if kExactZero. NaN stays.
+/// Returns exp(x) for x up to about 80. For x below kLowestExponent it is about
+/// 0, and exactly 0 if kExactZero. Keeps NaN.
 template <bool kExactZero, typename T, typename V = Vector<T>>
 HWY_INLINE V exp(V x) {
   const Tag<T> d;
   const auto low = hn::Set(d, kLowestExponent<T>);
   const auto [slope, fraction, power] = exp_parts<T>(at_least(low, x));
-  // A product, not a sum of the bits, which would make numbers of some NaN.
+  // A product, not a sum of the bits, which would turn some NaN into numbers.
   const auto result =
       hn::Mul(hn::MulAdd(slope, fraction, hn::Set(d, T(1))), power);
   if constexpr (kExactZero) {
@@ -107,16 +108,16 @@ HWY_INLINE V exp(V x) {
   return result;
 }
 
-/// NaN stays.
+/// Returns tanh(x). Keeps NaN.
 template <typename T, typename V = Vector<T>>
 HWY_INLINE V tanh(V x) {
   const Tag<T> d;
-  // From here on it is 1.
+  // tanh is 1 from here on.
   const auto limit = hn::Set(d, T(20));
   const auto one = hn::Set(d, T(1));
   const auto y =
       hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySign(limit, x), x);
-  // exp(2 y) - 1, exact to the last digits near 0 as well.
+  // exp(2 y) - 1, exact to the last digits near 0, too.
   const auto [slope, fraction, power] = exp_parts<T>(hn::Add(y, y));
   const auto z =
       hn::MulAdd(hn::Mul(slope, fraction), power, hn::Sub(power, one));

@@ -64,8 +64,8 @@ HWY_INLINE void transpose(V (&x)[kBlock<T>]) {
   }
 }
 
-/// Calls `fn(c)` for blocks of columns that cover `columns`, of which there is
-/// at least a block; the last may overlap the one before.
+/// Calls `fn(c)` for blocks of columns that cover `columns`. There must be
+/// enough columns for a block; the last block may overlap the one before it.
 template <typename T, typename Fn>
 HWY_INLINE void for_column_blocks(int64_t columns, const Fn& fn) {
   int64_t c = 0;
@@ -77,7 +77,7 @@ HWY_INLINE void for_column_blocks(int64_t columns, const Fn& fn) {
   }
 }
 
-/// to[c * width + r] = from[r * from_row + c] * scale; 0 for r >= rows.
+/// Sets to[c * width + r] = from[r * from_row + c] * scale; 0 for r >= rows.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE void pack_transposed(
     const X* from,
@@ -124,7 +124,7 @@ HWY_NOINLINE void pack_transposed(
   }
 }
 
-/// to[r * to_row + c] = from[c * width + r] * scale[r].
+/// Sets to[r * to_row + c] = from[c * width + r] * scale[r].
 template <typename T, typename X>
 HWY_NOINLINE void unpack_transposed(
     const T* from,
@@ -171,8 +171,9 @@ HWY_NOINLINE void unpack_transposed(
   }
 }
 
-/// to[r * to_row + c] = from[r * from_row + c] * scale; to_row is `columns`
-/// rounded up to vectors, and filled up with 0. Whether all results are finite.
+/// Sets to[r * to_row + c] = from[r * from_row + c] * scale. `to_row` is
+/// `columns` rounded up to vectors; the rest of a row becomes 0. Returns
+/// whether all results are finite.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE bool pack_rows(
     const X* from,
@@ -208,7 +209,7 @@ HWY_NOINLINE bool pack_rows(
   return hn::AllTrue(d, hn::Eq(unusual, zero));
 }
 
-/// Whether all of the vectors are finite.
+/// Returns whether all elements of the vectors are finite.
 template <typename T>
 HWY_INLINE bool all_finite(const T* x, int64_t n) {
   const Tag<T> d;

@@ -1,5 +1,5 @@
-// The products that the kernels spend their time in. All have one form, in
-// which vectors are never rearranged:
+// The products in which the kernels spend their time. All have one form, which
+// never rearranges vectors:
 //
 //   result[r][lane] += sum over i of a[r][i] * x[i][lane]
 //
@@ -25,15 +25,16 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-// The shapes that reach the peak: as many accumulators as hide the latency of
-// the multiply-add, no more than there are registers. More rows than vectors,
-// since a broadcast is a load as well but serves more multiply-adds.
+// The shapes that reach the peak: enough accumulators to hide the latency of
+// the multiply-add, but no more than there are registers. There are more rows
+// than vectors, since a broadcast is a load as well but serves more
+// multiply-adds.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 2;
 constexpr int rows_for(int vectors) {
   return vectors == 1 ? 16 : vectors == 2 ? 8 : 4;
 }
-/// Of the products with head_dim on the lanes.
+/// For the products with head_dim on the lanes.
 constexpr int kMaxFeatureVectors = 4;
 #elif HWY_TARGET == HWY_AVX2
 constexpr int kMaxVectors = 3;
@@ -42,7 +43,7 @@ constexpr int rows_for(int vectors) {
 }
 constexpr int kMaxFeatureVectors = 2;
 #elif HWY_TARGET == HWY_EMU128
-// Few shapes: they are compiled for correctness, not for speed.
+// Few shapes: these are compiled for correctness, not for speed.
 constexpr int kMaxVectors = 1;
 constexpr int rows_for(int /*vectors*/) {
   return 4;
@@ -56,11 +57,11 @@ constexpr int rows_for(int vectors) {
 constexpr int kMaxFeatureVectors = 2;
 #endif
 
-/// Queries in a tile of scores, at most.
+/// The most queries in a tile of scores.
 template <typename T>
 constexpr int kMaxTileQueries = kMaxVectors* kLanes<T>;
 
-/// Calls `fn` with `vectors`, 1 to kMax, as a constant.
+/// Calls `fn` with `vectors`, which is 1 to kMax, as a constant.
 template <int kMax, typename Fn>
 HWY_INLINE void with_constant(int vectors, const Fn& fn) {
   if constexpr (kMax > 1) {
@@ -72,7 +73,7 @@ HWY_INLINE void with_constant(int vectors, const Fn& fn) {
   fn(std::integral_constant<int, kMax>());
 }
 
-/// A matrix whose elements are broadcast: a[r][i] at r * row + i * step.
+/// A matrix whose elements are broadcast: a[r][i] is at r * row + i * step.
 template <typename T>
 struct Broadcast {
   const T* data;
@@ -80,30 +81,30 @@ struct Broadcast {
   int64_t step;
 };
 
-/// What the accumulators begin with.
+/// The start values of the accumulators.
 enum class Start { kZero, kLoad, kScale };
 
-/// What is left out of the sum, so that 0 * NaN is not NaN.
+/// The terms that are left out of the sum, so that 0 * NaN is not NaN.
 enum class Skip { kNothing, kZeroVector, kZeroBroadcast };
 
-/// How a product is computed.
+/// The settings of a product.
 template <Start kStart_, Skip kSkip_ = Skip::kNothing, bool kMaximum_ = false>
 struct Product {
   static constexpr Start kStart = kStart_;
   static constexpr Skip kSkip = kSkip_;
-  /// Whether `maximum` takes in the results.
+  /// True if `maximum` takes in the results.
   static constexpr bool kMaximum = kMaximum_;
 };
 
-/// Where `scale` and `maximum` are, one number for each lane.
+/// The places of `scale` and `maximum`, with one number for each lane.
 template <typename T>
 struct Lanes {
   const T* scale = nullptr;
   T* maximum = nullptr;
 };
 
-/// kRows rows of kVectors vectors. `x` and `result` have rows x_row and
-/// result_row apart. kUnitStep: a.step is 1, else a.row is.
+/// Computes kRows rows of kVectors vectors. The rows of `x` and `result` are
+/// x_row and result_row apart. kUnitStep: a.step is 1, else a.row is.
 template <
     typename P,
     int kVectors,
@@ -181,7 +182,7 @@ HWY_INLINE void product_in_registers(
   }
 }
 
-/// The rows from `r` on: kRows at a time, then the rest by halves.
+/// Computes the rows from `r` on: kRows at a time, then the rest by halves.
 template <
     typename P,
     int kVectors,
@@ -205,7 +206,7 @@ HWY_INLINE void product_rows(
         part, x, x_row, n, result + r * result_row, result_row, lanes);
   }
   if constexpr (kRows > 1) {
-    // 4 and 1, to compile fewer shapes.
+    // 4 and then 1, to compile fewer shapes.
     constexpr int kFewer = kRows > 4 ? 4 : 1;
     if (r < rows) {
       product_rows<P, kVectors, kFewer, kUnitStep>(
@@ -214,8 +215,8 @@ HWY_INLINE void product_rows(
   }
 }
 
-/// scores[key][query] = sum over d of key[key][d] * query[d][query], for a tile
-/// of kVectors vectors of queries.
+/// Sets scores[key][query] = sum over d of key[key][d] * query[d][query], for a
+/// tile of kVectors vectors of queries.
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_scores(
     const T* key,
@@ -239,7 +240,8 @@ HWY_NOINLINE void multiply_scores(
       Lanes<T>{nullptr, maximum});
 }
 
-/// output[e][query] += sum over keys of value[key][e] * weights[key][query].
+/// Adds to output[e][query] the sum over keys of value[key][e] *
+/// weights[key][query].
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_output(
     const T* value,
@@ -263,8 +265,9 @@ HWY_NOINLINE void multiply_output(
       Lanes<T>{scale, nullptr});
 }
 
-/// gradient[key][d] += sum over i of weights[key][i] * x[i][d]; weight_row
-/// between the keys; head_dim, padded to vectors, on the lanes.
+/// Adds to gradient[key][d] the sum over i of weights[key][i] * x[i][d]. The
+/// keys of `weights` are weight_row apart; head_dim, padded to vectors, is on
+/// the lanes.
 template <typename P, typename T, typename X>
 HWY_NOINLINE void multiply_features(
     const T* weights,

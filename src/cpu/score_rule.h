@@ -25,6 +25,11 @@ struct ScoreRule {
   bool causal = false;
   /// Hides the keys `window` or more positions before a query's own. 0: none.
   int64_t window = 0;
+  /// Hides the keys more than so many positions after a query's own. < 0: none.
+  int64_t window_after = -1;
+  /// Hides the keys of other chunks than a query's own: positions are cut into
+  /// chunks of that many, from 0 on. 0: none.
+  int64_t chunk = 0;
 
   /// The factor of products of `head_dim` numbers.
   double factor(int64_t head_dim) const {
@@ -44,13 +49,14 @@ struct ScoreRule {
 
   /// Returns whether keys are hidden by their positions.
   bool hides() const {
-    return causal || window > 0;
+    return causal || window > 0 || window_after >= 0 || chunk > 0;
   }
 
   /// Returns whether it hides the keys after a query's own position and does
   /// nothing else but scale.
   bool is_only_causal() const {
-    return causal && window == 0 && !bends() && !adds();
+    return causal && window == 0 && window_after < 0 && chunk == 0 &&
+        !bends() && !adds();
   }
 };
 

@@ -103,6 +103,17 @@ HWY_INLINE hn::TFromD<IntTag<T>> near(int64_t key, int64_t s) {
   return static_cast<hn::TFromD<IntTag<T>>>(std::clamp(key - s, -kFar, kFar));
 }
 
+/// x[i] = near(key_of(i), s) for each lane.
+template <typename T, typename KeyOf>
+HWY_INLINE typename Place<T>::Ints near_each(const KeyOf& key_of, int64_t s) {
+  using Int = hn::TFromD<IntTag<T>>;
+  HWY_ALIGN Int keys[kLanes<T>];
+  for (int i = 0; i < kLanes<T>; ++i) {
+    keys[i] = near<T>(key_of(i), s);
+  }
+  return hn::Load(IntTag<T>(), keys);
+}
+
 /// Queries t, t + 1, … on the lanes, beside keys from s on.
 template <typename T>
 HWY_INLINE Place<T> place_of_queries(
@@ -111,9 +122,16 @@ HWY_INLINE Place<T> place_of_queries(
     int64_t s) {
   const Tag<T> d;
   const IntTag<T> di;
-  const auto position = static_cast<T>(visibility.offset + t - s);
+  const auto position = hn::Add(
+      hn::Set(d, static_cast<T>(visibility.offset + t - s)), hn::Iota(d, T(0)));
+  if (visibility.chunk > 0) {
+    return {
+        position,
+        near_each<T>([&](int i) { return visibility.first(t + i); }, s),
+        near_each<T>([&](int i) { return visibility.end(t + i); }, s)};
+  }
   return {
-      hn::Add(hn::Set(d, position), hn::Iota(d, T(0))),
+      position,
       hn::Iota(di, near<T>(visibility.lower + t, s)),
       hn::Iota(di, near<T>(visibility.upper + t, s))};
 }

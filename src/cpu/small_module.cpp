@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// x[i] = exp(x[i]) for i < n, exactly 0 for -inf, and up to a vector more are
-/// overwritten.
+/// Sets x[i] = exp(x[i]) for i < n, exactly 0 for -inf. Overwrites up to a
+/// vector more.
 template <typename X>
 void exponentiate(X* x, int64_t n) {
   const Tag<X> d;
@@ -31,8 +31,8 @@ void exponentiate(X* x, int64_t n) {
   }
 }
 
-/// sums[d] = sum over s of weights[s] * rows[s][d], for d < kCount: in
-/// registers, since what goes through memory waits for it each time.
+/// Sets sums[d] = sum over s of weights[s] * rows[s][d], for d < kCount. The
+/// sums stay in registers: through memory each would wait for the one before.
 template <int kCount, typename X>
 void add_up(const X* weights, const X* rows, int64_t row, int64_t n, X* sums) {
   X sum[kCount] = {};
@@ -44,7 +44,7 @@ void add_up(const X* weights, const X* rows, int64_t row, int64_t n, X* sums) {
   std::copy(sum, sum + kCount, sums);
 }
 
-/// The same for all d < D.
+/// Does the same for all d < D.
 template <typename X>
 void add_up(
     const X* weights,
@@ -62,7 +62,7 @@ void add_up(
   }
 }
 
-/// What is computed on the way, for one sequence.
+/// The intermediate results for one sequence.
 template <typename X>
 struct SmallMemory {
   X* query = nullptr; // (T, H * D)
@@ -81,7 +81,7 @@ struct SmallMemory {
   }
 };
 
-/// The gradients of the same.
+/// The gradients of these.
 template <typename X>
 struct SmallGradients {
   X* query = nullptr;
@@ -105,7 +105,7 @@ Visibility visibility_of(const SmallModule<X>& m) {
   return visibility_of(m.rule, m.num_tokens, m.num_tokens, /*offset=*/0);
 }
 
-/// y (T, out) = x (T, in) W^T + b
+/// Computes y (T, out) = x (T, in) W^T + b.
 template <typename X>
 void project(
     const X* x,
@@ -152,8 +152,8 @@ void add_project_gradients(
   }
 }
 
-/// Scores of one head less the maximum of their row, (T, T); what a query does
-/// not see becomes 0, whose exponential nobody reads.
+/// Computes the scores of one head less the maximum of their row, (T, T).
+/// Hidden ones become 0; their exponentials are never read.
 template <typename X>
 void compute_scores(
     const SmallModule<X>& m,
@@ -187,8 +187,8 @@ void compute_scores(
   }
 }
 
-/// One step for all rows after the other: what vectors read must not have been
-/// written in parts just before.
+/// Attends, one step at a time for all rows: vectors must not be read just
+/// after their parts were written one by one.
 template <typename X>
 void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   const auto T = m.num_tokens;
@@ -229,7 +229,7 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   }
 }
 
-/// From the gradient of the context to those of query, key and value.
+/// Computes the gradients of query, key and value from that of the context.
 template <typename X>
 void attend_backward(
     const SmallModule<X>& m,
@@ -279,7 +279,7 @@ void attend_backward(
   }
 }
 
-/// Queries, keys, values, weights and context of one sequence.
+/// Computes queries, keys, values, weights and context of one sequence.
 template <typename X>
 void compute_context(
     const SmallModule<X>& m,

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-/// Multi-head attention with its projections on few numbers, where a call of
-/// each tensor operator would take longer than what it computes: plain loops on
-/// one thread. Pointers and sizes only; no LibTorch.
+/// Multi-head attention with its projections on few numbers, for which the call
+/// of each tensor operator would take longer than its work: plain loops on one
+/// thread. It takes pointers and sizes only; no LibTorch.
 ///
 /// Sizes: B batch, T tokens, H query heads, G key/value heads (H is a multiple
 /// of G), D head_dim. All tensors are contiguous.
@@ -19,7 +19,7 @@ struct Projection {
   Pointer bias = nullptr;
 };
 
-/// The four projections of a module; `out` without a weight if there is none.
+/// The four projections of a module; `out` has no weight if there is none.
 template <typename Pointer>
 struct Projections {
   Projection<Pointer> query; // (H * D, d_in)
@@ -28,7 +28,7 @@ struct Projections {
   Projection<Pointer> out; // (d_out, H * D)
 };
 
-/// X is float or double.
+/// A module and its input. X is float or double.
 template <typename X>
 struct SmallModule {
   int64_t batch_size = 0;
@@ -37,25 +37,25 @@ struct SmallModule {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  /// H * D without `out`
+  /// H * D if there is no `out`
   int64_t d_out = 0;
-  /// One that only scales and hides.
+  /// A rule that only scales and hides.
   ScoreRule rule;
   /// (B, T, d_in)
   const X* x = nullptr;
   Projections<const X*> projections;
 };
 
-/// Multiplications and additions of the forward pass.
+/// Returns the multiplications and additions of the forward pass.
 template <typename X>
 int64_t work_of(const SmallModule<X>& module);
 
-/// output (B, T, d_out).
+/// Computes the output (B, T, d_out).
 template <typename X>
 void forward(const SmallModule<X>& module, X* output);
 
-/// Gradients for `grad_output` (B, T, d_out), which are overwritten; null where
-/// none is asked for.
+/// Computes the gradients for `grad_output` (B, T, d_out), and overwrites what
+/// they hold. Gradients that are not wanted are null.
 template <typename X>
 void backward(
     const SmallModule<X>& module,

@@ -7,7 +7,7 @@
 
 namespace torch_attention::cpu {
 
-/// Calls `task(0)` to `task(n - 1)`. Threads take the next ones as they become
+/// Calls `task(0)` to `task(n - 1)`. Threads take the next tasks as they become
 /// free, so the heaviest should come first.
 template <typename Task>
 void run_tasks(const Threads& threads, int64_t n, const Task& task) {

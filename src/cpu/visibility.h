@@ -23,28 +23,41 @@ struct Range {
   }
 };
 
+/// Queries [begin, end).
+struct Queries {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 /// How a tile of scores is computed.
 enum class Tile { kSkipped, kFull, kCut };
 
 /// The keys that each query sees: [first(t), end(t)), both growing with t.
 ///
-/// Positions and windows may be any 64-bit numbers. Here all are between -T and
-/// S + 1, beyond which they make no difference, so that nothing overflows.
+/// Positions and windows may be any 64-bit numbers. Here they are between -T
+/// and S + 1, beyond which they make no difference, so that nothing overflows;
+/// but for chunks and sinks, to which they do.
 struct Visibility {
   /// Query t sees none before `lower + t`, and none from `upper + t` on.
   int64_t lower = 0;
   int64_t upper = 0;
   /// The position of query 0 from which distances are counted. Farther from the
-  /// keys it would change all scores of a query alike.
+  /// keys it would change all scores of a query alike, which only a sink tells.
   int64_t offset = 0;
   int64_t num_keys = 0;
+  /// > 0: the size of the chunks, whose keys the queries of others do not see.
+  int64_t chunk = 0;
+  /// The position of query 0 as it is, by which chunks go.
+  int64_t position = 0;
 
   int64_t first(int64_t t) const {
-    return std::max<int64_t>(0, lower + t);
+    const auto begin = std::max<int64_t>(0, lower + t);
+    return chunk > 0 ? std::max(begin, chunk_begin(t)) : begin;
   }
 
   int64_t end(int64_t t) const {
-    return std::clamp<int64_t>(upper + t, 0, num_keys);
+    const auto end = std::clamp<int64_t>(upper + t, 0, num_keys);
+    return chunk > 0 ? std::min(end, chunk_end(t)) : end;
   }
 
   /// Without mask and bias.
@@ -55,6 +68,52 @@ struct Visibility {
     }
     const bool full = range.s >= first(last) && range.s_end() <= end(range.t);
     return full ? Tile::kFull : Tile::kCut;
+  }
+
+  /// Those of T queries that see some of the keys [s, s_end).
+  Queries queries_of(int64_t T, int64_t s, int64_t s_end) const {
+    Queries queries;
+    queries.begin = first_query(0, T, [&](int64_t t) { return end(t) > s; });
+    queries.end = first_query(
+        queries.begin, T, [&](int64_t t) { return first(t) >= s_end; });
+    return queries;
+  }
+
+ private:
+  /// The first t of [begin, end) from which on `holds(t)`, or `end`.
+  template <typename Holds>
+  static int64_t first_query(int64_t begin, int64_t end, const Holds& holds) {
+    while (begin < end) {
+      const auto middle = begin + (end - begin) / 2;
+      if (holds(middle)) {
+        end = middle;
+      } else {
+        begin = middle + 1;
+      }
+    }
+    return begin;
+  }
+
+  /// As large as numbers are, which is beyond the keys.
+  int64_t position_of(int64_t t) const {
+    constexpr auto kMost = std::numeric_limits<int64_t>::max();
+    return position > kMost - t ? kMost : position + t;
+  }
+
+  /// Where the chunk of query t begins and ends; before the first key there are
+  /// none.
+  int64_t chunk_begin(int64_t t) const {
+    const auto at = position_of(t);
+    return at < 0 ? 0 : at - at % chunk;
+  }
+
+  int64_t chunk_end(int64_t t) const {
+    if (position_of(t) < 0) {
+      return 0;
+    }
+    const auto begin = chunk_begin(t);
+    return begin >= num_keys || chunk >= num_keys - begin ? num_keys
+                                                          : begin + chunk;
   }
 };
 
@@ -67,14 +126,21 @@ inline Visibility visibility_of(
   const auto clamped = [&](int64_t position) {
     return std::clamp(position, -T, S);
   };
-  constexpr auto kLeast = std::numeric_limits<int64_t>::min();
+  using Limits = std::numeric_limits<int64_t>;
   const auto before = rule.window > 0 ? rule.window - 1 : 0;
-  const auto first = offset < kLeast + before ? kLeast : offset - before;
+  const auto first =
+      offset < Limits::min() + before ? Limits::min() : offset - before;
+  const auto after = rule.causal ? 0 : rule.window_after;
+  const auto last = after > 0 && offset > Limits::max() - after
+      ? Limits::max()
+      : offset + std::max<int64_t>(after, 0);
   Visibility v;
   v.lower = rule.window > 0 ? clamped(first) : -T;
   v.offset = clamped(offset);
-  v.upper = rule.causal ? v.offset + 1 : S;
+  v.upper = after >= 0 ? clamped(last) + 1 : S;
   v.num_keys = S;
+  v.chunk = rule.chunk;
+  v.position = offset;
   return v;
 }
 
@@ -84,6 +150,11 @@ Visibility visibility_of(const AttentionArguments<X>& a, int64_t b) {
   const auto offset = a.query_offsets != nullptr ? a.query_offsets[b]
                                                  : a.num_keys - a.num_queries;
   auto v = visibility_of(a.rule, a.num_queries, a.num_keys, offset);
+  if (a.sinks != nullptr) {
+    // Far enough from the largest numbers to be added to.
+    constexpr auto kFar = int64_t{1} << 62;
+    v.offset = std::clamp(offset, -kFar, kFar);
+  }
   if (a.key_lengths != nullptr) {
     v.num_keys = std::clamp<int64_t>(a.key_lengths[b], 0, a.num_keys);
   }

@@ -22,8 +22,8 @@ inline AlignedMemory allocate(size_t bytes) {
       ::operator new(bytes, std::align_val_t(kAlignment))));
 }
 
-/// Each thread's memory for tiles, kept from call to call: fresh pages would
-/// cost more than a small attention.
+/// Returns the thread's memory for tiles. It is kept from call to call: fresh
+/// pages would cost more than a small attention.
 inline std::byte* thread_memory(size_t bytes) {
   thread_local AlignedMemory memory;
   thread_local size_t size = 0;
@@ -36,8 +36,8 @@ inline std::byte* thread_memory(size_t bytes) {
   return memory.get();
 }
 
-/// Hands out parts of one piece of memory: call `layout` once to count and once
-/// to assign.
+/// Hands out parts of one piece of memory. Call `layout` once to count the
+/// bytes and once to assign them.
 class Parts {
  public:
   explicit Parts(std::byte* memory = nullptr) : memory_(memory) {}

@@ -27,6 +27,8 @@ struct ScoreTensors {
   /// float32 or float64 (H) beside the query (B, H, T, D): what scores lose for
   /// each position between query and key
   torch::Tensor alibi_slopes;
+  /// the same shape and dtypes: a score more for each query, without a value
+  torch::Tensor sinks;
 };
 
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
@@ -46,7 +48,7 @@ struct Attention : ScoreTensors {
 };
 
 /// Where `tensors_of` has the tensors that gradients are computed of.
-enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes };
+enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes, kSinks };
 
 /// All tensors of `attention`, which is an Attention or a const one; those that
 /// gradients are computed of first.
@@ -55,13 +57,14 @@ auto tensors_of(T& attention) {
   // A tensor that is added must be listed: this does not compile without it.
   std::conditional_t<std::is_const_v<T>, const ScoreTensors, ScoreTensors>&
       tensors = attention;
-  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes] = tensors;
+  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes, sinks] = tensors;
   return std::array{
       &attention.query,
       &attention.key,
       &attention.value,
       &bias,
       &alibi_slopes,
+      &sinks,
       &key_lengths,
       &query_offsets,
       &mask};

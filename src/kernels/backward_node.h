@@ -14,23 +14,24 @@
 #include <utility>
 #include <vector>
 
-/// Our kernels in autograd's graph. What `torch::autograd::Function` does, in a
-/// fraction of its time, which would be most of that of a small attention.
+/// Our kernels in autograd's graph. This does the work of
+/// `torch::autograd::Function` in a fraction of its time, which would be most
+/// of the time of a small attention.
 namespace torch_attention::kernels {
 
 using torch::autograd::variable_list;
 
-/// Tensors of someone else, without a count of references for each.
+/// Borrowed tensors, without a reference count for each.
 using TensorPointers = c10::ArrayRef<const torch::Tensor*>;
 
-/// What a backward pass is asked for.
+/// The request for a backward pass.
 struct BackwardRequest {
-  /// As they were given to `record_backward`: inputs, then `others`.
+  /// The tensors as `record_backward` got them: inputs, then `others`.
   variable_list saved;
   torch::Tensor grad_output;
-  /// For each input, whether its gradient is wanted.
+  /// For each input, true if its gradient is wanted.
   std::vector<bool> wanted;
-  /// Whether the gradients must come from operators that autograd and its
+  /// True if the gradients must come from operators that autograd and its
   /// wrappers know: they are to be differentiated in turn (create_graph), or
   /// `grad_output` has no memory of its own (vmap).
   bool by_operators = false;
@@ -38,7 +39,7 @@ struct BackwardRequest {
 
 /// Calls a `Backward`, which has a `kName` and
 ///   variable_list operator()(const BackwardRequest&) const
-/// that gives one gradient for each input, undefined where none is wanted.
+/// that returns one gradient for each input, undefined where none is wanted.
 template <typename Backward>
 class BackwardNode : public torch::autograd::Node {
  public:
@@ -92,7 +93,7 @@ class BackwardNode : public torch::autograd::Node {
   std::vector<torch::autograd::SavedVariable> saved_;
 };
 
-/// As LibTorch owns nodes: before 2.15 by std::shared_ptr.
+/// Makes a node as LibTorch owns it: before 2.15 by std::shared_ptr.
 template <typename NodeType>
 auto make_node() {
   using Pointer = decltype(torch::autograd::Edge::function);
@@ -107,7 +108,7 @@ auto make_node() {
   }
 }
 
-/// Whether autograd wants to know how something was computed from `inputs`.
+/// Returns whether autograd records what is computed from `inputs`.
 inline bool is_recorded(TensorPointers inputs) {
   if (torch::GradMode::is_enabled()) {
     for (const auto* x : inputs) {
@@ -119,9 +120,9 @@ inline bool is_recorded(TensorPointers inputs) {
   return false;
 }
 
-/// Makes `output`, which nobody else has seen yet, the result of `inputs` in
-/// autograd's graph. Its backward pass gets `inputs` and `others`, among which
-/// `output` may be.
+/// Makes `output`, which nobody else must have seen yet, the result of `inputs`
+/// in autograd's graph. The backward pass gets `inputs` and `others`, which may
+/// contain `output`.
 template <typename Backward>
 void record_backward(
     Backward backward,
@@ -142,16 +143,16 @@ void record_backward(
   node->save(std::move(backward), output, inputs, others);
 }
 
-/// The gradients of the `wanted` ones of `inputs` as functions that can be
-/// differentiated again, if GradMode is enabled. `output_of` computes the
-/// output from such inputs by operators that autograd knows.
+/// Returns the gradients of the `wanted` ones of `inputs`, which can be
+/// differentiated again if GradMode is enabled. `output_of` computes the output
+/// from such inputs by operators that autograd knows.
 template <typename OutputOf>
 variable_list differentiable_gradients(
     const variable_list& inputs,
     const BackwardRequest& request,
     const OutputOf& output_of) {
-  // Aliases, since inputs may be one tensor, or be made of each other: wanted
-  // are the derivatives by each alone.
+  // Aliases, since inputs may be the same tensor or be made of each other, but
+  // the derivative by each alone is wanted.
   const bool differentiable = torch::GradMode::is_enabled();
   const torch::AutoGradMode record(true);
   auto aliases = inputs;

@@ -13,11 +13,12 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// Bytes worth a thread of their own.
+/// The number of bytes for which another thread pays.
 constexpr int64_t kManyBytes = int64_t{1} << 16;
 
-/// `rows` of the cache's dtype, each contiguous. A decode step writes so little
-/// that the calls of tensor operators would take longer than its attention.
+/// Copies `rows`, which have the cache's dtype and are each contiguous. A
+/// decode step writes so little that calls of tensor operators would take
+/// longer than its attention.
 void copy_memory(
     const torch::Tensor& cache,
     const torch::Tensor& rows,
@@ -31,7 +32,7 @@ void copy_memory(
   // A graph that read the cache before must notice.
   cache.unsafeGetTensorImpl()->bump_version();
   const auto T = rows.size(2);
-  // Tokens [begin, end) of one head.
+  // Copies tokens [begin, end) of one head.
   const auto copy_tokens = [&](int64_t head, int64_t begin, int64_t end) {
     const auto b = head / G;
     const auto g = head % G;
@@ -75,7 +76,7 @@ void write_memory(
   copy_memory(x.cache, rows, first, counts);
 }
 
-/// On any device.
+/// Does the same on any device.
 void copy_by_indices(
     std::initializer_list<NewRows> all,
     torch::IntArrayRef first,

@@ -6,21 +6,21 @@
 
 namespace torch_attention::kernels {
 
-/// New rows (B, G, T, D), which may be of another dtype than the cache (B, G,
-/// capacity, D) that they are for.
+/// New rows (B, G, T, D) for a cache (B, G, capacity, D). Their dtype may
+/// differ from the cache's.
 struct NewRows {
   const torch::Tensor& cache;
   const torch::Tensor& rows;
 };
 
-/// Writes, for each sequence b, the first `counts[b]` rows of `all`, which are
-/// of one shape and device, to their caches from row `first[b]` on.
+/// Writes, for each sequence b, the first `counts[b]` rows of `all`, which have
+/// one shape and device, to their caches from row `first[b]` on.
 void write_rows(
     std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
     torch::IntArrayRef counts);
 
-/// Whether `replace_sequences` takes such a cache.
+/// Returns whether `replace_sequences` takes such a cache.
 bool can_replace(const torch::Tensor& cache);
 
 /// Writes `sequences` (N, G, R, D), contiguous, over the sequences `to` of

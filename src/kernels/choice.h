@@ -8,13 +8,13 @@
 /// table:
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192
-///   multiplications, in float32 or float64 on the CPU, without rotary,
-///   softcap, ALiBi, norms and dropout, unless kReference is asked for.
+///   multiplications, in float32 or float64 on the CPU, that only projects,
+///   scales and hides, without dropout, unless kReference is asked for.
 /// - `tiled`: tensors in the CPU's memory that are not traced or vmapped and
 ///   carry no forward derivatives, unless kReference is asked for. Beside
 ///   kReference, without dropout, it computes what is not finite.
-/// - `libtorch`: other tensors without softcap and forward derivatives; on the
-///   CPU with dropout only for kFused.
+/// - `libtorch`: other tensors without softcap, sinks and forward derivatives;
+///   on the CPU with dropout only for kFused.
 /// - `reference`: kReference; weights to be returned; empty tensors; the device
 ///   meta; a single key that `tiled` does not take; the rest.
 namespace torch_attention::kernels {

@@ -4,8 +4,8 @@
 
 namespace torch_attention::kernels {
 
-/// Gives each query head its key or value head: (..., G, S, D) -> (..., H, S,
-/// D) for a query (..., H, T, D).
+/// Repeats the key or value heads, one for each query head: (..., G, S, D) ->
+/// (..., H, S, D) for a query (..., H, T, D).
 inline torch::Tensor share_heads(
     const torch::Tensor& x,
     const torch::Tensor& query) {
@@ -15,21 +15,21 @@ inline torch::Tensor share_heads(
   return x.repeat_interleave(query.size(-3) / x.size(-3), -3);
 }
 
-/// (B, T, H * D) -> (B, H, T, D)
+/// Splits the features into heads: (B, T, H * D) -> (B, H, T, D).
 inline torch::Tensor split_heads(const torch::Tensor& x, int64_t num_heads) {
-  // The last size is given, not -1, which empty tensors leave undetermined.
+  // Gives the last size, not -1, which empty tensors leave undetermined.
   const auto head_dim = x.size(2) / num_heads;
   return x.view({x.size(0), x.size(1), num_heads, head_dim}).transpose(1, 2);
 }
 
-/// (B, H, T, D) -> (B, T, H * D)
+/// Joins the heads: (B, H, T, D) -> (B, T, H * D).
 inline torch::Tensor combine_heads(const torch::Tensor& x) {
   return x.transpose(1, 2).contiguous().view(
       {x.size(0), x.size(2), x.size(1) * x.size(3)});
 }
 
-/// (..., T, D) -> (B, H, T, D). A dimension of size 1 is added, or the leading
-/// ones are joined.
+/// Gives a tensor four dimensions: (..., T, D) -> (B, H, T, D). Adds dimensions
+/// of size 1, or joins the leading ones.
 inline torch::Tensor to_rank_4(const torch::Tensor& x) {
   if (x.dim() == 2) {
     return x.unsqueeze(0).unsqueeze(0);
@@ -40,7 +40,7 @@ inline torch::Tensor to_rank_4(const torch::Tensor& x) {
   return x.dim() > 4 ? x.flatten(0, x.dim() - 4) : x;
 }
 
-/// The output (B, H, T, D) for `query` as it was before `to_rank_4`.
+/// Returns the output (B, H, T, D) in the shape of `query` before `to_rank_4`.
 inline torch::Tensor from_rank_4(
     const torch::Tensor& output,
     const torch::Tensor& query) {
@@ -52,8 +52,8 @@ inline torch::Tensor from_rank_4(
   return output.reshape(sizes);
 }
 
-/// What broadcasts to the scores (..., T, S) of `query` (..., T, D), as
-/// `to_rank_4` makes the scores.
+/// Gives a mask or bias that broadcasts to the scores (..., T, S) of `query`
+/// (..., T, D) the shape that `to_rank_4` gives the scores.
 inline torch::Tensor scores_to_rank_4(
     const torch::Tensor& mask,
     const torch::Tensor& query) {

@@ -22,11 +22,11 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// The dtype that LibTorch would compute in.
+/// Returns the dtype in which LibTorch would compute.
 torch::ScalarType dtype_of_libtorch(const Attention& a) {
   const auto device = a.query.device().type();
   const auto dtype = a.query.scalar_type();
-  // Of other devices autocast may never have heard.
+  // Autocast may not know other devices.
   const bool known = device == torch::kCPU || device == torch::kCUDA;
   return known && dtype != torch::kDouble &&
           at::autocast::is_autocast_enabled(device)
@@ -34,8 +34,9 @@ torch::ScalarType dtype_of_libtorch(const Attention& a) {
       : dtype;
 }
 
-/// Whether what is added to the scores has more bits than they. LibTorch would
-/// round it to their dtype, in which a distance of 1100 may be 4 too large.
+/// Returns whether the numbers added to the scores have more bits than these.
+/// LibTorch would round them to the scores' dtype, in which a distance of 1100
+/// may be off by 4.
 bool rounds_what_is_added(const Attention& a) {
   const auto dtype = dtype_of_libtorch(a);
   const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
@@ -44,8 +45,8 @@ bool rounds_what_is_added(const Attention& a) {
        (a.bias.defined() && a.bias.scalar_type() != dtype));
 }
 
-/// LibTorch's `attn_mask` for what `is_causal` does not say: undefined, bool
-/// (true attends) or additive. Broadcasts to (..., T, S).
+/// Returns LibTorch's `attn_mask` for what `is_causal` does not express:
+/// undefined, bool (true attends) or additive. It broadcasts to (..., T, S).
 torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
   torch::Tensor hidden = a.mask;
   if (!is_causal) {
@@ -69,7 +70,7 @@ torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
       : bias;
 }
 
-/// What LibTorch's kernels take: (B, H, T, D), the same heads for all.
+/// The operands of LibTorch's kernels: (B, H, T, D), the same heads for all.
 struct Operands {
   torch::Tensor query;
   torch::Tensor key;
@@ -78,9 +79,9 @@ struct Operands {
   double dropout;
 };
 
-/// FlashAttention, whose causal mask goes by the last key.
+/// Calls FlashAttention, whose causal mask is aligned with the last key.
 torch::Tensor flash(const Operands& x) {
-  // The multiple that it wants of head_dim.
+  // head_dim must be a multiple of this.
   constexpr int64_t kMultiple = 8;
   const auto D = x.query.size(-1);
   const auto padded = [&](const torch::Tensor& tensor) {
@@ -99,7 +100,7 @@ torch::Tensor flash(const Operands& x) {
   return output.slice(-1, 0, D);
 }
 
-/// The memory-efficient kernel, which is told by which key.
+/// Calls the memory-efficient kernel, which is told to align with the last key.
 torch::Tensor efficient(const Operands& x) {
   constexpr int64_t kByLastKey = 2;
   return std::get<0>(at::_efficient_attention_forward(
@@ -118,22 +119,23 @@ torch::Tensor efficient(const Operands& x) {
       .transpose(1, 2);
 }
 
-/// Causal attention of queries that are the last of more keys, by the kernel
-/// that LibTorch would choose without a mask; its own
-/// `scaled_dot_product_attention` wants a tensor (T, S) for this. As
-/// `torch.nn.attention.bias.causal_lower_right` does in Python. By its choice:
+/// Returns causal attention of queries that are the last of more keys, by the
+/// kernel that LibTorch would choose without a mask, as
+/// `torch.nn.attention.bias.causal_lower_right` does in Python. LibTorch's own
+/// `scaled_dot_product_attention` needs a tensor (T, S) for this. By LibTorch's
+/// choice:
 ///
-/// - flash: flash, for half precision; goes by the last key.
-/// - efficient: efficient, for float32 and older devices; can be told.
-/// - cuDNN: flash, where the user allows it, since cuDNN's mask goes by the
-///   first key; flash runs on the devices for which cuDNN is chosen.
+/// - flash: flash, for half precision; its mask is aligned with the last key.
+/// - efficient: efficient, for float32 and older devices; it is told the key.
+/// - cuDNN: flash, where the user allows it, since cuDNN's mask is aligned with
+///   the first key; flash runs on the devices for which cuDNN is chosen.
 /// - math and others: none, since they form (T, S) in any case.
 std::optional<torch::Tensor> causal_block(const Operands& x) {
-  // More are split by scaled_dot_product_attention itself.
+  // LibTorch's scaled_dot_product_attention splits more blocks itself.
   constexpr int64_t kMostBlocks = 65535;
   const bool fits = x.query.size(2) <= x.key.size(2) &&
       x.query.size(0) <= kMostBlocks && x.query.size(1) <= kMostBlocks;
-  // Autocast knows not all of these operators; ROCm's have no such mask.
+  // Autocast does not know all of these operators; ROCm's have no such mask.
   if (!x.query.is_cuda() || !fits || at::globalContext().hasROCM() ||
       at::autocast::is_autocast_enabled(at::kCUDA)) {
     return std::nullopt;
@@ -159,12 +161,12 @@ std::optional<torch::Tensor> causal_block(const Operands& x) {
   return std::nullopt;
 }
 
-/// Computed in float32, and rounded at the end. Converts all keys, in a decode
-/// step too: LibTorch has no kernel for halves that keeps the bits of what is
-/// added to them.
+/// Computes in float32 and rounds at the end. Converts all keys, even in a
+/// decode step: LibTorch has no kernel for halves that keeps the bits of the
+/// numbers added to the scores.
 torch::Tensor in_float(const Attention& attention) {
   const auto dtype = dtype_of_libtorch(attention);
-  // It would round again.
+  // Autocast would round again.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   auto a = attention;
@@ -182,7 +184,8 @@ bool has_tangents(const Attention& a) {
       });
 }
 
-/// Without what hides nothing: a single query at the end sees all keys.
+/// Leaves out a rule that hides nothing: a single query at the end sees all
+/// keys.
 Attention simplified(const Attention& attention) {
   auto a = attention;
   if (a.query.size(-2) == 1 && !a.query_offsets.defined()) {
@@ -194,9 +197,10 @@ Attention simplified(const Attention& attention) {
 } // namespace
 
 bool is_libtorch(const Attention& attention) {
-  // Its kernels know masks, but no scores that change by their value, nor
-  // forward derivatives.
-  return !attention.rule.bends() && !has_tangents(attention);
+  // LibTorch's kernels take masks, but not scores that change by their value,
+  // nor sinks, nor forward derivatives.
+  return !attention.rule.bends() && !attention.sinks.defined() &&
+      !has_tangents(attention);
 }
 
 torch::Tensor libtorch(const Attention& attention) {
@@ -206,13 +210,15 @@ torch::Tensor libtorch(const Attention& attention) {
   const auto a = simplified(attention);
   auto query = a.query;
   auto scale = a.rule.scale;
-  // LibTorch scales after hiding keys by -inf, which a factor <= 0 would turn.
+  // LibTorch scales after it hides keys by -inf, which a factor <= 0 would
+  // turn.
   if (scale && !(*scale > 0)) {
     query = query * *scale;
     scale = 1.0;
   }
-  // LibTorch aligns its causal mask with the first key, we with the last: the
-  // same only for as many keys as queries, and it takes no mask beside it.
+  // LibTorch aligns its causal mask with the first key, we with the last. These
+  // agree only for as many keys as queries, and it takes no other mask beside
+  // it.
   const bool only_causal = a.rule.is_only_causal() && !a.mask.defined() &&
       !a.bias.defined() && !a.alibi_slopes.defined() &&
       !a.key_lengths.defined() && !a.query_offsets.defined();

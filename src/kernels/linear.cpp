@@ -19,8 +19,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// Rows of x, and multiplications, below which oneDNN's overhead outweighs its
-/// speed.
+/// The number of rows of x, and of multiplications, below which oneDNN's
+/// overhead outweighs its speed.
 constexpr int64_t kFewRows = 64;
 constexpr int64_t kLittleWork = int64_t{1} << 23;
 
@@ -32,7 +32,7 @@ bool is_cpu_of_another_maker() {
 #endif
 }
 
-/// The operator that torch.compile puts in the place of linear layers. It has
+/// Returns the operator by which torch.compile replaces linear layers. It has
 /// no C++ header.
 const std::optional<c10::OperatorHandle>& onednn_operator() {
   static const auto found = c10::Dispatcher::singleton().findSchema(
@@ -45,7 +45,7 @@ torch::Tensor run_forward(
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  // No function is applied to the result.
+  // "none": no function is applied to the result.
   torch::jit::Stack stack{
       x.contiguous(),
       weight,
@@ -57,7 +57,7 @@ torch::Tensor run_forward(
   return stack.front().toTensor();
 }
 
-/// oneDNN's tensors share no memory with dense ones.
+/// Returns a dense tensor: oneDNN's tensors share no memory with dense ones.
 torch::Tensor dense(const torch::Tensor& x) {
   return x.is_mkldnn() ? x.to_dense() : x;
 }

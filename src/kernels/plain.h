@@ -6,20 +6,21 @@
 
 namespace torch_attention::kernels {
 
-/// Whether `x` carries a forward derivative (torch::autograd::forward_ad).
+/// Returns whether `x` carries a forward derivative
+/// (torch::autograd::forward_ad).
 inline bool has_tangent(const torch::Tensor& x) {
   return x._fw_grad(/*level=*/0).defined();
 }
 
-/// Whether our own kernels may read the memory of `x`: not if it is on another
-/// device, stands for something else, or carries a forward derivative.
+/// Returns whether our own kernels may read the memory of `x`: not if it is on
+/// another device, stands for something else, or carries a forward derivative.
 inline bool is_plain(const torch::Tensor& x) {
   return x.is_cpu() && x.layout() == torch::kStrided && !x.is_neg() &&
       !x._is_zerotensor() && !at::isTensorSubclassLike(x) && !has_tangent(x);
 }
 
-/// A gradient as autograd hands it on, which may be sparse, the negative of
-/// what memory holds, or zeros without memory, with memory of its own numbers.
+/// Returns a gradient with memory of its own numbers. Autograd may hand on a
+/// sparse one, the negative of what memory holds, or zeros without memory.
 inline torch::Tensor materialized(const torch::Tensor& gradient) {
   if (gradient._is_zerotensor()) {
     return at::zeros(gradient.sizes(), gradient.options());
@@ -28,13 +29,14 @@ inline torch::Tensor materialized(const torch::Tensor& gradient) {
       .resolve_neg();
 }
 
-/// The numbers of `x`, or null if it is undefined.
+/// Returns the numbers of `x`, or null if it is undefined.
 template <typename X>
 const X* data_of(const torch::Tensor& x) {
   return x.defined() ? static_cast<const X*>(x.const_data_ptr()) : nullptr;
 }
 
-/// A trace records operators, which our own kernels are not.
+/// Returns whether a trace is being made: it records operators, which our own
+/// kernels are not.
 inline bool is_traced() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
 }

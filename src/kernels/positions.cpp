@@ -19,9 +19,10 @@ torch::TensorOptions positions_on(torch::Device device) {
   return torch::device(device).dtype(torch::kLong);
 }
 
-/// The positions `before` those of the queries, (T, 1) or (B, ..., T, 1) of
-/// `dim` dimensions. Those beyond all keys are moved up to them, where they
-/// make no difference, so that nothing overflows.
+/// The positions `before` those of the queries, or after them if it is
+/// negative: (T, 1) or (B, ..., T, 1) of `dim` dimensions. Those beyond all
+/// keys are moved up to them, where they make no difference, so that nothing
+/// overflows.
 torch::Tensor query_positions(
     const Attention& a,
     int64_t dim,
@@ -31,13 +32,56 @@ torch::Tensor query_positions(
     int64_t before = 0) {
   const auto options = positions_on(device);
   if (!a.query_offsets.defined()) {
-    const auto first = S - T - std::min(before, S + 1);
+    const auto first = S - T - std::clamp(before, -T, S + 1);
     return torch::arange(first, first + T, options).unsqueeze(1);
   }
-  constexpr auto kLeast = std::numeric_limits<int64_t>::min();
-  const auto first =
-      (a.query_offsets.clamp_min(kLeast + before) - before).clamp(-T - 1, S);
+  using Limits = std::numeric_limits<int64_t>;
+  const auto offsets = before >= 0
+      ? a.query_offsets.clamp_min(Limits::min() + before)
+      : a.query_offsets.clamp_max(Limits::max() + before);
+  const auto first = (offsets - before).clamp(-T - 1, S);
   return for_each_batch(first, dim) + torch::arange(T, options).unsqueeze(1);
+}
+
+/// The positions that distances are counted from. Beyond the keys they change
+/// all scores of a query alike, which only a sink tells.
+torch::Tensor distant_positions(
+    const Attention& a,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device) {
+  if (!a.sinks.defined() || !a.query_offsets.defined()) {
+    return query_positions(a, dim, T, S, device);
+  }
+  constexpr auto kFar = int64_t{1} << 62;
+  return for_each_batch(a.query_offsets.clamp(-kFar, kFar), dim) +
+      torch::arange(T, positions_on(device)).unsqueeze(1);
+}
+
+/// floor(x / size)
+torch::Tensor floor_div(const torch::Tensor& x, int64_t size) {
+  return torch::div(x, size, "floor");
+}
+
+/// The number of the chunk that each query is in, of the shape of
+/// `query_positions`. Of the position only what is left of its chunk is added
+/// to, so that nothing overflows.
+torch::Tensor query_chunks(
+    const Attention& a,
+    int64_t dim,
+    int64_t T,
+    int64_t S,
+    torch::Device device) {
+  const auto chunk = a.rule.chunk;
+  if (!a.query_offsets.defined()) {
+    return floor_div(query_positions(a, dim, T, S, device), chunk);
+  }
+  const auto offsets = for_each_batch(a.query_offsets, dim);
+  const auto first = floor_div(offsets, chunk);
+  const auto until_next = offsets - first * chunk - chunk;
+  const auto steps = torch::arange(T, positions_on(device)).unsqueeze(1);
+  return first + 1 + floor_div(until_next + steps, chunk);
 }
 
 } // namespace
@@ -61,8 +105,9 @@ torch::Tensor hidden_by_position(
     return {};
   }
   // Softcap and scale hide nothing.
-  const auto& [scale, softcap, causal, window] = a.rule;
-  if (window == 0 && !a.key_lengths.defined() && !a.query_offsets.defined()) {
+  const auto& [scale, softcap, causal, window, window_after, chunk] = a.rule;
+  const bool only_causal = causal && window == 0 && chunk == 0;
+  if (only_causal && !a.key_lengths.defined() && !a.query_offsets.defined()) {
     return causal_mask(T, S, device);
   }
   const auto keys = torch::arange(S, positions_on(device));
@@ -75,6 +120,12 @@ torch::Tensor hidden_by_position(
   }
   if (window > 0) {
     hide(keys <= query_positions(a, dim, T, S, device, window));
+  }
+  if (window_after >= 0) {
+    hide(keys > query_positions(a, dim, T, S, device, -window_after));
+  }
+  if (chunk > 0) {
+    hide(floor_div(keys, chunk) != query_chunks(a, dim, T, S, device));
   }
   if (a.key_lengths.defined()) {
     hide(keys >= for_each_batch(a.key_lengths, dim));
@@ -92,7 +143,7 @@ torch::Tensor added_by_position(
     return {};
   }
   const auto keys = torch::arange(S, positions_on(device));
-  const auto ahead = query_positions(a, dim, T, S, device) - keys;
+  const auto ahead = distant_positions(a, dim, T, S, device) - keys;
   // Not abs, which C++ has not got for the device meta.
   const auto distance = torch::maximum(ahead, -ahead);
   return distance * a.alibi_slopes.neg().view({-1, 1, 1});

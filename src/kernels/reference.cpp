@@ -31,7 +31,22 @@ void hide(torch::Tensor& scores, const Attention& attention) {
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
   return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
       a.query_offsets.defined() ||
-      (a.rule.causal && scores.size(-2) > scores.size(-1));
+      (a.rule.hides() && scores.size(-2) > scores.size(-1));
+}
+
+/// The softmax of scores (..., T, S) beside `sinks` (H), of which each is a
+/// score more of its head; without it the weights add up to less than 1.
+torch::Tensor softmax_with_sinks(
+    const torch::Tensor& scores,
+    const torch::Tensor& sinks) {
+  if (!sinks.defined()) {
+    return torch::softmax(scores, -1);
+  }
+  auto sizes = scores.sizes().vec();
+  sizes.back() = 1;
+  const auto column = sinks.view({-1, 1, 1}).expand(sizes);
+  return torch::softmax(torch::cat({scores, column}, -1), -1)
+      .slice(-1, 0, scores.size(-1));
 }
 
 } // namespace
@@ -40,8 +55,9 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
-  // Causal and window are in `hide`, by position.
-  const auto& [scale, softcap, causal, window] = attention.rule;
+  // What hides by position is in `hide`.
+  const auto& [scale, softcap, causal, window, window_after, chunk] =
+      attention.rule;
   if (scale || attention.rule.bends()) {
     scores = scores * attention.rule.factor(head_dim);
     if (softcap > 0) {
@@ -69,12 +85,12 @@ torch::Tensor weights_of_scores(
     scores = scores + added;
   }
   if (!may_hide_all_keys(scores, attention)) {
-    return torch::softmax(scores, -1).to(dtype);
+    return softmax_with_sinks(scores, attention.sinks).to(dtype);
   }
   // The softmax of a row of -inf is NaN, in the gradient as well: take the
   // softmax of zeros there, then zero it.
   const auto no_key = scores.eq(kHidden).all(-1, /*keepdim=*/true);
-  return torch::softmax(scores.masked_fill(no_key, 0), -1)
+  return softmax_with_sinks(scores.masked_fill(no_key, 0), attention.sinks)
       .masked_fill(no_key, 0)
       .to(dtype);
 }

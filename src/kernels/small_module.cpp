@@ -17,7 +17,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// Multiplications beyond which LibTorch's products pay for their calls.
+/// The number of multiplications beyond which LibTorch's products pay for their
+/// calls.
 constexpr int64_t kMaxWork = 8192;
 
 /// x, then weight and bias of query, key, value and out.
@@ -101,7 +102,8 @@ torch::Tensor run_forward(const ModuleAttention& m) {
   return output;
 }
 
-/// Gradients of what `tensors_of` lists, where they are wanted.
+/// Returns the gradients of the tensors that `tensors_of` lists, where they are
+/// wanted.
 variable_list run_backward(
     const ModuleAttention& m,
     const BackwardRequest& request) {
@@ -131,7 +133,7 @@ variable_list run_backward(
   return gradients;
 }
 
-/// The same by operators that can be differentiated again.
+/// Computes the same by operators that can be differentiated again.
 torch::Tensor by_operators(const ModuleAttention& m) {
   const auto project = [&](const LinearTensors& linear, int64_t heads) {
     return split_heads(
@@ -164,14 +166,14 @@ struct SmallModuleBackward {
   }
 };
 
-/// Whether weight and bias are of a layer from `in` to `out`.
+/// Returns whether weight and bias belong to a layer from `in` to `out`.
 bool is_linear(const LinearTensors& linear, int64_t in, int64_t out) {
   return is_linear_layer(*linear.weight, *linear.bias, in) &&
       linear.weight->size(0) == out;
 }
 
-/// Users may have replaced a layer by one that does not fit: the operators say
-/// so, plain pointers would not.
+/// Returns whether the layers fit each other. Users may have replaced one by
+/// one that does not: the operators report this, plain pointers would not.
 bool has_matching_sizes(const ModuleAttention& m) {
   const auto in = m.x->size(2);
   const auto features = m.query.weight->size(0);
@@ -187,8 +189,8 @@ bool has_matching_sizes(const ModuleAttention& m) {
 } // namespace
 
 bool is_small_module(const ModuleAttention& m) {
-  // First of all the size, by which large ones leave, and before the sizes are
-  // multiplied, which might overflow.
+  // Checks the size first: large inputs leave here, and the products of sizes
+  // that follow might overflow.
   if (m.x->numel() == 0 || m.x->numel() > kMaxWork) {
     return false;
   }

@@ -8,13 +8,13 @@
 
 namespace torch_attention::kernels {
 
-/// Of a linear layer, which owns them; undefined: none.
+/// Pointers to the tensors of a linear layer, which owns them; undefined: none.
 struct LinearTensors {
   const torch::Tensor* weight;
   const torch::Tensor* bias;
 };
 
-/// What a whole module computes, but for its tensors.
+/// The settings of a whole module: all that it computes with but its tensors.
 struct ModuleSettings {
   int64_t num_heads = 1;
   int64_t num_kv_heads = 1;
@@ -28,16 +28,16 @@ struct ModuleAttention {
   LinearTensors query;
   LinearTensors key;
   LinearTensors value;
-  /// Without a weight: none.
+  /// No layer if it has no weight.
   LinearTensors out;
   ModuleSettings settings;
 };
 
-/// Whether `small_module` computes it, and faster than the tensor operators,
-/// whose calls alone take longer than a few multiplications.
+/// Returns whether `small_module` computes it, and faster than the tensor
+/// operators, whose calls alone take longer than a few multiplications.
 bool is_small_module(const ModuleAttention& module);
 
-/// Output (B, T, d_out).
+/// Returns the output (B, T, d_out).
 torch::Tensor small_module(const ModuleAttention& module);
 
 } // namespace torch_attention::kernels

@@ -106,6 +106,7 @@ cpu::AttentionArguments<X> arguments_of(
   // Once, since it takes a root.
   arguments.rule.scale = a.rule.factor(a.query.size(3));
   arguments.alibi_slopes = data_of<cpu::Compute<X>>(a.alibi_slopes);
+  arguments.sinks = data_of<cpu::Compute<X>>(a.sinks);
   arguments.query_offsets = data_of<int64_t>(a.query_offsets);
   arguments.key_lengths = data_of<int64_t>(a.key_lengths);
   if (a.bias.defined() && a.bias.scalar_type() != a.query.scalar_type()) {
@@ -172,13 +173,12 @@ struct ForwardResults {
   uint64_t dropout_seed = 0;
 };
 
-/// The gradients of what `tensors_of` lists first; of slopes and bias if they
-/// are wanted.
+/// The gradients of what `tensors_of` lists first; of slopes, sinks and bias if
+/// they are wanted.
 variable_list run_backward(
     const Attention& a,
     const ForwardResults& results,
     const BackwardRequest& request) {
-  const bool with_slopes = request.wanted[kSlopes];
   const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
     return empty_heads(x, x.size(1), x.size(2), x.size(3));
@@ -186,8 +186,11 @@ variable_list run_backward(
   const auto grad_query = gradient_of(a.query);
   const auto grad_key = gradient_of(a.key);
   const auto grad_value = gradient_of(a.value);
-  const auto grad_slopes =
-      with_slopes ? at::empty_like(a.alibi_slopes) : torch::Tensor();
+  const auto sums_for = [&](Input input, const torch::Tensor& x) {
+    return request.wanted[input] ? at::empty_like(x) : torch::Tensor();
+  };
+  const auto grad_slopes = sums_for(kSlopes, a.alibi_slopes);
+  const auto grad_sinks = sums_for(kSinks, a.sinks);
   torch::Tensor grad_bias;
   if (with_bias) {
     grad_bias = at::zeros(
@@ -206,13 +209,12 @@ variable_list run_backward(
     gradients.grad_query = write<X>(grad_query);
     gradients.grad_key = write<X>(grad_key);
     gradients.grad_value = write<X>(grad_value);
-    if (with_slopes) {
-      gradients.grad_alibi_slopes =
-          grad_slopes.mutable_data_ptr<cpu::Compute<X>>();
-    }
-    if (with_bias) {
-      gradients.grad_bias = grad_bias.mutable_data_ptr<cpu::Compute<X>>();
-    }
+    const auto write_sums = [](const torch::Tensor& x) {
+      return x.defined() ? x.mutable_data_ptr<cpu::Compute<X>>() : nullptr;
+    };
+    gradients.grad_alibi_slopes = write_sums(grad_slopes);
+    gradients.grad_sinks = write_sums(grad_sinks);
+    gradients.grad_bias = write_sums(grad_bias);
     cpu::backward(
         arguments_of<X>(a, results.dropout_seed), gradients, threads());
   });
@@ -222,6 +224,7 @@ variable_list run_backward(
   gradients[kValue] = grad_value;
   gradients[kBias] = grad_bias;
   gradients[kSlopes] = grad_slopes;
+  gradients[kSinks] = grad_sinks;
   return gradients;
 }
 
@@ -297,10 +300,11 @@ Attention prepared(const Attention& attention) {
         a.bias.scalar_type() == dtype && !is_recorded({&a.bias});
     a.bias = as_scores(keeps_dtype ? a.bias : a.bias.to(compute_dtype(dtype)));
   }
-  if (a.alibi_slopes.defined()) {
-    // Autocast may have changed the query's dtype.
-    a.alibi_slopes =
-        a.alibi_slopes.to(compute_dtype(a.query.scalar_type())).contiguous();
+  for (auto* x : {&a.alibi_slopes, &a.sinks}) {
+    if (x->defined()) {
+      // Autocast may have changed the query's dtype.
+      *x = x->to(compute_dtype(a.query.scalar_type())).contiguous();
+    }
   }
   // The kernels count on the CPU, one number after the other.
   if (a.key_lengths.defined()) {

@@ -36,12 +36,52 @@ void check_softcap(const char* name, const std::optional<double>& softcap) {
       *softcap);
 }
 
-void check_window(const char* name, const std::optional<int64_t>& window) {
+void check_windows(
+    const char* name,
+    bool causal,
+    const std::optional<int64_t>& window,
+    const std::optional<int64_t>& window_after) {
   TORCH_CHECK(
       !window || *window > 0,
       name,
       ": expected a window > 0, but got ",
       *window);
+  TORCH_CHECK(
+      !window_after || *window_after >= 0,
+      name,
+      ": expected window_after >= 0, but got ",
+      *window_after);
+  TORCH_CHECK(
+      !window_after || !causal,
+      name,
+      ": expected no window_after beside causal, which hides all later keys, "
+      "but got window_after = ",
+      *window_after);
+  TORCH_CHECK(
+      !window || window_after || causal,
+      name,
+      ": expected window_after beside window = ",
+      *window,
+      " without causal, since a window hides no later keys; window_after(",
+      *window - 1,
+      ") lets a query see as far ahead as back");
+}
+
+void check_chunk(
+    const char* name,
+    const std::optional<int64_t>& chunk,
+    const std::optional<int64_t>& window,
+    const std::optional<int64_t>& window_after) {
+  TORCH_CHECK(
+      !chunk || *chunk > 0, name, ": expected a chunk > 0, but got ", *chunk);
+  TORCH_CHECK(
+      !chunk || (!window && !window_after),
+      name,
+      ": expected a chunk or windows, but got chunk = ",
+      *chunk,
+      " beside ",
+      window ? "window = " : "window_after = ",
+      window ? *window : window_after.value_or(0));
 }
 
 void check_dense(const char* name, const char* what, const torch::Tensor& x) {

@@ -20,8 +20,20 @@ void check_scale(const char* name, const std::optional<double>& scale);
 /// In [1e-6, 1e6], if given: beyond, float32 cannot divide by it and back.
 void check_softcap(const char* name, const std::optional<double>& softcap);
 
-/// > 0, if given.
-void check_window(const char* name, const std::optional<int64_t>& window);
+/// Checks windows: > 0 before and >= 0 after, if given; the one after beside
+/// one before where nothing else hides later keys, and not beside `causal`.
+void check_windows(
+    const char* name,
+    bool causal,
+    const std::optional<int64_t>& window,
+    const std::optional<int64_t>& window_after);
+
+/// Checks a chunk, if given: > 0, and not beside windows.
+void check_chunk(
+    const char* name,
+    const std::optional<int64_t>& chunk,
+    const std::optional<int64_t>& window,
+    const std::optional<int64_t>& window_after);
 
 /// Checks that x is one dense tensor: not sparse, nested, quantized or
 /// oneDNN's. `what` names it, as in "a dense query".

@@ -45,6 +45,34 @@ void check_options(const KVCacheOptions& options) {
   checks::check_positive(
       kCache, "max_length", options.max_length().value_or(kMost));
   checks::check_positive(kCache, "window", options.window().value_or(kMost));
+  checks::check_positive(kCache, "chunk", options.chunk().value_or(kMost));
+  TORCH_CHECK(
+      !options.window() || !options.chunk(),
+      kCache,
+      ": expected a window or a chunk, but got window = ",
+      options.window().value_or(0),
+      " and chunk = ",
+      options.chunk().value_or(0));
+  TORCH_CHECK(
+      !options.values_in_keys() || value_dim(options) <= options.head_dim(),
+      kCache,
+      ": expected value_dim <= head_dim with values_in_keys, but got ",
+      value_dim(options),
+      " > ",
+      options.head_dim());
+}
+
+/// Numbers for each token and head.
+int64_t row_size(const KVCacheOptions& options) {
+  return options.values_in_keys() ? options.head_dim()
+                                  : add(options.head_dim(), value_dim(options));
+}
+
+/// The values that are part of their keys.
+torch::Tensor values_in(
+    const torch::Tensor& keys,
+    const KVCacheOptions& options) {
+  return keys.slice(-1, 0, value_dim(options));
 }
 
 void check_dtype(torch::Dtype dtype) {
@@ -60,8 +88,7 @@ void check_dtype(torch::Dtype dtype) {
 void check_memory(const KVCacheOptions& options, int64_t capacity) {
   constexpr int64_t kMostBytes = int64_t{1} << 47;
   const auto size = static_cast<int64_t>(c10::elementSize(options.dtype()));
-  auto bytes = multiply(
-      options.num_kv_heads(), add(options.head_dim(), value_dim(options)));
+  auto bytes = multiply(options.num_kv_heads(), row_size(options));
   bytes = multiply(bytes, size);
   bytes = multiply(bytes, std::max<int64_t>(capacity, 1));
   bytes = multiply(bytes, options.batch_size());
@@ -83,11 +110,19 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       " tokens");
 }
 
-/// The rows that later tokens may read when older ones are dropped: the window
-/// of a token that follows the one `block` tokens back.
+/// The first token that the one after `length` others reads, or any later.
+int64_t first_needed(const KVCacheOptions& options, int64_t length) {
+  if (options.chunk()) {
+    return length - length % *options.chunk();
+  }
+  return length - std::min(length, options.window().value_or(kMost) - 1);
+}
+
+/// The most rows that later tokens may read when older ones are dropped: the
+/// window or chunk of a token that follows the one `block` tokens back.
 int64_t kept_rows(const KVCacheOptions& options) {
-  const auto window = options.window().value_or(kMost);
-  return add(window - 1, options.block());
+  const auto reach = options.chunk().value_or(options.window().value_or(kMost));
+  return add(reach - 1, options.block());
 }
 
 /// The most rows that there is memory for while T tokens are added.
@@ -174,8 +209,14 @@ KVCache KVCache::clone() const {
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
   KVCache copy(options_);
-  copy.rows_ = {rows_.keys.clone(), rows_.values.clone(), rows_.starts};
+  const auto keys = rows_.keys.clone();
+  copy.rows_ = {
+      keys,
+      options_.values_in_keys() ? values_in(keys, options_)
+                                : rows_.values.clone(),
+      rows_.starts};
   copy.lengths_ = lengths_;
+  copy.rotated_long_ = rotated_long_;
   return copy;
 }
 
@@ -186,10 +227,18 @@ void KVCache::append(
   const torch::NoGradGuard no_grad;
   const auto B = options_.batch_size();
   check_new_rows("keys", keys, options_.head_dim(), options_);
-  check_new_rows("values", values, value_dim(options_), options_);
   const auto T = keys.size(2);
+  const bool has_values = !options_.values_in_keys();
   TORCH_CHECK(
-      values.size(2) == T,
+      has_values || !values.defined(),
+      kCache,
+      ": expected keys alone, which have the values in them (values_in_keys), "
+      "but got values too");
+  if (has_values) {
+    check_new_rows("values", values, value_dim(options_), options_);
+  }
+  TORCH_CHECK(
+      !has_values || values.size(2) == T,
       kCache,
       ": expected as many keys as values, but got keys ",
       keys.sizes(),
@@ -253,18 +302,19 @@ void KVCache::truncate_to(torch::IntArrayRef wanted) {
   for (size_t b = 0; b < cut.size(); ++b) {
     const auto start = starts[b];
     const auto length = std::min(wanted[b], cut[b]);
-    // The tokens before the next one that it attends to.
-    const auto needed = std::min(length, options_.window().value_or(kMost) - 1);
     TORCH_CHECK(
-        length == 0 || length == cut[b] || start <= length - needed,
+        length == 0 || length == cut[b] ||
+            start <= first_needed(options_, length),
         kCache,
         ": expected to truncate sequence ",
         b,
         " to 0 or at least ",
-        start + options_.window().value_or(kMost) - 1,
+        start + options_.window().value_or(1) - 1,
         " tokens, since the first ",
         start,
-        " are dropped (window), but got ",
+        " are dropped (",
+        options_.chunk() ? "chunk" : "window",
+        "), but got ",
         length);
     cut[b] = length;
     starts[b] = length == 0 ? 0 : start;
@@ -309,14 +359,20 @@ void KVCache::reorder(const torch::Tensor& sources) {
     // Copies first, since what is read here may be written there.
     const auto from_index = tensor_of(from);
     const auto new_keys = all_keys.index_select(0, from_index);
-    const auto new_values = all_values.index_select(0, from_index);
+    const auto new_values = options_.values_in_keys()
+        ? torch::Tensor()
+        : all_values.index_select(0, from_index);
     // From here on nothing fails.
     kernels::replace_sequences(all_keys, new_keys, moved);
-    kernels::replace_sequences(all_values, new_values, moved);
+    if (new_values.defined()) {
+      kernels::replace_sequences(all_values, new_values, moved);
+    }
   } else {
     const auto index = tensor_of(source).to(options_.device());
     auto new_keys = rows_.keys.index_select(0, index);
-    rows_.values = rows_.values.index_select(0, index);
+    rows_.values = options_.values_in_keys()
+        ? values_in(new_keys, options_)
+        : rows_.values.index_select(0, index);
     rows_.keys = std::move(new_keys);
   }
   rows_.starts = std::move(new_starts);
@@ -334,7 +390,7 @@ void KVCache::reserve(int64_t length) {
       length);
   const auto capacity_for = std::min(length, most_rows(options_, 1));
   if (capacity_for > capacity()) {
-    rows_ = moved(capacity_for, kMost);
+    rows_ = moved(capacity_for, /*drops=*/false);
   }
 }
 
@@ -351,7 +407,8 @@ void KVCache::to(torch::Device device, torch::Dtype dtype) {
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
   auto keys = rows_.keys.to(device, dtype);
-  auto values = rows_.values.to(device, dtype);
+  auto values = options_.values_in_keys() ? values_in(keys, options_)
+                                          : rows_.values.to(device, dtype);
   rows_.keys = std::move(keys);
   rows_.values = std::move(values);
   options_.device(rows_.keys.device()).dtype(dtype);
@@ -369,7 +426,8 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
         torch::device(options_.device()).dtype(options_.dtype()));
   };
   auto keys = make(options_.head_dim());
-  auto values = make(value_dim(options_));
+  auto values = options_.values_in_keys() ? values_in(keys, options_)
+                                          : make(value_dim(options_));
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
@@ -388,27 +446,36 @@ KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_lengths) const {
     return rows_;
   }
   if (needed > most) {
-    return moved(most, kept_rows(options_));
+    return moved(most, /*drops=*/true);
   }
   const auto grown = std::max(needed, capacity() + capacity() / 2);
-  return moved(std::min(most, round_up(grown, options_.block())), kMost);
+  return moved(
+      std::min(most, round_up(grown, options_.block())), /*drops=*/false);
 }
 
-/// The last `kept` rows of each sequence at the front of new memory.
-KVCache::Rows KVCache::moved(int64_t new_capacity, int64_t kept) const {
+/// The rows at the front of new memory; if it `drops`, without those that no
+/// token reads that follows the last or up to `block` tokens before it.
+KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   const torch::NoGradGuard no_grad;
   auto rows = allocate(new_capacity);
   for (int64_t b = 0; b < options_.batch_size(); ++b) {
     const auto end = num_rows(b);
-    const auto begin = end - std::min(end, kept);
+    const auto start = read(rows_.starts)[b];
+    const auto taken_back =
+        std::max<int64_t>(0, start + end - options_.block());
+    const auto begin = drops
+        ? std::max<int64_t>(0, first_needed(options_, taken_back) - start)
+        : 0;
     const auto move = [&](const torch::Tensor& from, const torch::Tensor& to) {
       to.select(0, b)
           .slice(1, 0, end - begin)
           .copy_(from.select(0, b).slice(1, begin, end));
     };
     move(rows_.keys, rows.keys);
-    move(rows_.values, rows.values);
-    rows.starts.mutable_data_ptr<int64_t>()[b] = read(rows_.starts)[b] + begin;
+    if (!options_.values_in_keys()) {
+      move(rows_.values, rows.values);
+    }
+    rows.starts.mutable_data_ptr<int64_t>()[b] = start + begin;
   }
   return rows;
 }
@@ -424,8 +491,12 @@ void KVCache::write(
   for (size_t b = 0; b < first.size(); ++b) {
     first[b] -= read(rows.starts)[b];
   }
-  kernels::write_rows(
-      {{rows.keys, keys}, {rows.values, values}}, first, new_lengths);
+  if (options_.values_in_keys()) {
+    kernels::write_rows({{rows.keys, keys}}, first, new_lengths);
+  } else {
+    kernels::write_rows(
+        {{rows.keys, keys}, {rows.values, values}}, first, new_lengths);
+  }
 }
 
 int64_t KVCache::num_rows(int64_t b) const {

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace torch_attention::detail {
@@ -24,6 +28,50 @@ double fast_turns(const RotaryOptions& options) {
   return options.fast_turns().value_or(yarn ? 32 : 4);
 }
 
+double original_length(const RotaryOptions& options) {
+  return static_cast<double>(options.original_context_length().value_or(0));
+}
+
+/// The position after the highest one.
+int64_t end_of(const torch::Tensor& positions) {
+  if (positions.numel() == 0) {
+    return 0;
+  }
+  const auto highest = positions.max().item<int64_t>();
+  return highest == std::numeric_limits<int64_t>::max() ? highest : highest + 1;
+}
+
+bool changes_with_length(const RotaryOptions& options) {
+  return options.scaling() == RotaryScaling::kDynamic ||
+      options.scaling() == RotaryScaling::kLongRope;
+}
+
+/// Returns whether a text of `length` tokens is rotated otherwise than short
+/// ones.
+bool is_long(const RotaryOptions& options, int64_t length) {
+  return changes_with_length(options) &&
+      length > options.original_context_length().value_or(0);
+}
+
+/// Returns whether each length of a text has frequencies of its own.
+bool goes_by_length(const RotaryOptions& options, int64_t length) {
+  return options.scaling() == RotaryScaling::kDynamic &&
+      is_long(options, length);
+}
+
+/// The theta of a text of `length` tokens, in float32 as `transformers` has it.
+double theta_of(const RotaryOptions& options, int64_t dim, int64_t length) {
+  if (!goes_by_length(options, length)) {
+    return options.theta();
+  }
+  const auto factor = static_cast<float>(options.factor());
+  const auto stretched = factor * static_cast<float>(length) /
+      static_cast<float>(original_length(options));
+  const auto power = static_cast<float>(dim) / static_cast<float>(dim - 2);
+  return static_cast<float>(options.theta()) *
+      std::pow(stretched - (factor - 1), power);
+}
+
 /// How much of its frequency each pair keeps, (pairs) in [0, 1], as `scaling`
 /// says; the rest is divided by `factor`.
 torch::Tensor kept_share(
@@ -32,10 +80,12 @@ torch::Tensor kept_share(
     int64_t dim) {
   const auto fast = fast_turns(options);
   const auto slow = options.slow_turns();
-  const auto length =
-      static_cast<double>(options.original_context_length().value_or(0));
+  const auto length = original_length(options);
   if (options.scaling() == RotaryScaling::kLlama3) {
     const auto turns = frequencies * (length / kFullTurn);
+    if (fast == slow) {
+      return (turns >= slow).to(torch::kFloat);
+    }
     return ((turns - slow) / (fast - slow)).clamp(0, 1);
   }
   // The places of pairs that turn so often, as if there were such.
@@ -43,8 +93,12 @@ torch::Tensor kept_share(
     return static_cast<double>(dim) * std::log(length / (turns * kFullTurn)) /
         (2 * std::log(options.theta()));
   };
-  const auto first = std::max(std::floor(place(fast)), 0.0);
-  auto last = std::min(std::ceil(place(slow)), static_cast<double>(dim - 1));
+  const bool whole = options.truncate();
+  const auto first =
+      std::max(whole ? std::floor(place(fast)) : place(fast), 0.0);
+  auto last = std::min(
+      whole ? std::ceil(place(slow)) : place(slow),
+      static_cast<double>(dim - 1));
   if (first == last) {
     last += 0.001;
   }
@@ -55,12 +109,24 @@ torch::Tensor kept_share(
 /// The angle by which each pair is rotated from one token to the next, (pairs):
 /// `inv_freq` of `transformers`, by the same operations in float32, since a
 /// long context multiplies what is rounded otherwise.
-torch::Tensor frequencies(const RotaryOptions& options, int64_t head_dim) {
+torch::Tensor frequencies(
+    const RotaryOptions& options,
+    int64_t head_dim,
+    int64_t length) {
   const auto dim = options.dim().value_or(head_dim);
   const auto exponents =
       torch::arange(0, dim, 2, torch::kLong).to(torch::kFloat) /
       static_cast<double>(dim);
-  const auto trained = torch::pow(options.theta(), exponents).reciprocal();
+  const auto turns = torch::pow(theta_of(options, dim, length), exponents);
+  if (options.scaling() == RotaryScaling::kLongRope) {
+    const auto& factors = is_long(options, length) ? options.long_factors()
+                                                   : options.short_factors();
+    return (torch::tensor(factors, torch::kFloat) * turns).reciprocal();
+  }
+  const auto trained = turns.reciprocal();
+  if (options.scaling() == RotaryScaling::kDynamic) {
+    return trained;
+  }
   const auto slowed = trained / options.factor();
   if (options.scaling() == RotaryScaling::kLinear) {
     return slowed;
@@ -71,51 +137,142 @@ torch::Tensor frequencies(const RotaryOptions& options, int64_t head_dim) {
 
 /// What cosines and sines are multiplied with.
 double amplitude(const RotaryOptions& options) {
-  return options.scaling() == RotaryScaling::kYarn
-      ? options.attention_factor().value_or(
-            1 + 0.1 * std::log(std::max(1.0, options.factor())))
-      : 1.0;
+  const auto growth = std::log(std::max(1.0, options.factor()));
+  switch (options.scaling()) {
+    case RotaryScaling::kYarn:
+      return options.attention_factor().value_or(1 + 0.1 * growth);
+    case RotaryScaling::kLongRope:
+      return options.attention_factor().value_or(
+          growth > 0
+              ? std::sqrt(1 + growth / std::log(original_length(options)))
+              : 1.0);
+    default:
+      return 1.0;
+  }
 }
 
-void check_scaling(const char* name, const RotaryOptions& options) {
-  const bool linear = options.scaling() == RotaryScaling::kLinear;
-  const bool yarn = options.scaling() == RotaryScaling::kYarn;
+/// Checks that a parameter is given to scalings that have it alone.
+void check_has(
+    const char* name,
+    RotaryScaling scaling,
+    const char* parameter,
+    bool given,
+    std::initializer_list<RotaryScaling> scalings) {
   TORCH_CHECK(
-      (!linear ||
-       (!options.original_context_length() && !options.fast_turns())) &&
-          (yarn || !options.attention_factor()),
+      !given ||
+          std::find(scalings.begin(), scalings.end(), scaling) !=
+              scalings.end(),
       name,
       ": rotary scaling ",
-      options.scaling(),
-      linear ? " has no original_context_length, fast_turns and" : " has no",
-      " attention_factor; expected another scaling, or them unset");
-  if (linear) {
-    return;
-  }
-  TORCH_CHECK(
-      options.original_context_length().value_or(0) > 0,
-      name,
-      ": expected original_context_length > 0 for rotary scaling ",
-      options.scaling(),
-      ", but got ",
-      options.original_context_length()
-          ? c10::str(*options.original_context_length())
-          : "none");
+      scaling,
+      " has no ",
+      parameter,
+      "; expected another scaling, or it unset");
+}
+
+void check_parameters(const char* name, const RotaryOptions& options) {
+  const auto check = [&](const char* parameter,
+                         bool given,
+                         std::initializer_list<RotaryScaling> scalings) {
+    check_has(name, options.scaling(), parameter, given, scalings);
+  };
+  constexpr auto kLlama3 = RotaryScaling::kLlama3;
+  constexpr auto kYarn = RotaryScaling::kYarn;
+  constexpr auto kDynamic = RotaryScaling::kDynamic;
+  constexpr auto kLongRope = RotaryScaling::kLongRope;
+  check(
+      "original_context_length",
+      options.original_context_length().has_value(),
+      {kLlama3, kYarn, kDynamic, kLongRope});
+  check("fast_turns", options.fast_turns().has_value(), {kLlama3, kYarn});
+  check(
+      "slow_turns",
+      options.slow_turns() != RotaryOptions().slow_turns(),
+      {kLlama3, kYarn});
+  check(
+      "attention_factor",
+      options.attention_factor().has_value(),
+      {kYarn, kLongRope});
+  check("truncate", !options.truncate(), {kYarn});
+  check("short_factors", !options.short_factors().empty(), {kLongRope});
+  check("long_factors", !options.long_factors().empty(), {kLongRope});
+}
+
+void check_turns(const char* name, const RotaryOptions& options) {
   const auto fast = fast_turns(options);
   const auto slow = options.slow_turns();
+  // Llama 4 has nothing between them.
+  const bool may_be_equal = options.scaling() == RotaryScaling::kLlama3;
   TORCH_CHECK(
-      slow > 0 && fast > slow && std::isfinite(fast),
+      slow > 0 && (fast > slow || (fast == slow && may_be_equal)) &&
+          std::isfinite(fast),
       name,
       ": expected finite fast_turns > slow_turns > 0 for rotary scaling, but "
       "got ",
       fast,
       " and ",
       slow);
+}
+
+void check_factors(
+    const char* name,
+    const char* parameter,
+    const std::vector<double>& factors,
+    int64_t pairs) {
+  TORCH_CHECK(
+      static_cast<int64_t>(factors.size()) == pairs &&
+          std::all_of(
+              factors.begin(),
+              factors.end(),
+              [](double x) { return std::isfinite(x) && x > 0; }),
+      name,
+      ": expected ",
+      parameter,
+      " of rotary scaling longrope that are ",
+      pairs,
+      " finite numbers > 0, one for each pair, but got ",
+      c10::ArrayRef<double>(factors));
+}
+
+void check_scaling(
+    const char* name,
+    const RotaryOptions& options,
+    int64_t dim) {
+  check_parameters(name, options);
+  const auto scaling = options.scaling();
+  if (scaling == RotaryScaling::kLinear) {
+    return;
+  }
+  TORCH_CHECK(
+      options.original_context_length().value_or(0) > 0,
+      name,
+      ": expected original_context_length > 0 for rotary scaling ",
+      scaling,
+      ", but got ",
+      options.original_context_length()
+          ? c10::str(*options.original_context_length())
+          : "none");
+  const bool yarn = scaling == RotaryScaling::kYarn;
+  if (yarn || scaling == RotaryScaling::kLlama3) {
+    check_turns(name, options);
+  }
   TORCH_CHECK(
       !yarn || options.theta() > 1,
       name,
       ": expected theta > 1 for rotary scaling yarn, but got ",
       options.theta());
+  TORCH_CHECK(
+      scaling != RotaryScaling::kDynamic || (dim > 2 && options.factor() >= 1),
+      name,
+      ": expected dim > 2 and a factor >= 1 for rotary scaling dynamic, but got "
+      "dim = ",
+      dim,
+      ", factor = ",
+      options.factor());
+  if (scaling == RotaryScaling::kLongRope) {
+    check_factors(name, "short_factors", options.short_factors(), dim / 2);
+    check_factors(name, "long_factors", options.long_factors(), dim / 2);
+  }
   TORCH_CHECK(
       std::isfinite(amplitude(options)) && amplitude(options) > 0,
       name,
@@ -147,14 +304,19 @@ void check_rotary(
       head_dim,
       "] for rotary embedding, but got ",
       dim);
-  check_scaling(name, options);
+  check_scaling(name, options, dim);
 }
 
 Rotation rotation_at(
     const torch::Tensor& positions,
     const RotaryOptions& options,
-    int64_t head_dim) {
-  const auto step = frequencies(options, head_dim).to(positions.device());
+    int64_t head_dim,
+    const std::optional<int64_t>& length) {
+  const auto of_text = length        ? *length
+      : changes_with_length(options) ? end_of(positions)
+                                     : 0;
+  const auto step =
+      frequencies(options, head_dim, of_text).to(positions.device());
   const auto angles =
       (positions.to(torch::kFloat).unsqueeze(-1) * step).to(torch::kDouble);
   const auto scaled = [&](const torch::Tensor& x) {
@@ -188,12 +350,17 @@ torch::Tensor rotate(
 }
 
 RotaryTable::RotaryTable(RotaryOptions options, int64_t head_dim)
-    : options_(options), head_dim_(head_dim) {}
+    : options_(std::move(options)), head_dim_(head_dim) {}
+
+bool RotaryTable::changes_with_length() const {
+  return detail::changes_with_length(options_);
+}
 
 Rotation RotaryTable::at(
     const torch::Tensor& first,
     int64_t T,
-    torch::Device device) {
+    torch::Device device,
+    const std::optional<int64_t>& length) {
   int64_t least = 0;
   int64_t most = 0;
   if (first.defined() && first.numel() > 0) {
@@ -202,52 +369,74 @@ Rotation RotaryTable::at(
     least = *low;
     most = *high;
   }
-  const auto table = up_to(most + T, device);
-  if (least == most) {
-    return {
-        table.cos.slice(0, least, least + T),
-        table.sin.slice(0, least, least + T)};
+  const auto rows = most + T;
+  const auto of_text = length.value_or(rows);
+  const bool has_table = !goes_by_length(options_, of_text);
+  if (least == most && has_table) {
+    const auto table = up_to(rows, of_text, device);
+    return {table.cos.slice(0, least, rows), table.sin.slice(0, least, rows)};
   }
-  const auto positions =
-      (first.unsqueeze(1) + torch::arange(T, torch::kLong)).to(device);
-  return {
-      table.cos.index({positions}).unsqueeze(1),
-      table.sin.index({positions}).unsqueeze(1)};
+  const auto steps = torch::arange(T, torch::kLong);
+  return gathered(
+      least == most ? steps + least : first.unsqueeze(1) + steps,
+      has_table ? std::make_optional(rows) : std::nullopt,
+      of_text,
+      device);
 }
 
 Rotation RotaryTable::at_positions(
     const torch::Tensor& positions,
     torch::Device device) {
-  const auto with_heads = [&](const torch::Tensor& x) {
-    return positions.dim() == 1 ? x : x.unsqueeze(1);
-  };
   // Elsewhere to look for the highest would mean to wait for the device.
-  const bool seen = positions.is_cpu() && positions.numel() > 0;
-  const auto highest = seen ? positions.max().item<int64_t>() : kMaxLength;
-  if (highest >= kMaxLength) {
-    const auto made = rotation_at(positions.to(device), options_, head_dim_);
+  const auto length = positions.is_cpu() || changes_with_length()
+      ? end_of(positions)
+      : kMaxLength + 1;
+  const bool has_table =
+      length <= kMaxLength && !goes_by_length(options_, length);
+  return gathered(
+      positions,
+      has_table ? std::make_optional(length) : std::nullopt,
+      length,
+      device);
+}
+
+Rotation RotaryTable::gathered(
+    const torch::Tensor& positions,
+    const std::optional<int64_t>& rows,
+    int64_t length,
+    torch::Device device) {
+  const auto places = positions.to(device);
+  const auto with_heads = [&](const torch::Tensor& x) {
+    return places.dim() == 1 ? x : x.unsqueeze(1);
+  };
+  if (!rows) {
+    const auto made = rotation_at(places, options_, head_dim_, length);
     return {with_heads(made.cos), with_heads(made.sin)};
   }
-  const auto table = up_to(highest + 1, device);
-  const auto places = positions.to(device);
+  const auto table = up_to(*rows, length, device);
   return {
       with_heads(table.cos.index({places})),
       with_heads(table.sin.index({places}))};
 }
 
-Rotation RotaryTable::up_to(int64_t length, torch::Device device) {
+Rotation RotaryTable::up_to(
+    int64_t rows,
+    int64_t length,
+    torch::Device device) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto have = table_.cos.defined() ? table_.cos.size(0) : 0;
-  if (!table_.cos.defined() || have < length || table_.cos.device() != device) {
+  auto& table = tables_.at(is_long(options_, length) ? 1 : 0);
+  const auto have = table.cos.defined() ? table.cos.size(0) : 0;
+  if (!table.cos.defined() || have < rows || table.cos.device() != device) {
     // A tensor made in inference mode could not be used outside of it.
     const c10::InferenceMode normal_tensors(false);
     const torch::NoGradGuard no_grad;
-    const auto rows =
-        have >= length ? have : std::max({length, 2 * have, kFirstLength});
-    const auto made = rotation_at(torch::arange(rows), options_, head_dim_);
-    table_ = {made.cos.to(device), made.sin.to(device)};
+    const auto wanted =
+        have >= rows ? have : std::max({rows, 2 * have, kFirstLength});
+    const auto made =
+        rotation_at(torch::arange(wanted), options_, head_dim_, length);
+    table = {made.cos.to(device), made.sin.to(device)};
   }
-  return table_;
+  return table;
 }
 
 } // namespace torch_attention::detail

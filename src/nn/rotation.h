@@ -4,8 +4,10 @@
 
 #include <torch_attention/nn/options/rotary.h>
 
+#include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 /// Rotary position embedding in its steps: angles, then the rotation.
 namespace torch_attention::detail {
@@ -25,11 +27,13 @@ void check_rotary(
     const RotaryOptions& options,
     int64_t head_dim);
 
-/// Positions int64 (..., T) -> (..., T, pairs), on their device.
+/// Positions of an integer dtype (..., T) -> (..., T, pairs), on their device.
+/// The text is `length` tokens long; default: up to the highest of them.
 Rotation rotation_at(
     const torch::Tensor& positions,
     const RotaryOptions& options,
-    int64_t head_dim);
+    int64_t head_dim,
+    const std::optional<int64_t>& length = std::nullopt);
 
 /// Rotates x (..., T, D); `rotation` broadcasts to it.
 torch::Tensor rotate(
@@ -45,8 +49,13 @@ class RotaryTable {
 
   /// Of T tokens of each sequence, whose first one's position is in `first`,
   /// int64 (B) on the CPU: (T, pairs) if it is the same for all, else (B, 1, T,
-  /// pairs). Undefined `first` means 0.
-  Rotation at(const torch::Tensor& first, int64_t T, torch::Device device);
+  /// pairs). Undefined `first` means 0. The longest text is `length` tokens
+  /// long, if some of the T are padding; default: up to the last of them.
+  Rotation at(
+      const torch::Tensor& first,
+      int64_t T,
+      torch::Device device,
+      const std::optional<int64_t>& length = std::nullopt);
 
   /// Of tokens at `positions`, int64 (T) or (B, T), none negative: (T, pairs)
   /// or (B, 1, T, pairs).
@@ -56,14 +65,31 @@ class RotaryTable {
     return options_;
   }
 
+  /// Returns whether long texts are rotated otherwise than short ones.
+  bool changes_with_length() const;
+
+  /// Half the rotated part of a head.
+  int64_t pairs() const {
+    return options_.dim().value_or(head_dim_) / 2;
+  }
+
  private:
-  /// Of at least the positions before `length`.
-  Rotation up_to(int64_t length, torch::Device device);
+  /// Of tokens at `positions` as above, in a text of `length` tokens: from the
+  /// table of the first `rows`, or computed if there is none.
+  Rotation gathered(
+      const torch::Tensor& positions,
+      const std::optional<int64_t>& rows,
+      int64_t length,
+      torch::Device device);
+
+  /// Of at least the first `rows` positions, in a text of `length` tokens.
+  Rotation up_to(int64_t rows, int64_t length, torch::Device device);
 
   RotaryOptions options_;
   int64_t head_dim_;
   std::mutex mutex_;
-  Rotation table_;
+  /// For short texts, and for those that rotate otherwise.
+  std::array<Rotation, 2> tables_;
 };
 
 } // namespace torch_attention::detail

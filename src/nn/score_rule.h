@@ -13,6 +13,8 @@ cpu::ScoreRule rule_of(const Options& options) {
   rule.softcap = options.softcap().value_or(0);
   rule.causal = options.causal();
   rule.window = options.window().value_or(0);
+  rule.window_after = options.window_after().value_or(-1);
+  rule.chunk = options.chunk().value_or(0);
   return rule;
 }
 

@@ -134,6 +134,16 @@ bool sees(
   if (a.rule.window > 0 && key <= position - static_cast<Wide>(a.rule.window)) {
     return false;
   }
+  if (a.rule.window_after >= 0 &&
+      key > position + static_cast<Wide>(a.rule.window_after)) {
+    return false;
+  }
+  if (a.rule.chunk > 0) {
+    const auto chunk = static_cast<Wide>(a.rule.chunk);
+    if (std::floor(position / chunk) != std::floor(key / chunk)) {
+      return false;
+    }
+  }
   if (a.mask.data != nullptr &&
       a.mask.data
           [b * a.mask.batch + h * a.mask.head + t * a.mask.query +
@@ -175,6 +185,7 @@ struct Attention {
   std::vector<double> grad_key;
   std::vector<double> grad_value;
   std::vector<double> grad_slopes; // (H)
+  std::vector<double> grad_sinks; // (H)
   std::vector<double> grad_bias; // (B, H, T, S)
 };
 
@@ -201,6 +212,7 @@ Attention attention_by_definition(
   result.grad_key.resize(key.size());
   result.grad_value.resize(value.size());
   result.grad_slopes.resize(static_cast<size_t>(H));
+  result.grad_sinks.resize(static_cast<size_t>(H));
   result.grad_bias.resize(static_cast<size_t>(B * H * T * S));
 
   const auto scale = a.rule.factor(D);
@@ -251,7 +263,12 @@ Attention attention_by_definition(
       maximum = std::isnan(score) ? score : std::max(maximum, score);
       weight[s] = score;
     }
-    double sum = 0;
+    // A sink is the score of one more key, without a value.
+    const bool has_sink = a.sinks != nullptr && !seen.empty();
+    const auto sink = has_sink ? static_cast<double>(a.sinks[h]) : -kInfinity;
+    maximum = std::isnan(maximum) ? maximum : std::max(maximum, sink);
+    const auto sink_weight = has_sink ? std::exp(sink - maximum) : 0;
+    double sum = sink_weight;
     for (const auto s : seen) {
       weight[s] = std::exp(weight[s] - maximum);
       sum += weight[s];
@@ -274,6 +291,9 @@ Attention attention_by_definition(
     double mean = 0;
     for (int64_t e = 0; e < E; ++e) {
       mean += o[e] * grad_o[e];
+    }
+    if (has_sink) {
+      result.grad_sinks[h] -= sink_weight / sum * mean;
     }
     for (const auto s : seen) {
       double grad_weight = 0;

@@ -57,6 +57,8 @@ inline Case random_case(std::mt19937& random, const Sizes& sizes) {
   c.E = one_in(2) ? c.D : pick(sizes.D);
   c.causal = one_in(2);
   c.window = one_in(3) ? pick({1, 2, 5, 16, 40, 70}) : 0;
+  c.window_after = !c.causal && one_in(3) ? pick({0, 1, 5, 16, 40, 70}) : -1;
+  c.chunk = one_in(4) ? pick({1, 2, 5, 16, 40, 64, 100}) : 0;
   c.offsets = one_in(4);
   c.lengths = one_in(3);
   c.bias = one_in(4);
@@ -66,6 +68,7 @@ inline Case random_case(std::mt19937& random, const Sizes& sizes) {
   c.dropout = one_in(3) ? 0.3 : 0;
   c.softcap = one_in(4) ? 1.5 : 0;
   c.alibi = one_in(4);
+  c.sinks = one_in(4);
   c.layout = static_cast<Layout>(random() % 3);
   return c;
 }

@@ -155,6 +155,8 @@ struct Case {
   int64_t E = 16;
   bool causal = false;
   int64_t window = 0;
+  int64_t window_after = -1;
+  int64_t chunk = 0;
   bool offsets = false;
   bool lengths = false;
   bool bias = false;
@@ -170,6 +172,7 @@ struct Case {
   double scale = 1;
   double softcap = 0;
   bool alibi = false;
+  bool sinks = false;
   Layout layout = Layout::kHeadsFirst;
   unsigned seed = 1;
 
@@ -177,12 +180,14 @@ struct Case {
     std::ostringstream text;
     text << "B " << B << ", H " << H << ", G " << G << ", T " << T << ", S "
          << S << ", D " << D << ", E " << E << ", causal " << causal
-         << ", window " << window << ", offsets " << offsets << ", lengths "
+         << ", window " << window << ", window_after " << window_after
+         << ", chunk " << chunk << ", offsets " << offsets << ", lengths "
          << lengths << ", bias " << bias << ", wide " << wide << ", mask "
          << mask << ", same_for_queries " << same_for_queries << ", hides_nan "
          << hides_nan << ", dropout " << dropout << ", scale " << scale
-         << ", softcap " << softcap << ", alibi " << alibi << ", layout "
-         << static_cast<int>(layout) << ", seed " << seed;
+         << ", softcap " << softcap << ", alibi " << alibi << ", sinks "
+         << sinks << ", layout " << static_cast<int>(layout) << ", seed "
+         << seed;
     return text.str();
   }
 };
@@ -208,6 +213,8 @@ struct Problem {
   std::vector<int64_t> lengths;
   std::vector<Compute<X>> slopes;
   std::vector<Compute<X>> grad_slopes;
+  std::vector<Compute<X>> sinks;
+  std::vector<Compute<X>> grad_sinks;
   std::vector<Compute<X>> grad_bias; // (B, H, T, S)
   AttentionArguments<X> arguments;
 
@@ -243,6 +250,8 @@ struct Problem {
     a.rule.softcap = c.softcap;
     a.rule.causal = c.causal;
     a.rule.window = c.window;
+    a.rule.window_after = c.window_after;
+    a.rule.chunk = c.chunk;
     a.dropout = c.dropout;
     a.dropout_seed = 0x123456789ABCDEFULL + c.seed;
     draw_offsets();
@@ -256,6 +265,14 @@ struct Problem {
       }
       grad_slopes.assign(slopes.size(), Compute<X>(77));
       a.alibi_slopes = slopes.data();
+    }
+    if (c.sinks) {
+      sinks.resize(static_cast<size_t>(c.H));
+      for (auto& sink : sinks) {
+        sink = static_cast<Compute<X>>(2 * normal_(random_));
+      }
+      grad_sinks.assign(sinks.size(), Compute<X>(77));
+      a.sinks = sinks.data();
     }
     if (c.hides_nan) {
       spoil_unseen_keys();
@@ -293,6 +310,7 @@ struct Problem {
     gradients.grad_value = grad_value.as_output();
     gradients.grad_alibi_slopes =
         grad_slopes.empty() ? nullptr : grad_slopes.data();
+    gradients.grad_sinks = grad_sinks.empty() ? nullptr : grad_sinks.data();
     if (sizes.bias) {
       const auto n = sizes.B * sizes.H * sizes.T * sizes.S;
       grad_bias.assign(static_cast<size_t>(n), Compute<X>(0));

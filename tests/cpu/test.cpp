@@ -113,15 +113,25 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
       largest_difference(
           computed.grad_value.numbers(), expected.grad_value, grad_tolerance) <=
       1);
-  if (!computed.grad_slopes.empty()) {
-    const std::vector<double> grad_slopes(
-        computed.grad_slopes.begin(), computed.grad_slopes.end());
-    // Sums over all queries and keys, of numbers that cancel.
-    const auto rows = static_cast<double>(
-        computed.sizes.B * computed.sizes.T * computed.sizes.S);
+  const auto check_sums = [&](const std::vector<Compute<X>>& found,
+                              const std::vector<double>& sums,
+                              int64_t summands) {
+    // Of numbers that cancel.
+    const std::vector<double> numbers(found.begin(), found.end());
     CHECK(
         largest_difference(
-            grad_slopes, expected.grad_slopes, grad_tolerance * rows) <= 1);
+            numbers, sums, grad_tolerance * static_cast<double>(summands)) <=
+        1);
+  };
+  const auto& sizes = computed.sizes;
+  if (sizes.alibi) {
+    check_sums(
+        computed.grad_slopes,
+        expected.grad_slopes,
+        sizes.B * sizes.T * sizes.S);
+  }
+  if (sizes.sinks) {
+    check_sums(computed.grad_sinks, expected.grad_sinks, sizes.B * sizes.T);
   }
   if (computed.sizes.bias) {
     const std::vector<double> grad_bias(

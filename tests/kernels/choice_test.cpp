@@ -62,6 +62,18 @@ TEST_CASE("LibTorch's kernels are taken where they know all rules") {
     CHECK(choose(a, Kernel::kAuto) == Choice::kReference);
     CHECK(choose(a, Kernel::kFused) == Choice::kReference);
   }
+  SECTION("not beside sinks") {
+    a.sinks = torch::zeros({a.query.size(1)});
+    CHECK(choose(a, Kernel::kAuto) == Choice::kReference);
+    CHECK(choose(a, Kernel::kFused) == Choice::kReference);
+  }
+  SECTION("also for windows and chunks") {
+    a.rule.window = 2;
+    a.rule.window_after = 2;
+    CHECK(choose(a, Kernel::kFused) == Choice::kLibTorch);
+    a.rule.chunk = 3;
+    CHECK(choose(a, Kernel::kFused) == Choice::kLibTorch);
+  }
   SECTION("with dropout on the CPU only where they are asked for") {
     a.dropout = 0.5;
     CHECK(choose(a, Kernel::kAuto) == Choice::kReference);

@@ -39,6 +39,9 @@ std::vector<Kind> every_kind() {
            .query_offsets(torch::tensor({3, 9}))},
       {"slopes", Options().causal(true).alibi_slopes(F::alibi_slopes(4))},
       {"softcap", Options().causal(true).softcap(2)},
+      {"window to both sides", Options().window(5).window_after(3)},
+      {"chunks", Options().causal(true).chunk(6)},
+      {"sinks", Options().causal(true).sinks(F::alibi_slopes(4))},
   };
 }
 

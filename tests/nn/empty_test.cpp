@@ -57,6 +57,11 @@ TEST_CASE("Modules take no tokens and no sequences") {
       base,
       MultiHeadAttentionOptions(base).rotary(RotaryOptions()),
       MultiHeadAttentionOptions(base).alibi(true).softcap(2).window(2),
+      MultiHeadAttentionOptions(base)
+          .chunk(2)
+          .sinks(true)
+          .clip_qkv(1)
+          .temperature(TemperatureOptions(2)),
       MultiHeadAttentionOptions(base).num_kv_heads(1).out_proj(false),
       MultiHeadAttentionOptions(base).dropout(0.5).causal(false)};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -108,9 +113,9 @@ TEST_CASE("Functions take any empty dimension, with every option") {
   const int64_t T = empty == 2 ? 0 : 3;
   const int64_t S = empty == 3 ? 0 : 5;
   const int64_t E = empty == 4 ? 0 : 4;
-  std::vector<Options> all(10, Options().kernel(kernel));
+  std::vector<Options> all(12, Options().kernel(kernel));
   all[1].causal(true);
-  all[2].window(2);
+  all[2].window(2).window_after(1);
   all[3].key_lengths(torch::full({B}, 2));
   all[4].query_offsets(torch::full({B}, 1)).causal(true);
   all[5].mask(torch::zeros({T, S}, torch::kBool));
@@ -118,6 +123,8 @@ TEST_CASE("Functions take any empty dimension, with every option") {
   all[7].softcap(2);
   all[8].alibi_slopes(torch::ones({H}).requires_grad_(wanted));
   all[9].dropout(0.5);
+  all[10].chunk(2).query_offsets(torch::full({B}, 1));
+  all[11].sinks(torch::ones({H}).requires_grad_(wanted));
   for (size_t i = 0; i < all.size(); ++i) {
     CAPTURE(i);
     const auto query = torch::randn({B, H, T, 4}).requires_grad_(wanted);

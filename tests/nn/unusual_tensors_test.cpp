@@ -70,7 +70,9 @@ TEST_CASE("Forward derivatives are right") {
   const std::vector<Options> all = {
       Options(),
       Options().causal(true).window(2),
+      Options().causal(true).chunk(2),
       Options().softcap(1),
+      Options().sinks(torch::ones({2}, torch::kDouble)),
       Options().alibi_slopes(torch::ones({2}, torch::kDouble)),
       Options().key_lengths(torch::tensor({int64_t{3}, int64_t{5}}))};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -287,7 +289,11 @@ TEST_CASE("Shapes are computed on the device meta") {
   const auto lengths = torch::tensor({int64_t{3}, int64_t{5}});
   for (const auto& options :
        {Options().causal(true),
-        Options().window(2).key_lengths(lengths).query_offsets(lengths),
+        Options().window(2).window_after(1).key_lengths(lengths).query_offsets(
+            lengths),
+        Options().chunk(2).query_offsets(lengths),
+        Options().causal(true).chunk(2),
+        Options().sinks(torch::ones({2}, torch::kMeta)),
         Options().softcap(1),
         Options().alibi_slopes(torch::ones({2}, torch::kMeta))}) {
     const auto y = attend(x, x, x, Options(options).kernel(kernel));
@@ -347,7 +353,8 @@ TEST_CASE("vmap sees what a loop would") {
   const std::vector<Options> all = {
       Options().kernel(kernel),
       Options().kernel(kernel).causal(true),
-      Options().kernel(kernel).softcap(1).window(2)};
+      Options().kernel(kernel).softcap(1).causal(true).window(2),
+      Options().kernel(kernel).chunk(2).sinks(torch::ones({2}))};
   for (size_t i = 0; i < all.size(); ++i) {
     CAPTURE(i);
     std::vector<torch::Tensor> expected;

@@ -12,6 +12,7 @@
 
 namespace torch_attention {
 
+class LatentAttentionImpl;
 class MultiHeadAttentionImpl;
 
 /// Options for `KVCache`.
@@ -39,6 +40,11 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// size of each value. Default: head_dim
   TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
+  /// values are the first `value_dim` elements of each key and have no memory
+  /// of their own, as in latent attention; `append` takes keys alone.
+  /// Default: false
+  TORCH_ARG(bool, values_in_keys) = false;
+
   /// the largest number of tokens of a sequence. Default: no limit
   TORCH_ARG(std::optional<int64_t>, max_length) = std::nullopt;
 
@@ -46,9 +52,14 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// ones, which sliding-window attention never reads again. Default: keep all
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
 
+  /// keep the tokens of each sequence's last chunk of so many positions, from a
+  /// multiple of `chunk` on, and drop those of older chunks, which chunked
+  /// attention never reads again. Not beside `window`. Default: keep all
+  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
+
   /// memory is allocated for multiples of so many tokens of each sequence. With
-  /// `window`, `truncate` can take back as many from the longest that a
-  /// sequence has been. Default: 256
+  /// `window` or `chunk`, `truncate` can take back as many from the longest
+  /// that a sequence has been. Default: 256
   TORCH_ARG(int64_t, block) = 256;
 
   /// a floating-point dtype. Default: torch::kFloat
@@ -65,9 +76,9 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// Sizes: `B` sequences, `G` key and value heads, `D` head_dim. Keys and values
 /// are two tensors (B, G, capacity, D), so that the rows of a head follow each
 /// other in memory. Each sequence has a length of its own; its rows are the
-/// first `lengths() - starts()`, in the order of its tokens. Without `window`,
-/// row `r` is token `r`, and memory grows by half, in whole blocks, up to
-/// `max_length`.
+/// first `lengths() - starts()`, in the order of its tokens. Without `window`
+/// and `chunk`, row `r` is token `r`, and memory grows by half, in whole
+/// blocks, up to `max_length`.
 ///
 /// With `window`, memory stays bounded however long the sequences become: once
 /// there is no row left for new tokens, each sequence's last `window - 1 +
@@ -76,7 +87,9 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// tokens and stay in order and contiguous, as kernels want them. The capacity
 /// is at most `window - 1 + 2 * block`, or `window - 1 + block + T` after an
 /// `append` of `T > block` tokens, which need their whole windows at once; the
-/// next smaller `append` gives that memory back.
+/// next smaller `append` gives that memory back. With `chunk` it is the same,
+/// with `chunk` in the place of `window`, but what is moved begins at the chunk
+/// of the token `block` before the next, so that `starts()` are multiples.
 ///
 /// What throws changes nothing in the cache. Nothing is recorded by autograd.
 /// One thread at a time may use a cache that changes. Caches are moved, not
@@ -107,7 +120,8 @@ class TORCH_ATTENTION_API KVCache {
   KVCache clone() const;
 
   /// Adds T tokens to each sequence: keys and values (B, G, T, D) on the
-  /// cache's device, converted to its dtype. With `new_lengths`, an integer
+  /// cache's device, converted to its dtype; undefined values with
+  /// `values_in_keys`. With `new_lengths`, an integer
   /// tensor (B), sequence b takes only the first `new_lengths[b]` of the T,
   /// which leaves out the padding of right-padded prompts.
   ///
@@ -134,15 +148,15 @@ class TORCH_ATTENTION_API KVCache {
   }
 
   /// The position of each sequence's first row: int64 (B) on the CPU, not to be
-  /// written to. 0 without `window`.
+  /// written to. 0 without `window` and `chunk`.
   torch::Tensor starts() const {
     return rows_.starts;
   }
 
   /// Cuts sequences that are longer than `length` tokens to it.
   ///
-  /// Throws c10::Error if `length` is negative or, with `window`, if tokens
-  /// that the next one attends to have been dropped.
+  /// Throws c10::Error if `length` is negative or, with `window` or `chunk`, if
+  /// tokens that the next one attends to have been dropped.
   void truncate(int64_t length);
 
   /// The same, each sequence to its own of the integer tensor `lengths` (B).
@@ -183,7 +197,8 @@ class TORCH_ATTENTION_API KVCache {
 
   /// Bytes of all keys and values for which there is memory.
   size_t nbytes() const {
-    return rows_.keys.nbytes() + rows_.values.nbytes();
+    return rows_.keys.nbytes() +
+        (options_.values_in_keys() ? 0 : rows_.values.nbytes());
   }
 
   /// The options with which the cache was constructed; dtype and device are
@@ -193,6 +208,7 @@ class TORCH_ATTENTION_API KVCache {
   }
 
  private:
+  friend class LatentAttentionImpl;
   friend class MultiHeadAttentionImpl;
 
   /// (B, G, capacity, D) each, and for each sequence the position of row 0.
@@ -211,7 +227,7 @@ class TORCH_ATTENTION_API KVCache {
 
   Rows allocate(int64_t capacity) const;
   Rows with_room_for(torch::IntArrayRef new_lengths) const;
-  Rows moved(int64_t new_capacity, int64_t kept) const;
+  Rows moved(int64_t new_capacity, bool drops) const;
   void write(
       const Rows& rows,
       const torch::Tensor& keys,
@@ -224,6 +240,9 @@ class TORCH_ATTENTION_API KVCache {
   KVCacheOptions options_;
   Rows rows_;
   torch::Tensor lengths_;
+  /// True if the keys were rotated as those of texts beyond the original length
+  /// of LongRoPE.
+  bool rotated_long_ = false;
 };
 
 } // namespace torch_attention

@@ -213,37 +213,45 @@ torch::Tensor counts_for_batch(
 }
 
 /// One number for each head, on the device of `query`, float32 or float64.
-torch::Tensor slopes_for_heads(
-    const torch::Tensor& slopes,
+torch::Tensor numbers_for_heads(
+    const char* what,
+    const torch::Tensor& numbers,
     const torch::Tensor& query) {
-  if (!slopes.defined()) {
-    return slopes;
+  if (!numbers.defined()) {
+    return numbers;
   }
   TORCH_CHECK(
       query.dim() == 4,
       kName,
-      ": expected, with alibi_slopes, a query of shape (B, H, T, D), but got ",
+      ": expected, with ",
+      what,
+      ", a query of shape (B, H, T, D), but got ",
       query.sizes());
-  checks::check_has_numbers(kName, "alibi_slopes", slopes, query.device());
+  checks::check_has_numbers(kName, what, numbers, query.device());
   TORCH_CHECK(
-      slopes.is_floating_point() && slopes.dim() == 1 &&
-          slopes.size(0) == query.size(1),
+      numbers.is_floating_point() && numbers.dim() == 1 &&
+          numbers.size(0) == query.size(1),
       kName,
-      ": expected floating-point alibi_slopes of shape (H) = [",
+      ": expected floating-point ",
+      what,
+      " of shape (H) = [",
       query.size(1),
       "], but got ",
-      slopes.scalar_type(),
+      numbers.scalar_type(),
       " of shape ",
-      slopes.sizes());
+      numbers.sizes());
   const auto dtype =
       query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return slopes.to(query.device(), dtype);
+  return numbers.to(query.device(), dtype);
 }
 
 /// What `options` say, but for dropout and the tensors that need a query.
 kernels::Attention attention_of(const Options& options) {
   checks::check_scale(kName, options.scale());
-  checks::check_window(kName, options.window());
+  checks::check_windows(
+      kName, options.causal(), options.window(), options.window_after());
+  checks::check_chunk(
+      kName, options.chunk(), options.window(), options.window_after());
   checks::check_softcap(kName, options.softcap());
   kernels::Attention attention;
   attention.rule = rule_of(options);
@@ -252,9 +260,9 @@ kernels::Attention attention_of(const Options& options) {
   return attention;
 }
 
-/// What goes by the lengths and positions of each sequence. `x` has the leading
-/// dimensions of the query.
-void set_positions(
+/// What goes by the lengths and positions of each sequence, or by heads. `x`
+/// has the leading dimensions of the query.
+void set_numbers(
     kernels::Attention& attention,
     const Options& options,
     const torch::Tensor& x) {
@@ -262,7 +270,9 @@ void set_positions(
       counts_for_batch("key_lengths", options.key_lengths(), x);
   attention.query_offsets =
       counts_for_batch("query_offsets", options.query_offsets(), x);
-  attention.alibi_slopes = slopes_for_heads(options.alibi_slopes(), x);
+  attention.alibi_slopes =
+      numbers_for_heads("alibi_slopes", options.alibi_slopes(), x);
+  attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
 }
 
 /// Returns whether heads of a query (H, T, D) share keys. The kernels take the
@@ -295,7 +305,7 @@ kernels::Attention make_attention(
     }
   }
   broadcast_leading(attention, shared);
-  set_positions(attention, options, attention.query);
+  set_numbers(attention, options, attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
   check_mask_and_bias(options, query, scores);
@@ -384,7 +394,7 @@ torch::Tensor attention_weights(
       head_dim);
   auto attention = attention_of(options);
   check_mask_and_bias(options, scores, scores.sizes());
-  set_positions(attention, options, scores);
+  set_numbers(attention, options, scores);
   return kernels::weights_of_scores(scores.clone(), head_dim, attention);
 }
 

@@ -69,9 +69,11 @@ torch::Tensor rotary_embedding(
     const RotaryOptions& options) {
   check_x_and_positions(x, positions);
   detail::check_rotary(kRotary, options, x.size(-1));
-  const auto [cos, sin] = detail::rotation_at(positions, options, x.size(-1));
+  const auto rotation = detail::rotation_at(positions, options, x.size(-1));
   return detail::rotate(
-      x, {for_heads(cos, x.dim()), for_heads(sin, x.dim())}, options.pairing());
+      x,
+      {for_heads(rotation.cos, x.dim()), for_heads(rotation.sin, x.dim())},
+      options.pairing());
 }
 
 } // namespace torch_attention::functional

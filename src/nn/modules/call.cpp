@@ -4,15 +4,12 @@
 
 #include <c10/util/Exception.h>
 
-#include <string>
-
 namespace torch_attention::detail {
 
 namespace {
 
-std::string names_of(const std::vector<int64_t>& scores) {
-  const std::string all = "B, H, T, S";
-  return scores.size() == 4 ? "(" + all + ")"
+const char* names_of(const std::vector<int64_t>& scores) {
+  return scores.size() == 4 ? "(B, H, T, S)"
       : scores.size() == 3  ? "(B, T, S)"
                             : "(T, S)";
 }
@@ -124,6 +121,12 @@ void set_call(
           : mask.defined()                ? mask
                                           : padding);
   if (call.bias().defined()) {
+    TORCH_CHECK(
+        call.bias().is_floating_point(),
+        name,
+        ": expected a floating-point bias, but got ",
+        call.bias().scalar_type(),
+        "; pass what hides as `mask`");
     check_shape(name, "bias", call.bias(), scores);
     options.bias(call.bias());
   }
@@ -174,6 +177,12 @@ torch::Tensor positions_of(
       ": expected positions >= 0, but got ",
       result.min().item<int64_t>());
   return result;
+}
+
+torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
+  const auto chunks = torch::div(positions, chunk, "floor");
+  const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);
+  return hidden.dim() == 3 ? hidden.unsqueeze(1) : hidden;
 }
 
 } // namespace torch_attention::detail

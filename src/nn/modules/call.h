@@ -31,4 +31,8 @@ torch::Tensor positions_of(
     const ForwardOptions& call,
     const torch::Tensor& x);
 
+/// What is hidden between tokens at `positions`, int64 (T) or (B, T), where
+/// each sees those of its own chunk: bool (T, T), or (B, 1, T, T).
+torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk);
+
 } // namespace torch_attention::detail

@@ -62,7 +62,8 @@ void CausalAttentionImpl::reset() {
   checks::check_positive(kCausal, "context_length", options.context_length());
   checks::check_dropout(kCausal, options.dropout());
   checks::check_scale(kCausal, options.scale());
-  checks::check_window(kCausal, options.window());
+  checks::check_windows(
+      kCausal, options.causal(), options.window(), options.window_after());
   const auto linear = [&] {
     return make_linear(options.d_in(), options.d_out(), options.qkv_bias());
   };
@@ -88,6 +89,9 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", context_length=" << options.context_length();
   if (options.window()) {
     stream << ", window=" << *options.window();
+  }
+  if (options.window_after()) {
+    stream << ", window_after=" << *options.window_after();
   }
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()

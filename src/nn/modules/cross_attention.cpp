@@ -40,7 +40,8 @@ torch::Tensor queries_of(
     CrossAttentionImpl& module,
     const torch::Tensor& x,
     Kernel kernel) {
-  const auto queries = detail::project_queries(module, x, kernel);
+  const auto queries = detail::project_to_heads(
+      module.W_query, x, module.options.num_heads(), kernel);
   return module.q_norm.is_empty() ? queries : module.q_norm->forward(queries);
 }
 
@@ -48,8 +49,17 @@ torch::Tensor keys_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
     Kernel kernel) {
-  const auto keys = detail::project_keys(module, context, kernel);
+  const auto keys = detail::project_to_heads(
+      module.W_key, context, detail::num_kv_heads(module.options), kernel);
   return module.k_norm.is_empty() ? keys : module.k_norm->forward(keys);
+}
+
+torch::Tensor values_of(
+    CrossAttentionImpl& module,
+    const torch::Tensor& context,
+    Kernel kernel) {
+  return detail::project_to_heads(
+      module.W_value, context, detail::num_kv_heads(module.options), kernel);
 }
 
 /// For B sequences of T queries and S keys.
@@ -59,12 +69,7 @@ FuncOptions func_options_of(
     int64_t B,
     int64_t T,
     int64_t S) {
-  auto options = FuncOptions()
-                     .enable_gqa(true)
-                     .scale(module.options.scale())
-                     .softcap(module.options.softcap())
-                     .dropout(module.dropout->options.p())
-                     .training(module.dropout->is_training());
+  auto options = detail::head_options(module);
   if (!detail::is_empty(call)) {
     detail::set_call(
         kCross, call, {B, module.options.num_heads(), T, S}, options);
@@ -100,7 +105,7 @@ Operands operands_of(
   Operands operands{{}, {}, {}, options};
   operands.keys = keys_of(module, context, kernel);
   operands.queries = queries_of(module, x, kernel);
-  operands.values = detail::project_values(module, context, kernel);
+  operands.values = values_of(module, context, kernel);
   return operands;
 }
 
@@ -185,7 +190,7 @@ KVCache CrossAttentionImpl::make_cache(
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
       keys_of(*this, context, options.kernel()),
-      detail::project_values(*this, context, options.kernel()),
+      values_of(*this, context, options.kernel()),
       checks::to_counts(kCross, "lengths", lengths, context.size(0), S));
   return cache;
 }
@@ -197,20 +202,15 @@ torch::Tensor CrossAttentionImpl::decode(
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
   detail::check_cache(kCross, *this, x, cache);
+  detail::check_drops_nothing(kCross, *this);
+  const auto& has = cache.options();
   TORCH_CHECK(
-      !detail::drops_weights(*this),
+      !has.window() && !has.chunk(),
       kCross,
-      ": expected evaluation for decode, which has no dropout, but got training "
-      "with dropout = ",
-      dropout->options.p(),
-      "; call eval()");
-  TORCH_CHECK(
-      !cache.options().window(),
-      kCross,
-      ": expected a cache that keeps all tokens, but got one of window = ",
-      cache.options().window().value_or(0));
-  const auto keys = cache.keys();
-  const auto S = keys.size(2);
+      ": expected a cache that keeps all tokens, but got one of ",
+      has.chunk() ? "chunk = " : "window = ",
+      has.chunk().value_or(has.window().value_or(0)));
+  const auto S = cache.keys().size(2);
   auto func = func_options_of(*this, call, x.size(0), x.size(1), S)
                   .kernel(options.kernel());
   const auto asked = checks::to_counts(
@@ -222,11 +222,8 @@ torch::Tensor CrossAttentionImpl::decode(
   if (padded) {
     func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
   }
-  const auto queries = queries_of(*this, x, options.kernel());
-  const auto context =
-      functional::scaled_dot_product_attention(
-          queries.to(keys.scalar_type()), keys, cache.values(), func)
-          .to(queries.scalar_type());
+  const auto context = detail::attend_to_cache(
+      queries_of(*this, x, options.kernel()), cache, func);
   return detail::project_out(*this, context, options.kernel());
 }
 

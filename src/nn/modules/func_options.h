@@ -11,6 +11,7 @@ functional::ScaledDotProductAttentionFuncOptions func_options(
   return functional::ScaledDotProductAttentionFuncOptions()
       .causal(module.options.causal())
       .window(module.options.window())
+      .window_after(module.options.window_after())
       .scale(module.options.scale())
       .dropout(module.dropout->options.p())
       .training(module.dropout->is_training());

@@ -2,8 +2,8 @@
 
 #include <kernels/heads.h>
 #include <nn/checks.h>
-#include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
+#include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>
 
@@ -165,34 +165,61 @@ bool drops_weights(const Module& module) {
   return module.dropout->is_training() && module.dropout->options.p() > 0;
 }
 
-/// x (B, T, ...) -> (B, num_heads, T, head_dim).
+/// Checks that nothing is dropped, for inference alone.
 template <typename Module>
-torch::Tensor project_queries(
-    Module& module,
-    const torch::Tensor& x,
-    Kernel kernel) {
-  return kernels::split_heads(
-      linear(module.W_query, x, kernel), module.options.num_heads());
+void check_drops_nothing(const char* name, const Module& module) {
+  TORCH_CHECK(
+      !drops_weights(module),
+      name,
+      ": expected evaluation for decode, which has no dropout, but got training "
+      "with dropout = ",
+      module.dropout->options.p(),
+      "; call eval()");
 }
 
-/// (B, num_kv_heads, T, head_dim).
+/// Checks that `module` can decode its own tokens one after the other.
 template <typename Module>
-torch::Tensor project_keys(
-    Module& module,
-    const torch::Tensor& x,
-    Kernel kernel) {
-  return kernels::split_heads(
-      linear(module.W_key, x, kernel), num_kv_heads(module.options));
+void check_decodes(const char* name, const Module& module) {
+  TORCH_CHECK(
+      module.options.causal(),
+      name,
+      ": expected causal = true for decode, since tokens of the past do not "
+      "change with those that follow");
+  check_drops_nothing(name, module);
 }
 
-/// (B, num_kv_heads, T, value_dim).
+/// What `module` asks of functional attention, but for the kernel and what goes
+/// by positions.
 template <typename Module>
-torch::Tensor project_values(
-    Module& module,
+functional::ScaledDotProductAttentionFuncOptions head_options(
+    const Module& module) {
+  return functional::ScaledDotProductAttentionFuncOptions()
+      .enable_gqa(true)
+      .scale(module.options.scale())
+      .softcap(module.options.softcap())
+      .dropout(module.dropout->options.p())
+      .training(module.dropout->is_training());
+}
+
+/// x (B, T, ...) -> (B, num_heads, T, size of a head).
+inline torch::Tensor project_to_heads(
+    const torch::nn::Linear& projection,
     const torch::Tensor& x,
+    int64_t num_heads,
     Kernel kernel) {
-  return kernels::split_heads(
-      linear(module.W_value, x, kernel), num_kv_heads(module.options));
+  return kernels::split_heads(linear(projection, x, kernel), num_heads);
+}
+
+/// Attention of queries (B, num_heads, T, head_dim) to the keys and values of
+/// `cache`, in its dtype.
+inline torch::Tensor attend_to_cache(
+    const torch::Tensor& queries,
+    const KVCache& cache,
+    const functional::ScaledDotProductAttentionFuncOptions& options) {
+  const auto keys = cache.keys();
+  return functional::scaled_dot_product_attention(
+             queries.to(keys.scalar_type()), keys, cache.values(), options)
+      .to(queries.scalar_type());
 }
 
 /// Context of all heads (B, num_heads, T, value_dim) -> (B, T, d_out).

@@ -4,8 +4,11 @@
 #include <kernels/small_module.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
+#include <nn/modules/decode.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/python_mask.h>
+#include <nn/modules/rotation_of_call.h>
+#include <nn/modules/temperature.h>
 #include <nn/rotation.h>
 #include <nn/score_rule.h>
 
@@ -27,7 +30,18 @@ void check_options(const MultiHeadAttentionOptions& options) {
   detail::check_heads(kMultiHead, options);
   checks::check_positive(
       kMultiHead, "context_length", options.context_length());
-  checks::check_window(kMultiHead, options.window());
+  checks::check_windows(
+      kMultiHead, options.causal(), options.window(), options.window_after());
+  checks::check_chunk(
+      kMultiHead, options.chunk(), options.window(), options.window_after());
+  TORCH_CHECK(
+      !options.clip_qkv() || *options.clip_qkv() > 0,
+      kMultiHead,
+      ": expected clip_qkv > 0, but got ",
+      *options.clip_qkv());
+  if (options.temperature()) {
+    detail::check_temperature(kMultiHead, *options.temperature());
+  }
   if (options.rotary()) {
     detail::check_rotary(
         kMultiHead, *options.rotary(), detail::head_dim_of(options));
@@ -51,22 +65,27 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
 }
 
 /// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
-/// values (B, num_kv_heads, T, value_dim); normalised, and rotated if `table`
-/// is not null.
-template <typename RotationAt>
+/// values (B, num_kv_heads, T, value_dim); normalised, clipped, rotated if
+/// `table` is not null, and queries with their temperature, for tokens whose
+/// positions `places` has.
+template <typename Places>
 Projected project_heads(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     Kernel kernel,
     detail::RotaryTable* table,
-    const RotationAt& rotation_at) {
+    const Places& places) {
   const auto& options = module.options;
   // In the Python classes' order, keys first: it decides in which order
   // autograd adds the three gradients of x, hence their last bits.
   Projected projected;
-  projected.keys = detail::project_keys(module, x, kernel);
-  projected.queries = detail::project_queries(module, x, kernel);
-  projected.values = detail::project_values(module, x, kernel);
+  const auto project = [&](const torch::nn::Linear& projection, int64_t heads) {
+    return detail::project_to_heads(projection, x, heads, kernel);
+  };
+  const auto kv_heads = detail::num_kv_heads(options);
+  projected.keys = project(module.W_key, kv_heads);
+  projected.queries = project(module.W_query, options.num_heads());
+  projected.values = project(module.W_value, kv_heads);
   const bool norm_last = options.qk_norm() && options.qk_norm()->after_rotary();
   const auto normalise = [&] {
     projected.queries = module.q_norm->forward(projected.queries);
@@ -75,8 +94,15 @@ Projected project_heads(
   if (options.qk_norm() && !norm_last) {
     normalise();
   }
+  if (options.clip_qkv()) {
+    const auto most = *options.clip_qkv();
+    for (auto* each :
+         {&projected.queries, &projected.keys, &projected.values}) {
+      *each = each->clamp(-most, most);
+    }
+  }
   if (table != nullptr) {
-    const auto rotation = rotation_at();
+    const auto rotation = places.rotation(*table);
     const auto pairing = table->options().pairing();
     projected.queries = detail::rotate(projected.queries, rotation, pairing);
     projected.keys = detail::rotate(projected.keys, rotation, pairing);
@@ -84,7 +110,26 @@ Projected project_heads(
   if (norm_last) {
     normalise();
   }
+  if (options.temperature()) {
+    projected.queries = detail::with_temperature(
+        projected.queries, places.positions(), *options.temperature());
+  }
   return projected;
+}
+
+/// The context of all heads (B, num_heads, T, value_dim) of tokens x (B, T,
+/// d_in), behind its gate and projected: (B, T, d_out).
+torch::Tensor project_context(
+    MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const torch::Tensor& context,
+    Kernel kernel) {
+  if (module.W_gate.is_empty()) {
+    return detail::project_out(module, context, kernel);
+  }
+  const auto gate = detail::project_to_heads(
+      module.W_gate, x, module.options.num_heads(), kernel);
+  return detail::project_out(module, context * torch::sigmoid(gate), kernel);
 }
 
 /// The module and its input, for a kernel that computes all of it.
@@ -112,12 +157,16 @@ kernels::ModuleAttention whole_module(
       settings};
 }
 
-/// With heads of keys that heads of queries share, and what heads add.
+/// What the heads ask of functional attention, but for the kernel.
 functional::ScaledDotProductAttentionFuncOptions head_options(
     const MultiHeadAttentionImpl& module) {
   const auto& options = module.options;
-  auto result = func_options(module).enable_gqa(true);
-  result.softcap(options.softcap());
+  auto result = detail::head_options(module);
+  result.causal(options.causal())
+      .window(options.window())
+      .window_after(options.window_after())
+      .chunk(options.chunk())
+      .sinks(module.sinks);
   if (options.alibi()) {
     result.alibi_slopes(functional::alibi_slopes(options.num_heads()));
   }
@@ -156,6 +205,13 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
     options.alibi_slopes(torch::Tensor());
   }
+  if (positions.defined() && options.chunk()) {
+    const auto hidden =
+        detail::hidden_by_chunk(positions.to(x.device()), *options.chunk());
+    options.mask(
+        options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
+    options.chunk(std::nullopt);
+  }
   return options;
 }
 
@@ -164,55 +220,53 @@ torch::Tensor positions_of_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  if (!module.options.rotary() && !module.options.alibi()) {
+  const auto& options = module.options;
+  if (!options.rotary() && !options.alibi() && !options.chunk() &&
+      !options.temperature()) {
     return {};
   }
   return detail::positions_of(kMultiHead, call, x);
 }
 
-detail::Rotation rotation_of_call(
-    detail::RotaryTable& table,
-    const torch::Tensor& x,
-    const torch::Tensor& positions) {
-  return positions.defined() ? table.at_positions(positions, x.device())
-                             : table.at(/*first=*/{}, x.size(1), x.device());
-}
+/// Where the tokens x (B, T, ...) of `forward` stand: at `given` positions, or
+/// from 0 on.
+struct PlacesOfCall {
+  const torch::Tensor& x;
+  const ForwardOptions& call;
+  const torch::Tensor& given;
 
-/// How far the tokens of each sequence of a left-padded batch have to move to
-/// begin at 0, int64 (B) on the CPU; undefined if they need not.
-torch::Tensor left_padding(
-    const DecodeOptions& call,
-    const torch::Tensor& counts,
-    int64_t T) {
-  return call.left_padded() && counts.defined() ? T - counts : torch::Tensor();
-}
+  detail::Rotation rotation(detail::RotaryTable& table) const {
+    return detail::rotation_of_call(kMultiHead, table, x, call, given);
+  }
 
-/// x (B, T, C) with the tokens of sequence b moved by `by[b]` places to the
-/// front; what leaves at one end, which is padding, comes in at the other.
-torch::Tensor moved_tokens(const torch::Tensor& x, const torch::Tensor& by) {
-  const auto T = x.size(1);
-  const auto places =
-      (torch::arange(T, torch::kLong) + by.unsqueeze(1)).remainder(T);
-  return x.gather(
-      1, places.to(x.device()).unsqueeze(-1).expand({-1, -1, x.size(2)}));
-}
+  torch::Tensor positions() const {
+    return given.defined()
+        ? given
+        : torch::arange(
+              x.size(1), torch::device(x.device()).dtype(torch::kLong));
+  }
+};
+
+/// The same of `decode`.
+struct PlacesInCache {
+  const torch::Tensor& x;
+  const DecodeOptions& call;
+  const detail::NewTokens& tokens;
+
+  detail::Rotation rotation(detail::RotaryTable& table) const {
+    return detail::rotation_of_call(kMultiHead, table, x, call, tokens);
+  }
+
+  torch::Tensor positions() const {
+    return tokens.before.unsqueeze(1) + torch::arange(x.size(1), torch::kLong);
+  }
+};
 
 void check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache) {
-  TORCH_CHECK(
-      module.options.causal(),
-      kMultiHead,
-      ": expected causal = true for decode, since tokens of the past do not "
-      "change with those that follow");
-  TORCH_CHECK(
-      !detail::drops_weights(module),
-      kMultiHead,
-      ": expected evaluation for decode, which has no dropout, but got training "
-      "with dropout = ",
-      module.dropout->options.p(),
-      "; call eval()");
+  detail::check_decodes(kMultiHead, module);
   detail::check_cache(kMultiHead, module, x, cache);
   const auto& has = cache.options();
   const auto window = module.options.window();
@@ -223,60 +277,14 @@ void check_decode(
       window ? c10::str(*window) : "the module, which is all",
       ", but got one of window = ",
       has.window().value_or(0));
-}
-
-/// Checks that no sequence becomes longer than `context_length`. `new_lengths`
-/// is (B) on the CPU, or undefined: T.
-void check_room(
-    int64_t context_length,
-    const torch::Tensor& lengths,
-    int64_t T,
-    const torch::Tensor& new_lengths) {
-  for (int64_t b = 0; b < lengths.size(0); ++b) {
-    const auto length = lengths.const_data_ptr<int64_t>()[b];
-    const auto count =
-        new_lengths.defined() ? new_lengths.const_data_ptr<int64_t>()[b] : T;
-    TORCH_CHECK(
-        count <= context_length - length,
-        kMultiHead,
-        ": expected at most ",
-        context_length,
-        " tokens (context_length), but got ",
-        count,
-        " new ones for sequence ",
-        b,
-        " of the cache, which has ",
-        length,
-        "; the cache is unchanged");
-  }
-}
-
-/// Attention of queries (B, num_heads, T, head_dim), whose first ones are at
-/// the positions `first`, to the keys and values of the cache, in its dtype.
-torch::Tensor attend_to_cache(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& queries,
-    const torch::Tensor& first,
-    const KVCache& cache) {
-  const auto keys = cache.keys();
-  const auto T = queries.size(2);
-  const auto S = keys.size(2);
-  const auto starts = cache.starts();
-  const auto rows = cache.lengths() - starts;
-  const auto offsets = first - starts;
-  auto options = head_options(module).kernel(module.options.kernel());
-  const auto all_are = [](const torch::Tensor& counts, int64_t count) {
-    const auto* begin = counts.const_data_ptr<int64_t>();
-    return std::all_of(begin, begin + counts.numel(), [&](int64_t each) {
-      return each == count;
-    });
-  };
-  if (!all_are(rows, S) || !all_are(offsets, S - T)) {
-    options.key_lengths(rows).query_offsets(offsets);
-  }
-  return functional::scaled_dot_product_attention(
-             queries.to(keys.scalar_type()), keys, cache.values(), options)
-      .to(queries.scalar_type());
+  const auto chunk = module.options.chunk();
+  TORCH_CHECK(
+      !has.chunk() || (chunk && *has.chunk() % *chunk == 0),
+      kMultiHead,
+      ": expected a cache that keeps all tokens or chunks of a multiple of ",
+      chunk ? c10::str(*chunk) : "the module's, which is all",
+      ", but got one of chunk = ",
+      has.chunk().value_or(0));
 }
 
 } // namespace
@@ -302,6 +310,18 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
 void MultiHeadAttentionImpl::reset() {
   check_options(options);
   detail::reset_heads(*this, options.d_in());
+  sinks = register_parameter(
+      "sinks",
+      options.sinks() ? torch::zeros({options.num_heads()}) : torch::Tensor(),
+      /*requires_grad=*/options.sinks());
+  if (options.output_gate()) {
+    W_gate = register_module(
+        "W_gate",
+        make_linear(
+            options.d_in(),
+            options.num_heads() * detail::value_dim_of(options),
+            options.query_bias().value_or(options.qkv_bias())));
+  }
   if (options.register_mask()) {
     mask = register_buffer(
         "mask", python_mask(kMultiHead, options.context_length()));
@@ -314,6 +334,13 @@ void MultiHeadAttentionImpl::reset() {
 
 void MultiHeadAttentionImpl::reset_parameters() {
   detail::reset_parameters_of_heads(*this);
+  if (options.output_gate()) {
+    W_gate->reset_parameters();
+  }
+  if (options.sinks()) {
+    const torch::NoGradGuard no_grad;
+    sinks.zero_();
+  }
 }
 
 void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
@@ -324,8 +351,28 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   if (options.window()) {
     stream << ", window=" << *options.window();
   }
+  if (options.window_after()) {
+    stream << ", window_after=" << *options.window_after();
+  }
+  if (options.chunk()) {
+    stream << ", chunk=" << *options.chunk();
+  }
   if (options.alibi()) {
     stream << ", alibi=true";
+  }
+  if (options.sinks()) {
+    stream << ", sinks=true";
+  }
+  if (options.output_gate()) {
+    stream << ", output_gate=true";
+  }
+  if (options.clip_qkv()) {
+    stream << ", clip_qkv=" << *options.clip_qkv();
+  }
+  if (options.temperature()) {
+    const auto& temperature = *options.temperature();
+    stream << ", temperature_floor_scale=" << temperature.floor_scale()
+           << ", temperature_scale=" << temperature.scale();
   }
   if (options.rotary()) {
     const auto& rotary = *options.rotary();
@@ -347,8 +394,9 @@ torch::Tensor MultiHeadAttentionImpl::forward(
     const ForwardOptions& call) {
   check_input(*this, x);
   const bool plain = rotary_table_ == nullptr && !options.alibi() &&
-      !options.qk_norm() && !detail::drops_weights(*this) &&
-      detail::is_empty(call);
+      !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
+      !options.temperature() && !options.output_gate() &&
+      !detail::drops_weights(*this) && detail::is_empty(call);
   if (plain) {
     const auto whole = whole_module(*this, x);
     if (kernels::takes_module(whole, options.kernel())) {
@@ -359,15 +407,17 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   const auto attend = [&] {
     const auto func =
         call_options(*this, x, call, positions).kernel(options.kernel());
-    const auto projected =
-        project_heads(*this, x, options.kernel(), rotary_table_.get(), [&] {
-          return rotation_of_call(*rotary_table_, x, positions);
-        });
+    const auto projected = project_heads(
+        *this,
+        x,
+        options.kernel(),
+        rotary_table_.get(),
+        PlacesOfCall{x, call, positions});
     return functional::scaled_dot_product_attention(
         projected.queries, projected.keys, projected.values, func);
   };
   // Queries, keys and values are freed before there is an output.
-  return detail::project_out(*this, attend(), options.kernel());
+  return project_context(*this, x, attend(), options.kernel());
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
@@ -375,14 +425,16 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
   check_input(*this, x);
   const auto positions = positions_of_call(*this, x, call);
   const auto func = call_options(*this, x, call, positions);
-  const auto projected =
-      project_heads(*this, x, Kernel::kReference, rotary_table_.get(), [&] {
-        return rotation_of_call(*rotary_table_, x, positions);
-      });
+  const auto projected = project_heads(
+      *this,
+      x,
+      Kernel::kReference,
+      rotary_table_.get(),
+      PlacesOfCall{x, call, positions});
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(
           projected.queries, projected.keys, projected.values, func);
-  return {detail::project_out(*this, context, Kernel::kReference), weights};
+  return {project_context(*this, x, context, Kernel::kReference), weights};
 }
 
 torch::Tensor MultiHeadAttentionImpl::decode(
@@ -392,27 +444,42 @@ torch::Tensor MultiHeadAttentionImpl::decode(
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
   check_decode(*this, x, cache);
-  const auto counts = checks::to_counts(
-      kMultiHead, "new_lengths", call.new_lengths(), x.size(0), x.size(1));
-  const auto before = cache.lengths();
-  check_room(options.context_length(), before, x.size(1), counts);
-  const auto padding = left_padding(call, counts, x.size(1));
-  const auto tokens = padding.defined() ? moved_tokens(x, padding) : x;
-  const auto projected =
-      project_heads(*this, tokens, options.kernel(), rotary_table_.get(), [&] {
-        return rotary_table_->at(before, x.size(1), x.device());
-      });
+  const auto tokens =
+      detail::new_tokens(kMultiHead, x, cache, call, options.context_length());
+  const auto was_long = cache.rotated_long_;
+  const bool is_long = !options.rotary() || call.rotary_cos().defined()
+      ? was_long
+      : detail::checked_rotation(
+            kMultiHead, *options.rotary(), tokens, was_long);
+  const auto T = x.size(1);
+  const auto moved =
+      tokens.padding.defined() ? detail::moved_tokens(x, tokens.padding) : x;
+  const auto projected = project_heads(
+      *this,
+      moved,
+      options.kernel(),
+      rotary_table_.get(),
+      PlacesInCache{x, call, tokens});
   // Held here until nothing can fail, even if the cache moves its rows.
   auto rows_before = cache.rows_;
-  cache.append(projected.keys, projected.values, counts);
+  cache.append(projected.keys, projected.values, tokens.counts);
+  cache.rotated_long_ = is_long;
   try {
-    const auto context = detail::project_out(
+    auto func = head_options(*this).kernel(options.kernel());
+    detail::set_rows_of_cache(cache, tokens.before, T, func);
+    detail::set_bias_of_call(
+        kMultiHead, call, cache, T, options.num_heads(), func);
+    const auto context = project_context(
         *this,
-        attend_to_cache(*this, projected.queries, before, cache),
+        moved,
+        detail::attend_to_cache(projected.queries, cache, func),
         options.kernel());
-    return padding.defined() ? moved_tokens(context, -padding) : context;
+    return tokens.padding.defined()
+        ? detail::moved_tokens(context, -tokens.padding)
+        : context;
   } catch (...) {
-    cache.undo_append(std::move(rows_before), before);
+    cache.undo_append(std::move(rows_before), tokens.before);
+    cache.rotated_long_ = was_long;
     throw;
   }
 }
@@ -420,7 +487,8 @@ torch::Tensor MultiHeadAttentionImpl::decode(
 KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
   return KVCache(detail::cache_options(*this, batch_size)
                      .max_length(options.context_length())
-                     .window(options.window()));
+                     .window(options.window())
+                     .chunk(options.chunk()));
 }
 
 } // namespace torch_attention

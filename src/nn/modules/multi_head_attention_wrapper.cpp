@@ -37,6 +37,7 @@ CausalAttentionOptions head_options(
       .qkv_bias(options.qkv_bias())
       .causal(options.causal())
       .window(options.window())
+      .window_after(options.window_after())
       .register_mask(options.register_mask())
       .scale(options.scale())
       .kernel(options.kernel());
@@ -74,6 +75,7 @@ bool are_alike(const torch::nn::ModuleList& heads) {
         !same(first.W_value, other.W_value) ||
         first.options.causal() != other.options.causal() ||
         first.options.window() != other.options.window() ||
+        first.options.window_after() != other.options.window_after() ||
         first.options.scale() != other.options.scale() ||
         first.options.kernel() != other.options.kernel() ||
         first.options.context_length() != other.options.context_length() ||

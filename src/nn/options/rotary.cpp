@@ -22,6 +22,10 @@ std::ostream& operator<<(std::ostream& stream, RotaryScaling scaling) {
       return stream << "llama3";
     case RotaryScaling::kYarn:
       return stream << "yarn";
+    case RotaryScaling::kDynamic:
+      return stream << "dynamic";
+    case RotaryScaling::kLongRope:
+      return stream << "longrope";
   }
   return stream << "RotaryScaling(" << static_cast<int>(scaling) << ")";
 }

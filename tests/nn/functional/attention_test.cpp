@@ -7,9 +7,10 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace attention_test {
+
+using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace {
 

@@ -3,13 +3,15 @@
 #include <support/test.h>
 
 #include <limits>
+#include <optional>
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace hidden_keys_test {
+
+using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace {
 
@@ -27,11 +29,16 @@ struct Visible {
   int64_t window = 0;
   std::vector<int64_t> lengths;
   std::vector<int64_t> offsets;
+  std::optional<int64_t> after = std::nullopt;
+  std::optional<int64_t> chunk = std::nullopt;
 
   bool hides(int64_t b, int64_t t, int64_t s) const {
     const auto i = static_cast<size_t>(b);
     const auto position = (offsets.empty() ? S - T : offsets[i]) + t;
+    const auto begin = chunk ? position - position % *chunk : 0;
     return (causal && s > position) || (window > 0 && s <= position - window) ||
+        (after && s > position + *after) ||
+        (chunk && (s < begin || s >= begin + *chunk)) ||
         (!lengths.empty() && s >= lengths[i]);
   }
 
@@ -52,7 +59,12 @@ struct Visible {
   }
 
   Options options(Kernel kernel) const {
-    auto options = Options().kernel(kernel).causal(causal).enable_gqa(true);
+    auto options = Options()
+                       .kernel(kernel)
+                       .causal(causal)
+                       .window_after(after)
+                       .chunk(chunk)
+                       .enable_gqa(true);
     if (window > 0) {
       options.window(window);
     }
@@ -68,7 +80,18 @@ struct Visible {
 
 std::vector<Visible> every_kind() {
   return {
-      {"window", 20, 20, false, 5, {}, {}},
+      {"window to both sides", 20, 20, false, 5, {}, {}, 3},
+      {"window ahead alone", 6, 40, false, 0, {40, 39, 3}, {}, 2},
+      {"chunks", 20, 20, false, 0, {}, {}, std::nullopt, 6},
+      {"causal chunks of caches",
+       3,
+       30,
+       true,
+       0,
+       {30, 12, 3},
+       {27, 9, 0},
+       std::nullopt,
+       8},
       {"causal window", 20, 20, true, 5, {}, {}},
       {"causal window of one", 7, 7, true, 1, {}, {}},
       {"causal window, queries at the end", 6, 40, true, 17, {}, {}},

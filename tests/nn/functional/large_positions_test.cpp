@@ -1,4 +1,5 @@
 #include <support/close.h>
+#include <support/every_kernel.h>
 #include <support/test.h>
 
 #include <limits>
@@ -16,67 +17,31 @@ constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 constexpr int64_t kTokens = 9;
 constexpr int64_t kKeys = 12;
 
-/// The kernels: the reference, ours, LibTorch's, which gets what we do not
-/// read.
-enum class Way { kReference, kOurs, kLibTorch };
-
-struct Operands {
-  Way way = GENERATE(Way::kReference, Way::kOurs, Way::kLibTorch);
-  torch::Tensor query = draw(kTokens);
-  torch::Tensor key = draw(kKeys);
-  torch::Tensor value = draw(kKeys);
-
-  static torch::Tensor draw(int64_t tokens) {
-    return torch::randn({2, 2, tokens, 4}, torch::kDouble).requires_grad_();
-  }
-
-  /// The output, then the gradients.
-  std::vector<torch::Tensor> attend(Options options) const {
-    CAPTURE(static_cast<int>(way));
-    options.kernel(
-        way == Way::kReference ? Kernel::kReference : Kernel::kFused);
-    const auto output = F::scaled_dot_product_attention(
-        way == Way::kLibTorch ? at::_neg_view(query.neg()) : query,
-        key,
-        value,
-        options);
-    auto result = torch::autograd::grad(
-        {output}, {query, key, value}, {torch::ones_like(output)});
-    result.insert(result.begin(), output.detach());
-    return result;
-  }
-};
-
-void check_equal(
-    const std::vector<torch::Tensor>& result,
-    const std::vector<torch::Tensor>& expected) {
-  for (size_t i = 0; i < result.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(result[i], IsCloseTo(expected[i]));
-  }
-}
-
 } // namespace
 
 TEST_CASE("A window as large as can be hides nothing") {
   torch::manual_seed(1);
-  const Operands x;
+  const Operands x(kTokens, kKeys);
   const bool causal = GENERATE(false, true);
   const auto expected = x.attend(Options().causal(causal));
   for (const auto window :
        {kMost, kMost - 1, int64_t{1} << 32, (int64_t{1} << 31) + 2}) {
     CAPTURE(causal, window);
-    check_equal(x.attend(Options().causal(causal).window(window)), expected);
+    auto options = Options().causal(causal).window(window);
+    if (!causal) {
+      options.window_after(window);
+    }
+    check_equal(x.attend(options), expected);
     check_equal(
-        x.attend(Options().causal(causal).window(window).query_offsets(
-            torch::full({2}, kKeys - kTokens))),
+        x.attend(
+            Options(options).query_offsets(torch::full({2}, kKeys - kTokens))),
         expected);
   }
 }
 
 TEST_CASE("Positions and lengths may be any 64-bit numbers") {
   torch::manual_seed(2);
-  const Operands x;
+  const Operands x(kTokens, kKeys);
   const auto far = int64_t{1} << GENERATE(32, 33, 62);
   const auto lengths = torch::tensor({kMost, far});
   const auto none = torch::tensor({kLeast, -far});
@@ -95,7 +60,11 @@ TEST_CASE("Positions and lengths may be any 64-bit numbers") {
   check_equal(x.attend(Options(causal).query_offsets(before)), nothing);
   check_equal(
       x.attend(Options(causal).query_offsets(after).window(5)), nothing);
-  check_equal(x.attend(Options().query_offsets(before).window(5)), everything);
+  // That far back a window of any number ahead ends before the keys.
+  check_equal(
+      x.attend(Options().query_offsets(before).window(5).window_after(
+          far - kTokens)),
+      nothing);
   // A window that reaches back from there to the last seven keys.
   const auto some = x.attend(Options()
                                  .causal(true)
@@ -108,7 +77,7 @@ TEST_CASE("Positions and lengths may be any 64-bit numbers") {
 
 TEST_CASE("Distances from any position are those between keys") {
   torch::manual_seed(3);
-  const Operands x;
+  const Operands x(kTokens, kKeys);
   const auto options = Options().alibi_slopes(F::alibi_slopes(2));
   const auto at = [&](int64_t position) {
     return x.attend(

@@ -299,7 +299,7 @@ TEST_CASE("Rotary scaling that says too little is refused") {
   auto whole = options;
   whole.original_context_length(16);
   auto turns = whole;
-  THROWS_WITH(rotated(turns.fast_turns(1)), "fast_turns > slow_turns > 0");
+  THROWS_WITH(rotated(turns.fast_turns(0.5)), "fast_turns > slow_turns > 0");
   auto slow = whole;
   THROWS_WITH(rotated(slow.slow_turns(0)), "fast_turns > slow_turns > 0");
   auto yarn = whole;

@@ -11,9 +11,10 @@
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace score_changes_test {
+
+using Options = F::ScaledDotProductAttentionFuncOptions;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -45,6 +46,7 @@ std::vector<Subject> every_module(Kernel kernel, bool causal) {
         .causal(causal)
         .kernel(kernel);
   };
+  const auto after = causal ? std::nullopt : std::optional<int64_t>(2);
   std::vector<Subject> subjects = {
       subject(
           "CausalAttention",
@@ -66,7 +68,8 @@ std::vector<Subject> every_module(Kernel kernel, bool causal) {
                                  .value_dim(3)
                                  .qk_norm(HeadNormOptions())
                                  .softcap(20)
-                                 .window(4)))};
+                                 .window(4)
+                                 .window_after(after)))};
   if (!causal) {
     subjects.push_back(subject(
         "SelfAttentionV1",

@@ -1,4 +1,5 @@
-// Heads of sizes of their own, biases one by one, norms of queries and keys.
+// Heads of sizes of their own, biases one by one, norms of queries and keys, a
+// gate behind the heads.
 
 #include <support/close.h>
 #include <support/test.h>
@@ -249,6 +250,49 @@ TEST_CASE("A norm after the rotary embedding is another function") {
   const auto expected = attention->out_proj(
       context.transpose(1, 2).reshape({kBatch, kTokens, 8}));
   CHECK_THAT(attention(x), IsCloseTo(expected, Tolerance(1e-6, 1e-6)));
+}
+
+TEST_CASE("A gate multiplies the context before out_proj") {
+  const auto options =
+      options_of_sizes().query_bias(true).rotary(RotaryOptions().dim(2));
+  auto gated_options = options;
+  auto plain = make(options);
+  auto gated = make(gated_options.output_gate(true));
+  CHECK(gated->W_gate->weight.sizes() == torch::IntArrayRef({20, kIn}));
+  CHECK(gated->W_gate->bias.defined());
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : plain->named_parameters()) {
+    item.value().copy_(gated->named_parameters()[item.key()]);
+  }
+  const auto x = draw_input();
+  // The context before out_proj, of a module without one.
+  auto bare_options = options;
+  auto bare = make(bare_options.out_proj(false).d_out(kHeads * kValueDim));
+  for (const auto& item : bare->named_parameters()) {
+    item.value().copy_(gated->named_parameters()[item.key()]);
+  }
+  const auto expected =
+      gated->out_proj(bare->forward(x) * torch::sigmoid(gated->W_gate(x)));
+  CHECK_THAT(gated->forward(x), IsCloseTo(expected));
+  CHECK_FALSE(torch::allclose(plain->forward(x), expected));
+  CHECK_THAT(std::get<0>(gated->forward_with_weights(x)), IsCloseTo(expected));
+  auto cache = gated->make_cache(kBatch);
+  const auto first = gated->decode(x.slice(1, 0, 3), cache);
+  CHECK_THAT(
+      torch::cat({first, gated->decode(x.slice(1, 3), cache)}, 1),
+      IsCloseTo(expected));
+  // Left-padded: the gate goes with its token.
+  auto padded = gated->make_cache(kBatch);
+  const auto moved = torch::constant_pad_nd(x, {0, 0, 2, 0});
+  CHECK_THAT(
+      gated
+          ->decode(
+              moved,
+              padded,
+              DecodeOptions(torch::full({kBatch}, kTokens, torch::kLong))
+                  .left_padded(true))
+          .slice(1, 2),
+      IsCloseTo(expected));
 }
 
 TEST_CASE("A HeadNorm is a module like others") {

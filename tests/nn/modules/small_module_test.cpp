@@ -42,6 +42,11 @@ TEST_CASE("A small module equals the reference, gradients included") {
       MultiHeadAttentionOptions(5, 8, 6, 4).num_kv_heads(2).scale(0.3),
       MultiHeadAttentionOptions(5, 4, 6, 1).causal(false),
       MultiHeadAttentionOptions(5, 4, 6, 2).window(2),
+      MultiHeadAttentionOptions(5, 4, 6, 2).chunk(4),
+      MultiHeadAttentionOptions(5, 4, 6, 2)
+          .causal(false)
+          .window(2)
+          .window_after(2),
       MultiHeadAttentionOptions(5, 4, 6, 2).out_proj(false));
   for (const int64_t T : {1, 2, 6}) {
     CAPTURE(dtype, T);

@@ -51,7 +51,8 @@ TEST_CASE("A wrapper's heads together equal the reference, with gradients") {
       three_heads(),
       three_heads().qkv_bias(true).scale(0.4),
       three_heads().causal(false),
-      three_heads().window(20));
+      three_heads().window(20),
+      three_heads().causal(false).window(20).window_after(3));
   const auto x = draw_input();
   const auto run = [&](MultiHeadAttentionWrapperOptions with_kernel,
                        Kernel kernel) {

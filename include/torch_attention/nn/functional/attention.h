@@ -95,18 +95,18 @@ TORCH_ATTENTION_API torch::Tensor attention_weights(
 ///
 /// NaN in a query, or in a key or value that it sees, makes its output NaN, and
 /// so do scores of +inf (inf - inf). NaN and infinities in a key or value that
-/// is hidden from it (by `causal`, `window`, `mask`, `key_lengths` or a bias of
-/// -inf) change neither its output nor any gradient. A score of -inf, which an
-/// infinite key may have, hides the key as well. Our kernels on the CPU keep
-/// this, and `Kernel::kReference` leaves a query, key or value that is not
-/// finite to them: Python's sequence multiplies what is hidden by 0, and 0
+/// is hidden from it (by `causal`, windows, `chunk`, `mask`, `key_lengths` or a
+/// bias of -inf) change neither its output nor any gradient. A score of -inf,
+/// which an infinite key may have, hides the key as well. Our kernels on the
+/// CPU keep this, and `Kernel::kReference` leaves a query, key or value that is
+/// not finite to them: Python's sequence multiplies what is hidden by 0, and 0
 /// times NaN is NaN. That is done where Python's sequence has to be followed:
 /// by kReference under dropout or where finite inputs overflow, with the
 /// weights returned, and by all kernels for gradients that are to be
 /// differentiated again (create_graph), forward-mode derivatives, vmap and
 /// tracing. On other devices LibTorch's kernels decide.
 ///
-/// Windows, offsets and lengths may be any 64-bit numbers.
+/// Windows, chunks, offsets and lengths may be any 64-bit numbers.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit, if the mask does
 /// not broadcast to (..., T, S) or is not bool, if a tensor is not dense, or if

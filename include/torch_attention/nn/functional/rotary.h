@@ -15,7 +15,8 @@ namespace torch_attention::functional {
 /// (B, T) -> the shape and dtype of x. Angles, cosines and sines are rounded to
 /// float32 as in `transformers`' `LlamaRotaryEmbedding`, whatever the dtype of
 /// x, and so are positions from 2^24 on; bfloat16 and float16 are rotated in
-/// float32. Differentiable in x.
+/// float32. Differentiable in x. For scalings that go by the length of a text
+/// it ends with the highest of the positions.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit.
 ///

@@ -91,8 +91,9 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
       KVCache& cache,
       const DecodeOptions& call = {});
 
-  /// An empty cache that fits: `context_length`, `window`, and the dtype and
-  /// device of the weights as they are now. It allocates as it is filled.
+  /// An empty cache that fits: `context_length`, `window` or `chunk`, and the
+  /// dtype and device of the weights as they are now. It allocates as it is
+  /// filled.
   KVCache make_cache(int64_t batch_size) const;
 
   /// The options with which this `Module` was constructed.
@@ -109,6 +110,10 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// Empty without `qk_norm`.
   HeadNorm q_norm = nullptr;
   HeadNorm k_norm = nullptr;
+  /// Empty without `output_gate`.
+  torch::nn::Linear W_gate = nullptr;
+  /// (num_heads); undefined without `sinks`.
+  torch::Tensor sinks;
   torch::nn::Dropout dropout = nullptr;
   /// Undefined for `register_mask(false)`.
   torch::Tensor mask;

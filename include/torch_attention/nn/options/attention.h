@@ -6,6 +6,7 @@
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/temperature.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -24,7 +25,8 @@ enum class Kernel {
   kReference,
   /// One pass over tiles of scores that never forms a T x S tensor: our own
   /// kernels on the CPU, with dropout from a stream of their own; LibTorch's on
-  /// other devices, where `softcap`, which they lack, takes kReference.
+  /// other devices, where `softcap` and `sinks`, which they lack, take
+  /// kReference.
   kFused,
 };
 
@@ -91,8 +93,14 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   TORCH_ARG(std::optional<double>, scale) = std::nullopt;
 
   /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). Default: all
+  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
+  /// `window_after` beside it. Default: all
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// let each token attend to no more than so many tokens after it: ModernBERT
+  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
+  /// Not beside `causal`, which hides them all. Default: all
+  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. What is hidden follows from `causal` alone; without the buffer
@@ -144,8 +152,14 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
   TORCH_ARG(std::optional<double>, scale) = std::nullopt;
 
   /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). Default: all
+  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
+  /// `window_after` beside it. Default: all
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// let each token attend to no more than so many tokens after it: ModernBERT
+  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
+  /// Not beside `causal`, which hides them all. Default: all
+  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. What is hidden follows from `causal` alone; without the buffer
@@ -222,8 +236,18 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   TORCH_ARG(bool, out_bias) = true;
 
   /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). Default: all
+  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
+  /// `window_after` beside it. Default: all
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// let each token attend to no more than so many tokens after it: ModernBERT
+  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
+  /// Not beside `causal`, which hides them all. Default: all
+  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
+
+  /// let each token attend only to those of its own chunk: the positions 0 to
+  /// chunk - 1, and so on (Llama 4). Not beside windows. Default: all
+  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. What is hidden follows from `causal` alone; without the buffer
@@ -251,6 +275,26 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// `functional::alibi_slopes(num_heads)` (ALiBi, Press et al. 2022, "Train
   /// Short, Test Long"). Default: false
   TORCH_ARG(bool, alibi) = false;
+
+  /// register the parameter `sinks` (num_heads), zero at first: a learned score
+  /// of each head that takes its share of the weights and gives no value, as in
+  /// gpt-oss (OpenAI 2025; Xiao et al. 2023, "Efficient Streaming Language
+  /// Models with Attention Sinks"). Default: false
+  TORCH_ARG(bool, sinks) = false;
+
+  /// multiply queries by a factor that grows with their position. Default: no
+  TORCH_ARG(std::optional<TemperatureOptions>, temperature) = std::nullopt;
+
+  /// bound queries, keys and values to [-clip_qkv, clip_qkv], after their
+  /// projections and a norm that precedes the rotary embedding, as MPT, DBRX
+  /// and OLMo do. Default: no
+  TORCH_ARG(std::optional<double>, clip_qkv) = std::nullopt;
+
+  /// multiply the heads' context by sigmoid(W_gate(x)) before `out_proj`, with
+  /// a projection `W_gate` that has a bias where that of queries has one, as in
+  /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").
+  /// Default: false
+  TORCH_ARG(bool, output_gate) = false;
 };
 
 namespace functional {
@@ -271,15 +315,27 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   TORCH_ARG(bool, causal) = false;
 
   /// hide the keys `window` or more positions before a query's own (sliding
-  /// window, Beltagy et al. 2020). Default: none
+  /// window, Beltagy et al. 2020). Without `causal` it needs `window_after`
+  /// beside it. Default: none
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// hide the keys more than `window_after` positions after a query's own. Not
+  /// beside `causal`, which hides them all. FlashAttention's `window_size =
+  /// (left, right)` counts to both sides without the query's own position:
+  /// `window(left + 1).window_after(right)`. Default: none
+  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
+
+  /// hide the keys of other chunks than a query's own, which are the positions
+  /// 0 to chunk - 1, chunk to 2 chunk - 1, and so on (Llama 4). Not beside
+  /// windows. Default: none
+  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
   /// integer tensor (B), for query (B, ..., T, D): hides the keys from this
   /// number on, which may be padding or not written yet. Default: none
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
   /// integer tensor (B), for query (B, ..., T, D): the position of the first
-  /// query among the keys, for `causal` and `window`. Default: S - T
+  /// query among the keys, for `causal`, windows and chunks. Default: S - T
   TORCH_ARG(torch::Tensor, query_offsets) = {};
 
   /// let consecutive query heads share a key and value head (grouped-query
@@ -313,6 +369,14 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// differentiated again; LibTorch's take it as a mask, beside
   /// which half precision is computed in float32. Default: none
   TORCH_ARG(torch::Tensor, alibi_slopes) = {};
+
+  /// floating-point tensor (H), for query (B, H, T, D): exp(sinks[h]) is one
+  /// more summand of what the weights of head h are divided by, so that they
+  /// add up to less than 1 (gpt-oss; Xiao et al. 2023, "Efficient Streaming
+  /// Language Models with Attention Sinks"). It is a score as it is, neither
+  /// scaled nor capped, and computed with in float32 or float64. LibTorch's
+  /// kernels lack it. Default: none
+  TORCH_ARG(torch::Tensor, sinks) = {};
 
   /// probability that an attention weight is dropped. Default: 0
   TORCH_ARG(double, dropout) = 0.0;

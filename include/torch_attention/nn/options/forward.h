@@ -12,9 +12,9 @@ namespace torch_attention {
 ///
 /// Sizes: `B` sequences, `H` heads, `T` queries, `S` keys (`T` in
 /// self-attention). The scores are (B, H, T, S), or (B, T, S) in modules of one
-/// head. Whatever is given holds together with the module's own `causal` and
-/// `window`: a key is hidden if one of them hides it, and a query from which
-/// all are hidden gives a context of zeros.
+/// head. Whatever is given holds together with the module's own `causal`,
+/// windows and chunks: a key is hidden if one of them hides it, and a query
+/// from which all are hidden gives a context of zeros.
 ///
 /// All tensors are on the device of the input, but for `key_lengths` and
 /// `positions`, which may also be on the CPU.
@@ -44,12 +44,23 @@ struct TORCH_ATTENTION_API ForwardOptions {
   TORCH_ARG(torch::Tensor, bias) = {};
 
   /// integer tensor (T) or (B, T), none negative: the positions of the tokens
-  /// for `rotary` and `alibi`; `causal` and `window` go by the order of the
-  /// tokens. For left-padded batches count the tokens that are not padding.
-  /// Modules with neither do not read it, so that all layers of a model may get
-  /// the same. With `alibi` a tensor (B, H, T, T) is formed.
+  /// for `rotary`, `alibi`, `chunk` and `temperature`; `causal` and windows go
+  /// by the order of the tokens. For left-padded batches count the tokens that
+  /// are not padding. Modules with none of them do not read it, so that all
+  /// layers of a model may get the same. With `alibi` a tensor (B, H, T, T) is
+  /// formed, with `chunk` one of (B, T, T).
   /// Default: 0, 1, ..., T - 1
   TORCH_ARG(torch::Tensor, positions) = {};
+
+  /// cosines of the angles by which the tokens are rotated, floating-point (T,
+  /// pairs) or (B, T, pairs) with pairs = dim / 2 of `rotary`, in place of
+  /// those that its theta and scaling make: for positions of several
+  /// dimensions, as of images. Beside `rotary_sin`, and without `positions`.
+  /// Modules without `rotary` do not read it. Default: none
+  TORCH_ARG(torch::Tensor, rotary_cos) = {};
+
+  /// the sines of the same angles. Default: none
+  TORCH_ARG(torch::Tensor, rotary_sin) = {};
 };
 
 /// Arguments of one call of `decode`, beside input and cache.
@@ -71,6 +82,19 @@ struct TORCH_ATTENTION_API DecodeOptions {
   /// the tokens of each sequence are its last ones, and the padding comes
   /// before them. Default: false
   TORCH_ARG(bool, left_padded) = false;
+
+  /// floating-point tensor that is added to the scores after the scale, such as
+  /// a `RelativeBias` gives: (T, S), or (B, H, T, S) each of that size or 1,
+  /// for the S tokens of the longest sequence with the new ones. Not with a
+  /// cache that has a `window` or `chunk`, nor with `left_padded`. Default:
+  /// none
+  TORCH_ARG(torch::Tensor, bias) = {};
+
+  /// as in `ForwardOptions`, for the T new tokens. Default: none
+  TORCH_ARG(torch::Tensor, rotary_cos) = {};
+
+  /// Default: none
+  TORCH_ARG(torch::Tensor, rotary_sin) = {};
 };
 
 } // namespace torch_attention

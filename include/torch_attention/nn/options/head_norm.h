@@ -58,7 +58,8 @@ struct TORCH_ATTENTION_API HeadNormOptions {
   /// added to the mean square or variance. Default: 1e-6
   TORCH_ARG(double, eps) = 1e-6;
 
-  /// multiply by a learned `weight`, one at first. Default: true
+  /// multiply by a learned `weight`, one at first. Without it a kRms is what
+  /// Llama 4 calls an L2 norm, and has `after_rotary`. Default: true
   TORCH_ARG(bool, weight) = true;
 
   /// the factor is 1 + `weight`, which is zero at first, as in Gemma. Default:

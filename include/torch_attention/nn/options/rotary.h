@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
+#include <vector>
 
 namespace torch_attention {
 
@@ -36,14 +37,25 @@ enum class RotaryScaling {
   /// and later (`rope_type` "llama3" of `transformers`).
   kLlama3,
   /// The same, those between by their place; cosines and sines are multiplied
-  /// by `attention_factor` (YaRN, Peng et al. 2023).
-  /// Of the parameters that `transformers` has beside ours, `truncate` is true,
-  /// its default; for `mscale` and `mscale_all_dim` pass the `attention_factor`
-  /// that they make.
+  /// by `attention_factor` (YaRN, Peng et al. 2023). For `mscale` and
+  /// `mscale_all_dim` of `transformers` pass the `attention_factor` that they
+  /// make.
   kYarn,
+  /// `theta` grows with the text, once it is longer than the original context
+  /// (dynamic NTK scaling, `rope_type` "dynamic" of `transformers`). Keys in a
+  /// cache stay as they were rotated, as there.
+  kDynamic,
+  /// Each pair turns slower by a factor of its own: one of `short_factors` in
+  /// texts up to the original context, one of `long_factors` in longer ones;
+  /// cosines and sines are multiplied by `attention_factor` (LongRoPE, Ding et
+  /// al. 2024). A text that grows beyond the original context needs its cache
+  /// anew: `decode` throws there. Here and for kDynamic the longest sequence of
+  /// a batch decides for all; in `forward` padding counts as text, unless
+  /// `key_lengths` or `positions` say otherwise.
+  kLongRope,
 };
 
-/// Prints `linear`, `llama3` or `yarn`.
+/// Prints `linear`, `llama3`, `yarn`, `dynamic` or `longrope`.
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     RotaryScaling scaling);
@@ -70,15 +82,15 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// which two elements are rotated together. Default: RotaryPairing::kHalves
   TORCH_ARG(RotaryPairing, pairing) = RotaryPairing::kHalves;
 
-  /// by how much slower pairs turn, all or those that `scaling` chooses.
-  /// Default: 1
+  /// by how much slower pairs turn, all or those that `scaling` chooses. For
+  /// kLongRope only `attention_factor` goes by it. Default: 1
   TORCH_ARG(double, factor) = 1.0;
 
   /// which pairs `factor` slows. Default: RotaryScaling::kLinear
   TORCH_ARG(RotaryScaling, scaling) = RotaryScaling::kLinear;
 
   /// the tokens that the model was first trained for:
-  /// `original_max_position_embeddings`. kLlama3 and kYarn need it.
+  /// `original_max_position_embeddings`. All scalings but kLinear need it.
   TORCH_ARG(std::optional<int64_t>, original_context_length) = std::nullopt;
 
   /// turns within the original context from which on a pair is not slowed:
@@ -89,9 +101,21 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// Llama 3, `beta_slow` of YaRN. Default: 1
   TORCH_ARG(double, slow_turns) = 1.0;
 
-  /// YaRN's factor of cosines and sines.
-  /// Default: 1 + 0.1 ln(factor), at least 1
+  /// factor of cosines and sines, of kYarn and kLongRope. Default: 1 + 0.1
+  /// ln(factor) and sqrt(1 + ln(factor) / ln(original_context_length)), at
+  /// least 1
   TORCH_ARG(std::optional<double>, attention_factor) = std::nullopt;
+
+  /// whether YaRN rounds the places between which pairs are slowed in part to
+  /// whole pairs; gpt-oss does not. Default: true
+  TORCH_ARG(bool, truncate) = true;
+
+  /// how much slower each of the dim / 2 pairs turns in short texts, of
+  /// kLongRope. Default: none
+  TORCH_ARG(std::vector<double>, short_factors) = {};
+
+  /// The same in long texts. Default: none
+  TORCH_ARG(std::vector<double>, long_factors) = {};
 };
 
 } // namespace torch_attention

@@ -14,12 +14,12 @@
 #include <typeinfo>
 #include <utility>
 
-/// Bringing our modules into models that exist.
+/// Functions that put our modules into existing models.
 namespace torch_attention {
 
 namespace detail {
 
-/// `module` in the two forms that LibTorch's containers hold.
+/// A `module` in the two forms that LibTorch's containers hold.
 struct Replacement {
   std::shared_ptr<torch::nn::Module> module;
   torch::nn::AnyModule any;
@@ -30,14 +30,14 @@ TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_module(
     const std::string& path,
     Replacement replacement);
 
-/// The module that holds the one at `path`.
+/// Returns the module that holds the one at `path`.
 TORCH_ATTENTION_API torch::nn::Module& parent_of(
     torch::nn::Module& root,
     const std::string& path);
 
 /// Throws unless the module at `path` is the one that a member of its parent
-/// holds. `held` is that one, `expected` the class that declares the member and
-/// `is_expected` tells that the parent is of this class.
+/// holds. `held` is the member's module, `expected` the class that declares the
+/// member, and `is_expected` tells whether the parent is of this class.
 TORCH_ATTENTION_API void check_member(
     torch::nn::Module& root,
     const std::string& path,
@@ -45,7 +45,7 @@ TORCH_ATTENTION_API void check_member(
     bool is_expected,
     const torch::nn::Module* held);
 
-/// Replaces the module at `path` in the tree alone, and returns the old one.
+/// Replaces the module at `path` in the tree only, and returns the old one.
 TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_child(
     torch::nn::Module& root,
     const std::string& path,
@@ -83,10 +83,10 @@ std::shared_ptr<torch::nn::Module> pointer_to(
 /// "blocks.3.att", and returns the module that was there.
 ///
 /// A child of `torch::nn::Sequential`, `ModuleList` or `ModuleDict` is replaced
-/// in what `forward` calls and in the tree. Any other parent calls its child by
-/// a C++ member, which a path does not reach: if the old module is still held
-/// elsewhere, this throws and changes nothing. For such a child there is the
-/// function below, which also takes the member.
+/// both in the tree and in the calls of `forward`. Any other parent calls its
+/// child by a C++ member, which a path does not reach: if the old module is
+/// still held elsewhere, this throws and changes nothing. For such a child, use
+/// the function below, which also takes the member.
 ///
 /// Throws c10::Error if there is no module at `path`; the message names the
 /// children that exist.
@@ -104,7 +104,7 @@ std::shared_ptr<torch::nn::Module> replace_module(
       root, path, {replacement, torch::nn::AnyModule(replacement)});
 }
 
-/// The same for a module holder.
+/// Does the same for a module holder.
 template <typename Impl>
 std::shared_ptr<torch::nn::Module> replace_module(
     torch::nn::Module& root,
@@ -148,15 +148,15 @@ std::shared_ptr<torch::nn::Module> replace_module(
   return old;
 }
 
-/// A `MultiHeadAttention` with the weights (copies), dropout, dtype, device and
-/// training mode of a `torch::nn::MultiheadAttention`: self-attention whose
-/// query, key and value are one tensor.
+/// Returns a `MultiHeadAttention` with the weights (copies), dropout, dtype,
+/// device and training mode of a `torch::nn::MultiheadAttention`:
+/// self-attention whose query, key and value are one tensor.
 ///
 /// `causal` says whether tokens see only those before them. LibTorch's module
-/// does not know: the model gives a mask to each `forward`, or none.
+/// does not store this: the model gives a mask to each `forward`, or none.
 ///
 /// Ours takes (B, T, C), LibTorch's (T, B, C); both compute the same function.
-/// Its masks go on as the `ForwardOptions` of ours.
+/// The masks that the model gave to LibTorch's become `ForwardOptions` of ours.
 ///
 /// Throws c10::Error for `kdim` or `vdim` other than `embed_dim`, `add_bias_kv`
 /// and `add_zero_attn`, which self-attention does not have.

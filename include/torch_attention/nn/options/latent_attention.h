@@ -1,0 +1,86 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <torch_attention/export.h>
+#include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/rotary.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace torch_attention {
+
+/// Options for `LatentAttention`. The defaults are DeepSeek-V3's.
+///
+/// Example:
+/// ```
+/// LatentAttention attention(
+///     LatentAttentionOptions(7168, 7168, 4096, 128).query_rank(1536));
+/// ```
+struct TORCH_ATTENTION_API LatentAttentionOptions {
+  LatentAttentionOptions(
+      int64_t d_in,
+      int64_t d_out,
+      int64_t context_length,
+      int64_t num_heads);
+
+  /// size of each input token.
+  TORCH_ARG(int64_t, d_in);
+
+  /// size of each output token.
+  TORCH_ARG(int64_t, d_out);
+
+  /// the largest number of tokens that `forward` takes.
+  TORCH_ARG(int64_t, context_length);
+
+  /// number of heads.
+  TORCH_ARG(int64_t, num_heads);
+
+  /// size of the latent vector from which all heads' queries are made
+  /// (`q_lora_rank`). Default: none, queries are made of the token
+  TORCH_ARG(std::optional<int64_t>, query_rank) = std::nullopt;
+
+  /// size of the latent vector from which all heads' keys and values are made
+  /// (`kv_lora_rank`). Default: 512
+  TORCH_ARG(int64_t, kv_rank) = 512;
+
+  /// the part of each head's query and key that is not rotated
+  /// (`qk_nope_head_dim`). Default: 128
+  TORCH_ARG(int64_t, nope_dim) = 128;
+
+  /// the part that is rotated, even; all heads share that of the key
+  /// (`qk_rope_head_dim`). Default: 64
+  TORCH_ARG(int64_t, rope_dim) = 64;
+
+  /// size of each head's value (`v_head_dim`). Default: 128
+  TORCH_ARG(int64_t, value_dim) = 128;
+
+  /// the rotary embedding of `rope_dim` elements. Options of your own have to
+  /// repeat DeepSeek's pairing, since those of `RotaryOptions` are other ones.
+  /// Default: RotaryOptions().pairing(RotaryPairing::kInterleaved)
+  TORCH_ARG(RotaryOptions, rotary) =
+      RotaryOptions().pairing(RotaryPairing::kInterleaved);
+
+  /// add a bias to `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
+  /// Default: false
+  TORCH_ARG(bool, bias) = false;
+
+  /// added to the mean square by the norms of latent vectors. Default: 1e-6
+  TORCH_ARG(double, norm_eps) = 1e-6;
+
+  /// probability that an attention weight is dropped in training. Default: 0
+  TORCH_ARG(double, dropout) = 0.0;
+
+  /// let each token attend only to itself and the tokens before it.
+  /// Default: true
+  TORCH_ARG(bool, causal) = true;
+
+  /// factor of the scores. Default: 1 / sqrt(nope_dim + rope_dim)
+  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
+
+  /// which kernel computes the attention. Default: Kernel::kAuto
+  TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
+};
+
+} // namespace torch_attention

@@ -1,0 +1,425 @@
+#include <torch_attention/nn/modules/latent_attention.h>
+
+#include <kernels/heads.h>
+#include <nn/checks.h>
+#include <nn/modules/call.h>
+#include <nn/modules/decode.h>
+#include <nn/modules/heads.h>
+#include <nn/modules/projected.h>
+#include <nn/modules/rotation_of_call.h>
+#include <nn/rotation.h>
+#include <torch_attention/nn/functional/attention.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <ostream>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kLatent = "LatentAttention";
+
+using LatentFuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+void check_options(const LatentAttentionOptions& options) {
+  const auto check = [](const char* option, int64_t value) {
+    checks::check_positive(kLatent, option, value);
+    // Products of two fit.
+    constexpr int64_t kMost = int64_t{1} << 30;
+    TORCH_CHECK(
+        value <= kMost,
+        kLatent,
+        ": expected ",
+        option,
+        " <= ",
+        kMost,
+        ", but got ",
+        value);
+  };
+  check("d_in", options.d_in());
+  check("d_out", options.d_out());
+  checks::check_positive(kLatent, "context_length", options.context_length());
+  check("num_heads", options.num_heads());
+  check("query_rank", options.query_rank().value_or(1));
+  check("kv_rank", options.kv_rank());
+  check("nope_dim", options.nope_dim());
+  check("rope_dim", options.rope_dim());
+  check("value_dim", options.value_dim());
+  checks::check_dropout(kLatent, options.dropout());
+  checks::check_scale(kLatent, options.scale());
+  detail::check_rotary(kLatent, options.rotary(), options.rope_dim());
+}
+
+void check_input(const LatentAttentionImpl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kLatent,
+      x,
+      module.kv_a_proj_with_mqa->weight,
+      module.options.d_in(),
+      module.options.context_length());
+}
+
+/// A token's latent vector and the rotated part of its key, in one tensor (B,
+/// 1, T, kv_rank + rope_dim), as the cache keeps them.
+torch::Tensor latents_of(
+    LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const detail::Rotation& rotation) {
+  const auto& options = module.options;
+  const auto kernel = options.kernel();
+  const auto compressed = kernels::split_heads(
+      linear(module.kv_a_proj_with_mqa, x, kernel), /*num_heads=*/1);
+  const auto rank = options.kv_rank();
+  const auto latent =
+      module.kv_a_layernorm->forward(compressed.slice(-1, 0, rank));
+  const auto rotated = detail::rotate(
+      compressed.slice(-1, rank), rotation, options.rotary().pairing());
+  return torch::cat({latent, rotated}, -1);
+}
+
+/// The parts of each head's query, (B, num_heads, T, ...).
+struct LatentQueries {
+  torch::Tensor nope;
+  torch::Tensor rotated;
+};
+
+LatentQueries queries_of(
+    LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const detail::Rotation& rotation) {
+  const auto& options = module.options;
+  const auto kernel = options.kernel();
+  const auto project = [&] {
+    if (module.q_a_proj.is_empty()) {
+      return linear(module.q_proj, x, kernel);
+    }
+    const auto latent = module.q_a_layernorm->forward(
+        linear(module.q_a_proj, x, kernel).unsqueeze(1));
+    return linear(module.q_b_proj, latent.squeeze(1), kernel);
+  };
+  const auto queries = kernels::split_heads(project(), options.num_heads());
+  return {
+      queries.slice(-1, 0, options.nope_dim()),
+      detail::rotate(
+          queries.slice(-1, options.nope_dim()),
+          rotation,
+          options.rotary().pairing())};
+}
+
+/// Queries, keys and values of all heads, made of latent vectors (B, 1, S,
+/// ...).
+Projected expanded(
+    LatentAttentionImpl& module,
+    const LatentQueries& queries,
+    const torch::Tensor& latents) {
+  const auto& options = module.options;
+  const auto H = options.num_heads();
+  const auto rank = options.kv_rank();
+  const auto both = kernels::split_heads(
+      linear(
+          module.kv_b_proj,
+          latents.slice(-1, 0, rank).squeeze(1),
+          options.kernel()),
+      H);
+  const auto rotated = latents.slice(-1, rank).expand({-1, H, -1, -1});
+  Projected projected;
+  projected.queries = torch::cat({queries.nope, queries.rotated}, -1);
+  projected.keys =
+      torch::cat({both.slice(-1, 0, options.nope_dim()), rotated}, -1);
+  projected.values = both.slice(-1, options.nope_dim());
+  return projected;
+}
+
+LatentFuncOptions func_options_of(const LatentAttentionImpl& module) {
+  const auto& options = module.options;
+  const auto head_dim =
+      static_cast<double>(options.nope_dim() + options.rope_dim());
+  return LatentFuncOptions()
+      .enable_gqa(true)
+      .causal(options.causal())
+      .scale(options.scale().value_or(1 / std::sqrt(head_dim)))
+      .dropout(module.dropout->options.p())
+      .training(module.dropout->is_training());
+}
+
+LatentFuncOptions call_options_of(
+    const LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  auto options = func_options_of(module);
+  if (!detail::is_empty(call)) {
+    const auto T = x.size(1);
+    detail::set_call(
+        kLatent, call, {x.size(0), module.options.num_heads(), T, T}, options);
+  }
+  return options;
+}
+
+/// Queries, keys and values for one call of `forward`.
+Projected project_latent(
+    LatentAttentionImpl& module,
+    detail::RotaryTable& table,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const auto positions = detail::positions_of(kLatent, call, x);
+  const auto rotation =
+      detail::rotation_of_call(kLatent, table, x, call, positions);
+  const auto latents = latents_of(module, x, rotation);
+  return expanded(module, queries_of(module, x, rotation), latents);
+}
+
+/// Returns whether to form keys and values for T queries takes fewer products
+/// than to attend to latent vectors, which are larger.
+bool pays_to_expand(const LatentAttentionOptions& options, int64_t T) {
+  const auto R = static_cast<double>(options.kv_rank());
+  const auto shared = static_cast<double>(options.rope_dim());
+  const auto made =
+      static_cast<double>(options.nope_dim() + options.value_dim());
+  return static_cast<double>(T) * (2 * R + shared) >
+      static_cast<double>(T) * (made + shared) + R * made;
+}
+
+/// The context of queries in all rows of the cache, (B, num_heads, T,
+/// value_dim).
+torch::Tensor attend_to_latents(
+    LatentAttentionImpl& module,
+    const LatentQueries& queries,
+    const KVCache& cache,
+    const LatentFuncOptions& func) {
+  const auto& options = module.options;
+  const auto dtype = queries.nope.scalar_type();
+  const auto attend = functional::scaled_dot_product_attention;
+  if (pays_to_expand(options, queries.nope.size(2))) {
+    const auto heads = expanded(module, queries, cache.keys().to(dtype));
+    return attend(heads.queries, heads.keys, heads.values, func);
+  }
+  // (num_heads, nope_dim + value_dim, kv_rank)
+  const auto up = module.kv_b_proj->weight.reshape(
+      {options.num_heads(), -1, options.kv_rank()});
+  const auto to_key = up.slice(1, 0, options.nope_dim());
+  const auto to_value = up.slice(1, options.nope_dim());
+  const auto query =
+      torch::cat({torch::matmul(queries.nope, to_key), queries.rotated}, -1);
+  const auto keys = cache.keys();
+  const auto context =
+      attend(query.to(keys.scalar_type()), keys, cache.values(), func);
+  return torch::matmul(context.to(dtype), to_value.transpose(1, 2));
+}
+
+void check_decode(
+    const LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache) {
+  const auto& options = module.options;
+  detail::check_decodes(kLatent, module);
+  const auto& has = cache.options();
+  const auto row = options.kv_rank() + options.rope_dim();
+  TORCH_CHECK(
+      has.values_in_keys() && has.num_kv_heads() == 1 &&
+          has.head_dim() == row &&
+          has.value_dim().value_or(row) == options.kv_rank() && !has.window() &&
+          !has.chunk(),
+      kLatent,
+      ": expected a cache with values_in_keys of one head, head_dim = kv_rank + "
+      "rope_dim = ",
+      row,
+      ", value_dim = kv_rank = ",
+      options.kv_rank(),
+      " and neither window nor chunk; make_cache makes one");
+  const auto& weight = module.kv_b_proj->weight;
+  TORCH_CHECK(
+      has.device() == weight.device() && x.size(0) == has.batch_size(),
+      kLatent,
+      ": expected a cache of ",
+      x.size(0),
+      " sequences on ",
+      weight.device(),
+      ", but got one of ",
+      has.batch_size(),
+      " on ",
+      has.device());
+}
+
+} // namespace
+
+LatentAttentionImpl::LatentAttentionImpl(
+    int64_t d_in,
+    int64_t d_out,
+    int64_t context_length,
+    int64_t num_heads)
+    : LatentAttentionImpl(
+          LatentAttentionOptions(d_in, d_out, context_length, num_heads)) {}
+
+LatentAttentionImpl::LatentAttentionImpl(const LatentAttentionOptions& options_)
+    : options(options_) {
+  LatentAttentionImpl::reset();
+}
+
+void LatentAttentionImpl::reset() {
+  check_options(options);
+  const auto H = options.num_heads();
+  const auto add = [&](const char* name, int64_t in, int64_t out, bool bias) {
+    return register_module(name, make_linear(in, out, bias));
+  };
+  const auto add_norm = [&](const char* name, int64_t size) {
+    return register_module(
+        name, HeadNorm(1, size, HeadNormOptions().eps(options.norm_eps())));
+  };
+  const auto queries = H * (options.nope_dim() + options.rope_dim());
+  if (options.query_rank()) {
+    const auto rank = *options.query_rank();
+    q_a_proj = add("q_a_proj", options.d_in(), rank, options.bias());
+    q_a_layernorm = add_norm("q_a_layernorm", rank);
+    q_b_proj = add("q_b_proj", rank, queries, false);
+  } else {
+    q_proj = add("q_proj", options.d_in(), queries, false);
+  }
+  kv_a_proj_with_mqa =
+      add("kv_a_proj_with_mqa",
+          options.d_in(),
+          options.kv_rank() + options.rope_dim(),
+          options.bias());
+  kv_a_layernorm = add_norm("kv_a_layernorm", options.kv_rank());
+  kv_b_proj =
+      add("kv_b_proj",
+          options.kv_rank(),
+          H * (options.nope_dim() + options.value_dim()),
+          false);
+  o_proj =
+      add("o_proj", H * options.value_dim(), options.d_out(), options.bias());
+  dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
+  // Not shared with the module that this may be a clone of.
+  rotary_table_ = std::make_shared<detail::RotaryTable>(
+      options.rotary(), options.rope_dim());
+}
+
+void LatentAttentionImpl::reset_parameters() {
+  for (auto* layer :
+       {&q_proj,
+        &q_a_proj,
+        &q_b_proj,
+        &kv_a_proj_with_mqa,
+        &kv_b_proj,
+        &o_proj}) {
+    if (!layer->is_empty()) {
+      (*layer)->reset_parameters();
+    }
+  }
+  if (!q_a_layernorm.is_empty()) {
+    q_a_layernorm->reset_parameters();
+  }
+  kv_a_layernorm->reset_parameters();
+}
+
+void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::LatentAttention(d_in=" << options.d_in()
+         << ", d_out=" << options.d_out()
+         << ", context_length=" << options.context_length()
+         << ", num_heads=" << options.num_heads();
+  if (options.query_rank()) {
+    stream << ", query_rank=" << *options.query_rank();
+  }
+  stream << ", kv_rank=" << options.kv_rank()
+         << ", nope_dim=" << options.nope_dim()
+         << ", rope_dim=" << options.rope_dim()
+         << ", value_dim=" << options.value_dim();
+  if (options.scale()) {
+    stream << ", scale=" << *options.scale();
+  }
+  stream << ", rotary_theta=" << options.rotary().theta()
+         << ", rotary_pairing=" << options.rotary().pairing();
+  if (options.rotary().scaling() != RotaryScaling::kLinear ||
+      options.rotary().factor() != 1) {
+    stream << ", rotary_factor=" << options.rotary().factor()
+           << ", rotary_scaling=" << options.rotary().scaling();
+  }
+  stream << ", dropout=" << options.dropout() << ", bias=" << std::boolalpha
+         << options.bias() << ", causal=" << options.causal()
+         << ", kernel=" << options.kernel() << ")";
+}
+
+torch::Tensor LatentAttentionImpl::forward(
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  check_input(*this, x);
+  const auto attend = [&] {
+    const auto func = call_options_of(*this, x, call).kernel(options.kernel());
+    const auto heads = project_latent(*this, *rotary_table_, x, call);
+    return functional::scaled_dot_product_attention(
+        heads.queries, heads.keys, heads.values, func);
+  };
+  // Queries, keys and values are freed before there is an output.
+  return linear(o_proj, kernels::combine_heads(attend()), options.kernel());
+}
+
+std::tuple<torch::Tensor, torch::Tensor> LatentAttentionImpl::
+    forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  check_input(*this, x);
+  const auto func = call_options_of(*this, x, call);
+  const auto heads = project_latent(*this, *rotary_table_, x, call);
+  const auto [context, weights] =
+      functional::scaled_dot_product_attention_with_weights(
+          heads.queries, heads.keys, heads.values, func);
+  return {
+      linear(o_proj, kernels::combine_heads(context), Kernel::kReference),
+      weights};
+}
+
+torch::Tensor LatentAttentionImpl::decode(
+    const torch::Tensor& x,
+    KVCache& cache,
+    const DecodeOptions& call) {
+  const torch::NoGradGuard no_grad;
+  check_input(*this, x);
+  check_decode(*this, x, cache);
+  const auto tokens =
+      detail::new_tokens(kLatent, x, cache, call, options.context_length());
+  const auto was_long = cache.rotated_long_;
+  const bool is_long = call.rotary_cos().defined()
+      ? was_long
+      : detail::checked_rotation(kLatent, options.rotary(), tokens, was_long);
+  const auto T = x.size(1);
+  const auto rotation =
+      detail::rotation_of_call(kLatent, *rotary_table_, x, call, tokens);
+  const auto moved =
+      tokens.padding.defined() ? detail::moved_tokens(x, tokens.padding) : x;
+  const auto queries = queries_of(*this, moved, rotation);
+  const auto latents = latents_of(*this, moved, rotation);
+  // Held here until nothing can fail, even if the cache moves its rows.
+  auto rows_before = cache.rows_;
+  cache.append(latents, {}, tokens.counts);
+  cache.rotated_long_ = is_long;
+  try {
+    auto func = func_options_of(*this).kernel(options.kernel());
+    detail::set_rows_of_cache(cache, tokens.before, T, func);
+    detail::set_bias_of_call(
+        kLatent, call, cache, T, options.num_heads(), func);
+    const auto context = linear(
+        o_proj,
+        kernels::combine_heads(attend_to_latents(*this, queries, cache, func)),
+        options.kernel());
+    return tokens.padding.defined()
+        ? detail::moved_tokens(context, -tokens.padding)
+        : context;
+  } catch (...) {
+    cache.undo_append(std::move(rows_before), tokens.before);
+    cache.rotated_long_ = was_long;
+    throw;
+  }
+}
+
+KVCache LatentAttentionImpl::make_cache(int64_t batch_size) const {
+  const auto& weight = kv_b_proj->weight;
+  return KVCache(
+      KVCacheOptions(batch_size, 1, options.kv_rank() + options.rope_dim())
+          .value_dim(options.kv_rank())
+          .values_in_keys(true)
+          .max_length(options.context_length())
+          .dtype(weight.scalar_type())
+          .device(weight.device()));
+}
+
+} // namespace torch_attention

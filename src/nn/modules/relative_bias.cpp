@@ -1,0 +1,173 @@
+#include <torch_attention/nn/modules/relative_bias.h>
+
+#include <nn/checks.h>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
+#include <limits>
+#include <ostream>
+
+namespace torch_attention {
+
+namespace {
+
+constexpr const char* kRelativeBias = "RelativeBias";
+constexpr const char* kWindowBias = "WindowBias";
+constexpr double kStandardDeviation = 0.02;
+
+/// The buckets of one direction.
+int64_t buckets_of_direction(const RelativeBiasOptions& options) {
+  return options.bidirectional() ? options.num_buckets() / 2
+                                 : options.num_buckets();
+}
+
+/// Distances below this have a bucket each.
+int64_t exact_distances(const RelativeBiasOptions& options) {
+  return buckets_of_direction(options) / 2;
+}
+
+/// The bucket of each distance from query to key, int64, by the operations of
+/// `transformers` in float32, which decide where buckets begin.
+torch::Tensor buckets_of(
+    const RelativeBiasOptions& options,
+    const torch::Tensor& from_query_to_key) {
+  const auto buckets = buckets_of_direction(options);
+  const auto exact = exact_distances(options);
+  const auto distance = options.bidirectional()
+      ? from_query_to_key.abs()
+      : from_query_to_key.clamp_max(0).neg();
+  const auto of_each = static_cast<double>(exact);
+  const auto growth =
+      std::log(static_cast<double>(options.max_distance()) / of_each);
+  const auto far = (torch::log(distance.to(torch::kFloat) / of_each) / growth *
+                    static_cast<double>(buckets - exact))
+                       .to(torch::kLong)
+                       .add(exact)
+                       .clamp_max(buckets - 1);
+  const auto bucket = torch::where(distance < exact, distance, far);
+  return options.bidirectional()
+      ? bucket + (from_query_to_key > 0).to(torch::kLong) * buckets
+      : bucket;
+}
+
+} // namespace
+
+RelativeBiasImpl::RelativeBiasImpl(int64_t num_heads)
+    : RelativeBiasImpl(RelativeBiasOptions(num_heads)) {}
+
+RelativeBiasImpl::RelativeBiasImpl(const RelativeBiasOptions& options_)
+    : options(options_) {
+  RelativeBiasImpl::reset();
+}
+
+void RelativeBiasImpl::reset() {
+  checks::check_positive(kRelativeBias, "num_heads", options.num_heads());
+  TORCH_CHECK(
+      exact_distances(options) >= 1 &&
+          (!options.bidirectional() || options.num_buckets() % 2 == 0),
+      kRelativeBias,
+      ": expected num_buckets of at least 2, or at least 4 and even if "
+      "bidirectional, but got ",
+      options.num_buckets());
+  TORCH_CHECK(
+      options.max_distance() > exact_distances(options),
+      kRelativeBias,
+      ": expected max_distance > ",
+      exact_distances(options),
+      ", half the buckets of one direction, but got ",
+      options.max_distance());
+  weight = register_parameter(
+      "weight", torch::empty({options.num_buckets(), options.num_heads()}));
+  reset_parameters();
+}
+
+void RelativeBiasImpl::reset_parameters() {
+  torch::nn::init::normal_(weight, 0, kStandardDeviation);
+}
+
+void RelativeBiasImpl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::RelativeBias(num_heads=" << options.num_heads()
+         << ", num_buckets=" << options.num_buckets()
+         << ", max_distance=" << options.max_distance() << std::boolalpha
+         << ", bidirectional=" << options.bidirectional() << ")";
+}
+
+torch::Tensor RelativeBiasImpl::forward(int64_t T, int64_t S, int64_t first) {
+  TORCH_CHECK(
+      T >= 0 && S >= 0 && first >= 0 &&
+          first <= std::numeric_limits<int64_t>::max() - T,
+      kRelativeBias,
+      ": expected T, S and first >= 0, but got ",
+      T,
+      ", ",
+      S,
+      " and ",
+      first);
+  const auto queries = torch::arange(first, first + T, torch::kLong);
+  const auto keys = torch::arange(S, torch::kLong);
+  // On the CPU, so that all devices have the same buckets.
+  const auto buckets =
+      buckets_of(options, keys - queries.unsqueeze(1)).to(weight.device());
+  return weight.index({buckets}).permute({2, 0, 1}).unsqueeze(0);
+}
+
+WindowBiasImpl::WindowBiasImpl(int64_t num_heads, int64_t height, int64_t width)
+    : WindowBiasImpl(WindowBiasOptions(num_heads, height, width)) {}
+
+WindowBiasImpl::WindowBiasImpl(const WindowBiasOptions& options_)
+    : options(options_) {
+  WindowBiasImpl::reset();
+}
+
+void WindowBiasImpl::reset() {
+  checks::check_positive(kWindowBias, "num_heads", options.num_heads());
+  checks::check_positive(kWindowBias, "height", options.height());
+  checks::check_positive(kWindowBias, "width", options.width());
+  constexpr int64_t kMost = int64_t{1} << 15;
+  TORCH_CHECK(
+      options.height() <= kMost && options.width() <= kMost,
+      kWindowBias,
+      ": expected height and width <= ",
+      kMost,
+      ", but got ",
+      options.height(),
+      " and ",
+      options.width());
+  relative_position_bias_table = register_parameter(
+      "relative_position_bias_table",
+      torch::empty(
+          {(2 * options.height() - 1) * (2 * options.width() - 1),
+           options.num_heads()}));
+  reset_parameters();
+}
+
+void WindowBiasImpl::reset_parameters() {
+  torch::nn::init::normal_(relative_position_bias_table, 0, kStandardDeviation);
+}
+
+void WindowBiasImpl::pretty_print(std::ostream& stream) const {
+  stream << "torch_attention::WindowBias(num_heads=" << options.num_heads()
+         << ", height=" << options.height() << ", width=" << options.width()
+         << ")";
+}
+
+torch::Tensor WindowBiasImpl::forward() {
+  const auto W = options.width();
+  const auto N = options.height() * W;
+  const auto token = torch::arange(N, torch::kLong);
+  const auto distances = [](const torch::Tensor& x, int64_t size) {
+    return x.unsqueeze(1) - x + (size - 1);
+  };
+  const auto rows =
+      distances(token.div(W, /*rounding_mode=*/"floor"), options.height());
+  const auto columns = distances(token.remainder(W), W);
+  const auto places =
+      (rows * (2 * W - 1) + columns).to(relative_position_bias_table.device());
+  return relative_position_bias_table.index({places})
+      .permute({2, 0, 1})
+      .unsqueeze(0);
+}
+
+} // namespace torch_attention

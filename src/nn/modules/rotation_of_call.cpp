@@ -1,0 +1,130 @@
+#include <nn/modules/rotation_of_call.h>
+
+#include <nn/checks.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace torch_attention::detail {
+
+namespace {
+
+torch::Tensor checked_table(
+    const char* name,
+    const char* what,
+    const torch::Tensor& table,
+    const torch::Tensor& x,
+    int64_t pairs) {
+  const auto B = x.size(0);
+  const auto T = x.size(1);
+  checks::check_has_numbers(name, what, table, x.device());
+  TORCH_CHECK(
+      table.device() == x.device(),
+      name,
+      ": expected ",
+      what,
+      " on ",
+      x.device(),
+      ", where the input is, but got one on ",
+      table.device());
+  const bool fits = table.is_floating_point() &&
+      (table.dim() == 2 || (table.dim() == 3 && table.size(0) == B)) &&
+      table.size(-2) == T && table.size(-1) == pairs;
+  TORCH_CHECK(
+      fits,
+      name,
+      ": expected a floating-point ",
+      what,
+      " of shape (T, pairs) = [",
+      T,
+      ", ",
+      pairs,
+      "] or (B, T, pairs), but got ",
+      table.scalar_type(),
+      " of shape ",
+      table.sizes(),
+      table.dim() > 0 && table.size(-1) == 2 * pairs
+          ? "; of tables with each angle twice pass one half"
+          : "");
+  const auto wide = table.to(
+      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  return wide.dim() == 3 ? wide.unsqueeze(1) : wide;
+}
+
+/// The caller's own rotation, if there is one.
+std::optional<Rotation> given_rotation(
+    const char* name,
+    const RotaryTable& table,
+    const torch::Tensor& x,
+    const torch::Tensor& cos,
+    const torch::Tensor& sin) {
+  TORCH_CHECK(
+      cos.defined() == sin.defined(),
+      name,
+      ": expected rotary_cos and rotary_sin or neither, but got ",
+      cos.defined() ? "rotary_cos" : "rotary_sin",
+      " alone");
+  if (!cos.defined()) {
+    return std::nullopt;
+  }
+  return Rotation{
+      checked_table(name, "rotary_cos", cos, x, table.pairs()),
+      checked_table(name, "rotary_sin", sin, x, table.pairs())};
+}
+
+/// The length of the longest text, if the rotation goes by it and some of the
+/// tokens are padding.
+std::optional<int64_t> length_of(
+    const RotaryTable& table,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const auto& lengths = call.key_lengths();
+  if (!table.changes_with_length() || !lengths.defined() ||
+      lengths.numel() == 0) {
+    return std::nullopt;
+  }
+  return std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, x.size(1));
+}
+
+} // namespace
+
+Rotation rotation_of_call(
+    const char* name,
+    RotaryTable& table,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    const torch::Tensor& positions) {
+  const auto given =
+      given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
+  TORCH_CHECK(
+      !given || !positions.defined(),
+      name,
+      ": expected positions or rotary_cos and rotary_sin, but got both");
+  return given ? *given
+      : positions.defined()
+      ? table.at_positions(positions, x.device())
+      : table.at(
+            /*first=*/{}, x.size(1), x.device(), length_of(table, x, call));
+}
+
+Rotation rotation_of_call(
+    const char* name,
+    RotaryTable& table,
+    const torch::Tensor& x,
+    const DecodeOptions& call,
+    const NewTokens& tokens) {
+  const auto given =
+      given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
+  TORCH_CHECK(
+      !given || !tokens.padding.defined(),
+      name,
+      ": expected rotary_cos and rotary_sin without left_padded, whose tokens "
+      "move");
+  return given
+      ? *given
+      : table.at(tokens.before, x.size(1), x.device(), tokens.most_after);
+}
+
+} // namespace torch_attention::detail

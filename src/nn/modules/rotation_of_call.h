@@ -1,0 +1,30 @@
+#pragma once
+
+#include <nn/modules/decode.h>
+#include <nn/rotation.h>
+#include <torch_attention/nn/options/forward.h>
+
+#include <torch/types.h>
+
+/// The rotation of the tokens of one call: the caller's own, or that of their
+/// positions. `name` is the module that the messages name.
+namespace torch_attention::detail {
+
+/// Of x (B, T, ...) in `forward`, whose checked positions are (T), (B, T) or
+/// undefined. Throws c10::Error if the caller's tables do not fit.
+Rotation rotation_of_call(
+    const char* name,
+    RotaryTable& table,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    const torch::Tensor& positions);
+
+/// Of x (B, T, ...) in `decode`.
+Rotation rotation_of_call(
+    const char* name,
+    RotaryTable& table,
+    const torch::Tensor& x,
+    const DecodeOptions& call,
+    const NewTokens& tokens);
+
+} // namespace torch_attention::detail

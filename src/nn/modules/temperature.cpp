@@ -1,0 +1,47 @@
+#include <nn/modules/temperature.h>
+
+#include <nn/checks.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <limits>
+
+namespace torch_attention::detail {
+
+void check_temperature(const char* name, const TemperatureOptions& options) {
+  checks::check_positive(
+      name, "floor_scale of the temperature", options.floor_scale());
+  TORCH_CHECK(
+      std::isfinite(options.scale()),
+      name,
+      ": expected a finite scale of the temperature, but got ",
+      options.scale());
+  TORCH_CHECK(
+      options.offset() >= 0,
+      name,
+      ": expected an offset >= 0 of the temperature, but got ",
+      options.offset());
+}
+
+torch::Tensor with_temperature(
+    const torch::Tensor& queries,
+    const torch::Tensor& positions,
+    const TemperatureOptions& options) {
+  const auto dtype =
+      queries.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto most = std::numeric_limits<int64_t>::max() - options.offset();
+  const auto steps = torch::div(
+      positions.clamp_max(most) + options.offset(),
+      options.floor_scale(),
+      "floor");
+  // In float64 first: in float32 large positions would be other ones.
+  const auto factors = (steps.to(torch::kDouble).log1p() * options.scale() + 1)
+                           .to(queries.device(), dtype)
+                           .unsqueeze(-1);
+  // (T, 1), or (B, 1, T, 1).
+  const auto factor = factors.dim() == 3 ? factors.unsqueeze(1) : factors;
+  return (queries.to(dtype) * factor).to(queries.scalar_type());
+}
+
+} // namespace torch_attention::detail
