@@ -8,10 +8,10 @@
 
 namespace torch_attention {
 
-/// The device of that name: "cpu", "cuda", "cuda:N", or "auto" for CUDA if this
-/// machine has it and the CPU otherwise.
+/// Returns the device with this name: "cpu", "cuda", "cuda:N", or "auto", which
+/// is CUDA if this machine has it and the CPU otherwise.
 ///
-/// Throws c10::Error that says what was asked and what exists.
+/// Throws c10::Error that says what was asked for and what exists.
 ///
 /// Example:
 /// ```

@@ -15,22 +15,24 @@ using namespace layouts;
 
 namespace {
 
-/// A copy of which all views are made: nothing but the copying is left.
+/// A copy with all of its views made: only the copying is left.
 struct Copy {
   torch::Tensor to;
-  /// Undefined: zeros.
+  /// The values; undefined: zeros.
   torch::Tensor from;
-  /// Where the values lie in the file.
+  /// The place of the values in the file.
   torch::Tensor file_tensor;
 };
 
-/// LibTorch transposes by way of a buffer, which could not be had; seen from
-/// the other side the same copy needs none.
+/// Returns whether the copy would be a transposition. LibTorch needs a buffer
+/// for it, whose allocation could fail; copying between the transposed views
+/// needs none.
 bool is_transposed(const torch::Tensor& from) {
   return from.dim() == 2 && from.stride(0) == 1 && from.stride(1) != 1;
 }
 
-/// Copies in blocks of rows, after each of which its pages are freed.
+/// Adds copies in blocks of rows, so that each block's pages are freed after
+/// it.
 void add_blocks(
     std::vector<Copy>& copies,
     const torch::Tensor& to,
@@ -76,7 +78,7 @@ void add_copies(
   }
 }
 
-/// Frees the pages of the mapped files in which the values of `tensor` lie.
+/// Frees the pages of the mapped files that hold the values of `tensor`.
 void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() ||
       !tensor.is_non_overlapping_and_dense()) {
@@ -115,7 +117,7 @@ torch::TensorOptions wanted_options(
   return wanted;
 }
 
-/// A tensor of the module, and the one that takes its place.
+/// A tensor of the module and the one that takes its place.
 struct Exchange {
   torch::Tensor old;
   torch::Tensor made;

@@ -19,7 +19,7 @@ namespace torch_attention::weights {
 
 namespace {
 
-// As Hugging Face's `save_pretrained` names them, in the order in which
+// The names that Hugging Face's `save_pretrained` gives, in the order in which
 // `from_pretrained` looks for them.
 constexpr std::array kNames{
     "model.safetensors",
@@ -47,13 +47,17 @@ bool is_file(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
+std::string with_slash(const std::string& folder) {
+  return folder.back() == '/' ? folder : folder + "/";
+}
+
 struct CloseFolder {
   void operator()(DIR* folder) const {
     ::closedir(folder);
   }
 };
 
-/// The files in `folder` that are named like weights, sorted.
+/// Returns the files in `folder` that are named like weights, sorted.
 std::vector<std::string> files_of_weights(const std::string& folder) {
   const std::unique_ptr<DIR, CloseFolder> open(::opendir(folder.c_str()));
   TORCH_CHECK(
@@ -79,11 +83,15 @@ std::vector<std::string> files_of_weights(const std::string& folder) {
 
 } // namespace
 
+std::string file_in(const std::string& path, const std::string& name) {
+  return is_folder(path) ? with_slash(path) + name : path;
+}
+
 std::string find_weight_file(const std::string& path) {
   if (!is_folder(path)) {
     return path;
   }
-  const auto folder = path.back() == '/' ? path : path + "/";
+  const auto folder = with_slash(path);
   for (const auto* name : kNames) {
     if (is_file(folder + name)) {
       return folder + name;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxHints = 10;
 
-/// The path of the part that was selected, as a prefix names it.
+/// Returns the path of the selected part, as a prefix names it.
 std::string selected_path(const WeightFile& file) {
   auto path = file.start;
   const auto root = dotted(file.root);
@@ -30,7 +30,7 @@ std::string selected_path(const WeightFile& file) {
   return path;
 }
 
-/// The keys are all there, below another path.
+/// Tells that all the keys are there, below another path.
 std::optional<std::string> same_keys_hint(const Refusal& refusal) {
   auto prefixes = prefixes_with(refusal.file, refusal.missing);
   if (!refusal.nothing_loaded || prefixes.empty()) {
@@ -44,7 +44,7 @@ std::optional<std::string> same_keys_hint(const Refusal& refusal) {
       prefix_choice(prefixes));
 }
 
-/// The module is an attention, and the file has some elsewhere.
+/// Tells, if the module is an attention, where the file has some elsewhere.
 std::optional<std::string> attention_hint(const Refusal& refusal) {
   const auto modules = find_attention(refusal.targets);
   const bool is_attention = std::any_of(
@@ -79,7 +79,7 @@ std::optional<std::string> attention_hint(const Refusal& refusal) {
       prefix_choice({below.front()}));
 }
 
-/// How the keys are called in the file's layout.
+/// Tells how the file's layout names the keys.
 void add_layout_hints(
     const Refusal& refusal,
     const std::unordered_set<std::string>& missing,
@@ -96,7 +96,7 @@ void add_layout_hints(
   }
 }
 
-/// Keys that are spelled almost the same.
+/// Tells which keys are spelled almost the same.
 void add_spelling_hints(
     const Refusal& refusal,
     std::vector<std::string>& hints) {
@@ -123,7 +123,7 @@ const Mismatch* find_mismatch(
   return found == mismatches.end() ? nullptr : &*found;
 }
 
-/// The sizes of the projections at one scope that differ.
+/// Returns the sizes of the projections at one scope that differ.
 std::vector<std::string> differing_sizes(
     const std::vector<Mismatch>& mismatches,
     const std::string& scope) {

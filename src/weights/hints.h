@@ -9,27 +9,28 @@
 
 namespace torch_attention::weights {
 
-/// A tensor of the module whose shape in the file is another one.
+/// A tensor of the module that has another shape in the file.
 struct Mismatch {
   std::string key;
   std::vector<int64_t> file_shape;
   std::vector<int64_t> module_shape;
 };
 
-/// What is known when loading is refused.
+/// The facts that are known when loading is refused.
 struct Refusal {
   const files::WeightFile& file;
   const StateDict& targets;
   const layouts::Mapping& mapping;
-  /// Keys of the module that the file does not have.
+  /// The keys of the module that the file does not have.
   const std::vector<std::string>& missing;
   bool nothing_loaded = false;
 };
 
-/// Says what the user may have meant when keys are missing, in sentences.
+/// Returns sentences about what the user may have meant where keys are missing.
 std::vector<std::string> key_hints(const Refusal& refusal);
 
-/// Says which sizes of the attention differ, if the shapes tell; else nothing.
+/// Returns which sizes of the attention differ, if the shapes tell; else
+/// nothing.
 std::vector<std::string> size_hints(const std::vector<Mismatch>& mismatches);
 
 } // namespace torch_attention::weights

@@ -16,7 +16,7 @@ using namespace weights;
 
 namespace {
 
-/// The size of a canonical tensor along a dimension; 0 if it has none.
+/// Returns the size of a canonical tensor along a dimension; 0 if it has none.
 int64_t size_of(
     const WeightsInfo::Attention& attention,
     const std::string& key,
@@ -30,10 +30,9 @@ int64_t size_of(
 WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
   WeightsInfo info;
   info.path = find_weight_file(path);
-  auto file = read_weight_file(info.path, dotted(options.prefix()));
-  if (!options.prefix().empty()) {
-    file = select_below(std::move(file), options.prefix());
-  }
+  const auto file = options.prefix().empty()
+      ? read_weight_file(info.path)
+      : read_below(info.path, options.prefix());
   if (options.check()) {
     file.check(file.tensors.keys());
   }

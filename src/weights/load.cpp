@@ -26,7 +26,7 @@ LoadReport load_weights(
     file.check(plan.keys);
     plan.report.path = found;
     plan.report.format = file.format;
-    // The last that can fail: from here on the module is another one.
+    // The last step that can fail: when it is done, the module has changed.
     copy_all(module, plan.assignments, options, file);
     return std::move(plan.report);
   } catch (const std::exception& error) {

@@ -8,10 +8,10 @@ namespace torch_attention::weights {
 
 namespace {
 
-// Some tenths of a second.
+// They take some tenths of a second.
 constexpr size_t kMaxSteps = 100'000'000;
 
-/// Levenshtein's distance.
+/// Returns Levenshtein's distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -27,7 +27,7 @@ size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Returns what comes before the last dot: ".weight" tells nothing.
+/// Returns the part before the last dot: ".weight" says little.
 std::string_view stem(std::string_view text) {
   return text.substr(0, text.rfind('.'));
 }

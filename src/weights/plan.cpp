@@ -21,7 +21,7 @@ using namespace layouts;
 
 namespace {
 
-/// "MultiHeadAttention" for "torch_attention::MultiHeadAttentionImpl".
+/// Returns "MultiHeadAttention" for "torch_attention::MultiHeadAttentionImpl".
 std::string class_name(const torch::nn::Module& module) {
   // Not by Module::name, which ends the process where memory runs out.
   auto name = c10::demangle(typeid(module).name());
@@ -41,7 +41,7 @@ bool is_mask_key(const std::string& key) {
 }
 
 /// Returns whether `tensor` is the mask that Python's attention classes
-/// register. It is looked at by blocks of rows: a copy of a whole mask may be
+/// register. Compares blocks of rows, since a copy of a whole mask may be
 /// large.
 bool is_causal_mask(const torch::Tensor& tensor) {
   if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
@@ -49,7 +49,7 @@ bool is_causal_mask(const torch::Tensor& tensor) {
   }
   const auto size = tensor.size(0);
   if (size > 1 && repeats_elements(tensor)) {
-    return false; // and may be huge
+    return false; // such a mask may be huge
   }
   constexpr int64_t kBlock = int64_t{1} << 20;
   const auto step = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, size));
@@ -63,7 +63,7 @@ bool is_causal_mask(const torch::Tensor& tensor) {
   return true;
 }
 
-/// Returns whether the file's masks, of one head or of each, are causal.
+/// Returns whether the file's masks, one or one for each head, are causal.
 bool are_causal_masks(const Source& source) {
   std::vector<torch::Tensor> parts;
   for (const auto& part : source.parts) {
@@ -76,8 +76,8 @@ bool are_causal_masks(const Source& source) {
              });
 }
 
-/// Returns whether LibTorch copies elements of one dtype to another: asked of a
-/// tensor of one, before anything is changed.
+/// Returns whether LibTorch copies elements of one dtype to another. Tries it
+/// with a tensor of one element, before anything is changed.
 bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   const auto source = at::empty({1}, from);
   auto target = at::empty({1}, to);
@@ -89,7 +89,7 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   }
 }
 
-/// The names of the causal masks among the buffers of `module`.
+/// Returns the names of the causal masks among the buffers of `module`.
 std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
   std::unordered_set<std::string> keys;
   for (const auto& buffer : module.named_buffers()) {
@@ -100,7 +100,7 @@ std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
   return keys;
 }
 
-/// The shape of the joined parts. Nothing if they cannot be joined.
+/// Returns the shape of the joined parts; none if they cannot be joined.
 std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
   auto shape = source.parts.front().tensor.sizes().vec();
   const auto dimension = static_cast<size_t>(source.dimension);
@@ -121,7 +121,7 @@ std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
   return shape;
 }
 
-/// The shapes of parts that do not fit together.
+/// Returns the shapes of parts that do not fit together.
 std::string shapes_text(const Source& source) {
   std::vector<std::string> shapes;
   for (const auto& part : source.parts) {
@@ -130,7 +130,7 @@ std::string shapes_text(const Source& source) {
   return list_text(shapes, " + ");
 }
 
-/// Says what the file has where its keys are other than the module's.
+/// Returns which keys of the file stand for `key`, where they differ from it.
 std::string origin(const std::string& key, const Source& source) {
   const auto keys = source.keys();
   if (keys.size() == 1 && keys.front() == key) {
@@ -139,7 +139,7 @@ std::string origin(const std::string& key, const Source& source) {
   return format_text(" (from {})", quoted_list(keys));
 }
 
-/// Collects what is to be done, and everything that is wrong.
+/// Collects the tensors to be copied, and everything that is wrong.
 class Planner {
  public:
   Planner(
@@ -169,7 +169,7 @@ class Planner {
           }
           break;
         case Source::State::kWithoutMask:
-        case Source::State::kRefused: // a problem speaks of it
+        case Source::State::kRefused: // reported as a problem
           break;
       }
     }
@@ -188,9 +188,9 @@ class Planner {
   }
 
  private:
-  /// Returns whether the file has a causal mask for an attention of ours that
-  /// keeps none (`register_mask(false)`): it says nothing more than `causal`
-  /// does.
+  /// Returns whether this is a causal mask of the file for an attention of ours
+  /// that keeps none (`register_mask(false)`): it tells nothing more than
+  /// `causal` does.
   bool is_spare_mask(const std::string& key) const {
     if (!is_mask_key(key) || targets_.contains(key)) {
       return false;
@@ -265,7 +265,7 @@ class Planner {
         {key, *shape, dtype, dtype_of(target), std::move(file_keys)});
   }
 
-  /// The dtype that the target will have.
+  /// Returns the dtype that the target will have.
   torch::ScalarType dtype_of(const torch::Tensor& target) const {
     return options_.dtype() && target.is_floating_point()
         ? *options_.dtype()
@@ -279,7 +279,7 @@ class Planner {
     }
   }
 
-  /// Not all of a million.
+  /// Adds messages, or the first ones and the number of the others.
   void add_messages(const std::vector<std::string>& messages) {
     if (!messages.empty()) {
       messages_.push_back(list_text(messages, "\n\t"));

@@ -12,16 +12,16 @@
 
 namespace torch_attention::weights {
 
-/// A tensor of the module, and what it shall become.
+/// A tensor of the module, and the source of its new values.
 struct Assignment {
   torch::Tensor target;
   layouts::Source source;
 };
 
-/// What is to be copied once nothing is wrong.
+/// The copies to be made once nothing is wrong.
 struct Plan {
   std::vector<Assignment> assignments;
-  /// The file's keys that are read.
+  /// The keys of the file that are read.
   std::vector<std::string> keys;
   LoadReport report;
 };

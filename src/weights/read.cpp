@@ -25,11 +25,11 @@ using std::string_view_literals::operator""sv;
 constexpr std::string_view kZip = "PK\x03\x04"sv;
 constexpr std::string_view kEmptyZip = "PK\x05\x06"sv;
 
-/// A format that we do not read.
+/// A format that is known, but not read.
 struct ForeignFormat {
   std::string_view first_bytes;
   std::string_view name;
-  /// What to do.
+  /// Advice to the user.
   std::string_view advice;
 };
 
@@ -77,7 +77,7 @@ constexpr std::array kForeignFormats{
         "Convert it in Python: lzma.open(path).read()"},
 };
 
-/// torch.save of before PyTorch 0.1.10.
+/// Returns whether it is a file of torch.save from before PyTorch 0.1.10.
 bool is_tar(const Bytes& bytes) {
   constexpr size_t kOffset = 257;
   return bytes.size > kOffset + 5 && bytes.text().substr(kOffset, 5) == "ustar";

@@ -7,10 +7,10 @@
 
 namespace torch_attention::weights {
 
-/// Reads a file by its content, not its extension; of a folder the one that
-/// `find_weight_file` finds. Of a model in several files only those are opened
-/// that have keys that begin with `prefix`. Throws
-/// c10::Error that says what is wrong with the file.
+/// Reads a file by its content, not its extension; in a folder the file that
+/// `find_weight_file` finds. For a model in several files, opens only those
+/// that have keys beginning with `prefix`. Throws c10::Error that says what is
+/// wrong with the file.
 files::WeightFile read_weight_file(
     const std::string& path_or_folder,
     const std::string& prefix = "");
@@ -18,8 +18,8 @@ files::WeightFile read_weight_file(
 /// Does the same for bytes that are one whole file.
 files::WeightFile read_weight_bytes(const files::Bytes& bytes);
 
-/// Throws c10::Error with the format's name, and what converts it, if it is one
-/// that is known and not read.
+/// Throws c10::Error if the format is known but not read. The error names the
+/// format and a way to convert it.
 void refuse_foreign_format(const files::Bytes& bytes);
 
 } // namespace torch_attention::weights

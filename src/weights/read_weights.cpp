@@ -20,13 +20,14 @@ using namespace weights::files;
 
 namespace {
 
-// Views of a file's bytes may overlap (`unfold`, slices): bytes that are copied
-// for a byte of the file, beyond the first.
+// Views of a file's bytes may overlap (`unfold`, slices). The limit is a number
+// of bytes that are copied for each byte of the file, and a number of bytes
+// that every file may use.
 constexpr uint64_t kMaxOverlap = 16;
 constexpr uint64_t kFreeBytes = uint64_t{1} << 20;
 
-/// The elements that differ in memory: dimensions that only repeat them
-/// (`expand`) have the size 1.
+/// Returns the elements without repetitions: dimensions that only repeat
+/// elements (`expand`) get the size 1.
 torch::Tensor without_repeats(const torch::Tensor& tensor) {
   auto once = tensor;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -37,7 +38,7 @@ torch::Tensor without_repeats(const torch::Tensor& tensor) {
   return once;
 }
 
-/// The bytes of the file that the tensors read, each counted once.
+/// Counts the bytes of the file that the tensors read, each byte once.
 uint64_t bytes_in_file(const StateDict& tensors) {
   std::vector<std::pair<const uint8_t*, uint64_t>> places;
   for (const auto& item : tensors) {
@@ -62,8 +63,8 @@ uint64_t bytes_in_file(const StateDict& tensors) {
   return bytes;
 }
 
-/// Makes the tensors of a result from those of a file. What is one tensor in
-/// the file, under several names, stays one.
+/// Makes the tensors of a result from those of a file. A tensor that has
+/// several names in the file stays one tensor.
 class Reader {
  public:
   Reader(const ReadOptions& options, const StateDict& tensors)
@@ -112,8 +113,8 @@ class Reader {
         .expand(in_file.sizes());
   }
 
-  /// Throws where the tensors overlap so much that a small file could ask for
-  /// any memory.
+  /// Counts a tensor's bytes. Throws if the tensors overlap so much that a
+  /// small file could ask for any amount of memory.
   void count(const std::string& key, const torch::Tensor& tensor) {
     TORCH_CHECK(
         tensor.nbytes() <= bytes_left_,
@@ -139,7 +140,7 @@ class Reader {
 
   const ReadOptions& options_;
   uint64_t bytes_in_file_;
-  /// Bytes that may still be copied.
+  /// The bytes that may still be copied.
   uint64_t bytes_left_;
   std::map<Identity, torch::Tensor> made_;
 };

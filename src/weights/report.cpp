@@ -23,7 +23,7 @@ bool has_own_key(const LoadReport::Tensor& tensor) {
   return tensor.file_keys.size() == 1 && tensor.file_keys.front() == tensor.key;
 }
 
-/// Where it comes from in the file.
+/// Returns the text that says from which keys of the file a tensor comes.
 std::string origin_text(const LoadReport::Tensor& tensor) {
   constexpr size_t kMaxKey = 200;
   const auto& keys = tensor.file_keys;
@@ -54,7 +54,7 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
       report.path,
       report.format,
       report.layout);
-  // Where the file's keys are the module's own, they need not be told.
+  // Keys of the file are not printed where all are the module's own.
   const bool tells_origin =
       !std::all_of(report.loaded.begin(), report.loaded.end(), has_own_key);
   for (const auto& tensor : report.loaded) {

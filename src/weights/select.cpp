@@ -17,7 +17,8 @@ using namespace layouts;
 
 namespace {
 
-/// The paths that end with `path`, or have it in them: it lacks its begin.
+/// Returns the paths that end with `path` or contain it, for a `path` that
+/// lacks its beginning.
 std::vector<std::string> paths_around(
     const std::vector<std::string>& paths,
     const std::string& path) {
@@ -104,7 +105,7 @@ std::vector<std::string> whole_keys(const WeightFile& file) {
 }
 
 std::vector<std::string> attention_paths(const std::vector<std::string>& keys) {
-  // The layouts ask for names only, here.
+  // The layouts look at names only here.
   const auto any = at::empty({1, 1});
   StateDict names;
   for (const auto& key : keys) {

@@ -7,17 +7,17 @@
 
 namespace torch_attention::weights {
 
-/// `prefix` with a dot at its end, or nothing.
+/// Returns `prefix` with a dot at its end; "" stays "".
 std::string dotted(const std::string& prefix);
 
 /// Returns the part of the file below `prefix`, with names that lack the
-/// prefix. It is looked for in the file's state dict, then in the whole file.
-/// Throws c10::Error if there is no such part, or several could be meant.
+/// prefix. Looks in the file's state dict first, then in the whole file. Throws
+/// c10::Error if there is no such part, or several could be meant.
 files::WeightFile select_below(
     files::WeightFile file,
     const std::string& prefix);
 
-/// Does the same for a file that is not read yet.
+/// Does the same for a file that has not been read yet.
 files::WeightFile read_below(
     const std::string& path,
     const std::string& prefix);
@@ -27,12 +27,12 @@ std::vector<std::string> prefixes_with(
     const files::WeightFile& file,
     const std::vector<std::string>& keys);
 
-/// Returns the paths of attention modules among the keys of a file, by names
-/// alone.
+/// Returns the paths of attention modules among the keys of a file. Looks at
+/// names only.
 std::vector<std::string> attention_paths(const std::vector<std::string>& keys);
 
-/// Throws c10::Error unless the file has keys below `start`; it names paths
-/// that may be meant.
+/// Throws c10::Error, which names paths that may be meant, unless the file has
+/// keys below `start`.
 void check_prefix(
     bool has_keys,
     const std::string& start,

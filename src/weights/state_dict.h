@@ -26,11 +26,11 @@ inline bool has_keys_below(const StateDict& tensors, std::string_view start) {
 }
 
 /// Returns whether elements are read more than once, by strides of zero: a
-/// small file can describe a huge tensor so.
+/// small file can describe a huge tensor this way.
 inline bool repeats_elements(const torch::Tensor& tensor) {
-  // Not in bytes, of which there may be more than 2^64.
+  // Compares elements, not bytes, of which there may be more than 2^64.
   return static_cast<uint64_t>(tensor.numel()) >
-      tensor.storage().nbytes() / tensor.element_size();
+      tensor.storage().nbytes() / static_cast<size_t>(tensor.element_size());
 }
 
 inline uint64_t total_bytes(const StateDict& tensors) {

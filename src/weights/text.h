@@ -26,12 +26,12 @@ inline bool contains(
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-/// "torch.Size([8, 24])", as Python prints it.
+/// Returns "torch.Size([8, 24])", as Python prints it.
 inline std::string shape_text(torch::IntArrayRef shape) {
   return format_text("torch.Size([{}])", fmt::join(shape, ", "));
 }
 
-/// "LoadOptions().prefix("a") or prefix("b")".
+/// Returns "LoadOptions().prefix("a") or prefix("b")".
 inline std::string prefix_choice(const std::vector<std::string>& prefixes) {
   std::vector<std::string> calls;
   calls.reserve(prefixes.size());

@@ -1,4 +1,4 @@
-// Whole files: torch.save, TorchScript, torch.export, and anything else.
+// Fuzzes whole files: torch.save, TorchScript, torch.export, and anything else.
 
 #include <fuzz/fuzz.h>
 

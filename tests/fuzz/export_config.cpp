@@ -1,4 +1,4 @@
-// The description of the weights in a torch.export archive.
+// Fuzzes the description of the weights in a torch.export archive.
 
 #include <fuzz/fuzz.h>
 

@@ -18,8 +18,8 @@
 
 namespace torch_attention::fuzz {
 
-/// A copy of the fuzzer's bytes at an aligned address: the sanitizer sees what
-/// is read beyond it.
+/// Copies the fuzzer's bytes to an aligned address: the sanitizer notices any
+/// reading beyond them.
 inline weights::files::Bytes as_file(const void* data, size_t size) {
   auto copy = std::make_shared<std::vector<uint8_t>>(size);
   if (size > 0) {
@@ -43,7 +43,7 @@ inline void read_all(const weights::files::WeightFile& file) {
   weights::layouts::describe_attention(file.tensors);
 }
 
-/// Runs a reader, which may refuse in words, and nothing else.
+/// Runs a reader, which may throw c10::Error and nothing else.
 inline int run(const std::function<weights::files::WeightFile()>& read) {
   try {
     read_all(weights::select_below(read(), ""));
@@ -53,9 +53,9 @@ inline int run(const std::function<weights::files::WeightFile()>& read) {
   return 0;
 }
 
-/// `data` as zip files have it by method 8.
+/// Compresses `data` as zip files store it by method 8.
 inline std::string deflate(const std::string& data) {
-  // By zlib, which begins with two bytes more and ends with a checksum.
+  // zlib adds two bytes at the beginning and a checksum at the end.
   auto size = ::compressBound(data.size());
   std::string packed(size, '\0');
   ::compress(
@@ -66,7 +66,7 @@ inline std::string deflate(const std::string& data) {
   return packed.substr(2, size - 6);
 }
 
-/// A zip file of records, stored or deflated.
+/// Makes a zip file of records, stored or deflated.
 inline std::string zip_of(
     const std::vector<std::pair<std::string, std::string>>& records,
     bool deflated = false) {

@@ -1,4 +1,5 @@
-// The pickle of a torch.save file or a TorchScript archive, by the first byte.
+// Fuzzes the pickle of a torch.save file or a TorchScript archive; the first
+// byte decides which.
 
 #include <fuzz/fuzz.h>
 

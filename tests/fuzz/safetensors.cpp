@@ -1,4 +1,4 @@
-// A safetensors file.
+// Fuzzes safetensors files.
 
 #include <fuzz/fuzz.h>
 #include <weights/files/safetensors.h>

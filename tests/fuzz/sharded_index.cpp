@@ -1,5 +1,5 @@
-// The index of a model in several safetensors files, of which there is one:
-// "one.safetensors" with the keys a and b, in the current folder.
+// Fuzzes the index of a model in several safetensors files. One such file
+// exists: "one.safetensors" with the keys a and b, in the current folder.
 
 #include <fuzz/fuzz.h>
 #include <weights/files/safetensors.h>

@@ -70,7 +70,113 @@ TEST_CASE("A layout of one's own takes a few lines") {
   }
 }
 
+namespace {
+
+/// Rows of three tensors in groups, one after the other in each.
+torch::Tensor interleaved(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    int64_t groups) {
+  std::vector<torch::Tensor> parts;
+  for (int64_t group = 0; group < groups; ++group) {
+    for (const auto& tensor : {query, key, value}) {
+      parts.push_back(tensor.chunk(groups)[static_cast<size_t>(group)]);
+    }
+  }
+  return torch::cat(parts);
+}
+
+} // namespace
+
+TEST_CASE("Rows of heads are interleaved in a file, and taken apart") {
+  torch::manual_seed(11);
+  const auto kv_heads = GENERATE(1, 2, 4);
+  constexpr int64_t kSize = 6;
+  MultiHeadAttention attention(MultiHeadAttentionOptions(8, 24, 5, 4)
+                                   .num_kv_heads(kv_heads)
+                                   .qkv_bias(true)
+                                   .register_mask(false));
+  const auto weights = state_dict(*attention);
+  StateDict file;
+  for (const std::string part : {"weight", "bias"}) {
+    file.insert(
+        "query_key_value." + part,
+        interleaved(
+            weights["W_query." + part],
+            weights["W_key." + part],
+            weights["W_value." + part],
+            kv_heads));
+    file.insert("dense." + part, weights["out_proj." + part].clone());
+  }
+  const auto layout = WeightLayout::gpt_neox(4, kv_heads);
+
+  SECTION("into a module") {
+    MultiHeadAttention other(attention->options);
+    const auto mapping = take(*other, file, layout);
+    check_complete(mapping);
+    CHECK(mapping.layout == "gpt_neox");
+    check_equal(state_dict(*other), weights);
+  }
+  SECTION("and written as they were") {
+    const auto written =
+        convert_layout(weights, WeightLayout::book(), layout).tensors;
+    check_equal(written, file);
+    check_equal(
+        convert_layout(written, layout, WeightLayout::book()).tensors, weights);
+  }
+  SECTION("unless they do not divide") {
+    auto cut = without(file, {"query_key_value.weight"});
+    cut.insert(
+        "query_key_value.weight",
+        file["query_key_value.weight"].slice(0, 0, kSize));
+    THROWS_WITH(
+        convert_layout(cut, WeightLayout::gpt_neox(4), WeightLayout::book()),
+        "whose 6 rows do not divide into 4 groups of (1, 1, 1) equal parts");
+  }
+  SECTION("unless the heads are others") {
+    if (kv_heads == 2) {
+      THROWS_WITH(
+          convert_layout(
+              weights, WeightLayout::book(), WeightLayout::gpt_neox(4)),
+          "whose rows (24, 12, 12) are not those of 4 groups");
+    }
+  }
+}
+
+TEST_CASE("Norms of each head are one matrix") {
+  torch::manual_seed(12);
+  auto layout = WeightLayout::llama();
+  layout.stack("norms.{}.weight", "q_norm.weight");
+  const auto options =
+      MultiHeadAttentionOptions(8, 8, 5, 2)
+          .out_bias(false)
+          .register_mask(false)
+          .qk_norm(HeadNormOptions().scope(HeadNormScope::kHeadWeights));
+  MultiHeadAttention attention(options);
+  const torch::NoGradGuard no_grad;
+  attention->q_norm->weight.uniform_();
+  const auto weights = state_dict(*attention);
+  const auto file =
+      convert_layout(weights, WeightLayout::book(), layout).tensors;
+  CHECK_THAT(file["norms.1.weight"], IsEqualTo(weights["q_norm.weight"][1]));
+  // What the layout does not name keeps its name.
+  CHECK_THAT(file["k_norm.weight"], IsEqualTo(weights["k_norm.weight"]));
+  MultiHeadAttention other(options);
+  take(*other, file, layout);
+  check_equal(state_dict(*other), weights);
+}
+
 TEST_CASE("Layouts refuse rules that mean nothing") {
+  THROWS_WITH(
+      WeightLayout("own").interleave("qkv", {"W_query.weight"}, 0),
+      "expected groups > 0 for \"qkv\", but got 0");
+  THROWS_WITH(
+      WeightLayout("own").interleave("qkv", {"W_query.weight"}, 2, {1, 1}),
+      "expected 1 shares > 0 for \"qkv\"");
+  THROWS_WITH(
+      WeightLayout::gpt_neox(4, 3),
+      "expected num_heads > 0 that num_kv_heads > 0 divides, but got 4 and 3");
   THROWS_WITH(
       WeightLayout("own").rename("q", "W_queries.weight"),
       "WeightLayout \"own\": expected a canonical key, one of \"W_query.weight\", ");

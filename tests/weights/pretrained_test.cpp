@@ -1,13 +1,15 @@
 // Attention of models as Hugging Face's `save_pretrained` writes them.
 
 #include <support/close.h>
-#include <support/files.h>
-#include <support/temporary_folder.h>
-#include <support/test.h>
+#include <support/pretrained.h>
 
-#include <nlohmann/json.hpp>
+#include <weights/pretrained/unsupported.h>
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -20,48 +22,124 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLayers = 2;
+/// The attention of one layer of a model, of which outputs are known.
+struct Known {
+  std::string model;
+  /// "encoder.", for example; empty for a model without parts.
+  std::string part;
+  int64_t layer = 0;
 
-std::string folder_of(const std::string& model) {
-  return TORCH_ATTENTION_GOLDEN_DIR "/pretrained/" + model;
-}
+  bool is_cross() const {
+    return part == "cross.";
+  }
 
-std::vector<std::string> models() {
-  return files_in(TORCH_ATTENTION_GOLDEN_DIR "/pretrained");
-}
+  bool is_latent() const {
+    return part == "latent.";
+  }
 
-json config_of(const std::string& model) {
-  return json::parse(read_all(folder_of(model) + "/config.json"));
-}
+  torch::Tensor get(const std::string& what, const std::string& side = "")
+      const {
+    return find_expected(model, c10::str(side, part, layer, ".", what));
+  }
 
-/// A copy of a model's folder with another configuration.
-class Changed {
- public:
-  Changed(const std::string& model, const json& config) {
-    for (const auto& file : files_in(folder_of(model))) {
-      std::ofstream(folder_.file(file), std::ios::binary)
-          << read_all(folder_of(model) + "/" + file);
+  PretrainedOptions options() const {
+    PretrainedOptions result;
+    result.bias_by_caller(get("bias").defined());
+    if (part == "encoder.") {
+      result.part(PretrainedPart::kEncoder);
+    } else if (part == "decoder.") {
+      result.part(PretrainedPart::kDecoder);
+    } else if (part == "text.") {
+      result.part(PretrainedPart::kText);
+    } else if (part == "vision.") {
+      result.part(PretrainedPart::kVision);
     }
-    std::ofstream(folder_.file("config.json")) << config;
+    return result;
   }
 
-  std::string path() const {
-    return folder_.path();
+  ForwardOptions call() const {
+    ForwardOptions result;
+    if (const auto bias = get("bias"); bias.defined()) {
+      result.bias(bias);
+    }
+    return result;
   }
-
- private:
-  TemporaryFolder folder_;
 };
 
-torch::Tensor expected(
-    const std::string& model,
-    int64_t layer,
-    const char* what) {
-  const auto tensors = read_weights(folder_of(model) + "/expected.safetensors");
-  const auto* found = tensors.find(c10::str(layer, ".", what));
-  REQUIRE(found != nullptr);
-  return *found;
+std::vector<Known> known_attentions(const std::string& model) {
+  std::vector<Known> result;
+  for (const auto& item :
+       read_weights(model_folder(model) + "/expected.safetensors")) {
+    const auto& key = item.key();
+    for (const std::string part :
+         {"",
+          "encoder.",
+          "decoder.",
+          "cross.",
+          "latent.",
+          "text.",
+          "vision."}) {
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        if (key == c10::str(part, layer, ".output")) {
+          result.push_back({model, part, layer});
+        }
+      }
+    }
+  }
+  return result;
 }
+
+/// All steps of decoding: four tokens, and then one at a time.
+template <typename Attention>
+torch::Tensor decoded(Attention& attention, const torch::Tensor& x) {
+  auto cache = attention->make_cache(x.size(0));
+  std::vector<torch::Tensor> steps = {
+      attention->decode(x.slice(1, 0, 4), cache)};
+  for (int64_t t = 4; t < x.size(1); ++t) {
+    steps.push_back(attention->decode(x.slice(1, t, t + 1), cache));
+  }
+  return torch::cat(steps, 1);
+}
+
+/// The model types of a configuration and of its parts.
+std::set<std::string> types_of(const json& config) {
+  std::set<std::string> types = {config.at("model_type").get<std::string>()};
+  for (const auto* part : {"text_config", "vision_config"}) {
+    if (config.contains(part)) {
+      types.insert(config.at(part).at("model_type").get<std::string>());
+    }
+  }
+  return types;
+}
+
+/// What the models of one type cover.
+struct Row {
+  std::set<std::string> covered;
+  double largest = 0;
+
+  void cover(const MultiHeadAttentionOptions& options) {
+    const auto add = [&](bool has, const char* word) {
+      if (has) {
+        covered.insert(word);
+      }
+    };
+    add(options.causal(), "causal");
+    add(!options.causal(), "to both sides");
+    add(options.num_kv_heads().value_or(options.num_heads()) !=
+            options.num_heads(),
+        "grouped heads");
+    add(options.rotary().has_value(), "rotary");
+    add(options.window().has_value(), "window");
+    add(options.qk_norm().has_value(), "norms");
+    add(options.alibi(), "ALiBi");
+    add(options.softcap().has_value(), "softcap");
+    add(options.chunk().has_value(), "chunk");
+    add(options.sinks(), "sinks");
+    add(options.temperature().has_value(), "temperature");
+    add(options.clip_qkv().has_value(), "clipped");
+    add(options.output_gate(), "gate");
+  }
+};
 
 } // namespace
 
@@ -70,35 +148,184 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   std::set<std::string> types;
   const torch::NoGradGuard no_grad;
   for (const auto& model : models()) {
-    types.insert(config_of(model).at("model_type").get<std::string>());
-    for (int64_t layer = 0; layer < kLayers; ++layer) {
-      CAPTURE(model, layer, kernel);
-      auto attention = attention_from_pretrained(folder_of(model), layer);
-      attention->options.kernel(kernel);
-      CHECK_FALSE(attention->is_training());
-      const auto x = expected(model, layer, "input");
-      const auto output = expected(model, layer, "output");
-      CHECK_THAT(attention(x), IsCloseTo(output, {1e-5, 1e-5}));
-      if (!attention->options.causal()) {
+    types.merge(types_of(config_of(model)));
+    const auto all = known_attentions(model);
+    CAPTURE(model);
+    CHECK_FALSE(all.empty());
+    for (const auto& known : all) {
+      CAPTURE(known.part, known.layer, kernel);
+      const auto x = known.get("input");
+      const auto output = known.get("output");
+      if (known.is_cross()) {
+        auto attention = cross_attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        attention->options.kernel(kernel);
+        CHECK_FALSE(attention->is_training());
+        const auto context = known.get("context");
+        CHECK_THAT(
+            attention(x, context, known.call()),
+            IsCloseTo(output, {1e-5, 1e-5}));
         continue;
       }
-      auto cache = attention->make_cache(x.size(0));
-      std::vector<torch::Tensor> steps = {
-          attention->decode(x.slice(1, 0, 4), cache)};
-      for (int64_t t = 4; t < x.size(1); ++t) {
-        steps.push_back(attention->decode(x.slice(1, t, t + 1), cache));
+      if (known.is_latent()) {
+        auto attention = latent_attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        attention->options.kernel(kernel);
+        CHECK_FALSE(attention->is_training());
+        CHECK_THAT(attention(x), IsCloseTo(output, {1e-5, 1e-5}));
+        CHECK_THAT(decoded(attention, x), IsCloseTo(output, {1e-5, 1e-5}));
+        continue;
       }
-      CHECK_THAT(torch::cat(steps, 1), IsCloseTo(output, {1e-5, 1e-5}));
+      auto attention = attention_from_pretrained(
+          model_folder(model), known.layer, known.options());
+      attention->options.kernel(kernel);
+      CHECK_FALSE(attention->is_training());
+      CHECK_THAT(attention(x, known.call()), IsCloseTo(output, {1e-5, 1e-5}));
+      if (attention->options.causal() && !known.get("bias").defined()) {
+        CHECK_THAT(decoded(attention, x), IsCloseTo(output, {1e-5, 1e-5}));
+      }
     }
   }
-  const auto known = pretrained_model_types();
-  CHECK(types == std::set<std::string>(known.begin(), known.end()));
+  // Their layers are those of models above, which pretrained_config_test.cpp
+  // shows: making these models takes minutes.
+  const std::set<std::string> of_others = {
+      "llama4", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
+  for (const auto& type : pretrained_model_types()) {
+    CAPTURE(type);
+    CHECK(types.count(type) + of_others.count(type) == 1);
+  }
+}
+
+TEST_CASE("Layers of pretrained models give the numbers of padded batches") {
+  const torch::NoGradGuard no_grad;
+  int64_t count = 0;
+  for (const auto& model : models()) {
+    for (const auto& known : known_attentions(model)) {
+      for (const std::string side : {"right", "left"}) {
+        const auto mask = find_expected(model, side + ".mask");
+        if (!mask.defined()) {
+          continue;
+        }
+        CAPTURE(model, known.layer, side);
+        auto attention = attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        const auto output = attention(
+            known.get("input", side + "."),
+            ForwardOptions()
+                .key_padding_mask(mask.eq(0))
+                .positions((mask.cumsum(-1) - 1).clamp_min(0)));
+        const auto is_token = mask.ne(0);
+        CHECK_THAT(
+            output.index({is_token}),
+            IsCloseTo(
+                known.get("output", side + ".").index({is_token}),
+                {1e-5, 1e-5}));
+        ++count;
+      }
+    }
+  }
+  CHECK(count >= 2 * 2 * 8);
+}
+
+TEST_CASE("Layers of pretrained models are computed in bfloat16") {
+  const torch::NoGradGuard no_grad;
+  for (const auto& model : models()) {
+    for (const auto& known : known_attentions(model)) {
+      if (known.is_cross() || known.is_latent() ||
+          known.get("bias").defined()) {
+        continue;
+      }
+      CAPTURE(model, known.part, known.layer);
+      auto attention = attention_from_pretrained(
+          model_folder(model),
+          known.layer,
+          known.options().dtype(torch::kBFloat16));
+      const auto output = known.get("output");
+      const auto ours =
+          attention(known.get("input").to(torch::kBFloat16)).to(torch::kFloat);
+      // Of vectors, as single numbers may be nearly zero.
+      const auto error = (ours - output).norm() / output.norm();
+      CHECK(error.item<double>() < 0.05);
+    }
+  }
+}
+
+TEST_CASE("The biases of T5 and MPNet come from their folders") {
+  for (const std::string part : {"encoder.", "decoder."}) {
+    CAPTURE(part);
+    const Known known{"t5", part, 1};
+    auto bias =
+        relative_bias_from_pretrained(model_folder("t5"), known.options());
+    CHECK(bias->options.bidirectional() == (part == "encoder."));
+    const auto expected = known.get("bias");
+    const auto T = expected.size(-1);
+    const auto is_seen = expected > -1e30;
+    CHECK_THAT(
+        bias(T, T).expand_as(expected).index({is_seen}),
+        IsEqualTo(expected.index({is_seen})));
+  }
+  const Known known{"mpnet", "", 0};
+  auto bias =
+      relative_bias_from_pretrained(model_folder("mpnet"), PretrainedOptions());
+  const auto expected = known.get("bias");
+  CHECK_THAT(
+      bias(expected.size(-1), expected.size(-1)).expand_as(expected),
+      IsEqualTo(expected));
+  THROWS_WITH(
+      relative_bias_from_pretrained(model_folder("t5"), PretrainedOptions()),
+      "expected PretrainedPart::kEncoder or kDecoder as the part of");
+  THROWS_WITH(
+      relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
+      "expected a model with a bias by the distance of tokens, one of mpnet, mt5 "
+      "and t5, but got model_type \"llama\"");
+  THROWS_WITH(
+      latent_attention_from_pretrained(model_folder("llama"), 0),
+      "expected a model with latent attention, one of deepseek_v2, deepseek_v3, "
+      "glm4_moe_lite, minicpm3, youtu, but got model_type \"llama\"");
+  THROWS_WITH(
+      attention_from_pretrained(model_folder("deepseek_v3"), 0),
+      "is latent: latent_attention_from_pretrained loads it");
+}
+
+TEST_CASE("Pretrained attention writes the file that it came from") {
+  const torch::NoGradGuard no_grad;
+  const auto heads = [](const char* model,
+                        int64_t layer,
+                        const char* path,
+                        const WeightLayout& layout) {
+    const auto attention =
+        attention_from_pretrained(model_folder(model), layer);
+    const TemporaryFolder folder;
+    const auto file = folder.file("saved.safetensors");
+    save_weights(*attention, file, SaveOptions().layout(layout).prefix(path));
+    const auto saved = read_weights(file);
+    const auto original =
+        read_weights(model_folder(model) + "/model.safetensors");
+    int64_t count = 0;
+    for (const auto& item : saved) {
+      CAPTURE(model, item.key());
+      const auto* before = original.find(item.key());
+      REQUIRE(before != nullptr);
+      CHECK(item.value().equal(*before));
+      ++count;
+    }
+    CHECK(count == 4);
+  };
+  heads(
+      "gpt_neox", 1, "gpt_neox.layers.1.attention", WeightLayout::gpt_neox(4));
+  heads(
+      "bloom", 0, "transformer.h.0.self_attention", WeightLayout::gpt_neox(4));
+  heads(
+      "falcon_grouped",
+      1,
+      "transformer.h.1.self_attention",
+      WeightLayout::gpt_neox(4, 2));
 }
 
 TEST_CASE("Pretrained attention takes dtype and length, and says what it did") {
   std::ostringstream log;
   const auto attention = attention_from_pretrained(
-      folder_of("qwen3"),
+      model_folder("qwen3"),
       1,
       PretrainedOptions().dtype(torch::kBFloat16).context_length(7).log(&log));
   CHECK(attention->W_query->weight.scalar_type() == torch::kBFloat16);
@@ -111,191 +338,59 @@ TEST_CASE("Pretrained attention takes dtype and length, and says what it did") {
   CHECK_FALSE(attention->mask.defined());
 }
 
-TEST_CASE("Options come from a configuration alone") {
-  const auto options =
-      options_from_config(folder_of("gemma3") + "/config.json", 0);
-  CHECK(options.d_in() == 24);
-  CHECK(options.num_heads() == 4);
-  CHECK(options.num_kv_heads() == 2);
-  CHECK(options.head_dim() == 8);
-  CHECK(options.window() == 3);
-  CHECK(options.scale() == 1 / std::sqrt(12.0));
-  CHECK(options.rotary()->theta() == 10000);
-  CHECK(options.qk_norm()->unit_offset());
-  CHECK_FALSE(options.out_bias());
-  const auto full = options_from_config(folder_of("gemma3"), 1);
-  CHECK_FALSE(full.window());
-  CHECK(full.rotary()->theta() == 1000000);
-}
-
-TEST_CASE("Configurations of before transformers 5 mean the same") {
-  auto config = config_of("llama_3_1");
-  auto parameters = config.at("rope_parameters");
-  config.erase("rope_parameters");
-  config["rope_theta"] = parameters.at("rope_theta");
-  parameters.erase("rope_theta");
-  config["rope_scaling"] = parameters;
-  const Changed llama("llama_3_1", config);
+// Writes docs/pretrained_families.md; run by name.
+TEST_CASE("The table of model types", "[.table]") {
   const torch::NoGradGuard no_grad;
-  CHECK_THAT(
-      attention_from_pretrained(
-          llama.path(), 0)(expected("llama_3_1", 0, "input")),
-      IsCloseTo(expected("llama_3_1", 0, "output"), {1e-5, 1e-5}));
-
-  config = config_of("gemma3");
-  config.erase("rope_parameters");
-  config.erase("layer_types");
-  config["rope_theta"] = 1000000.0;
-  config["rope_local_base_freq"] = 10000.0;
-  config["sliding_window_pattern"] = 2;
-  config["rope_scaling"] = nullptr;
-  const Changed gemma("gemma3", config);
-  for (int64_t layer = 0; layer < kLayers; ++layer) {
-    CHECK_THAT(
-        attention_from_pretrained(
-            gemma.path(), layer)(expected("gemma3", layer, "input")),
-        IsCloseTo(expected("gemma3", layer, "output"), {1e-5, 1e-5}));
+  std::map<std::string, Row> rows;
+  for (const auto& model : models()) {
+    const auto config = config_of(model);
+    for (const auto& known : known_attentions(model)) {
+      auto& row = rows[config.at("model_type").get<std::string>()];
+      const auto x = known.get("input");
+      torch::Tensor output;
+      if (known.is_cross()) {
+        auto attention = cross_attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        output = attention(x, known.get("context"), known.call());
+        row.covered.insert("cross-attention");
+      } else if (known.is_latent()) {
+        auto attention = latent_attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        output = attention(x);
+        row.covered.insert("latent attention");
+      } else {
+        auto attention = attention_from_pretrained(
+            model_folder(model), known.layer, known.options());
+        output = attention(x, known.call());
+        row.cover(attention->options);
+      }
+      if (known.get("bias").defined() && !known.is_cross()) {
+        row.covered.insert("bias by the caller");
+      }
+      const auto difference = (output - known.get("output")).abs().max();
+      row.largest = std::max(row.largest, difference.item<double>());
+    }
   }
-}
-
-TEST_CASE("Fields that are absent or old mean what transformers does") {
-  const auto options = [](const char* model, const json& patch, int64_t layer) {
-    auto config = config_of(model);
-    config.erase("layer_types");
-    config.erase("rope_parameters");
-    config["num_hidden_layers"] = 8;
-    config.merge_patch(patch);
-    const Changed changed(model, config);
-    return options_from_config(changed.path(), layer);
-  };
-  const json yarn = {
-      {"rope_theta", 500000.0},
-      {"rope_scaling",
-       {{"rope_type", "yarn"},
-        {"factor", 8.0},
-        {"original_max_position_embeddings", 16}}}};
-  // Only layers that see all tokens are scaled.
-  CHECK(options("olmo3", yarn, 0).rotary()->factor() == 1);
-  CHECK(options("olmo3", yarn, 3).rotary()->factor() == 8);
-  const json linear = {
-      {"rope_theta", 1000000.0},
-      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
-  const auto local = options("gemma3", linear, 0);
-  CHECK(local.rotary()->theta() == 10000);
-  CHECK(local.rotary()->factor() == 1);
-  CHECK(options("gemma3", linear, 5).rotary()->factor() == 8);
-  CHECK(options("mixtral", json::object(), 0).rotary()->theta() == 1e6);
-  CHECK(options("llama", json::object(), 0).rotary()->theta() == 10000);
-
-  const json slides = {{"use_sliding_window", true}, {"sliding_window", 3}};
-  CHECK(options("qwen3_moe", slides, 0).window() == 3);
-  CHECK(options("qwen2_moe", slides, 0).window() == 3);
-  CHECK_FALSE(options("qwen2_moe", slides, 1).window());
-  CHECK_FALSE(options("qwen3", slides, 1).window());
-  const json pattern = {{"sliding_window_pattern", "LG"}};
-  CHECK(options("exaone4", pattern, 0).window() == 3);
-  CHECK_FALSE(options("exaone4", pattern, 1).window());
-
-  auto gemma = config_of("gemma2");
-  gemma.erase("attn_logit_softcapping");
-  CHECK(
-      options_from_config(Changed("gemma2", gemma).path(), 0).softcap() == 50);
-  gemma["attn_logit_softcapping"] = nullptr;
-  CHECK_FALSE(
-      options_from_config(Changed("gemma2", gemma).path(), 0).softcap());
-  // Fields of released models without effect on attention.
-  CHECK_NOTHROW(options(
-      "bert",
-      {{"pooler_num_attention_heads", 12}, {"chunk_size_feed_forward", 0}},
-      0));
-  CHECK_NOTHROW(options("gptj", {{"rotary", true}}, 0));
-}
-
-TEST_CASE("Configurations that cannot be followed are refused by name") {
-  const auto refused =
-      [](const char* model, const json& patch, const char* text) {
-        auto config = config_of(model);
-        config.merge_patch(patch);
-        const Changed changed(model, config);
-        THROWS_WITH(attention_from_pretrained(changed.path(), 0), text);
-      };
-  refused(
-      "llama",
-      {{"model_type", "lama"}},
-      "is not known, the nearest is \"llama\"; known are bert, camembert");
-  refused("llama", {{"model_type", nullptr}}, "expected \"model_type\" in");
-  refused(
-      "llama",
-      {{"attention_sink_size", 4}},
-      "is 4; nothing is known of this field for model_type \"llama\", and it "
-      "may change attention");
-  refused("llama", {{"clip_qkv", 8.0}}, "\"clip_qkv\" of");
-  refused(
-      "llama",
-      {{"num_attention_heads", "four"}},
-      "expected an integer as \"num_attention_heads\"");
-  refused(
-      "llama",
-      {{"num_attention_heads", 0}},
-      "expected hidden_size > 0 and num_attention_heads > 0");
-  refused("llama", {{"hidden_size", nullptr}}, "expected \"hidden_size\" in");
-  refused(
-      "llama",
-      {{"rope_parameters", {{"rope_type", "longrope"}}}},
-      "expected a rotary embedding of type default, linear, llama3 or yarn");
-  refused(
-      "llama",
-      {{"rope_parameters", {{"mscale", 0.7}}}},
-      "\"mscale\" of the rotary embedding of type \"default\"");
-  refused(
-      "llama_yarn",
-      {{"rope_parameters", {{"truncate", false}}}},
-      "expected truncate = true");
-  refused(
-      "qwen2",
-      {{"layer_types", {"chunked_attention", "full_attention"}}},
-      "expected full_attention or sliding_attention as \"layer_types\"");
-  refused(
-      "bert",
-      {{"position_embedding_type", "relative_key"}},
-      "expected absolute as \"position_embedding_type\"");
-  refused("llama", {{"is_causal", false}}, "expected is_causal = true");
-  refused(
-      "gemma3",
-      {{"use_bidirectional_attention", true}},
-      "expected use_bidirectional_attention = false");
-  refused(
-      "llama",
-      {{"partial_rotary_factor", 0.5}},
-      "expected no partial_rotary_factor");
-  refused(
-      "llama",
-      {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}},
-      "expected rope_parameters or rope_scaling");
-  // The weights are of other sizes.
-  refused("llama", {{"num_key_value_heads", 4}}, "size mismatch");
-  refused("qwen3", {{"attention_bias", true}}, "Missing key");
-}
-
-TEST_CASE("Folders and layers that are not there are refused by name") {
-  THROWS_WITH(
-      attention_from_pretrained(folder_of("llama"), 2),
-      "expected a layer in [0, 2), of which");
-  THROWS_WITH(attention_from_pretrained(folder_of("llama"), -1), "but got -1");
-  THROWS_WITH(
-      attention_from_pretrained(folder_of("none"), 0),
-      "attention_from_pretrained(");
-  THROWS_WITH(
-      options_from_config(folder_of("llama") + "/model.safetensors", 0),
-      "expected a JSON object in");
-  const TemporaryFolder folder;
-  std::ofstream(folder.file("config.json")) << std::string(100000, '[');
-  THROWS_WITH(options_from_config(folder.path(), 0), "options_from_config(");
-  // A file of another model.
-  const Changed changed("llama", config_of("gpt2"));
-  THROWS_WITH(
-      attention_from_pretrained(changed.path(), 0),
-      "expected keys of \"h.0.attn\" in");
+  std::ofstream page(TORCH_ATTENTION_GOLDEN_DIR
+                     "/../../docs/pretrained_families.md");
+  page << "# Model types of Hugging Face\n\n"
+          "Written by `torch_attention_internal_tests \"The table of model "
+          "types\"`: small random\nmodels, each layer compared with "
+          "`transformers` 5.23.\n\n"
+          "| `model_type` | covered | largest difference |\n"
+          "| --- | --- | --- |\n";
+  for (const auto& [type, row] : rows) {
+    page << fmt::format(
+        "| `{}` | {} | {:.1e} |\n",
+        type,
+        fmt::join(row.covered, ", "),
+        row.largest);
+  }
+  page << "\n## Not computed\n\n| `model_type` | why |\n| --- | --- |\n";
+  for (const auto& [type, why] : weights::pretrained::unsupported_types()) {
+    page << fmt::format("| `{}` | {} |\n", type, why);
+  }
+  CHECK(page.good());
 }
 
 } // namespace pretrained_test

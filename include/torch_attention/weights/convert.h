@@ -16,23 +16,22 @@
 
 namespace torch_attention {
 
-/// What `convert_layout` returns.
+/// The result of `convert_layout`.
 struct TORCH_ATTENTION_API ConvertedWeights {
   /// The tensors of each attention module under the target's names and in its
-  /// shapes, where the first of them was; all other tensors as they were.
+  /// shapes, at the place of the first of them; all other tensors as they were.
   torch::OrderedDict<std::string, torch::Tensor> tensors;
-  /// Keys of the source for which the target has no use: masks, and what the
-  /// source's layout ignores.
+  /// The keys of the source for which the target has no use: masks, and tensors
+  /// that the source's layout ignores.
   std::vector<std::string> left_out;
 };
 
 /// Rewrites every attention module among `tensors`, whose names are dotted
 /// paths, from layout `source` to layout `target`. With `WeightLayout::book()`
-/// as the target the names and shapes are the canonical ones (see
-/// `WeightLayout`); with it as the source they are what is converted.
+/// as the target, the results have the canonical names and shapes (see
+/// `WeightLayout`); with it as the source, `tensors` must have them.
 ///
-/// The results are views of `tensors` where nothing has to be joined: they
-/// share memory.
+/// Results that need no joining are views of `tensors`: they share memory.
 ///
 /// `source` may be `automatic()`, which finds the layout of each module from
 /// its names and shapes; `target` may not. `num_heads` is needed by targets

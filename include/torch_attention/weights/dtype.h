@@ -8,13 +8,13 @@
 
 namespace torch_attention {
 
-/// Returns Python's name of a dtype: "float32" for `torch.float32`. A dtype
-/// that Python has under no name gets LibTorch's own.
+/// Returns Python's name of a dtype: "float32" for `torch.float32`. For a dtype
+/// that Python does not name, returns LibTorch's own name.
 TORCH_ATTENTION_API std::string dtype_name(c10::ScalarType dtype);
 
-/// Returns the dtype of Python's name, "bfloat16" for example.
+/// Returns the dtype that Python names so, "bfloat16" for example.
 ///
-/// Throws c10::Error that says what was asked if there is none.
+/// Throws c10::Error that says what was asked for if there is none.
 ///
 /// Example:
 /// ```

@@ -2,6 +2,8 @@
 
 #include <torch_attention/export.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,9 @@ namespace torch_attention {
 /// | `W_query.weight`, `W_key.weight`, `W_value.weight` | (d_out, d_in) |
 /// | `W_query.bias`, `W_key.bias`, `W_value.bias` | (d_out) |
 /// | `out_proj.weight`, `out_proj.bias` | (d_out, d_out), (d_out) |
+/// | `q_norm.weight`, `k_norm.weight`, and `.bias` | those of `HeadNorm` |
+/// | `W_gate.weight`, `W_gate.bias` | those of the gate |
+/// | `sinks` | (num_heads) |
 /// | `mask` | (context_length, context_length) |
 ///
 /// (d_out of keys and values is smaller with grouped heads.) A layout is a list
@@ -54,6 +59,14 @@ class TORCH_ATTENTION_API WeightLayout {
     bool transposed = false;
     /// Each of the heads' tensors is the canonical one; they are not joined.
     bool tied = false;
+    /// Each of the heads' tensors is one row of the canonical one.
+    bool stacked = false;
+    /// The rows of the file's tensor come in so many groups, each with a share
+    /// of every canonical tensor.
+    int64_t groups = 1;
+    /// How large these shares are beside each other; empty: what the shapes of
+    /// the module say, or equal.
+    std::vector<int64_t> shares = {};
   };
 
   /// A layout without rules, to which yours are added.
@@ -74,6 +87,23 @@ class TORCH_ATTENTION_API WeightLayout {
       std::string file_key,
       std::vector<std::string> canonical_keys,
       bool transposed = false);
+
+  /// The file's tensor holds the rows of the canonical ones in `groups` equal
+  /// groups, each with a share of every canonical tensor, one after the other:
+  /// `shares` of it, 1 of each if that is empty. With a group for each key
+  /// head, GPT-NeoX's rows (num_heads, 3, head_dim) are `interleave(key,
+  /// {query, key, value}, num_heads)`, and those of grouped heads,
+  /// (num_kv_heads, n + 2, head_dim), `interleave(key, {query, key, value},
+  /// num_kv_heads, {n, 1, 1})`.
+  WeightLayout& interleave(
+      std::string file_key,
+      std::vector<std::string> canonical_keys,
+      int64_t groups,
+      std::vector<int64_t> shares = {});
+
+  /// Each head of the file, by `{}`, has one row of the canonical tensor: norms
+  /// with weights of each head.
+  WeightLayout& stack(std::string file_key, std::string canonical_key);
 
   /// Each head of the file, by `{}`, has a copy of the canonical tensor.
   WeightLayout& tie(std::string file_key, std::string canonical_key);
@@ -142,7 +172,16 @@ class TORCH_ATTENTION_API WeightLayout {
   /// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj`.
   static WeightLayout torch_multihead_attention();
 
-  /// All of the above but `automatic`.
+  /// GPT-NeoX, Pythia, BLOOM, Falcon: `query_key_value`, whose rows are those
+  /// of the heads, each with its query, key and value, and `dense`. With
+  /// `num_kv_heads` a key and a value follow the queries that share them
+  /// (Falcon; 1 for multi-query). The file does not tell the numbers, so this
+  /// is never found by itself.
+  static WeightLayout gpt_neox(
+      int64_t num_heads,
+      std::optional<int64_t> num_kv_heads = std::nullopt);
+
+  /// All of the above that need no number, but `automatic`.
   static std::vector<WeightLayout> built_in();
 
   /// The built-in layout of this name, or "automatic".

@@ -15,14 +15,15 @@
 
 namespace torch_attention {
 
-/// What `load_weights` asks of the file's causal masks (buffers `mask`).
+/// The requirements of `load_weights` for the file's causal masks (buffers
+/// `mask`).
 enum class MaskPolicy {
-  /// The file has the mask, equal to the module's. In a layout that has no
+  /// The file must have the mask, equal to the module's. If the layout has no
   /// masks, such as GPT-2's, it may be absent.
   kEqual,
-  /// The file may lack the mask; if it is there, it equals the module's.
+  /// The file may lack the mask; a mask in the file must equal the module's.
   kOptional,
-  /// The file's mask is not read: it may be of another context_length.
+  /// The file's mask is not read: it may have another context_length.
   kIgnore,
 };
 
@@ -38,25 +39,25 @@ struct TORCH_ATTENTION_API LoadOptions {
   /// Wrong shapes are refused in any case. Default: true
   TORCH_ARG(bool, strict) = true;
 
-  /// dotted path of the module inside the file; what is outside is not read.
+  /// dotted path of the module inside the file; nothing outside of it is read.
   /// Default: the file's state dict
   TORCH_ARG(std::string, prefix) = "";
 
-  /// what is asked of the file's masks. Default: MaskPolicy::kEqual
+  /// requirement for the file's masks. Default: MaskPolicy::kEqual
   TORCH_ARG(MaskPolicy, mask) = MaskPolicy::kEqual;
 
   /// how the file names and stores the weights.
   /// Default: WeightLayout::automatic(), found from keys and shapes
   TORCH_ARG(WeightLayout, layout) = WeightLayout::automatic();
 
-  /// device to which the module is moved. Default: it stays
+  /// device to which the module is moved. Default: the module stays
   TORCH_ARG(std::optional<torch::Device>, device) = std::nullopt;
 
-  /// dtype of the module's floating-point tensors. Default: theirs
+  /// dtype of the module's floating-point tensors. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 };
 
-/// What `load_weights` did.
+/// The report of `load_weights`.
 struct TORCH_ATTENTION_API LoadReport {
   /// A tensor that was copied into the module.
   struct Tensor {
@@ -68,19 +69,20 @@ struct TORCH_ATTENTION_API LoadReport {
     torch::ScalarType file_dtype;
     /// dtype in the module, to which it was converted.
     torch::ScalarType module_dtype;
-    /// Its keys in the file, whole: with the prefix.
+    /// Its full keys in the file, with the prefix.
     std::vector<std::string> file_keys;
   };
 
-  /// The file; of a folder the one that was taken.
+  /// The file; for a folder, the file that was chosen in it.
   std::string path;
-  /// What the file is, for example "TorchScript archive".
+  /// The kind of file, for example "TorchScript archive".
   std::string format;
-  /// The layout in which the weights were, for example "gpt2".
+  /// The layout of the weights in the file, for example "gpt2".
   std::string layout;
   /// The tensors that were copied, in the module's order.
   std::vector<Tensor> loaded;
-  /// Keys of the module that are zeros, the layout having no such tensor.
+  /// Keys of the module that were set to zeros, because the layout has no such
+  /// tensor.
   std::vector<std::string> zeros;
   /// Keys of the module that kept their values.
   std::vector<std::string> missing;
@@ -93,7 +95,7 @@ TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     const LoadReport& report);
 
-/// Copies the tensors of a file into the parameters and buffers of `module`,
+/// Copies the tensors of a file into the parameters and buffers of `module`:
 /// all of them or, on any error, none.
 ///
 /// Reads, by content and not by name: `torch.save` files (a state dict, or a
@@ -106,8 +108,8 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 /// `pytorch_model.bin.index.json` (the first of these is taken), or one file of
 /// weights of another name.
 ///
-/// If memory runs out, the error is c10::Error, or std::bad_alloc if none is
-/// left to say so; the module stays as it was.
+/// If memory runs out, throws c10::Error, or std::bad_alloc if there is none
+/// left for a message; the module stays as it was.
 ///
 /// Throws c10::Error that lists every missing, unexpected and mismatched key in
 /// the words of Python's `load_state_dict`, or says what is wrong with the

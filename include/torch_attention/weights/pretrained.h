@@ -4,8 +4,13 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/modules/cross_attention.h>
+#include <torch_attention/nn/modules/latent_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
+#include <torch_attention/nn/modules/relative_bias.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/cross_attention.h>
+#include <torch_attention/nn/options/latent_attention.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -14,6 +19,23 @@
 #include <vector>
 
 namespace torch_attention {
+
+/// A part of a model that has several attentions of the same layer.
+enum class PretrainedPart {
+  /// The only one; of a model that writes text and sees images, the text.
+  kAuto,
+  /// Of a model with an encoder and a decoder: BART, T5, Whisper.
+  kEncoder,
+  kDecoder,
+  /// Of a model of text and images: CLIP, LLaVA.
+  kText,
+  kVision,
+};
+
+/// Prints `auto`, `encoder`, `decoder`, `text` or `vision`.
+TORCH_ATTENTION_API std::ostream& operator<<(
+    std::ostream& stream,
+    PretrainedPart part);
 
 /// Options for `attention_from_pretrained`.
 ///
@@ -31,6 +53,15 @@ struct TORCH_ATTENTION_API PretrainedOptions {
 
   /// the largest number of tokens. Default: that of the configuration
   TORCH_ARG(std::optional<int64_t>, context_length) = std::nullopt;
+
+  /// which part of the model. Default: PretrainedPart::kAuto
+  TORCH_ARG(PretrainedPart, part) = PretrainedPart::kAuto;
+
+  /// load a layer of a model that adds a bias by the distance of tokens to the
+  /// scores (T5, MPNet), though the module does not compute it: each call gets
+  /// it by `ForwardOptions().bias`. Without this such models are refused.
+  /// Default: false
+  TORCH_ARG(bool, bias_by_caller) = false;
 
   using Stream = std::ostream*;
 
@@ -61,14 +92,66 @@ TORCH_ATTENTION_API MultiHeadAttention attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
+/// The attention of a layer of the decoder to what the encoder gave, in the
+/// same way: of BART, Marian, T5, Whisper and their like.
+///
+/// Example:
+/// ```
+/// auto attention = cross_attention_from_pretrained("whisper-tiny", 0);
+/// auto output = attention(hidden_states, encoded); // (B, T, d_model)
+/// ```
+TORCH_ATTENTION_API CrossAttention cross_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// The latent attention of a layer, in the same way: of DeepSeek-V2 and V3,
+/// GLM-4 MoE Lite, MiniCPM3 and Youtu. `part` of the options is not read.
+///
+/// Example:
+/// ```
+/// auto attention = latent_attention_from_pretrained("DeepSeek-V2-Lite", 0);
+/// auto context = attention(hidden_states); // (B, T, hidden_size)
+/// ```
+TORCH_ATTENTION_API LatentAttention latent_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// The bias by the distance of tokens that T5, mT5 and MPNet share between
+/// layers, of the encoder or the decoder that `part` of the options says.
+///
+/// Example:
+/// ```
+/// const auto options = PretrainedOptions()
+///                          .part(PretrainedPart::kEncoder)
+///                          .bias_by_caller(true);
+/// auto bias = relative_bias_from_pretrained("t5-small", options);
+/// auto attention = attention_from_pretrained("t5-small", 3, options);
+/// auto context = attention(x, ForwardOptions().bias(bias(T, T)));
+/// ```
+TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
+    const std::string& folder,
+    const PretrainedOptions& options = {});
+
 /// The options alone; `path` is the folder or its `config.json`.
 ///
 /// Example:
 /// ```
 /// MultiHeadAttention attention(options_from_config("Qwen3-0.6B", 5));
 /// ```
-TORCH_ATTENTION_API MultiHeadAttentionOptions
-options_from_config(const std::string& path, int64_t layer);
+TORCH_ATTENTION_API MultiHeadAttentionOptions options_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part = PretrainedPart::kAuto);
+
+/// The same for `cross_attention_from_pretrained`.
+TORCH_ATTENTION_API CrossAttentionOptions
+cross_options_from_config(const std::string& path, int64_t layer);
+
+/// The same for `latent_attention_from_pretrained`.
+TORCH_ATTENTION_API LatentAttentionOptions
+latent_options_from_config(const std::string& path, int64_t layer);
 
 /// The values of `model_type` that are known, sorted.
 TORCH_ATTENTION_API std::vector<std::string> pretrained_model_types();

@@ -22,7 +22,7 @@ namespace torch_attention {
 /// SaveOptions().layout(WeightLayout::gpt2()).prefix("h.0.attn"));
 /// ```
 struct TORCH_ATTENTION_API SaveOptions {
-  /// what kind of file is written. Default: FileFormat::kByExtension
+  /// kind of file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
   /// dotted path that is put before every key. Default: none

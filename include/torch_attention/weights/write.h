@@ -19,8 +19,8 @@ namespace torch_attention {
 
 /// The kinds of file that `write_weights` writes.
 enum class FileFormat {
-  /// By the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin` for
-  /// `torch.save`'s.
+  /// Chosen by the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin`
+  /// for `torch.save`'s format.
   kByExtension,
   /// Safetensors, with a checksum of each tensor in `__metadata__`.
   kSafetensors,
@@ -40,32 +40,33 @@ struct TORCH_ATTENTION_API WriteOptions {
   using Metadata = std::map<std::string, std::string>;
   using Progress = std::function<void(uint64_t bytes)>;
 
-  /// what kind of file is written. Default: FileFormat::kByExtension
+  /// kind of file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
-  /// dtype of the floating-point tensors in the file. Default: theirs
+  /// dtype of the floating-point tensors in the file. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
   /// texts for `__metadata__`, which only safetensors files have. Default: none
   TORCH_ARG(Metadata, metadata);
 
-  /// called after each tensor with its number of bytes; those of tensors that
-  /// are one in the file count once. Default: not called
+  /// function that is called after each tensor with its number of bytes;
+  /// tensors that are one in the file count once. Default: none
   TORCH_ARG(Progress, progress);
 };
 
-/// Writes tensors under their names, in their order, to a file.
+/// Writes tensors to a file, under their names and in their order.
 ///
-/// Each is written with the values that it shows, in row-major order: views,
-/// expanded, conjugate and negative ones too, from any device. Names that are
-/// the same tensor share its bytes in `torch.save`'s format. The file
-/// is written beside `path` and then renamed: a crash, a full disk or an
-/// exception leaves the old file as it was. Symbolic links are followed, and
-/// an existing file keeps its mode; other hard links to it keep the old bytes.
-/// What the part files of ended programs left is removed.
+/// Writes the values that each tensor shows, in row-major order: also views,
+/// expanded, conjugate and negative tensors, from any device. Names of the same
+/// tensor share its bytes in `torch.save`'s format. The file is written beside
+/// `path` and then renamed: a crash, a full disk or an exception leaves the old
+/// file as it was. Symbolic links are followed, and an existing file keeps its
+/// mode; other hard links to it keep the old bytes. Part files that ended
+/// programs left behind are removed.
 ///
-/// Throws c10::Error if the file cannot be written, `path` is no regular file,
-/// or the format cannot hold a tensor: it names the tensor.
+/// Throws c10::Error if the file cannot be written, `path` exists and is not a
+/// regular file, or the format cannot hold a tensor; the error names the
+/// tensor.
 ///
 /// Example:
 /// ```

@@ -21,10 +21,10 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// So many programs, and threads of one, may write the same file at once.
+/// The number of programs and threads that may write the same file at once.
 constexpr int kParts = 64;
 
-/// As many as Linux follows.
+/// The number of symbolic links in a row that Linux follows.
 constexpr int kLinks = 40;
 
 constexpr const char* kPart = "torch-attention-part-";
@@ -45,7 +45,7 @@ const char* kind_of(mode_t mode) {
   }
 }
 
-/// The path at the end of symbolic links, where a file need not exist.
+/// Returns the path at the end of symbolic links; no file need exist there.
 std::string follow_links(std::string path) {
   for (int i = 0; i < kLinks; ++i) {
     std::array<char, PATH_MAX> target{};
@@ -63,7 +63,7 @@ bool lock(const Descriptor& file) {
   return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
 }
 
-/// Returns whether the open file is the regular file of that name.
+/// Returns whether the open file is the regular file `name` of `folder`.
 bool is_named(
     const Descriptor& file,
     const Descriptor& folder,
@@ -77,7 +77,8 @@ bool is_named(
       opened.st_ino == named.st_ino;
 }
 
-/// Brings a new name to the disk; some file systems cannot, which is no error.
+/// Writes the folder's new name to the disk. Some file systems cannot: no
+/// error.
 void sync_folder(const Descriptor& folder) {
   const Descriptor readable(
       ::openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -99,7 +100,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   if (name_.empty()) {
     fail("expected the name of a file");
   }
-  // Its names are looked up from here on, wherever it is moved.
+  // From here on names are looked up in this folder, even if it is moved.
   folder_.open(::open(
       folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder_.is_open()) {
@@ -117,7 +118,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const std::string& reason) const {
-  // A message ends at a NUL byte.
+  // The path is cut at a NUL byte, where a message ends.
   C10_THROW_ERROR(
       Error,
       format_text("cannot write \"{}\"{}: {}", path_.c_str(), target_, reason));
@@ -142,8 +143,8 @@ void AtomicFile::look_at_old_file() {
     fail(format_text(
         "expected a regular file, but it is {}", kind_of(status.st_mode)));
   }
-  // The folder alone decides on renaming, but who made the file read-only wants
-  // to keep it.
+  // Renaming needs rights to the folder only, but a file that was made
+  // read-only is meant to be kept.
   if (::faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0) {
     fail_with_errno();
   }
@@ -176,7 +177,7 @@ void AtomicFile::remove_abandoned_parts() const {
         folder_.number(),
         name.c_str(),
         O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    // Who holds the lock of a part, and nobody else, may take its name away.
+    // Only the program that holds the lock of a part may remove its name.
     if (part.is_open() && lock(part) && is_named(part, folder_, name)) {
       ::unlinkat(folder_.number(), name.c_str(), 0);
     }
@@ -190,7 +191,7 @@ void AtomicFile::create_part() {
         folder_.number(),
         part_.c_str(),
         O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-        // Nobody else reads a private file's part.
+        // Keeps others from reading the part of a private file.
         old_ ? 0600 : 0666));
     if (!file_.is_open()) {
       if (errno == EEXIST) {
@@ -198,8 +199,8 @@ void AtomicFile::create_part() {
       }
       fail(format_text("a new file in its folder: {}", std::strerror(errno)));
     }
-    // Another program may have taken it for abandoned before it was locked.
-    // Where there are no locks, nobody removes it.
+    // Another program may have taken it for abandoned before it was locked. On
+    // file systems without locks no program removes it.
     const bool is_taken = !lock(file_) && errno == EWOULDBLOCK;
     if (!is_taken && is_named(file_, folder_, part_)) {
       return;
@@ -244,8 +245,8 @@ void AtomicFile::keep_access() const {
   if (!old_) {
     return;
   }
-  // Only the superuser gives files away; others keep the group, if it is one
-  // of theirs. Otherwise its rights would be another group's.
+  // Only the superuser can give files away. Others can keep the group if they
+  // belong to it; if they do not, its rights would go to another group.
   struct stat now {};
   const bool has_group =
       (::fstat(file_.number(), &now) == 0 && now.st_uid == old_->owner &&
@@ -264,7 +265,7 @@ void AtomicFile::commit() {
           0) {
     fail_with_errno();
   }
-  // Not before: the lock keeps others from the part.
+  // Closed only now: the lock keeps others from the part.
   file_.close();
   sync_folder(folder_);
 }

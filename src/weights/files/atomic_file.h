@@ -11,35 +11,36 @@
 
 namespace torch_attention::weights::files {
 
-/// A file that takes the place of another one only when it is whole. Symbolic
-/// links are followed; the mode of an existing file, and its owner where that
-/// is allowed, are kept. The bytes go to a part file in the same folder, which
-/// is locked: one that no program holds was left by a program that was ended,
-/// and the next `AtomicFile` of the same path removes it.
+/// A file that replaces another one only when it is complete. Follows symbolic
+/// links; keeps the mode of an existing file, and its owner where that is
+/// allowed. The bytes go to a locked part file in the same folder. A part that
+/// no program holds was left by a program that was ended: the next `AtomicFile`
+/// of the same path removes it.
 class AtomicFile {
  public:
-  /// Begins the new file. Throws c10::Error if it cannot, or `path` is there
-  /// and no regular file.
+  /// Begins the new file. Throws c10::Error if that fails, or if `path` exists
+  /// and is not a regular file.
   explicit AtomicFile(std::string path);
 
-  /// Without `commit` the new file is removed, and the old one is as it was.
+  /// Removes the new file, unless it was committed; the old one stays as it
+  /// was.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
 
-  /// Throws c10::Error if not all can be written.
+  /// Appends bytes. Throws c10::Error if not all of them can be written.
   void write(const void* data, size_t size);
 
-  /// Writes over what was written at `offset`.
+  /// Writes over the bytes at `offset`, which were written before.
   void overwrite(uint64_t offset, const void* data, size_t size);
 
-  /// Gives the file its name, all of its bytes being on the disk.
+  /// Gives the file its name once all of its bytes are on the disk.
   void commit();
 
  private:
-  /// What is kept of the file that is replaced.
+  /// The rights that are kept of the file that is replaced.
   struct Access {
     mode_t mode;
     uid_t owner;
@@ -56,11 +57,11 @@ class AtomicFile {
   void keep_access() const;
 
   std::string path_;
-  /// Where a link leads, for messages.
+  /// The target of a symbolic link, for messages.
   std::string target_;
   std::optional<Access> old_;
   Descriptor folder_;
-  /// Names in the folder.
+  /// The names in the folder.
   std::string name_;
   std::string part_prefix_;
   std::string part_;

@@ -6,7 +6,8 @@
 
 namespace torch_attention::weights::files {
 
-/// CRC-32 (the one of zip files), by all of LibTorch's threads.
+/// Returns the CRC-32 that zip files use, computed by all of LibTorch's
+/// threads.
 uint32_t crc32(const Bytes& bytes);
 
 } // namespace torch_attention::weights::files

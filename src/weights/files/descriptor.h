@@ -4,7 +4,7 @@
 
 namespace torch_attention::weights::files {
 
-/// An open file or folder, closed at the end.
+/// An open file or folder, closed by the destructor.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -22,7 +22,7 @@ class Descriptor {
   int number() const {
     return number_;
   }
-  /// Takes the place of what was open before.
+  /// Closes what was open before, and takes `number` instead.
   void open(int number) {
     close();
     number_ = number;

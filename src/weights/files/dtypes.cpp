@@ -10,13 +10,13 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// A dtype under its names. Empty: the format has no name for it.
+/// The names of a dtype; empty where the format has none.
 struct Names {
   torch::ScalarType dtype;
   std::string_view python;
   std::string_view storage;
   std::string_view safetensors;
-  /// 0: none.
+  /// The number in `torch.export`; 0: none.
   int64_t exported;
 };
 
@@ -96,7 +96,8 @@ const Names* names_of(ScalarType dtype) {
   return found == kDtypes.end() ? nullptr : found;
 }
 
-/// The text between `prefix` and `suffix`; empty if it is not between these.
+/// Returns the text between `prefix` and `suffix`; "" if they do not enclose
+/// it.
 std::string_view between(
     std::string_view text,
     std::string_view prefix,

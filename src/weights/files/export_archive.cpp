@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kFormat = "torch.export archive";
 constexpr const char* kWeights = "data/weights/";
 
-/// The records of the archive's weights whose names end so.
+/// Returns the names of the archive's weight records that end with `end`.
 std::vector<std::string> weight_records(
     const ZipArchive& archive,
     const std::string& end) {
@@ -34,13 +34,13 @@ std::vector<std::string> weight_records(
   return records;
 }
 
-/// The records that describe the weights of the archive's models.
+/// Returns the names of the records that describe the weights of the models.
 std::vector<std::string> weight_configs(const ZipArchive& archive) {
   return weight_records(archive, "_weights_config.json");
 }
 
-/// The torch.save files with the state dicts of the archive's models, as
-/// LibTorch 2.8 and, under another name, those before it wrote them.
+/// Returns the names of the torch.save files with the models' state dicts.
+/// LibTorch before 2.8 writes one under another name.
 std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   constexpr const char* kOld = "serialized_state_dict.pt";
   if (archive.contains(kOld)) {
@@ -49,7 +49,7 @@ std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   return weight_records(archive, ".pt");
 }
 
-/// What the description says of a tensor.
+/// The description of a tensor.
 struct ExportEntry {
   std::string key;
   std::string record;
@@ -79,7 +79,7 @@ int64_t to_integer(const JsonValue& value, const char* expected) {
 
 constexpr const char* kSize = "an integer of 64 bits as a size";
 
-/// Sizes and strides: [{"as_int": 3}, {"as_int": 4}].
+/// Reads sizes or strides: [{"as_int": 3}, {"as_int": 4}].
 void read_sizes(
     const JsonPath& path,
     const JsonValue& value,
@@ -89,13 +89,13 @@ void read_sizes(
     if (value.kind != JsonValue::Kind::kObject) {
       refuse(value, "a size");
     }
-    sizes.push_back(-1); // until the number comes
+    sizes.push_back(-1); // until the number is read
   } else if (path.size() == kElement + 1 && path.back() == "as_int") {
     sizes.back() = to_integer(value, kSize);
   }
 }
 
-/// A value at "tensor_meta", or below.
+/// Reads a value at "tensor_meta" or below it.
 void read_meta(
     const JsonPath& path,
     const JsonValue& value,
@@ -116,7 +116,8 @@ void read_meta(
   }
 }
 
-/// A value at "config", or below: {"config": {KEY: {"path_name": ...}}}.
+/// Reads a value at "config" or below it: {"config": {KEY: {"path_name":
+/// ...}}}.
 void read_entry(
     const JsonPath& path,
     const JsonValue& value,

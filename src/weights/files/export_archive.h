@@ -10,8 +10,8 @@ namespace torch_attention::weights::files {
 /// Returns whether the zip file is one of `torch.export.save` (.pt2).
 bool is_export_archive(const ZipArchive& archive);
 
-/// Reads the state dict of a .pt2. Its program is neither compiled nor run.
-/// Throws c10::Error that says what is wrong with it.
+/// Reads the state dict of a .pt2 file, whose program is neither compiled nor
+/// run. Throws c10::Error that says what is wrong with the file.
 WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive);
 
 } // namespace torch_attention::weights::files

@@ -13,16 +13,16 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-// Real ones have some hundred kilobytes.
+// Real files have some hundred kilobytes.
 constexpr size_t kMaxJson = 100'000'000;
 constexpr size_t kMaxJsonDepth = 8;
 
-/// No tree is made of the text: it would take many times its memory, and its
-/// destructor allocates, which ends the program where no memory is left. The
-/// library's parser with a callback makes one as well: it calls back only for
-/// what lies in objects that are kept, and in these it keeps a place for every
-/// key, whatever the callback says of the value. A key that comes twice would
-/// also be seen too late.
+/// Reads the text without making a tree of it. A tree would take many times the
+/// text's memory, and its destructor allocates, which ends the program where no
+/// memory is left. The library's parser with a callback makes one as well: it
+/// calls back only for values in objects that are kept, and in these it keeps a
+/// place for every key, whatever the callback returns for the value. With
+/// it a key that comes twice would also be noticed too late.
 class JsonReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit JsonReader(
@@ -107,7 +107,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::function<void(const JsonPath&, const JsonValue&)>& visit_;
   JsonPath path_;
-  /// Of the objects that are open.
+  /// The keys of each object that is open.
   std::vector<std::unordered_set<std::string>> keys_;
 };
 

@@ -112,7 +112,7 @@ class PickleMachine {
     return part;
   }
 
-  /// A little-endian number.
+  /// Reads a little-endian number.
   template <typename T>
   T number() {
     T value;
@@ -154,7 +154,8 @@ class PickleMachine {
     return value;
   }
 
-  /// Values below the last mark belong to what comes after.
+  /// Returns the number of values below the last mark, which belong to later
+  /// operations.
   size_t floor() const {
     return marks_.empty() ? 0 : marks_.back();
   }
@@ -172,7 +173,7 @@ class PickleMachine {
     return value;
   }
 
-  /// The values since the last mark.
+  /// Takes the values since the last mark off the stack, and the mark.
   Values pop_mark() {
     TORCH_CHECK(
         !marks_.empty(),
@@ -214,7 +215,7 @@ class PickleMachine {
     push_new(kind)->text = take(length);
   }
 
-  /// An integer of `length` bytes, little-endian, in two's complement.
+  /// Pushes a little-endian integer of `length` bytes, in two's complement.
   void push_long(uint64_t length) {
     const auto digits = take(length);
     if (length > sizeof(int64_t)) {
@@ -237,7 +238,7 @@ class PickleMachine {
   }
 
   void push_real() {
-    // The only big-endian number of a pickle.
+    // Only reals are big-endian in a pickle.
     auto bits = number<uint64_t>();
     bits = __builtin_bswap64(bits);
     auto* value = push_new(Kind::kReal);
@@ -283,7 +284,7 @@ class PickleMachine {
     push_global(module->text, name->text);
   }
 
-  /// A call, or an object: `function` and `arguments` are on the stack.
+  /// Pushes a call or an object; `function` and `arguments` are on the stack.
   void push_made(Kind kind) {
     const auto* arguments = pop();
     const auto* function = pop();
@@ -459,7 +460,7 @@ class PickleMachine {
         push_made(Kind::kObject);
         return;
       case kNewObjEx:
-        // Keyword arguments are of no use to a description.
+        // A description does not need the keyword arguments.
         pop();
         push_made(Kind::kObject);
         return;

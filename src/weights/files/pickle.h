@@ -10,8 +10,8 @@
 
 namespace torch_attention::weights::files {
 
-/// A value of a pickle. Calls and objects are only described, never made: a
-/// pickle is read, and nothing that it names is run.
+/// A value of a pickle. Calls and objects are only described: nothing that a
+/// pickle names is ever run.
 struct PickleValue {
   enum class Kind {
     kNone,
@@ -30,21 +30,21 @@ struct PickleValue {
     kCall,
     /// An object of the class `function`.
     kObject,
-    /// What `arguments` refers to outside of the pickle.
+    /// `arguments` refers to something outside of the pickle.
     kPersistent,
   };
 
   Kind kind = Kind::kNone;
-  /// Whether `items` are keys and values by turns.
+  /// True if `items` are keys and values by turns.
   bool keyed = false;
   int64_t integer = 0;
   double real = 0;
   std::string_view text;
-  /// Elements; for calls and objects what was appended to them.
+  /// The elements; for calls and objects the values appended to them.
   std::vector<const PickleValue*> items;
   const PickleValue* function = nullptr;
   const PickleValue* arguments = nullptr;
-  /// What was passed to `__setstate__`, or the attributes.
+  /// The argument of `__setstate__`, or the attributes.
   const PickleValue* state = nullptr;
 };
 
@@ -57,9 +57,9 @@ class Pickle {
   // the largest models have some hundred thousand values.
   static constexpr size_t kMaxValues = size_t{1} << 25;
 
-  /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if it is
-  /// damaged, names a function or class that is not known, or has more than
-  /// `max_values`.
+  /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if they
+  /// are damaged, name a function or class that is not known, or have more than
+  /// `max_values` values.
   Pickle(
       std::string_view bytes,
       const IsKnown& is_known,
@@ -76,9 +76,9 @@ class Pickle {
  private:
   friend class PickleMachine;
 
-  // Values refer to each other, in circles if the pickle says so.
+  // Values refer to each other, in circles if the pickle is so.
   std::deque<PickleValue> values_;
-  /// Each name once, however often the pickle has it.
+  /// Each name once, however often it is in the pickle.
   std::unordered_set<std::string> names_;
   const PickleValue* root_ = nullptr;
 };

@@ -13,7 +13,8 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-/// Things that lie beside tensors in checkpoints. They are only described.
+/// Returns the names that come beside tensors in checkpoints. They are only
+/// described.
 const std::unordered_set<std::string_view>& harmless_names() {
   static const std::unordered_set<std::string_view> names{
       "__builtin__.bytearray",
@@ -60,7 +61,7 @@ const std::unordered_set<std::string_view>& harmless_names() {
   return names;
 }
 
-/// Tensors that we describe, but do not read.
+/// Returns the functions that make tensors which are not read, and the reasons.
 const std::unordered_map<std::string_view, std::string_view>& unread_kinds() {
   static const std::unordered_map<std::string_view, std::string_view> kinds{
       {"torch._utils._rebuild_meta_tensor_no_storage",
@@ -99,8 +100,9 @@ const std::unordered_set<std::string_view>& tensor_names() {
   return names;
 }
 
-/// "torch.float32", and what other versions of LibTorch may have. Only the
-/// names of dtypes begin like this.
+/// Returns whether the name is that of a dtype, "torch.float32", also of one
+/// that only other versions of LibTorch have. Only names of dtypes begin like
+/// this.
 bool is_dtype_name(std::string_view name) {
   constexpr std::array<std::string_view, 8> kStarts{
       "torch.bfloat",

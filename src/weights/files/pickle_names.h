@@ -7,11 +7,10 @@
 namespace torch_attention::weights::files {
 
 // The functions and classes that pickles of tensors name. None is ever called:
-// the names say what a description means.
+// the names tell how to read a description.
 
-/// Returns whether a pickle may have this name; in that of a TorchScript
-/// archive
-/// (`is_script`) also the classes of modules.
+/// Returns whether a pickle may have this name. A pickle of a TorchScript
+/// archive (`is_script`) may also name the classes of modules.
 bool is_known(std::string_view name, bool is_script);
 
 /// Returns whether the name is that of a TorchScript class, "__torch__.Linear".
@@ -20,11 +19,11 @@ bool is_script_class(std::string_view name);
 /// Returns whether the value is a tensor that can be read.
 bool is_tensor(const PickleValue& value);
 
-/// Returns whether the function of this name makes such a tensor.
+/// Returns whether the function of this name makes a tensor that can be read.
 bool makes_tensor(std::string_view name);
 
-/// Returns why the value is a tensor that cannot be read: "is a sparse tensor".
-/// Empty if it is none.
+/// Returns why the value is a tensor that cannot be read, "is a sparse tensor";
+/// "" if it is not one.
 std::string_view why_unread(const PickleValue& value);
 
 /// Returns whether the value is a dict of any class.

@@ -14,7 +14,7 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
   return [archive = std::move(archive),
           records = std::move(records),
           tensors = std::move(tensors)](const std::vector<std::string>& keys) {
-    // Tied tensors lie in one record.
+    // Tied tensors share a record.
     std::set<std::string> needed;
     for (const auto& key : keys) {
       needed.insert(records.at(key));

@@ -9,10 +9,10 @@
 
 namespace torch_attention::weights::files {
 
-/// The records in which tensors lie, by the tensors' keys; "" for none.
+/// The names of the records that hold the tensors, by key; "" for none.
 using RecordNames = std::unordered_map<std::string, std::string>;
 
-/// `WeightFile::check` of tensors in the records of a zip file.
+/// Returns the `WeightFile::check` of tensors in the records of a zip file.
 std::function<void(const std::vector<std::string>& keys)> check_records(
     std::shared_ptr<const ZipArchive> archive,
     RecordNames records,

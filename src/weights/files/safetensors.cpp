@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 const std::string kChecksum = "crc32:";
 
-/// What the header says of a tensor.
+/// The header's description of a tensor.
 struct HeaderEntry {
   std::string key;
   std::string dtype;
@@ -40,8 +40,8 @@ struct HeaderEntry {
           shortened(problem, kMaxProblem));
 }
 
-/// Reads the header as it comes: no tree is made of it, duplicate keys are
-/// seen, and nothing is deeper than the format.
+/// Reads the header value by value. It makes no tree, sees duplicate keys, and
+/// allows no deeper nesting than the format has.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<HeaderEntry> entries;
@@ -207,7 +207,8 @@ HeaderReader read_header(const Bytes& header) {
   return reader;
 }
 
-/// Offsets begin where the ones before end: no holes, no overlaps.
+/// Checks that each tensor begins where the one before ends: no gap, no
+/// overlap.
 void check_offsets(
     const std::vector<HeaderEntry>& entries,
     uint64_t data_size) {
@@ -290,8 +291,8 @@ std::optional<uint32_t> stored_checksum(
   return static_cast<uint32_t>(std::stoul(digits, nullptr, 16));
 }
 
-/// Where there are checksums, every tensor has one, and every one its tensor: a
-/// damaged key is as bad as a damaged value.
+/// Checks that, if there are checksums, every tensor has one and every checksum
+/// has its tensor: a damaged key is as bad as a damaged value.
 void check_checksum_names(const HeaderReader& reader) {
   size_t checksums = 0;
   for (const auto& [name, value] : reader.metadata) {

@@ -8,7 +8,7 @@
 
 namespace torch_attention::weights::files {
 
-/// The most bytes of a header, by the format's own definition.
+/// The largest header in bytes, as the format defines it.
 inline constexpr uint64_t kMaxHeader = 100'000'000;
 
 /// Returns whether the bytes may be a safetensors file: a length and a JSON
@@ -23,15 +23,15 @@ WeightFile read_safetensors(const Bytes& file);
 /// files: a JSON object.
 bool is_sharded_index(const Bytes& file);
 
-/// Reads `model.safetensors.index.json` and those of its files that have keys
-/// that begin with `prefix`. The files lie in `folder`.
+/// Reads `model.safetensors.index.json` and, in `folder`, those of its files
+/// that have keys beginning with `prefix`.
 WeightFile read_sharded(
     const Bytes& index,
     const std::string& folder,
     const std::string& prefix);
 
-/// Returns the name in `__metadata__` of a tensor's CRC-32: eight hexadecimal
-/// digits.
+/// Returns the name of a tensor's CRC-32 in `__metadata__`. The value there is
+/// eight hexadecimal digits.
 std::string checksum_name(const std::string& key);
 
 } // namespace torch_attention::weights::files

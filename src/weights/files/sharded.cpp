@@ -16,7 +16,7 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// The name of a file beside the index, and nowhere else.
+/// Checks that the name is that of a file in the same folder as the index.
 void check_file_name(std::string_view name) {
   TORCH_CHECK(
       !name.empty() && name.front() != '.' &&
@@ -26,7 +26,7 @@ void check_file_name(std::string_view name) {
       "\", expected one beside it");
 }
 
-/// A key, and the file that has it.
+/// A key and the file that has it.
 struct IndexEntry {
   std::string key;
   std::string file;
@@ -78,7 +78,7 @@ WeightFile read_shard(const std::string& name, const Bytes& bytes) {
 } // namespace
 
 bool is_sharded_index(const Bytes& file) {
-  // The length of a safetensors header may begin with this byte, too.
+  // The length before a safetensors header may begin with this byte, too.
   return file.size > 0 && file.data[0] == '{' && !is_safetensors(file);
 }
 
@@ -91,7 +91,7 @@ WeightFile read_sharded(
   result.all_keys = keys_of(entries);
   std::map<std::string, WeightFile> shards;
   std::unordered_map<std::string, std::string> shard_of;
-  // Why tensors cannot be read, by shard and key.
+  // The reasons why tensors cannot be read, by shard and key.
   std::map<std::pair<std::string, std::string>, std::string> unreadable;
   for (const auto& [key, name] : entries) {
     if (!starts_with(key, prefix)) {
@@ -141,7 +141,7 @@ WeightFile read_sharded(
   }
   result.check = [shards = std::move(shards), shard_of = std::move(shard_of)](
                      const std::vector<std::string>& keys) {
-    // A record that several tensors share is read once.
+    // A record that several tensors share shall be read once.
     std::map<std::string, std::vector<std::string>> keys_of_shard;
     for (const auto& key : keys) {
       keys_of_shard[shard_of.at(key)].push_back(key);

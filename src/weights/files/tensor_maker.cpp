@@ -16,7 +16,7 @@ namespace {
 using Kind = PickleValue::Kind;
 using Arguments = std::vector<const PickleValue*>;
 
-// A parameter of a tensor of a type ... is no deeper in any real file.
+// No real file wraps a tensor (as a parameter, in another type) deeper.
 constexpr int kMaxWrappers = 16;
 
 const PickleValue& argument(
@@ -30,7 +30,7 @@ const PickleValue& argument(
   return *arguments[index];
 }
 
-/// A tuple of integers, or a `torch.Size` of one.
+/// Returns the integers of a tuple or a `torch.Size`.
 std::vector<int64_t> integers(const PickleValue& value) {
   const auto* tuple = &value;
   if (value.kind == Kind::kCall && value.function->text == "torch.Size") {
@@ -46,7 +46,8 @@ std::vector<int64_t> integers(const PickleValue& value) {
   return result;
 }
 
-/// Conjugate and negative views keep the elements of what they look at.
+/// Applies the conjugate and negative bits in `metadata`: such views are stored
+/// with the elements of the tensor that they look at.
 torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
   for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
     const auto& key = *metadata.items[i];
@@ -63,8 +64,8 @@ torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
   return tensor;
 }
 
-/// Throws if `bytes` are not as many elements as a storage of the class, none
-/// of another dtype, says that it has.
+/// Checks that storages of the class have this dtype, and that `bytes` are
+/// `count` elements of it.
 void check_storage(
     const std::string& record,
     const Bytes& bytes,
@@ -157,7 +158,8 @@ TensorMaker::Made TensorMaker::make_strided(
   return {tensor, tensor.numel() > 0 ? storage.record : "", {}};
 }
 
-/// The storage that ("storage", class, key, device, number of elements) means.
+/// Returns the storage that ("storage", class, key, device, number of elements)
+/// describes.
 const TensorMaker::Storage& TensorMaker::storage(
     const PickleValue& persistent) {
   const auto& tuple = *persistent.arguments;

@@ -15,23 +15,23 @@
 
 namespace torch_attention::weights::files {
 
-/// Makes tensors of what the pickle of an archive says of them.
+/// Makes tensors from their descriptions in the pickle of an archive.
 class TensorMaker {
  public:
-  /// The records of the archive lie in `folder`, which ends with "/".
+  /// `folder`, which ends with "/", is where the archive's records lie.
   TensorMaker(const ZipArchive& archive, std::string folder);
 
-  /// A tensor that reads the file where it lies.
+  /// A tensor that uses the file's memory.
   struct Made {
     torch::Tensor tensor;
     /// The record with its elements; empty if it has none.
     std::string record;
-    /// Why there is no tensor; else empty.
+    /// The reason why there is no tensor, or "".
     std::string unreadable;
   };
 
-  /// Makes the tensor of a value that `is_tensor`. Throws c10::Error if its
-  /// description is wrong.
+  /// Makes the tensor of a value for which `is_tensor` is true. Throws
+  /// c10::Error if its description is wrong.
   Made make(const PickleValue& call);
 
  private:
@@ -39,7 +39,7 @@ class TensorMaker {
 
   struct Storage {
     Bytes bytes;
-    /// None: bytes without a dtype.
+    /// Without a value: bytes of no dtype.
     std::optional<torch::ScalarType> dtype;
     std::string record;
   };

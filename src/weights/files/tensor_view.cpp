@@ -30,7 +30,7 @@ int64_t add(int64_t a, int64_t b) {
   return result;
 }
 
-/// One more than the index of the last element that the tensor reads.
+/// Returns the index of the last element that the tensor reads, plus one.
 int64_t end_of(const TensorLayout& layout) {
   TORCH_CHECK(
       layout.sizes.size() <= kMaxDimensions,
@@ -77,7 +77,7 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
             "the file is damaged: a tensor of shape ({})",
             fmt::join(sizes, ", ")));
     strides[i] = stride;
-    // As LibTorch counts: an empty dimension makes no stride zero.
+    // As LibTorch counts: an empty dimension does not make strides zero.
     stride = multiply(stride, std::max<int64_t>(sizes[i], 1));
   }
   return strides;
@@ -135,7 +135,7 @@ void check_values(const std::string& key, const torch::Tensor& tensor) {
     span += (bytes.size(i) - 1) * bytes.stride(i);
   }
   if (bytes.numel() > span) {
-    // A few bytes, read on and on by strides of zero.
+    // Strides of zero repeat a few bytes: look at each once.
     bytes = bytes.as_strided({span}, {1});
   }
   TORCH_CHECK(

@@ -11,29 +11,30 @@
 
 namespace torch_attention::weights::files {
 
-/// More dimensions than any model has; some of LibTorch's code takes no more.
+/// More dimensions than any model has; some code of LibTorch takes no more.
 inline constexpr size_t kMaxDimensions = 64;
 
-/// What a file says of one of its tensors.
+/// The file's description of one of its tensors.
 struct TensorLayout {
   torch::ScalarType dtype = torch::kFloat;
   std::vector<int64_t> sizes;
   /// In elements, none negative.
   std::vector<int64_t> strides;
-  /// In elements, from the begin of the storage.
+  /// In elements, from the start of the storage.
   int64_t offset = 0;
 };
 
-/// Strides of a tensor whose elements lie in order. Throws c10::Error for
-/// negative sizes, and for more elements than can be counted.
+/// Returns the strides of a tensor whose elements lie in order. Throws
+/// c10::Error for negative sizes, and for more elements than can be counted.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
 
-/// Returns the bytes at an address that is a multiple of `alignment`:
-/// themselves, or a copy.
+/// Returns the bytes at an address that is a multiple of `alignment`: the same
+/// ones, or a copy.
 Bytes aligned(const Bytes& bytes, size_t alignment);
 
-/// Returns a tensor that reads `storage`, aligned for its dtype, where it lies.
-/// Throws c10::Error if `storage` does not hold all of its elements.
+/// Returns a tensor that uses the memory of `storage`, which must be aligned
+/// for its dtype. Throws c10::Error if `storage` does not hold all of its
+/// elements.
 torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout);
 
 /// Throws c10::Error if a bool tensor has a byte that is neither 0 nor 1.

@@ -21,12 +21,13 @@ using Kind = PickleValue::Kind;
 
 // Far deeper than any model's paths.
 constexpr int kMaxDepth = 256;
-// A dict within a dict repeats the path to it for each of its values. Bytes of
-// all paths for a byte of the pickle, beyond the first.
+// A dict within a dict repeats the path to it for each of its values. The limit
+// is a number of bytes for all paths, for each byte of the pickle, and a number
+// of bytes that every file may use.
 constexpr size_t kPathBytes = 16;
 constexpr size_t kFreePathBytes = size_t{1} << 20;
 
-/// The folder in which the archive's records lie: that of its first record.
+/// Returns the folder of the archive's records: that of its first record.
 std::string root_folder(const ZipArchive& archive) {
   const auto& names = archive.names();
   if (names.empty()) {
@@ -36,7 +37,7 @@ std::string root_folder(const ZipArchive& archive) {
   return slash == std::string::npos ? "" : names.front().substr(0, slash + 1);
 }
 
-/// A dict's key as a part of a path.
+/// Returns a dict's key as a part of a path.
 std::string key_text(const PickleValue& key, size_t index) {
   switch (key.kind) {
     case Kind::kText:
@@ -58,9 +59,9 @@ class Collector {
       size_t pickle_bytes,
       bool is_script)
       : maker_(std::move(maker)),
-        // A value may be met on several paths (tied weights, the same text
-        // again and again), each of which takes two bytes or more, but not on
-        // so many that a small file describes a huge tree.
+        // Several paths may lead to one value (tied weights, the same text
+        // again and again), and each of them takes two bytes or more. The bound
+        // keeps a small file from describing a huge tree.
         visits_left_(4 * (pickle.size() + pickle_bytes) + 1000),
         bytes_left_(kPathBytes * pickle_bytes + kFreePathBytes),
         is_script_(is_script) {}
@@ -104,7 +105,7 @@ class Collector {
     visits_left_ -= values;
   }
 
-  /// What lies below the current path.
+  /// Collects from `value`, which has the name `name` below the current path.
   void collect_below(
       const PickleValue& value,
       const std::string& name,
@@ -118,7 +119,7 @@ class Collector {
     path_.resize(length);
   }
 
-  /// A copy of the current path.
+  /// Returns a copy of the current path, and counts its bytes.
   std::string take_path() {
     TORCH_CHECK(
         path_.size() <= bytes_left_,
@@ -166,8 +167,8 @@ class Collector {
     }
   }
 
-  /// A list of numbers is one value; one of tensors is a state dict whose keys
-  /// are 0, 1, ...
+  /// Collects from a list. A list of numbers is one value; a list of tensors is
+  /// a state dict with the keys 0, 1, ...
   void collect_list(const PickleValue& list, int depth) {
     visit(list.items.size());
     const bool has_values = std::any_of(
@@ -184,7 +185,7 @@ class Collector {
     }
   }
 
-  /// TorchScript's state dict: tensors that are attributes of modules.
+  /// Collects TorchScript's state dict: tensors that are attributes of modules.
   void collect_script(const PickleValue& value, int depth) {
     if (value.kind != Kind::kObject || !is_script_class(value.function->text)) {
       return;
@@ -201,16 +202,17 @@ class Collector {
 
   TensorMaker maker_;
   size_t visits_left_;
-  /// Bytes of paths that may still be kept.
+  /// The bytes of paths that may still be kept.
   size_t bytes_left_;
   bool is_script_;
-  /// The path of the value that is visited.
+  /// The path of the current value.
   std::string path_;
-  /// By the values that describe them: tied weights are one tensor.
+  /// Keyed by the values that describe the tensors: tied weights are one
+  /// tensor.
   std::unordered_map<const PickleValue*, TensorMaker::Made> made_;
 };
 
-/// Keeps the names of `dicts` below which there are tensors.
+/// Removes the names of `dicts` that have no tensors below them.
 void keep_filled(std::vector<std::string>& dicts, const StateDict& tensors) {
   if (dicts.empty()) {
     return;
@@ -226,7 +228,7 @@ void keep_filled(std::vector<std::string>& dicts, const StateDict& tensors) {
       std::remove_if(dicts.begin(), dicts.end(), is_empty), dicts.end());
 }
 
-/// Finds the state dict among what lies beside it.
+/// Finds the state dict among the other values of a checkpoint.
 void find_root(const PickleValue& value, WeightFile& file) {
   constexpr std::array kNames{
       "state_dict", "model_state_dict", "model", "module", "net", "weights"};
@@ -246,7 +248,8 @@ void find_root(const PickleValue& value, WeightFile& file) {
       known.emplace_back(name);
     }
   }
-  // A state dict is flat: of a known name, a dict in it is the one meant.
+  // A state dict is flat: where there are tensors at the top, only a dict of a
+  // known name is taken for the state dict.
   if (known.empty() && is_state_dict) {
     return;
   }

@@ -5,13 +5,13 @@
 
 namespace torch_attention::weights::files {
 
-/// Returns whether the zip file is one of `torch.save`, TorchScript or C++
+/// Returns whether the zip file was written by `torch.save`, TorchScript or C++
 /// `torch::save`.
 bool is_torch_archive(const ZipArchive& archive);
 
 /// Reads an archive of `torch.save`, TorchScript or C++ `torch::save`. Its code
 /// is neither compiled nor run. Throws c10::Error that says what is wrong with
-/// it.
+/// the archive.
 WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive);
 
 } // namespace torch_attention::weights::files

@@ -22,43 +22,44 @@ inline constexpr size_t kMaxKeyLength = size_t{1} << 16;
 /// Throws c10::Error, which tells the length, if a name is longer than that.
 void check_key_length(std::string_view key);
 
-/// A file of weights, on the CPU. Its tensors read the file where it lies.
+/// A file of weights, on the CPU. Its tensors use the file's memory.
 struct WeightFile {
-  /// What the file is, in words.
+  /// The kind of file, in words.
   std::string format;
 
   /// All tensors by their dotted paths.
   StateDict tensors;
 
-  /// Paths of values that are no tensors.
+  /// The paths of values that are not tensors.
   std::vector<std::string> others;
 
-  /// Paths of tensors that cannot be read, and why: "is a sparse tensor".
+  /// The paths of tensors that cannot be read, and the reasons: "is a sparse
+  /// tensor".
   std::vector<std::pair<std::string, std::string>> unreadable;
 
-  /// Path of the state dict among other things that the file holds, such as
+  /// The path of the state dict among other values of the file, such as
   /// "model_state_dict"; empty if the file is the state dict.
   std::string root;
 
-  /// Why there is no such path, if several could be meant.
+  /// The reason why `root` is empty where several paths could be meant.
   std::string ambiguity;
 
-  /// Why there are no tensors, where the file has them in a way that is not
-  /// read.
+  /// The reason why there are no tensors, where the file stores them in a way
+  /// that is not read.
   std::string why_empty;
 
-  /// The path in the file of which this is a part, with a dot at its end; empty
-  /// if it is all of it.
+  /// The path of this part in the file, with a dot at its end; empty if this is
+  /// the whole file.
   std::string start;
 
   /// The keys of the whole file, if this is a part of it.
   std::vector<std::string> all_keys;
 
-  /// Reads the bytes of the tensors named, and throws c10::Error if they are
-  /// not those that were written, as far as the format can tell.
+  /// Reads the bytes of the named tensors. Throws c10::Error if they are not
+  /// those that were written, as far as the format can tell.
   std::function<void(const std::vector<std::string>& keys)> check;
 
-  /// The files in memory, so that what was read can be released.
+  /// The files in memory, to release what was read.
   std::vector<Bytes> mapped;
 };
 

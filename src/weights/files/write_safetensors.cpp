@@ -15,7 +15,7 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// A tensor of the file.
+/// A tensor and its place in the file.
 struct PlacedTensor {
   std::string key;
   torch::Tensor tensor;
@@ -26,8 +26,8 @@ struct PlacedTensor {
   uint32_t crc = 0;
 };
 
-/// The tensors with the places of their data. Large elements come first, so
-/// that each begins at a multiple of its size.
+/// Returns the tensors with the places of their data. Large elements come
+/// first, so that each tensor begins at a multiple of its element size.
 std::vector<PlacedTensor> place(
     const StateDict& tensors,
     const WriteOptions& options) {
@@ -65,8 +65,8 @@ std::vector<PlacedTensor> place(
   return entries;
 }
 
-/// The texts of `__metadata__`. Their length is the same whatever the checksums
-/// are.
+/// Returns the texts of `__metadata__`. Their length does not depend on the
+/// checksums.
 std::vector<std::string> metadata_of(
     const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {
@@ -88,8 +88,8 @@ std::vector<std::string> metadata_of(
   return items;
 }
 
-// The text is put together here: a JSON object of nlohmann's needs memory to be
-// destroyed, and ends the program where there is none.
+// The text is put together by hand: a JSON object of nlohmann's needs memory to
+// be destroyed, and ends the program where there is none.
 std::string header_of(
     const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {

@@ -17,8 +17,8 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// Writes the operations of a pickle of protocol 2. Nothing is remembered: the
-/// file is some bytes longer for it.
+/// Writes the operations of a pickle of protocol 2. It does without the memo,
+/// which makes the file a few bytes longer.
 class PickleWriter {
  public:
   PickleWriter() {
@@ -53,7 +53,7 @@ class PickleWriter {
     text_ += 't';
   }
 
-  /// Operations without arguments.
+  /// Appends operations without arguments.
   void operations(std::string_view codes) {
     text_ += codes;
   }
@@ -73,7 +73,8 @@ class PickleWriter {
 
 constexpr const char* kEmptyOrderedDict = ")R";
 
-/// `torch.FloatStorage`'s name for dtypes of before PyTorch 2.1.
+/// Returns whether there is a class such as `torch.FloatStorage`: for dtypes
+/// from before PyTorch 2.1.
 bool has_storage_class(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kBool:
@@ -94,7 +95,7 @@ bool has_storage_class(torch::ScalarType dtype) {
   }
 }
 
-/// A tensor, contiguous, whose elements are the record `data/<storage>`.
+/// Writes a contiguous tensor with its elements in the record `data/<storage>`.
 void write_tensor(
     PickleWriter& pickle,
     const torch::Tensor& tensor,
@@ -128,8 +129,9 @@ void write_tensor(
   pickle.operations("tR");
 }
 
-/// Tensors that are one in memory (tied weights) are one in the file. Those
-/// that read the same memory otherwise, as conjugate or negative, are not.
+/// Returns the number of each tensor's record. Tensors that are one in memory
+/// (tied weights) share a record. Tensors that read the same memory in another
+/// way, as conjugate or negative views, do not.
 std::vector<size_t> number_storages(const StateDict& tensors) {
   using Identity = std::tuple<
       const void*,

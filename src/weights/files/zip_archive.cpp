@@ -17,13 +17,15 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-// Weights are random numbers that hardly shrink. Zeros shrink to 1/1000: all
-// records together may unpack to so many times the file, and some more.
+// Weights are random numbers that hardly shrink. Zeros shrink to 1/1000. All
+// records together may unpack to this many times the file's size, plus some
+// bytes.
 constexpr uint64_t kMaxRatio = 100;
 constexpr uint64_t kFreeBytes = uint64_t{32} << 20;
 
-/// What libzip reads from. libzip does not tell where in the file a record
-/// lies, but asks for its bytes: `last_read` is where it asked last.
+/// The source from which libzip reads. libzip does not tell where in the file a
+/// record lies, but asks for its bytes: `last_read` is the place of its last
+/// request.
 struct Source {
   Bytes file;
   size_t position = 0;
@@ -58,7 +60,7 @@ zip_int64_t describe(const Source& source, void* data) {
   return sizeof(*status);
 }
 
-/// What libzip calls.
+/// Answers libzip's requests.
 zip_int64_t answer(
     void* state,
     void* data,
@@ -97,7 +99,7 @@ struct Discard {
 };
 using Archive = std::unique_ptr<zip_t, Discard>;
 
-/// Frees what an error holds, at the end of its scope.
+/// Frees the memory of an error at the end of the scope.
 struct Finish {
   zip_error_t* error;
   ~Finish() {
@@ -117,7 +119,8 @@ Archive open_archive(Source& source) {
   auto* callback = zip_source_function_create(answer, &source, &error);
   zip_t* archive = nullptr;
   if (callback != nullptr) {
-    // CHECKCONS: the archive's directory and the heads of its records agree.
+    // CHECKCONS: the archive's directory must agree with the heads of its
+    // records.
     archive =
         zip_open_from_source(callback, ZIP_RDONLY | ZIP_CHECKCONS, &error);
     if (archive == nullptr) {
@@ -134,7 +137,7 @@ Archive open_archive(Source& source) {
   return owned;
 }
 
-/// Where in the file the bytes of the record begin.
+/// Returns the offset in the file at which the record's bytes begin.
 size_t record_offset(zip_t& archive, Source& source, zip_uint64_t index) {
   auto* file = zip_fopen_index(&archive, index, ZIP_FL_COMPRESSED);
   TORCH_CHECK(
@@ -271,7 +274,7 @@ Bytes ZipArchive::unpack(const std::string& name, const Record& record) {
 void ZipArchive::check(const std::string& name) const {
   const auto& found = record(name);
   if (!found.stored) {
-    return; // by `unpack`
+    return; // checked by `unpack`
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   TORCH_CHECK(

@@ -9,14 +9,15 @@
 
 namespace torch_attention::weights::files {
 
-/// The records of a zip archive where they lie in the file, as LibTorch stores
-/// them; a compressed one is unpacked, unless it claims far more than it has.
+/// The records of a zip archive. Those stored as LibTorch does are used where
+/// they lie in the file; a compressed one is unpacked, unless it claims to be
+/// far larger than its bytes.
 class ZipArchive {
  public:
   /// Throws c10::Error that says what is wrong with the archive.
   explicit ZipArchive(const Bytes& file);
 
-  /// Names in the order of the archive.
+  /// Returns the names in the order of the archive.
   const std::vector<std::string>& names() const {
     return names_;
   }
@@ -30,21 +31,22 @@ class ZipArchive {
     return records_.count(name) > 0;
   }
 
-  /// Returns the bytes of a record; those of a stored one are not read, nor
-  /// their checksum checked. Throws c10::Error if there is no such record, or
-  /// it cannot be unpacked.
+  /// Returns the bytes of a record. Those of a stored one are not read, and
+  /// their checksum is not compared. Throws c10::Error if there is no such
+  /// record, or it cannot be unpacked.
   Bytes find(const std::string& name) const;
 
-  /// Throws c10::Error if the checksum (CRC-32) of a record is not the one
-  /// that the archive gives.
+  /// Throws c10::Error if the checksum (CRC-32) of a record is not the one that
+  /// the archive gives.
   void check(const std::string& name) const;
 
-  /// `find` and `check`.
+  /// Returns the bytes of a record after comparing its checksum, or throws as
+  /// `find` and `check` do.
   Bytes read(const std::string& name) const;
 
  private:
   struct Record {
-    /// As they lie in the file.
+    /// The bytes as they lie in the file.
     Bytes bytes;
     uint32_t crc = 0;
     bool stored = false;

@@ -26,7 +26,7 @@ constexpr uint64_t kAlignment = 64;
 constexpr size_t kLocalHeaderSize = 30;
 constexpr size_t kFieldSize = 4;
 
-/// Little-endian numbers, one after the other.
+/// Writes little-endian numbers one after the other.
 class Numbers {
  public:
   Numbers& u16(uint64_t value) {
@@ -53,12 +53,14 @@ class Numbers {
   std::string bytes_;
 };
 
-/// A number for a field of `max`, which itself means: it is in a 64-bit field.
+/// Returns the value, or `max` if it is larger: this tells readers to look in a
+/// 64-bit field.
 uint64_t cut(uint64_t value, uint64_t max) {
   return std::min(value, max);
 }
 
-/// What both headers of a record have, up to the lengths of name and fields.
+/// Returns the part that both headers of a record share, up to the lengths of
+/// name and fields.
 Numbers record_header(uint32_t signature, uint32_t crc, uint64_t size) {
   Numbers header;
   header.u32(signature);

@@ -18,7 +18,7 @@ class ZipWriter {
   /// Throws c10::Error if the record cannot be written.
   void add(const std::string& name, const void* data, size_t size);
 
-  /// Writes the directory of the records. None can be added after it.
+  /// Writes the directory of the records. No record can be added after it.
   void finish();
 
  private:

@@ -2,6 +2,10 @@
 
 #include <torch_attention/weights/layout.h>
 
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
 namespace torch_attention {
 
 namespace {
@@ -51,6 +55,12 @@ WeightLayout& split_projections(
 
 WeightLayout WeightLayout::book() {
   return linear_layers("book", "W_query", "W_key", "W_value", "out_proj")
+      .rename("W_gate.weight", "W_gate.weight")
+      .rename("W_gate.bias", "W_gate.bias")
+      .rename("q_norm.weight", "q_norm.weight")
+      .rename("q_norm.bias", "q_norm.bias")
+      .rename("k_norm.weight", "k_norm.weight")
+      .rename("k_norm.bias", "k_norm.bias")
       .rename("mask", "mask");
 }
 
@@ -159,6 +169,33 @@ WeightLayout WeightLayout::torch_multihead_attention() {
       .rename("out_proj.weight", "out_proj.weight")
       .rename("out_proj.bias", "out_proj.bias")
       .zeros("out_proj.bias");
+}
+
+WeightLayout WeightLayout::gpt_neox(
+    int64_t num_heads,
+    std::optional<int64_t> num_kv_heads) {
+  const auto groups = num_kv_heads.value_or(num_heads);
+  TORCH_CHECK(
+      groups > 0 && num_heads > 0 && num_heads % groups == 0,
+      format_text(
+          "WeightLayout::gpt_neox: expected num_heads > 0 that num_kv_heads > 0 "
+          "divides, but got {} and {}",
+          num_heads,
+          groups));
+  WeightLayout layout("gpt_neox");
+  for (const std::string part : {"weight", "bias"}) {
+    layout
+        .interleave(
+            "query_key_value." + part,
+            {"W_query." + part, "W_key." + part, "W_value." + part},
+            groups,
+            {num_heads / groups, 1, 1})
+        .rename("dense." + part, "out_proj." + part);
+  }
+  // Buffers of released files.
+  return layout.ignore("bias")
+      .ignore("masked_bias")
+      .ignore("rotary_emb.inv_freq");
 }
 
 std::vector<WeightLayout> WeightLayout::built_in() {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace torch_attention::weights::layouts {
@@ -21,6 +22,12 @@ std::string shapes_text(const Shapes& shapes) {
     texts.push_back(format_text("{} {}", key, shape_text(shape)));
   }
   return list_text(texts, ", ");
+}
+
+/// Returns whether layouts without a rule for the key keep its name.
+bool keeps_its_name(std::string_view key) {
+  return starts_with(key, "q_norm.") || starts_with(key, "k_norm.") ||
+      starts_with(key, "W_gate.") || key == "sinks";
 }
 
 /// Rewrites one attention module of a file.
@@ -60,6 +67,10 @@ class AttentionConverter {
       }
     }
     for (const auto& item : canonical_) {
+      if (keeps_its_name(item.first) && written_.count(item.first) == 0) {
+        keep(item.first, item.second);
+        continue;
+      }
       TORCH_CHECK(
           item.first == kMaskKey || written_.count(item.first) > 0,
           format_text(
@@ -156,10 +167,20 @@ class AttentionConverter {
     written_.insert(rule.canonical_keys.begin(), rule.canonical_keys.end());
   }
 
+  /// A norm that the target's rules do not name keeps its key.
+  void keep(const std::string& canonical_key, const Source& source) {
+    add(key_at(scope_, canonical_key),
+        source,
+        {canonical_key, {canonical_key}});
+  }
+
   /// The number of heads, if the rule needs it.
   int64_t check_heads(const WeightLayout::Rule& rule) const {
     if (!lists_heads(rule.file_key)) {
       return 1;
+    }
+    if (rule.stacked) {
+      return shapes_of(canonical_).at(rule.canonical_keys.front()).front();
     }
     TORCH_CHECK(
         num_heads_.has_value() && *num_heads_ > 0,

@@ -373,7 +373,8 @@ bool are_same(const WeightLayout& a, const WeightLayout& b) {
   const auto same_rule = [](const WeightLayout::Rule& x,
                             const WeightLayout::Rule& y) {
     return x.file_key == y.file_key && x.canonical_keys == y.canonical_keys &&
-        x.transposed == y.transposed && x.tied == y.tied;
+        x.transposed == y.transposed && x.tied == y.tied &&
+        x.stacked == y.stacked && x.groups == y.groups && x.shares == y.shares;
   };
   return a.name() == b.name() &&
       std::equal(
@@ -389,7 +390,7 @@ std::optional<int64_t> heads_of(
     const std::string& scope,
     const WeightLayout& layout) {
   for (const auto& rule : layout.rules()) {
-    if (lists_heads(rule.file_key) && !rule.tied) {
+    if (lists_heads(rule.file_key) && !rule.tied && !rule.stacked) {
       return static_cast<int64_t>(keys_of(state, scope, rule.file_key).size());
     }
   }

@@ -13,15 +13,22 @@ namespace {
 
 constexpr const char* kAutomatic = "automatic";
 
-constexpr std::array<const char*, 9> kCanonicalKeys = {
+constexpr std::array<const char*, 16> kCanonicalKeys = {
     "W_query.weight",
     "W_query.bias",
     "W_key.weight",
     "W_key.bias",
     "W_value.weight",
     "W_value.bias",
+    "W_gate.weight",
+    "W_gate.bias",
     "out_proj.weight",
     "out_proj.bias",
+    "q_norm.weight",
+    "q_norm.bias",
+    "k_norm.weight",
+    "k_norm.bias",
+    "sinks",
     "mask"};
 
 void check_canonical_key(const std::string& layout, const std::string& key) {
@@ -87,11 +94,49 @@ WeightLayout& WeightLayout::split(
     std::string file_key,
     std::vector<std::string> canonical_keys,
     bool transposed) {
-  return add(
-      {std::move(file_key),
-       std::move(canonical_keys),
-       transposed,
-       /*tied=*/false});
+  return add({std::move(file_key), std::move(canonical_keys), transposed});
+}
+
+WeightLayout& WeightLayout::interleave(
+    std::string file_key,
+    std::vector<std::string> canonical_keys,
+    int64_t groups,
+    std::vector<int64_t> shares) {
+  TORCH_CHECK(
+      groups > 0,
+      format_text(
+          "WeightLayout \"{}\": expected groups > 0 for \"{}\", but got {}",
+          name_,
+          file_key,
+          groups));
+  if (shares.empty()) {
+    shares.resize(canonical_keys.size(), 1);
+  }
+  TORCH_CHECK(
+      shares.size() == canonical_keys.size() &&
+          std::all_of(
+              shares.begin(),
+              shares.end(),
+              [](int64_t share) { return share > 0; }),
+      format_text(
+          "WeightLayout \"{}\": expected {} shares > 0 for \"{}\", one for "
+          "each canonical key, but got {}",
+          name_,
+          canonical_keys.size(),
+          file_key,
+          fmt::join(shares, ", ")));
+  Rule rule{std::move(file_key), std::move(canonical_keys)};
+  rule.groups = groups;
+  rule.shares = std::move(shares);
+  return add(std::move(rule));
+}
+
+WeightLayout& WeightLayout::stack(
+    std::string file_key,
+    std::string canonical_key) {
+  Rule rule{std::move(file_key), {std::move(canonical_key)}};
+  rule.stacked = true;
+  return add(std::move(rule));
 }
 
 WeightLayout& WeightLayout::tie(

@@ -1,6 +1,7 @@
 #include <weights/layouts/rules.h>
 
 #include <format_text.h>
+#include <weights/layouts/parts.h>
 
 #include <algorithm>
 #include <iterator>
@@ -30,17 +31,6 @@ bool has_tensor(const StateDict& state, const std::string& key) {
   return tensor != nullptr && tensor->defined();
 }
 
-/// "c_attn.weight with shape torch.Size([8, 24])".
-std::string describe(const std::vector<Part>& parts) {
-  std::vector<std::string> texts;
-  texts.reserve(parts.size());
-  for (const auto& part : parts) {
-    texts.push_back(format_text(
-        "{} with shape {}", part.key, shape_text(part.tensor.sizes())));
-  }
-  return list_text(texts, ", ");
-}
-
 /// Returns whether all parts can be transposed; a bias is its own transpose.
 bool are_matrices(const std::vector<Part>& parts) {
   return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
@@ -57,14 +47,6 @@ int64_t transpose_all(std::vector<Part>& parts) {
     part.tensor = part.tensor.t();
   }
   return dimension;
-}
-
-int64_t rows_of(const std::vector<Part>& parts) {
-  int64_t rows = 0;
-  for (const auto& part : parts) {
-    rows += part.tensor.size(0);
-  }
-  return rows;
 }
 
 /// How many of `total` rows each tensor gets: what is expected if that is known
@@ -88,51 +70,6 @@ std::vector<int64_t> row_counts(
     return {};
   }
   return std::vector<int64_t>(expected.size(), total / tensors);
-}
-
-/// The rows `begin` ... `begin + length` of the joined parts.
-std::vector<Part> rows_between(
-    const std::vector<Part>& parts,
-    int64_t begin,
-    int64_t length) {
-  std::vector<Part> result;
-  int64_t offset = 0;
-  for (const auto& part : parts) {
-    const auto rows = part.tensor.size(0);
-    const auto from = std::max(begin - offset, int64_t{0});
-    const auto to = std::min(begin + length - offset, rows);
-    if (from < to) {
-      result.push_back({part.key, part.tensor.narrow(0, from, to - from)});
-    }
-    offset += rows;
-  }
-  return result;
-}
-
-std::vector<Source> made_of(std::vector<Part> parts) {
-  std::vector<Source> sources(1);
-  sources.front().parts = std::move(parts);
-  return sources;
-}
-
-/// Sources of tensors `keys` that cannot be made of `parts`. They have the same
-/// problem, and the first of them has the parts.
-std::vector<Source> refuse_all(
-    const std::vector<std::string>& keys,
-    const std::vector<Part>& parts,
-    const std::string& why) {
-  std::vector<Source> refused(keys.size());
-  const auto problem = format_text(
-      "size mismatch for {}: in the checkpoint they are {}, {}.",
-      list_text(keys, ", "),
-      describe(parts),
-      why);
-  for (auto& source : refused) {
-    source.state = Source::State::kRefused;
-    source.problem = problem;
-  }
-  refused.front().parts = parts;
-  return refused;
 }
 
 /// The sources of the tensors `keys` of one side of a rule: the parts of its
@@ -210,7 +147,10 @@ std::vector<Source> read_rule(
   for (const auto& key : rule.canonical_keys) {
     keys.push_back(key_at(scope, key));
   }
-  auto parts = stored;
+  if (!rule.shares.empty()) {
+    return take_apart(rule, stored, keys);
+  }
+  auto parts = rule.stacked ? as_rows(stored) : stored;
   if (rule.transposed) {
     if (!are_matrices(parts)) {
       return refuse_all(keys, stored, "which is no matrix");
@@ -316,6 +256,12 @@ std::vector<Source> from_canonical(
   if (rule.tied) {
     return std::vector<Source>(keys.size(), first);
   }
+  if (rule.stacked) {
+    return rows_apart(first.parts, keys);
+  }
+  if (!rule.shares.empty()) {
+    return put_together(canonical, rule, keys);
+  }
   std::vector<Part> parts;
   for (const auto& key : rule.canonical_keys) {
     const auto& source = canonical.at(key);
@@ -349,15 +295,6 @@ Shapes shapes_of(const Sources& canonical) {
     shapes.emplace(key, std::move(shape));
   }
   return shapes;
-}
-
-bool can_join(const std::vector<Part>& parts) {
-  const auto first = parts.front().tensor.sizes();
-  return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
-    const auto sizes = part.tensor.sizes();
-    return !sizes.empty() && sizes.size() == first.size() &&
-        sizes.slice(1) == first.slice(1);
-  });
 }
 
 Source zeros_of(torch::IntArrayRef shape, const torch::TensorOptions& options) {

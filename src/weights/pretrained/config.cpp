@@ -1,6 +1,8 @@
 #include <weights/pretrained/config.h>
 
 #include <format_text.h>
+#include <weights/folder.h>
+#include <weights/pretrained/defaults.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
@@ -13,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <string_view>
+#include <utility>
 
 namespace torch_attention::weights::pretrained {
 
@@ -33,36 +36,42 @@ constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "softcap",   "window"};
 
 /// Fields that have such a part and mean something else.
-constexpr std::array<std::string_view, 18> kFieldsOfOthers{
+constexpr std::array<std::string_view, 32> kFieldsOfOthers{
     "_attn_implementation",
     "_attn_implementation_autoset",
+    "_flash_attn_2_enabled",
     "add_cross_attention",
+    "apply_layernorm",
     "attention_implementation",
+    "attn_implementation",
     "chunk_size_feed_forward",
     "classifier_bias",
     "cross_attention_hidden_size",
+    "down_scale_factor",
     "final_logit_softcapping",
     "head_bias",
+    "layer_scale_init_value",
     "layernorm_epsilon",
+    "layerscale_value",
     "lm_head_bias",
+    "lm_head_multiplier",
     "logit_scale",
     "logits_scaling",
     "mlp_bias",
+    "max_2d_position_embeddings",
     "num_local_experts",
     "output_attentions",
+    "pool_scales",
     "pruned_heads",
-    "scale_embedding"};
+    "routed_scaling_factor",
+    "scale_embedding",
+    "use_auxiliary_head",
+    "use_flash_attention_2",
+    "use_flash_attn",
+    "vision_use_head"};
 
 /// Of the layers after the model, not of its attention.
 constexpr std::string_view kPooler = "pooler_";
-
-std::string file_of(const std::string& path) {
-  struct stat status {};
-  const bool is_folder =
-      ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-  return is_folder ? path + (path.back() == '/' ? "" : "/") + "config.json"
-                   : path;
-}
 
 json read(const std::string& path) {
   struct stat status {};
@@ -111,6 +120,24 @@ std::string shown(const json& value) {
           shown(value)));
 }
 
+/// The value of a field, or none without a value. `is` says whether it is one
+/// of T.
+template <typename T>
+std::optional<T> value_of(
+    const std::string& path,
+    const std::string& field,
+    const char* expected,
+    bool (json::*is)() const noexcept,
+    const json* value) {
+  if (value == nullptr) {
+    return std::nullopt;
+  }
+  if (!(value->*is)()) {
+    refuse(path, field, expected, *value);
+  }
+  return value->get<T>();
+}
+
 /// Whether a field that is not known says that there is nothing of its kind.
 /// Where `false` means nothing, the name says what is switched on by `true`.
 bool says_nothing(std::string_view name, const json& value) {
@@ -124,21 +151,55 @@ bool says_nothing(std::string_view name, const json& value) {
 } // namespace
 
 ModelConfig::ModelConfig(const std::string& path)
-    : path_(file_of(path)), fields_(read(path_)) {}
+    : path_(file_in(path, "config.json")), fields_(read(path_)) {}
+
+ModelConfig::ModelConfig(std::string path, json fields)
+    : path_(std::move(path)), fields_(std::move(fields)) {}
+
+ModelConfig ModelConfig::nested(const std::string& field) {
+  return {format_text("{}: {}", path_, field), object(field)};
+}
+
+void ModelConfig::set_defaults_of(const std::string& model_type) {
+  defaults_ = default_fields(model_type);
+  const auto names = defaults_.find("names");
+  if (names != defaults_.end()) {
+    names_ = names->get<std::map<std::string, std::string>>();
+  }
+}
+
+const std::string& ModelConfig::name_of(const std::string& field) const {
+  const auto name = names_.find(field);
+  return name == names_.end() ? field : name->second;
+}
 
 const json* ModelConfig::find(const std::string& field) {
+  const auto& name = name_of(field);
   seen_.insert(field);
-  const auto found = fields_.find(field);
-  return found == fields_.end() || found->is_null() ? nullptr : &*found;
+  seen_.insert(name);
+  for (const auto* each : {&name, &field}) {
+    const auto found = fields_.find(*each);
+    if (found != fields_.end()) {
+      return found->is_null() ? nullptr : &*found;
+    }
+  }
+  for (const auto* each : {&name, &field}) {
+    const auto found = defaults_.find(*each);
+    if (found != defaults_.end()) {
+      return &*found;
+    }
+  }
+  return nullptr;
 }
 
 const json* ModelConfig::find_at(const std::string& field, int64_t index) {
   const auto* list = find(field);
-  if (list == nullptr) {
+  // An empty list is none, as for Llama 4.
+  if (list == nullptr || (list->is_array() && list->empty())) {
     return nullptr;
   }
   if (!list->is_array() || index >= static_cast<int64_t>(list->size())) {
-    refuse(path_, field, "a value for each layer", *list);
+    refuse(path_, name_of(field), "a value for each layer", *list);
   }
   return &(*list)[static_cast<size_t>(index)];
 }
@@ -149,102 +210,103 @@ bool ModelConfig::has(const std::string& field) {
 
 std::optional<int64_t> ModelConfig::integer(const std::string& field) {
   const auto* value = find(field);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
+  const auto result = value_of<int64_t>(
+      path_, name_of(field), "an integer", &json::is_number_integer, value);
   constexpr int64_t kMost = int64_t{1} << 40;
-  if (!value->is_number_integer() || *value > kMost || *value < -kMost) {
+  if (result && (*value > kMost || *value < -kMost)) {
     refuse(path_, field, "an integer", *value);
   }
-  return value->get<int64_t>();
+  return result;
 }
 
 std::optional<double> ModelConfig::number(const std::string& field) {
-  const auto* value = find(field);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  if (!value->is_number()) {
-    refuse(path_, field, "a number", *value);
-  }
-  return value->get<double>();
+  return value_of<double>(
+      path_, field, "a number", &json::is_number, find(field));
 }
 
 std::optional<bool> ModelConfig::flag(const std::string& field) {
-  const auto* value = find(field);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  if (!value->is_boolean()) {
-    refuse(path_, field, "true or false", *value);
-  }
-  return value->get<bool>();
+  return value_of<bool>(
+      path_, field, "true or false", &json::is_boolean, find(field));
 }
 
 std::optional<std::string> ModelConfig::text(const std::string& field) {
-  const auto* value = find(field);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  if (!value->is_string()) {
-    refuse(path_, field, "a text", *value);
-  }
-  return value->get<std::string>();
+  return value_of<std::string>(
+      path_, field, "a text", &json::is_string, find(field));
 }
 
 int64_t ModelConfig::required_integer(const std::string& field) {
   const auto value = integer(field);
   TORCH_CHECK(
       value.has_value(),
-      format_text("expected \"{}\" in \"{}\", which has none", field, path_));
+      format_text(
+          "expected \"{}\" in \"{}\", which has none", name_of(field), path_));
   return *value;
 }
 
 std::optional<std::string> ModelConfig::text_at(
     const std::string& field,
     int64_t index) {
-  const auto* value = find_at(field, index);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  if (!value->is_string()) {
-    refuse(path_, field, "a list of texts", *value);
-  }
-  return value->get<std::string>();
+  return value_of<std::string>(
+      path_, field, "a list of texts", &json::is_string, find_at(field, index));
 }
 
 std::optional<int64_t> ModelConfig::integer_at(
     const std::string& field,
     int64_t index) {
-  const auto* value = find_at(field, index);
-  if (value == nullptr) {
-    return std::nullopt;
-  }
-  if (!value->is_number_integer()) {
-    refuse(path_, field, "a list of integers", *value);
-  }
-  return value->get<int64_t>();
+  return value_of<int64_t>(
+      path_,
+      field,
+      "a list of integers",
+      &json::is_number_integer,
+      find_at(field, index));
 }
 
 json ModelConfig::object(const std::string& field) {
-  const auto* value = find(field);
-  if (value == nullptr) {
-    return json::object();
-  }
-  if (!value->is_object()) {
-    refuse(path_, field, "an object", *value);
-  }
-  return *value;
+  return value_of<json>(
+             path_, field, "an object", &json::is_object, find(field))
+      .value_or(json::object());
 }
 
 void ModelConfig::ignore(const std::string& field) {
   seen_.insert(field);
 }
 
+void ModelConfig::drop(const std::string& object, const std::string& field) {
+  const auto found = fields_.find(object);
+  if (found != fields_.end() && found->is_object()) {
+    found->erase(field);
+  }
+}
+
+bool ModelConfig::has_element(const std::string& field, int64_t value) {
+  const auto* list = find(field);
+  if (list == nullptr) {
+    return false;
+  }
+  if (!list->is_array()) {
+    refuse(path_, field, "a list of integers", *list);
+  }
+  return std::find(list->begin(), list->end(), json(value)) != list->end();
+}
+
+void ModelConfig::check_layer(int64_t layer, int64_t count) const {
+  TORCH_CHECK(
+      layer >= 0 && layer < count,
+      format_text(
+          "expected a layer in [0, {}), of which \"{}\" speaks, but got {}",
+          count,
+          path_,
+          layer));
+}
+
 void ModelConfig::check_no_more(const std::string& model_type) const {
   for (const auto& [field, value] : fields_.items()) {
     const std::string_view name = field;
-    const bool known = seen_.count(field) > 0 || starts_with(name, kPooler) ||
+    // Dropout is none in evaluation.
+    const bool drops = name.find("dropout") != std::string_view::npos ||
+        ends_with(name, "_pdrop");
+    const bool known = drops || seen_.count(field) > 0 ||
+        starts_with(name, kPooler) ||
         std::find(kFieldsOfOthers.begin(), kFieldsOfOthers.end(), name) !=
             kFieldsOfOthers.end();
     const bool of_attention = std::any_of(

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,9 +17,21 @@ class ModelConfig {
   /// `path` is the file, or the folder that it lies in.
   explicit ModelConfig(const std::string& path);
 
+  /// The object `field` in it, which has a configuration of its own, such as
+  /// `text_config`. Its path is "config.json: text_config".
+  ModelConfig nested(const std::string& field);
+
   const std::string& path() const {
     return path_;
   }
+
+  /// Fields that are not there have the values that `transformers` gives them
+  /// for this model, and some have other names in it: `hidden_size` is `n_embd`
+  /// of GPT-2.
+  void set_defaults_of(const std::string& model_type);
+
+  /// The model's own name of a field.
+  const std::string& name_of(const std::string& field) const;
 
   /// Whether the field is there, be it null.
   bool contains(const std::string& field) const {
@@ -28,6 +41,11 @@ class ModelConfig {
   /// Whether the field is there and a text.
   bool is_text(const std::string& field) const {
     return contains(field) && fields_.at(field).is_string();
+  }
+
+  /// Returns whether the field is there and a number.
+  bool is_number(const std::string& field) const {
+    return contains(field) && fields_.at(field).is_number();
   }
 
   /// Whether one of the functions below was called for the field.
@@ -58,16 +76,30 @@ class ModelConfig {
   /// The field counts as asked for.
   void ignore(const std::string& field);
 
+  /// Takes a field out of an object in it.
+  void drop(const std::string& object, const std::string& field);
+
+  /// Whether a list of numbers has this one.
+  bool has_element(const std::string& field, int64_t value);
+
+  /// Throws c10::Error unless `layer` is one of `count`.
+  void check_layer(int64_t layer, int64_t count) const;
+
   /// Throws c10::Error that names a field which was not asked for, and by its
   /// name changes attention.
   void check_no_more(const std::string& model_type) const;
 
  private:
+  ModelConfig(std::string path, nlohmann::json fields);
+
   const nlohmann::json* find(const std::string& field);
   const nlohmann::json* find_at(const std::string& field, int64_t index);
 
   std::string path_;
   nlohmann::json fields_;
+  nlohmann::json defaults_ = nlohmann::json::object();
+  /// Names by those of other models.
+  std::map<std::string, std::string> names_;
   std::set<std::string> seen_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/weights/layout.h>
+#include <torch_attention/weights/pretrained.h>
 #include <weights/pretrained/config.h>
 
 #include <cstdint>
@@ -10,17 +11,42 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// The attention of one layer, as a configuration describes it.
-struct DescribedAttention {
-  std::string model_type;
-  MultiHeadAttentionOptions options;
+/// Where a file may have the attention of a layer, and how.
+struct Place {
   /// Its path in the model, such as "layers.3.self_attn"; more may come before.
   std::string path;
   WeightLayout layout;
 };
 
+/// The attention of one layer, as a configuration describes it.
+struct DescribedAttention {
+  std::string model_type;
+  MultiHeadAttentionOptions options;
+  std::vector<Place> places;
+  /// Which of several parts of the model with the same paths it belongs to.
+  PretrainedPart part = PretrainedPart::kAuto;
+  /// Adds a bias to the scores that only the caller can give.
+  bool needs_bias = false;
+};
+
+/// Which attention of a model is meant.
+struct Wanted {
+  int64_t layer = 0;
+  PretrainedPart part = PretrainedPart::kAuto;
+  /// The decoder's attention to the encoder's output.
+  bool is_cross = false;
+};
+
 /// Throws c10::Error if the model is not known or has no such layer.
-DescribedAttention describe_attention(ModelConfig& config, int64_t layer);
+DescribedAttention describe_attention(
+    ModelConfig& config,
+    const Wanted& wanted);
+
+/// The number of layers of this part of the model.
+int64_t count_layers(ModelConfig& config, PretrainedPart part);
+
+/// The parts that the model has; kAuto for one without parts.
+std::vector<PretrainedPart> parts_of(ModelConfig& config);
 
 /// The known values of `model_type`, sorted.
 std::vector<std::string> known_model_types();

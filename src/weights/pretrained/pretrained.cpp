@@ -5,27 +5,50 @@
 #include <torch_attention/weights/load.h>
 #include <weights/folder.h>
 #include <weights/pretrained/families.h>
+#include <weights/pretrained/latent.h>
+#include <weights/pretrained/multimodal.h>
+#include <weights/pretrained/relative_bias.h>
 #include <weights/read.h>
 #include <weights/select.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
 #include <exception>
+#include <optional>
 #include <ostream>
 #include <set>
+#include <string_view>
 
 namespace torch_attention {
 
 using namespace weights;
+using namespace weights::pretrained;
 
 namespace {
 
-/// `path` as it is in a file with these keys: with what comes before it.
-std::string whole_path(
+/// Whether the path is that of a part which reads no text.
+bool is_beside_text(const std::string& path) {
+  constexpr std::array<std::string_view, 4> kWords{
+      "vision", "visual", "audio", "image"};
+  return std::any_of(kWords.begin(), kWords.end(), [&](auto word) {
+    return path.find(word) != std::string::npos;
+  });
+}
+
+bool can_be_part(const std::string& path, PretrainedPart part) {
+  return part == PretrainedPart::kVision ? is_beside_text(path)
+      : part == PretrainedPart::kText    ? !is_beside_text(path)
+                                         : true;
+}
+
+/// The paths in a file with these keys that end with `path`.
+std::set<std::string> paths_ending_with(
     const std::vector<std::string>& keys,
     const std::string& path,
-    const std::string& file) {
+    PretrainedPart part) {
   std::set<std::string> found;
   const auto inner = path + ".";
   for (const auto& key : keys) {
@@ -34,92 +57,281 @@ std::string whole_path(
       found.insert(key.substr(0, at + path.size()));
     }
   }
+  // A file of one part alone need not name it.
+  std::set<std::string> of_part;
+  for (const auto& each : found) {
+    if (can_be_part(each, part)) {
+      of_part.insert(each);
+    }
+  }
+  return found.size() > 1 ? of_part : found;
+}
+
+/// The one path in a file with these keys that ends with `path`, if there is
+/// any.
+std::optional<std::string> find_path(
+    const std::vector<std::string>& keys,
+    const std::string& path,
+    PretrainedPart part,
+    const std::string& file) {
+  const auto found = paths_ending_with(keys, path, part);
   TORCH_CHECK(
-      !found.empty(),
-      format_text(
-          "expected keys of \"{}\" in \"{}\", which has attention at {}",
-          path,
-          file,
-          quoted_list(attention_paths(keys))));
-  TORCH_CHECK(
-      found.size() == 1,
+      found.size() <= 1,
       format_text(
           "expected one \"{}\" in \"{}\", which has {}",
           path,
           file,
           quoted_list({found.begin(), found.end()})));
-  return *found.begin();
+  return found.empty() ? std::nullopt : std::optional(*found.begin());
 }
 
-MultiHeadAttention load(
+[[noreturn]] void throw_no_path(
+    const std::vector<std::string>& keys,
+    const std::string& path,
+    const std::string& file) {
+  TORCH_CHECK(
+      false,
+      format_text(
+          "expected keys of \"{}\" in \"{}\", which has attention at {}",
+          path,
+          file,
+          quoted_list(attention_paths(keys))));
+}
+
+/// The place at which a file with these keys has the attention, with what comes
+/// before its path.
+Place find_place(
+    const std::vector<std::string>& keys,
+    const DescribedAttention& described,
+    const std::string& file) {
+  for (const auto& place : described.places) {
+    if (auto found = find_path(keys, place.path, described.part, file)) {
+      return {std::move(*found), place.layout};
+    }
+  }
+  throw_no_path(keys, described.places.front().path, file);
+}
+
+/// Where the weights of a module are.
+struct WeightsOfModel {
+  std::string config;
+  std::string model_type;
+  std::string file;
+  Place place;
+};
+
+/// A layer's description, and where its weights are.
+struct Located {
+  WeightsOfModel weights;
+  DescribedAttention described;
+};
+
+/// Where a folder has what is at `path`, under the module's own names.
+WeightsOfModel locate_path(
     const std::string& folder,
+    const ModelConfig& config,
+    const std::string& model_type,
+    const std::string& path) {
+  auto file = find_weight_file(folder);
+  const auto keys = whole_keys(read_weight_file(file));
+  auto found = find_path(keys, path, PretrainedPart::kAuto, file);
+  if (!found) {
+    throw_no_path(keys, path, file);
+  }
+  return {
+      config.path(),
+      model_type,
+      std::move(file),
+      {std::move(*found), WeightLayout::automatic()}};
+}
+
+Located locate(
+    const std::string& folder,
+    const Wanted& wanted,
+    const PretrainedOptions& options) {
+  ModelConfig config(folder);
+  auto described = describe_attention(config, wanted);
+  TORCH_CHECK(
+      !described.needs_bias || options.bias_by_caller(),
+      format_text(
+          "model_type \"{}\" of \"{}\" adds a bias by the distance of tokens to "
+          "the scores, which is not computed: with "
+          "PretrainedOptions().bias_by_caller(true) the layer is loaded, and "
+          "each call needs the bias, as ForwardOptions().bias",
+          described.model_type,
+          config.path()));
+  auto file = find_weight_file(folder);
+  auto place = find_place(whole_keys(read_weight_file(file)), described, file);
+  return {
+      {config.path(), described.model_type, std::move(file), std::move(place)},
+      std::move(described)};
+}
+
+/// Fills the module with the layer's weights.
+template <typename Holder>
+Holder fill(
+    Holder attention,
+    const WeightsOfModel& weights,
     int64_t layer,
     const PretrainedOptions& options) {
-  pretrained::ModelConfig config(folder);
-  auto described = pretrained::describe_attention(config, layer);
-  if (options.context_length()) {
-    described.options.context_length(*options.context_length());
-  }
-  const auto file = find_weight_file(folder);
-  const auto path =
-      whole_path(whole_keys(read_weight_file(file)), described.path, file);
-  MultiHeadAttention attention(described.options);
   attention->eval();
   const auto report = load_weights(
       *attention,
-      file,
+      weights.file,
       LoadOptions()
-          .prefix(path)
-          .layout(described.layout)
+          .prefix(weights.place.path)
+          .layout(weights.place.layout)
           .dtype(options.dtype())
           .device(options.device()));
   if (options.log() != nullptr) {
-    *options.log() << config.path() << ": layer " << layer << " of "
-                   << described.model_type << "\n"
+    *options.log() << weights.config << ": layer " << layer << " of "
+                   << weights.model_type << "\n"
                    << attention << "\n"
                    << report;
   }
   return attention;
 }
 
+CrossAttentionOptions cross_options(const MultiHeadAttentionOptions& options) {
+  return CrossAttentionOptions(
+             options.d_in(),
+             options.d_in(),
+             options.d_out(),
+             options.num_heads())
+      .dropout(options.dropout())
+      .qkv_bias(options.qkv_bias())
+      .query_bias(options.query_bias())
+      .key_bias(options.key_bias())
+      .value_bias(options.value_bias())
+      .out_bias(options.out_bias())
+      .num_kv_heads(options.num_kv_heads())
+      .head_dim(options.head_dim())
+      .scale(options.scale());
+}
+
+/// Calls `run`; an error of it begins with the name of the function.
+template <typename Run>
+auto named(
+    const char* function,
+    const std::string& path,
+    int64_t layer,
+    const Run& run) {
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "{}(\"{}\", {}): {}", function, path, layer, error_message(error)));
+  }
+}
+
 } // namespace
+
+std::ostream& operator<<(std::ostream& stream, PretrainedPart part) {
+  return stream << name_of(part);
+}
 
 MultiHeadAttention attention_from_pretrained(
     const std::string& folder,
     int64_t layer,
     const PretrainedOptions& options) {
-  try {
-    return load(folder, layer, options);
-  } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "attention_from_pretrained(\"{}\", {}): {}",
-            folder,
-            layer,
-            error_message(error)));
-  }
+  return named("attention_from_pretrained", folder, layer, [&] {
+    auto located = locate(folder, {layer, options.part()}, options);
+    auto& its_options = located.described.options;
+    if (options.context_length()) {
+      its_options.context_length(*options.context_length());
+    }
+    return fill(
+        MultiHeadAttention(its_options), located.weights, layer, options);
+  });
+}
+
+CrossAttention cross_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return named("cross_attention_from_pretrained", folder, layer, [&] {
+    const auto located =
+        locate(folder, {layer, options.part(), /*is_cross=*/true}, options);
+    return fill(
+        CrossAttention(cross_options(located.described.options)),
+        located.weights,
+        layer,
+        options);
+  });
+}
+
+LatentAttention latent_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return named("latent_attention_from_pretrained", folder, layer, [&] {
+    ModelConfig config(folder);
+    auto described = describe_latent(config, layer);
+    if (options.context_length()) {
+      described.options.context_length(*options.context_length());
+    }
+    return fill(
+        LatentAttention(described.options),
+        locate_path(folder, config, described.model_type, described.path),
+        layer,
+        options);
+  });
+}
+
+RelativeBias relative_bias_from_pretrained(
+    const std::string& folder,
+    const PretrainedOptions& options) {
+  constexpr int64_t kHolder = 0;
+  return named("relative_bias_from_pretrained", folder, kHolder, [&] {
+    ModelConfig config(folder);
+    const auto described = describe_relative_bias(config, options.part());
+    return fill(
+        RelativeBias(described.options),
+        locate_path(folder, config, described.model_type, described.path),
+        kHolder,
+        options);
+  });
 }
 
 MultiHeadAttentionOptions options_from_config(
     const std::string& path,
+    int64_t layer,
+    PretrainedPart part) {
+  return named("options_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return describe_attention(config, {layer, part}).options;
+  });
+}
+
+CrossAttentionOptions cross_options_from_config(
+    const std::string& path,
     int64_t layer) {
-  try {
-    pretrained::ModelConfig config(path);
-    return pretrained::describe_attention(config, layer).options;
-  } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "options_from_config(\"{}\", {}): {}",
-            path,
-            layer,
-            error_message(error)));
-  }
+  return named("cross_options_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return cross_options(
+        describe_attention(
+            config, {layer, PretrainedPart::kAuto, /*is_cross=*/true})
+            .options);
+  });
+}
+
+LatentAttentionOptions latent_options_from_config(
+    const std::string& path,
+    int64_t layer) {
+  return named("latent_options_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return describe_latent(config, layer).options;
+  });
 }
 
 std::vector<std::string> pretrained_model_types() {
-  return pretrained::known_model_types();
+  auto types = known_model_types();
+  const auto latent = latent_model_types();
+  types.insert(types.end(), latent.begin(), latent.end());
+  std::sort(types.begin(), types.end());
+  return types;
 }
 
 } // namespace torch_attention

@@ -4,9 +4,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 namespace torch_attention::weights::pretrained {
 
@@ -50,6 +53,37 @@ struct Parameters {
             field,
             path));
     return *value;
+  }
+
+  std::optional<bool> flag(const char* field) const {
+    const auto found = fields.find(field);
+    if (found == fields.end() || found->is_null()) {
+      return std::nullopt;
+    }
+    TORCH_CHECK(
+        found->is_boolean(),
+        format_text(
+            "expected true or false as \"{}\" of the rotary embedding in "
+            "\"{}\"",
+            field,
+            path));
+    return found->get<bool>();
+  }
+
+  std::vector<double> required_list(const char* field) const {
+    const auto found = fields.find(field);
+    const bool is_list = found != fields.end() && found->is_array() &&
+        std::all_of(found->begin(), found->end(), [](const json& element) {
+                           return element.is_number();
+                         });
+    TORCH_CHECK(
+        is_list,
+        format_text(
+            "expected a list of numbers as \"{}\" of the rotary embedding in "
+            "\"{}\"",
+            field,
+            path));
+    return found->get<std::vector<double>>();
   }
 
   std::string type() const {
@@ -128,6 +162,16 @@ int64_t original_length(ModelConfig& config, const Parameters& parameters) {
                     : config.required_integer("max_position_embeddings");
 }
 
+/// By how much a text may be longer than the original ones.
+double factor_of(
+    ModelConfig& config,
+    const Parameters& parameters,
+    int64_t original) {
+  const auto most = config.required_integer("max_position_embeddings");
+  return parameters.number("factor").value_or(
+      static_cast<double>(most) / static_cast<double>(original));
+}
+
 void set_yarn(
     ModelConfig& config,
     const Parameters& parameters,
@@ -138,23 +182,51 @@ void set_yarn(
        "attention_factor",
        "beta_fast",
        "beta_slow",
+       "finetuned",
+       "mscale",
+       "mscale_all_dim",
        "truncate"});
-  const auto truncate = parameters.fields.find("truncate");
-  TORCH_CHECK(
-      truncate == parameters.fields.end() || *truncate == json(true),
-      format_text(
-          "expected truncate = true for the rotary embedding of type \"yarn\" "
-          "in \"{}\"",
-          parameters.path));
+  const auto length = original_length(config, parameters);
+  const auto factor = factor_of(config, parameters, length);
   options.scaling(RotaryScaling::kYarn)
-      .factor(parameters.required("factor"))
-      .original_context_length(original_length(config, parameters))
+      .factor(factor)
+      .original_context_length(length)
       .fast_turns(parameters.number("beta_fast").value_or(32))
       .slow_turns(parameters.number("beta_slow").value_or(1))
+      .truncate(parameters.flag("truncate").value_or(true))
+      .attention_factor(parameters.number("attention_factor"));
+  const auto mscale = parameters.number("mscale").value_or(0);
+  const auto mscale_all_dim = parameters.number("mscale_all_dim").value_or(0);
+  if (!options.attention_factor() && mscale != 0 && mscale_all_dim != 0) {
+    options.attention_factor(
+        yarn_scale(factor, mscale) / yarn_scale(factor, mscale_all_dim));
+  }
+}
+
+void set_longrope(
+    ModelConfig& config,
+    const Parameters& parameters,
+    RotaryOptions& options) {
+  parameters.check_only(
+      {"factor",
+       "original_max_position_embeddings",
+       "attention_factor",
+       "short_factor",
+       "long_factor"});
+  const auto length = original_length(config, parameters);
+  options.scaling(RotaryScaling::kLongRope)
+      .factor(factor_of(config, parameters, length))
+      .original_context_length(length)
+      .short_factors(parameters.required_list("short_factor"))
+      .long_factors(parameters.required_list("long_factor"))
       .attention_factor(parameters.number("attention_factor"));
 }
 
 } // namespace
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 RotaryOptions rotary_of(
     ModelConfig& config,
@@ -202,12 +274,20 @@ RotaryOptions rotary_of(
         .original_context_length(original_length(config, parameters));
   } else if (type == "yarn") {
     set_yarn(config, parameters, options);
+  } else if (type == "dynamic") {
+    parameters.check_only({"factor"});
+    options.scaling(RotaryScaling::kDynamic)
+        .factor(parameters.required("factor"))
+        .original_context_length(
+            config.required_integer("max_position_embeddings"));
+  } else if (type == "longrope" || type == "su") {
+    set_longrope(config, parameters, options);
   } else {
     TORCH_CHECK(
         false,
         format_text(
-            "expected a rotary embedding of type default, linear, llama3 or "
-            "yarn in \"{}\", but got \"{}\"",
+            "expected a rotary embedding of type default, linear, llama3, yarn, "
+            "dynamic or longrope in \"{}\", but got \"{}\"",
             config.path(),
             type));
   }

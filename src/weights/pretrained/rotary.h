@@ -29,6 +29,10 @@ RotaryOptions rotary_of(
     int64_t head_dim,
     const RotaryRules& rules);
 
+/// YaRN's factor of cosines and sines for texts `factor` times as long,
+/// weighted by `mscale`.
+double yarn_scale(double factor, double mscale);
+
 /// The fields of the rotary embedding count as asked for.
 void ignore_rotary(ModelConfig& config);
 

@@ -1,0 +1,119 @@
+#include <weights/pretrained/describe.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace torch_attention::weights::pretrained {
+
+double root_of_head_dim(const Layer& layer) {
+  return std::sqrt(static_cast<double>(layer.head_dim()));
+}
+
+void set_heads(Layer& layer) {
+  auto& config = layer.config;
+  layer.options.num_kv_heads(config.integer("num_key_value_heads"))
+      .head_dim(config.integer("head_dim"))
+      .dropout(config.number("attention_dropout").value_or(0));
+}
+
+void set_biases(Layer& layer, const char* field) {
+  const bool bias = layer.config.flag(field).value_or(false);
+  layer.options.qkv_bias(bias).out_bias(bias);
+}
+
+/// The type of a layer from `layer_types`, or by `otherwise` in configurations
+/// that are older than that field.
+void set_type(Layer& layer, bool otherwise) {
+  const auto type = layer.config.text_at("layer_types", layer.index);
+  layer.type =
+      type.value_or(otherwise ? "sliding_attention" : "full_attention");
+  TORCH_CHECK(
+      layer.type == "full_attention" || layer.type == "sliding_attention",
+      format_text(
+          "expected full_attention or sliding_attention as \"layer_types\" of "
+          "\"{}\", but got \"{}\" for layer {}",
+          layer.config.path(),
+          layer.type,
+          layer.index));
+  const auto window = layer.config.integer("sliding_window");
+  if (layer.type == "sliding_attention") {
+    layer.options.window(window);
+  }
+}
+
+/// Whether the layer is not the last of `count` in turn, as in models of which
+/// every so many see all tokens.
+bool is_before_last_of(const Layer& layer, int64_t count) {
+  return count > 0 && (layer.index + 1) % count != 0;
+}
+
+void set_rotary(Layer& layer, const RotaryRules& rules, RotaryPairing pairing) {
+  layer.options.rotary(
+      rotary_of(layer.config, layer.type, layer.head_dim(), rules)
+          .pairing(pairing));
+}
+
+RotaryRules with_partial(double share) {
+  RotaryRules rules;
+  rules.partial = share;
+  return rules;
+}
+
+void set_norm(Layer& layer, HeadNormOptions norm, const char* eps) {
+  layer.options.qk_norm(norm.eps(layer.config.number(eps).value_or(1e-6)));
+}
+
+void refuse_flag(Layer& layer, const char* field, const char* what) {
+  TORCH_CHECK(
+      !layer.config.flag(field).value_or(false),
+      format_text(
+          "expected {} = false in \"{}\": {}",
+          field,
+          layer.config.path(),
+          what));
+}
+
+WeightLayout linear_layers(
+    const std::string& name,
+    const std::string& query,
+    const std::string& key,
+    const std::string& value,
+    const std::string& out) {
+  WeightLayout layout(name);
+  for (const std::string part : {".weight", ".bias"}) {
+    layout.rename(query + part, "W_query" + part)
+        .rename(key + part, "W_key" + part)
+        .rename(value + part, "W_value" + part)
+        .rename(out + part, "out_proj" + part);
+  }
+  return layout;
+}
+
+WeightLayout joined_layout(
+    const std::string& name,
+    const std::string& joined,
+    const std::string& out) {
+  WeightLayout layout(name);
+  for (const std::string part : {".weight", ".bias"}) {
+    layout
+        .split(
+            joined + part, {"W_query" + part, "W_key" + part, "W_value" + part})
+        .rename(out + part, "out_proj" + part);
+  }
+  return layout;
+}
+
+void rename_norms(
+    Layer& layer,
+    const std::string& query,
+    const std::string& key) {
+  for (const std::string part : {".weight", ".bias"}) {
+    layer.layout.rename(query + part, "q_norm" + part)
+        .rename(key + part, "k_norm" + part);
+  }
+}
+
+} // namespace torch_attention::weights::pretrained

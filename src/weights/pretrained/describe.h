@@ -1,0 +1,180 @@
+#pragma once
+
+#include <torch_attention/nn/options/attention.h>
+#include <torch_attention/weights/layout.h>
+#include <torch_attention/weights/pretrained.h>
+#include <weights/pretrained/config.h>
+#include <weights/pretrained/rotary.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+// How the families of models describe a layer beyond its sizes. A function for
+// each; `families.cpp` has the table of them.
+
+namespace torch_attention::weights::pretrained {
+
+/// A layer that is being described.
+struct Layer {
+  ModelConfig& config;
+  int64_t index;
+  /// Of a model with two stacks: kEncoder or kDecoder.
+  PretrainedPart part;
+  /// The decoder's attention to the encoder's output.
+  bool is_cross;
+  MultiHeadAttentionOptions options;
+  /// "full_attention" or "sliding_attention".
+  std::string type = "full_attention";
+  WeightLayout layout = WeightLayout::llama();
+  /// Other paths and layouts of the same, which files may have; `{}` stands for
+  /// the layer.
+  std::vector<std::pair<std::string, WeightLayout>> others = {};
+  /// The path in the model, if that of the table does not say it.
+  std::string path = {};
+  /// Adds a bias to the scores that only the caller can give.
+  bool needs_bias = false;
+
+  int64_t head_dim() const {
+    return options.head_dim().value_or(options.d_out() / options.num_heads());
+  }
+};
+
+double root_of_head_dim(const Layer& layer);
+
+/// Grouped heads, a size of heads, dropout.
+void set_heads(Layer& layer);
+
+/// One flag, `attention_bias` if no other, for all four biases.
+void set_biases(Layer& layer, const char* field = "attention_bias");
+
+/// The type of a layer from `layer_types`, or by `otherwise` in configurations
+/// that are older than that field, and the window of that type.
+void set_type(Layer& layer, bool otherwise);
+
+/// Whether the layer is not the last of `count` in turn, as in models of which
+/// every so many see all tokens.
+bool is_before_last_of(const Layer& layer, int64_t count);
+
+void set_rotary(
+    Layer& layer,
+    const RotaryRules& rules = {},
+    RotaryPairing pairing = RotaryPairing::kHalves);
+
+/// A model that rotates this share of each head unless its configuration says
+/// otherwise.
+RotaryRules with_partial(double share);
+
+void set_norm(Layer& layer, HeadNormOptions norm, const char* eps);
+
+/// Throws c10::Error that names the field unless the flag is off: `what` it
+/// means is not computed.
+void refuse_flag(Layer& layer, const char* field, const char* what);
+
+/// A layout of four linear layers under these names.
+WeightLayout linear_layers(
+    const std::string& name,
+    const std::string& query,
+    const std::string& key,
+    const std::string& value,
+    const std::string& out);
+
+/// A layout of queries, keys and values in one layer, one after the other.
+WeightLayout joined_layout(
+    const std::string& name,
+    const std::string& joined,
+    const std::string& out);
+
+/// The norms of queries and keys have these names.
+void rename_norms(
+    Layer& layer,
+    const std::string& query,
+    const std::string& key);
+
+/// Takes the sections of time, height and width out of the parameters of the
+/// rotary embedding: for text all three positions are the same.
+void drop_sections(Layer& layer);
+
+void describe_llama(Layer& layer);
+void describe_cohere(Layer& layer);
+void describe_ernie4_5(Layer& layer);
+void describe_glm(Layer& layer);
+void describe_glm4_moe(Layer& layer);
+void describe_granite(Layer& layer);
+void describe_helium(Layer& layer);
+void describe_hunyuan(Layer& layer);
+void describe_minimax_m2(Layer& layer);
+void describe_nemotron(Layer& layer);
+void describe_olmo2(Layer& layer);
+void describe_apertus(Layer& layer);
+void describe_persimmon(Layer& layer);
+void describe_phi(Layer& layer);
+void describe_phi3(Layer& layer);
+void describe_phimoe(Layer& layer);
+void describe_seed_oss(Layer& layer);
+void describe_solar_open(Layer& layer);
+void describe_stablelm(Layer& layer);
+void describe_starcoder2(Layer& layer);
+void describe_cohere2(Layer& layer);
+void describe_cwm(Layer& layer);
+void describe_dots1(Layer& layer);
+void describe_exaone4(Layer& layer);
+void describe_gemma(Layer& layer);
+void describe_gemma2(Layer& layer);
+void describe_gemma3(Layer& layer);
+void describe_mellum(Layer& layer);
+void describe_mistral(Layer& layer);
+void describe_olmo3(Layer& layer);
+void describe_qwen2(Layer& layer);
+void describe_qwen2_moe(Layer& layer);
+void describe_qwen2_vl(Layer& layer);
+void describe_qwen3(Layer& layer);
+void describe_qwen3_moe(Layer& layer);
+void describe_qwen3_vl(Layer& layer);
+void describe_smollm3(Layer& layer);
+void describe_gpt_oss(Layer& layer);
+void describe_llama4(Layer& layer);
+void describe_ministral3(Layer& layer);
+void describe_modernbert(Layer& layer);
+void describe_olmo(Layer& layer);
+void describe_olmoe(Layer& layer);
+void describe_qwen3_next(Layer& layer);
+void describe_bamba(Layer& layer);
+void describe_falcon_h1(Layer& layer);
+void describe_granite_hybrid(Layer& layer);
+void describe_jamba(Layer& layer);
+void describe_lfm2(Layer& layer);
+void describe_biogpt(Layer& layer);
+void describe_bloom(Layer& layer);
+void describe_codegen(Layer& layer);
+void describe_ctrl(Layer& layer);
+void describe_falcon(Layer& layer);
+void describe_gpt2(Layer& layer);
+void describe_gpt_bigcode(Layer& layer);
+void describe_gpt_neo(Layer& layer);
+void describe_gpt_neox(Layer& layer);
+void describe_gptj(Layer& layer);
+void describe_mpt(Layer& layer);
+void describe_openai_gpt(Layer& layer);
+void describe_opt(Layer& layer);
+void describe_xglm(Layer& layer);
+void describe_albert(Layer& layer);
+void describe_beit(Layer& layer);
+void describe_bert(Layer& layer);
+void describe_clip_text(Layer& layer);
+void describe_clip_vision(Layer& layer);
+void describe_distilbert(Layer& layer);
+void describe_esm(Layer& layer);
+void describe_eurobert(Layer& layer);
+void describe_mpnet(Layer& layer);
+void describe_nomic_bert(Layer& layer);
+void describe_roformer(Layer& layer);
+void describe_vit(Layer& layer);
+void describe_videomae(Layer& layer);
+void describe_wav2vec2(Layer& layer);
+void describe_xlm(Layer& layer);
+void describe_bart(Layer& layer);
+void describe_whisper(Layer& layer);
+void describe_t5(Layer& layer);
+} // namespace torch_attention::weights::pretrained

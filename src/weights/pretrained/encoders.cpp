@@ -1,0 +1,235 @@
+// Encoders of text, images and sound.
+
+#include <weights/pretrained/describe.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// The layout of BERT, beside other norms that lie in the attention's path.
+WeightLayout bert_layout() {
+  auto layout = WeightLayout::bert();
+  for (const std::string norm : {"LayerNorm", "ln", "self_attn_layer_norm"}) {
+    for (const auto* part : {".weight", ".bias", ".gamma", ".beta"}) {
+      layout.outside(norm + part);
+    }
+  }
+  return layout;
+}
+
+void set_dropout_of_probs(Layer& layer) {
+  layer.options.dropout(
+      layer.config.number("attention_probs_dropout_prob").value_or(0));
+}
+
+/// All biases, and what all encoders have.
+void set_encoder(Layer& layer) {
+  layer.options.causal(false).qkv_bias(true);
+  set_dropout_of_probs(layer);
+}
+
+void check_absolute(Layer& layer, const std::string& positions) {
+  TORCH_CHECK(
+      positions == "absolute",
+      format_text(
+          "expected absolute as \"position_embedding_type\" of \"{}\", but got "
+          "\"{}\", which adds to the scores what is not read",
+          layer.config.path(),
+          positions));
+}
+
+std::string positions_of(Layer& layer) {
+  return layer.config.text("position_embedding_type").value_or("absolute");
+}
+
+} // namespace
+
+/// Encoders of BERT's kind. Their dense layer after attention is `out_proj`;
+/// the norm after it is not attention's.
+void describe_bert(Layer& layer) {
+  check_absolute(layer, positions_of(layer));
+  set_encoder(layer);
+  layer.options.causal(layer.config.flag("is_decoder").value_or(false));
+  layer.layout = bert_layout();
+}
+
+void describe_roformer(Layer& layer) {
+  refuse_flag(layer, "rotary_value", "rotated values are not computed");
+  describe_bert(layer);
+  set_rotary(layer, {}, RotaryPairing::kInterleaved);
+}
+
+void describe_esm(Layer& layer) {
+  const auto positions = positions_of(layer);
+  set_encoder(layer);
+  layer.options.causal(layer.config.flag("is_decoder").value_or(false));
+  layer.layout = bert_layout();
+  layer.layout.ignore("self.rotary_embeddings.inv_freq");
+  if (positions == "rotary") {
+    set_rotary(layer);
+  } else {
+    check_absolute(layer, positions);
+    ignore_rotary(layer.config);
+  }
+}
+
+/// Groups of layers share their weights.
+void describe_albert(Layer& layer) {
+  auto& config = layer.config;
+  describe_bert(layer);
+  layer.layout = linear_layers("albert", "query", "key", "value", "dense");
+  layer.layout.outside("LayerNorm.weight").outside("LayerNorm.bias");
+  const auto groups = config.integer("num_hidden_groups").value_or(1);
+  const auto layers = config.required_integer("num_hidden_layers");
+  TORCH_CHECK(
+      groups > 0 && layers % groups == 0 &&
+          config.integer("inner_group_num").value_or(1) == 1,
+      format_text(
+          "expected num_hidden_groups that divides num_hidden_layers, and "
+          "inner_group_num = 1, in \"{}\"",
+          config.path()));
+  layer.path = format_text(
+      "encoder.albert_layer_groups.{}.albert_layers.0.attention",
+      layer.index / (layers / groups));
+}
+
+void describe_distilbert(Layer& layer) {
+  layer.options.causal(false).qkv_bias(true).dropout(
+      layer.config.number("attention_dropout").value_or(0));
+  layer.layout =
+      linear_layers("distilbert", "q_lin", "k_lin", "v_lin", "out_lin");
+}
+
+/// XLM's are causal if the configuration says so.
+void describe_xlm(Layer& layer) {
+  describe_distilbert(layer);
+  layer.options.causal(layer.config.flag("causal").value_or(false));
+}
+
+/// One bias, by the distance of tokens, is shared by all layers.
+void describe_mpnet(Layer& layer) {
+  set_encoder(layer);
+  layer.needs_bias = true;
+  layer.config.ignore("relative_attention_num_buckets");
+  layer.layout = linear_layers("mpnet", "attn.q", "attn.k", "attn.v", "attn.o");
+  layer.layout.outside("LayerNorm.weight").outside("LayerNorm.bias");
+}
+
+void describe_eurobert(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.causal(false);
+  set_rotary(layer);
+}
+
+/// Files have queries, keys and values in one.
+void describe_nomic_bert(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_dropout_of_probs(layer);
+  layer.options.causal(false).out_bias(false);
+  // As the files of the model's own code say it.
+  for (const auto* field :
+       {"causal",
+        "rotary_emb_interleaved",
+        "scale_attn_by_inverse_layer_idx"}) {
+    refuse_flag(layer, field, "it is not known of this model");
+  }
+  TORCH_CHECK(
+      config.number("rotary_emb_base").value_or(1000) == 1000 &&
+          config.number("rotary_emb_fraction").value_or(1) == 1,
+      format_text(
+          "expected rotary_emb_base = 1000 and rotary_emb_fraction = 1 in "
+          "\"{}\"",
+          config.path()));
+  for (const auto* field :
+       {"fused_bias_fc",
+        "reorder_and_upcast_attn",
+        "rotary_emb_scale_base",
+        "rotary_scaling_factor",
+        "scale_attn_weights"}) {
+    config.ignore(field);
+  }
+  layer.layout = WeightLayout("nomic_bert");
+  layer.layout
+      .split(
+          "Wqkv.weight", {"W_query.weight", "W_key.weight", "W_value.weight"})
+      .rename("out_proj.weight", "out_proj.weight");
+  layer.others.emplace_back("layers.{}.self_attn", WeightLayout::llama());
+  set_rotary(layer);
+}
+
+/// Images: `save_pretrained` writes the older names.
+void describe_vit(Layer& layer) {
+  set_encoder(layer);
+  layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
+  layer.layout = linear_layers(
+      "vit",
+      "attention.query",
+      "attention.key",
+      "attention.value",
+      "output.dense");
+  layer.others.emplace_back("layers.{}.attention", WeightLayout::llama());
+  // Of the embeddings, and of another stack.
+  layer.config.ignore("use_mid_position_embeddings");
+  layer.config.ignore("decoder_num_attention_heads");
+}
+
+/// Keys have no bias.
+void describe_beit(Layer& layer) {
+  describe_vit(layer);
+  layer.options.key_bias(false);
+  const bool has_own =
+      layer.config.flag("use_relative_position_bias").value_or(false);
+  const bool shares =
+      layer.config.flag("use_shared_relative_position_bias").value_or(false);
+  layer.needs_bias = has_own || shares;
+  layer.config.ignore("use_absolute_position_embeddings");
+  for (const std::string part : {"bias_table", "index"}) {
+    layer.layout.outside(
+        "attention.relative_position_bias.relative_position_" + part);
+  }
+}
+
+/// The biases of queries and values have names of their own.
+void describe_videomae(Layer& layer) {
+  describe_vit(layer);
+  layer.options.qkv_bias(layer.config.flag("qv_bias").value_or(true))
+      .key_bias(false);
+  layer.layout.rename("attention.q_bias", "W_query.bias")
+      .rename("attention.v_bias", "W_value.bias");
+}
+
+namespace {
+
+void describe_clip(Layer& layer, bool causal) {
+  layer.options.causal(causal).qkv_bias(true).dropout(
+      layer.config.number("attention_dropout").value_or(0));
+  layer.layout = WeightLayout::bart();
+}
+
+} // namespace
+
+void describe_clip_text(Layer& layer) {
+  describe_clip(layer, /*causal=*/true);
+}
+
+/// And SigLIP's text.
+void describe_clip_vision(Layer& layer) {
+  describe_clip(layer, /*causal=*/false);
+}
+
+void describe_wav2vec2(Layer& layer) {
+  describe_clip(layer, /*causal=*/false);
+  // Of the convolutions before.
+  for (const auto* field :
+       {"conv_bias", "feat_proj_layer_norm", "adapter_attn_dim"}) {
+    layer.config.ignore(field);
+  }
+}
+
+} // namespace torch_attention::weights::pretrained

@@ -1,0 +1,132 @@
+// Models in which only some layers have attention, or beside something else.
+
+#include <weights/pretrained/describe.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+void require_attention(const Layer& layer, bool has_attention) {
+  TORCH_CHECK(
+      has_attention,
+      format_text(
+          "layer {} of \"{}\" has no attention",
+          layer.index,
+          layer.config.path()));
+}
+
+/// By a list of the types of layers, if there is one.
+void require_attention_by(Layer& layer, const char* field, bool otherwise) {
+  const auto type = layer.config.text_at(field, layer.index);
+  require_attention(
+      layer,
+      type ? *type == "full_attention" || *type == "attention" : otherwise);
+}
+
+} // namespace
+
+void describe_bamba(Layer& layer) {
+  auto& config = layer.config;
+  require_attention(
+      layer, config.has_element("attn_layer_indices", layer.index));
+  for (const auto* field :
+       {"mamba_conv_bias",
+        "mamba_proj_bias",
+        "mamba_chunk_size",
+        "attn_rotary_emb",
+        "mamba_n_heads",
+        "mamba_d_head",
+        "layers_block_type"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  set_biases(layer);
+  set_rotary(layer, with_partial(0.5));
+}
+
+void describe_falcon_h1(Layer& layer) {
+  auto& config = layer.config;
+  for (const auto* field :
+       {"mamba_conv_bias",
+        "mamba_proj_bias",
+        "mamba_chunk_size",
+        "mamba_n_heads",
+        "mamba_d_head",
+        "projectors_bias",
+        "attention_in_multiplier",
+        "attention_out_multiplier"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  set_biases(layer);
+  // Keys are multiplied, before they are rotated: so are the scores.
+  layer.options.scale(
+      config.number("key_multiplier").value_or(1) / root_of_head_dim(layer));
+  set_rotary(layer);
+}
+
+void describe_granite_hybrid(Layer& layer) {
+  auto& config = layer.config;
+  require_attention_by(layer, "layer_types", false);
+  for (const auto* field :
+       {"mamba_conv_bias",
+        "mamba_proj_bias",
+        "mamba_chunk_size",
+        "mamba_n_heads",
+        "mamba_d_head",
+        "layers_block_type"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.scale(config.number("attention_multiplier"));
+  if (config.text("position_embedding_type") == "rope") {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
+/// Without positions.
+void describe_jamba(Layer& layer) {
+  auto& config = layer.config;
+  const auto period = config.integer("attn_layer_period").value_or(8);
+  const auto offset = config.integer("attn_layer_offset").value_or(4);
+  require_attention(layer, period > 0 && layer.index % period == offset);
+  for (const auto* field :
+       {"mamba_conv_bias", "mamba_proj_bias", "layers_block_type"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  layer.options.out_bias(false);
+}
+
+void describe_lfm2(Layer& layer) {
+  auto& config = layer.config;
+  require_attention_by(
+      layer,
+      "layer_types",
+      !config.has("full_attn_idxs") ||
+          config.has_element("full_attn_idxs", layer.index));
+  for (const auto* field :
+       {"block_mlp_init_scale",
+        "block_out_init_scale",
+        "conv_bias",
+        "full_attn_idxs",
+        "num_heads",
+        "use_expert_bias"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_norm(layer, HeadNormOptions(), "norm_eps");
+  layer.layout = WeightLayout::bart();
+  rename_norms(layer, "q_layernorm", "k_layernorm");
+  set_rotary(layer);
+}
+
+} // namespace torch_attention::weights::pretrained

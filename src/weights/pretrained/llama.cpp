@@ -1,0 +1,267 @@
+// Llama, and models that differ from it by a few options.
+
+#include <weights/pretrained/describe.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <optional>
+
+namespace torch_attention::weights::pretrained {
+
+void describe_llama(Layer& layer) {
+  refuse_flag(
+      layer, "rope_interleaved", "the other pairing is not known of it");
+  set_heads(layer);
+  set_biases(layer);
+  set_rotary(layer);
+}
+
+void describe_cohere(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  if (layer.config.flag("use_qk_norm").value_or(false)) {
+    set_norm(
+        layer,
+        HeadNormOptions(HeadNormKind::kLayer)
+            .scope(HeadNormScope::kHeadWeights),
+        "layer_norm_eps");
+  }
+  set_rotary(layer, {}, RotaryPairing::kInterleaved);
+}
+
+void describe_ernie4_5(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer, "use_bias");
+  set_rotary(layer, {}, RotaryPairing::kInterleaved);
+}
+
+namespace {
+
+/// GLM's: the output has no bias.
+void set_glm_heads(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.out_bias(false);
+}
+
+} // namespace
+
+void describe_glm(Layer& layer) {
+  set_glm_heads(layer);
+  set_rotary(layer, with_partial(0.5), RotaryPairing::kInterleaved);
+}
+
+void describe_glm4_moe(Layer& layer) {
+  set_glm_heads(layer);
+  if (layer.config.flag("use_qk_norm").value_or(false)) {
+    set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  }
+  set_rotary(layer, with_partial(0.5));
+}
+
+void describe_solar_open(Layer& layer) {
+  set_glm_heads(layer);
+  set_rotary(layer, with_partial(1));
+}
+
+void describe_helium(Layer& layer) {
+  set_glm_heads(layer);
+  set_rotary(layer, {}, RotaryPairing::kInterleaved);
+}
+
+void describe_granite(Layer& layer) {
+  describe_llama(layer);
+  layer.options.scale(layer.config.number("attention_multiplier"));
+}
+
+/// The norms come after the rotation.
+void describe_hunyuan(Layer& layer) {
+  auto& config = layer.config;
+  for (const auto* field : {"attention_head_dim", "use_qk_norm"}) {
+    config.ignore(field);
+  }
+  // Not by the length of the text, though it is called dynamic.
+  double alpha = 1;
+  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
+    const auto found = config.object(object).value("alpha", nlohmann::json());
+    if (!found.is_number()) {
+      continue;
+    }
+    alpha = found.get<double>();
+    for (const auto* field :
+         {"alpha",
+          "beta_fast",
+          "beta_slow",
+          "factor",
+          "mscale",
+          "mscale_all_dim",
+          "rope_type",
+          "type"}) {
+      config.drop(object, field);
+    }
+  }
+  describe_llama(layer);
+  if (alpha != 1) {
+    auto rotary = *layer.options.rotary();
+    const auto dim = static_cast<double>(rotary.dim().value_or(0));
+    rotary.theta(rotary.theta() * std::pow(alpha, dim / (dim - 2)));
+    layer.options.rotary(rotary);
+  }
+  set_norm(layer, HeadNormOptions().after_rotary(true), "rms_norm_eps");
+  rename_norms(layer, "query_layernorm", "key_layernorm");
+}
+
+void describe_minimax_m2(Layer& layer) {
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_norm(
+      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
+  // Released files say how much is rotated by a size.
+  auto rules = with_partial(1);
+  if (const auto dim = layer.config.integer("rotary_dim")) {
+    rules.partial =
+        static_cast<double>(*dim) / static_cast<double>(layer.head_dim());
+  }
+  set_rotary(layer, rules);
+  TORCH_CHECK(
+      layer.config.integer_at("attn_type_list", layer.index).value_or(1) == 1,
+      "layer ",
+      layer.index,
+      " of \"",
+      layer.config.path(),
+      "\" has linear attention, which is not computed");
+  for (const auto* field :
+       {"layernorm_full_attention_beta",
+        "layernorm_linear_attention_beta",
+        "layernorm_mlp_beta",
+        "qk_norm_type",
+        "use_qk_norm",
+        "use_routing_bias"}) {
+    layer.config.ignore(field);
+  }
+}
+
+void describe_nemotron(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_rotary(layer, with_partial(0.5));
+}
+
+void describe_olmo2(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(
+      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+void describe_apertus(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  layer.config.ignore("qk_norm");
+  set_rotary(layer);
+}
+
+void describe_persimmon(Layer& layer) {
+  layer.options.qkv_bias(true).dropout(
+      layer.config.number("attention_dropout").value_or(0));
+  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
+  if (layer.config.flag("qk_layernorm").value_or(true)) {
+    set_norm(
+        layer,
+        HeadNormOptions(HeadNormKind::kLayer).bias(true),
+        "layer_norm_eps");
+    rename_norms(layer, "q_layernorm", "k_layernorm");
+  }
+  set_rotary(layer, with_partial(0.5));
+}
+
+void describe_phi(Layer& layer) {
+  set_heads(layer);
+  layer.options.qkv_bias(true);
+  layer.layout = linear_layers("phi", "q_proj", "k_proj", "v_proj", "dense");
+  if (layer.config.flag("qk_layernorm").value_or(false)) {
+    set_norm(
+        layer,
+        HeadNormOptions(HeadNormKind::kLayer).bias(true),
+        "layer_norm_eps");
+    rename_norms(layer, "q_layernorm", "k_layernorm");
+  }
+  set_rotary(layer, with_partial(0.5));
+}
+
+void describe_phi3(Layer& layer) {
+  set_heads(layer);
+  TORCH_CHECK(
+      layer.config.integer("full_attn_mod").value_or(1) == 1,
+      "expected full_attn_mod = 1 in \"",
+      layer.config.path(),
+      "\"");
+  layer.options.out_bias(false);
+  layer.options.window(layer.config.integer("sliding_window"));
+  layer.layout = WeightLayout("phi3")
+                     .split(
+                         "qkv_proj.weight",
+                         {"W_query.weight", "W_key.weight", "W_value.weight"})
+                     .rename("o_proj.weight", "out_proj.weight");
+  set_rotary(layer, with_partial(1));
+}
+
+void describe_phimoe(Layer& layer) {
+  // They take the place of the factor that LongRoPE has.
+  std::optional<double> mscale;
+  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
+    const auto fields = layer.config.object(object);
+    const auto of_short = fields.value("short_mscale", nlohmann::json());
+    const auto of_long = fields.value("long_mscale", nlohmann::json());
+    TORCH_CHECK(
+        of_short == of_long,
+        "expected short_mscale = long_mscale in \"",
+        layer.config.path(),
+        "\"");
+    if (of_short.is_number()) {
+      mscale = of_short.get<double>();
+    }
+    layer.config.drop(object, "short_mscale");
+    layer.config.drop(object, "long_mscale");
+  }
+  describe_llama(layer);
+  if (mscale) {
+    auto rotary = *layer.options.rotary();
+    layer.options.rotary(rotary.attention_factor(mscale));
+  }
+  layer.options.window(layer.config.integer("sliding_window"));
+}
+
+void describe_seed_oss(Layer& layer) {
+  describe_llama(layer);
+  layer.options.out_bias(
+      layer.config.flag("attention_out_bias").value_or(false));
+}
+
+void describe_stablelm(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer, "use_qkv_bias");
+  layer.options.out_bias(false);
+  if (layer.config.flag("qk_layernorm").value_or(false)) {
+    set_norm(
+        layer,
+        HeadNormOptions(HeadNormKind::kLayer)
+            .scope(HeadNormScope::kHeadWeights),
+        "layer_norm_eps");
+    layer.layout.stack("q_layernorm.norms.{}.weight", "q_norm.weight")
+        .stack("k_layernorm.norms.{}.weight", "k_norm.weight");
+  }
+  set_rotary(layer, with_partial(0.25));
+}
+
+void describe_starcoder2(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer, "use_bias");
+  layer.options.window(layer.config.integer("sliding_window"));
+  set_rotary(layer);
+}
+
+} // namespace torch_attention::weights::pretrained

@@ -1,0 +1,95 @@
+#include <weights/pretrained/multimodal.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+#include <map>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+const std::map<std::string, Multimodal>& models() {
+  constexpr auto* kClip = "clip_vision_model";
+  constexpr auto* kSiglip = "siglip_vision_model";
+  static const std::map<std::string, Multimodal> table{
+      {"aya_vision", {"cohere2", kSiglip}},
+      {"clip", {"clip_text_model", kClip, false}},
+      {"gemma3", {"gemma3_text", kSiglip}},
+      {"internvl", {"qwen2", ""}},
+      {"llama4", {"llama4_text", ""}},
+      {"llava", {"llama", kClip}},
+      {"llava_next", {"llama", kClip}},
+      {"llava_onevision", {"qwen2", kSiglip}},
+      {"mistral3", {"mistral", ""}},
+      {"qwen2_5_vl", {"qwen2_5_vl_text", ""}},
+      {"qwen2_vl", {"qwen2_vl_text", ""}},
+      {"qwen3_5", {"qwen3_5_text", ""}},
+      {"qwen3_5_moe", {"qwen3_5_moe_text", ""}},
+      {"qwen3_vl", {"qwen3_vl_text", ""}},
+      {"siglip", {"siglip_text_model", kSiglip, false}},
+      {"vipllava", {"llama", kClip}},
+  };
+  return table;
+}
+
+} // namespace
+
+std::string name_of(PretrainedPart part) {
+  switch (part) {
+    case PretrainedPart::kAuto:
+      return "auto";
+    case PretrainedPart::kEncoder:
+      return "encoder";
+    case PretrainedPart::kDecoder:
+      return "decoder";
+    case PretrainedPart::kText:
+      return "text";
+    case PretrainedPart::kVision:
+      return "vision";
+  }
+  return std::to_string(static_cast<int>(part));
+}
+
+const Multimodal* find_multimodal(const std::string& model_type) {
+  const auto found = models().find(model_type);
+  return found == models().end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> multimodal_types() {
+  std::vector<std::string> types;
+  for (const auto& [type, model] : models()) {
+    types.push_back(type);
+  }
+  return types;
+}
+
+ModelPart part_of(
+    ModelConfig& config,
+    const Multimodal& model,
+    PretrainedPart part) {
+  if (part == PretrainedPart::kAuto && model.is_decoder) {
+    part = PretrainedPart::kText;
+  }
+  const bool is_text = part == PretrainedPart::kText;
+  TORCH_CHECK(
+      is_text || (part == PretrainedPart::kVision && !model.vision.empty()),
+      format_text(
+          "the model of \"{}\" has the parts {}, but part is {}",
+          config.path(),
+          model.vision.empty() ? "PretrainedPart::kText"
+                               : "PretrainedPart::kText and kVision",
+          name_of(part)));
+  const auto* field = is_text ? "text_config" : "vision_config";
+  const auto& type = is_text ? model.text : model.vision;
+  // Older files have the fields of the text beside those of the model.
+  if (!config.has(field)) {
+    return {config, type, part};
+  }
+  auto inner = config.nested(field);
+  const auto own_type = inner.text("model_type").value_or(type);
+  return {std::move(inner), own_type, part};
+}
+
+} // namespace torch_attention::weights::pretrained

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <torch_attention/weights/pretrained.h>
+#include <weights/pretrained/config.h>
+
+#include <string>
+#include <vector>
+
+namespace torch_attention::weights::pretrained {
+
+/// "encoder", for example.
+std::string name_of(PretrainedPart part);
+
+/// A model of text and images, whose parts have configurations of their own in
+/// `text_config` and `vision_config`.
+struct Multimodal {
+  /// The `model_type` of the text, where its configuration does not say it.
+  std::string text;
+  /// That of the images; empty if they are not computed.
+  std::string vision;
+  /// Whether the text is meant where no part is given.
+  bool is_decoder = true;
+};
+
+/// None for all other models.
+const Multimodal* find_multimodal(const std::string& model_type);
+
+/// The known values of `model_type`.
+std::vector<std::string> multimodal_types();
+
+/// A part of a model, and its configuration.
+struct ModelPart {
+  ModelConfig config;
+  std::string type;
+  PretrainedPart part;
+};
+
+/// Throws c10::Error if the model has no such part, or none is given and it is
+/// not clear which is meant.
+ModelPart part_of(
+    ModelConfig& config,
+    const Multimodal& model,
+    PretrainedPart part);
+
+} // namespace torch_attention::weights::pretrained

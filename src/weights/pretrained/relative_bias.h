@@ -1,0 +1,24 @@
+#pragma once
+
+#include <torch_attention/nn/options/relative_bias.h>
+#include <torch_attention/weights/pretrained.h>
+#include <weights/pretrained/config.h>
+
+#include <string>
+
+namespace torch_attention::weights::pretrained {
+
+/// A bias by the distance of tokens, as a configuration describes it.
+struct DescribedRelativeBias {
+  std::string model_type;
+  RelativeBiasOptions options;
+  /// Its path in the model; more may come before.
+  std::string path;
+};
+
+/// Throws c10::Error if the model has none or is not known.
+DescribedRelativeBias describe_relative_bias(
+    ModelConfig& config,
+    PretrainedPart part);
+
+} // namespace torch_attention::weights::pretrained

@@ -1,0 +1,285 @@
+// Models in which some layers see a window of tokens, and others all.
+
+#include <weights/pretrained/describe.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// A layer of Llama's kind without biases, with norms of each head if said so.
+void describe_plain(Layer& layer, bool has_norms) {
+  set_heads(layer);
+  layer.options.out_bias(false);
+  if (has_norms) {
+    set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  }
+  set_rotary(layer);
+}
+
+/// The layers before the last of so many in turn have a window.
+void set_type_by_pattern(Layer& layer, int64_t count) {
+  auto& config = layer.config;
+  set_type(
+      layer,
+      is_before_last_of(
+          layer,
+          config.integer("sliding_window_pattern")
+              .value_or(
+                  config.integer("_sliding_window_pattern").value_or(count))));
+}
+
+} // namespace
+
+void describe_mistral(Layer& layer) {
+  set_type(layer, layer.config.has("sliding_window"));
+  describe_plain(layer, /*has_norms=*/false);
+}
+
+/// Layers that see all tokens have no positions.
+void describe_cohere2(Layer& layer) {
+  auto& config = layer.config;
+  TORCH_CHECK(
+      config.text("position_embedding_type").value_or("rope_gptj") ==
+              "rope_gptj" &&
+          config.number("rotary_pct").value_or(1) == 1,
+      "expected position_embedding_type = \"rope_gptj\" and rotary_pct = 1 in "
+      "\"",
+      config.path(),
+      "\"");
+  set_heads(layer);
+  set_biases(layer);
+  set_type_by_pattern(layer, 4);
+  if (layer.type == "sliding_attention") {
+    set_rotary(layer, {}, RotaryPairing::kInterleaved);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
+
+void describe_cwm(Layer& layer) {
+  constexpr int64_t kTurn = 4;
+  set_type(layer, layer.index % kTurn != 0);
+  describe_plain(layer, /*has_norms=*/false);
+}
+
+namespace {
+
+/// How many layers see all tokens before those with a window begin.
+int64_t max_window_layers(Layer& layer) {
+  return layer.config.integer("max_window_layers").value_or(28);
+}
+
+bool uses_window(Layer& layer) {
+  return layer.config.flag("use_sliding_window").value_or(false);
+}
+
+void set_qwen_window(Layer& layer) {
+  const auto full = max_window_layers(layer);
+  set_type(layer, uses_window(layer) && layer.index >= full);
+}
+
+void set_qwen2_heads(Layer& layer) {
+  set_heads(layer);
+  layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
+  layer.options.out_bias(false);
+}
+
+} // namespace
+
+void describe_dots1(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_type(
+      layer,
+      layer.config.has("sliding_window") &&
+          layer.index >= max_window_layers(layer));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+void describe_qwen2(Layer& layer) {
+  set_qwen2_heads(layer);
+  set_qwen_window(layer);
+  set_rotary(layer);
+}
+
+void describe_qwen2_moe(Layer& layer) {
+  set_qwen2_heads(layer);
+  const auto most = max_window_layers(layer);
+  set_type(
+      layer, uses_window(layer) && layer.index % 2 == 0 && layer.index < most);
+  set_rotary(layer);
+}
+
+void drop_sections(Layer& layer) {
+  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
+    layer.config.drop(object, "mrope_section");
+    layer.config.drop(object, "mrope_interleaved");
+    // The name of the default type in released files.
+    for (const std::string field : {"type", "rope_type"}) {
+      if (layer.config.object(object).value(field, "") == "mrope") {
+        layer.config.drop(object, field);
+      }
+    }
+  }
+}
+
+void describe_qwen2_vl(Layer& layer) {
+  drop_sections(layer);
+  describe_qwen2(layer);
+}
+
+void describe_qwen3_vl(Layer& layer) {
+  drop_sections(layer);
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+void describe_qwen3(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_qwen_window(layer);
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+void describe_qwen3_moe(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.config.ignore("max_window_layers");
+  set_type(layer, uses_window(layer));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+void describe_mellum(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  set_type(layer, false);
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  set_rotary(layer);
+}
+
+namespace {
+
+void set_gemma_heads(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+}
+
+/// EmbeddingGemma: half of the window to each side.
+void see_both_sides(Layer& layer) {
+  if (!layer.config.flag("use_bidirectional_attention").value_or(false)) {
+    return;
+  }
+  layer.options.causal(false);
+  if (const auto window = layer.options.window()) {
+    const auto side = *window / 2;
+    layer.options.window(side + 1).window_after(side);
+  }
+}
+
+void refuse_both_sides(Layer& layer) {
+  refuse_flag(
+      layer,
+      "use_bidirectional_attention",
+      "attention to both sides is known of Gemma 3 alone");
+}
+
+void set_query_scalar(Layer& layer) {
+  const auto scalar =
+      layer.config.number("query_pre_attn_scalar").value_or(256);
+  layer.options.scale(1 / std::sqrt(scalar))
+      .softcap(layer.config.number("attn_logit_softcapping"));
+}
+
+} // namespace
+
+void describe_gemma(Layer& layer) {
+  set_gemma_heads(layer);
+  refuse_both_sides(layer);
+  set_rotary(layer);
+}
+
+void describe_gemma2(Layer& layer) {
+  set_type(layer, layer.index % 2 == 0);
+  describe_gemma(layer);
+  set_query_scalar(layer);
+  // The same under another name, in released files.
+  layer.config.ignore("sliding_window_size");
+}
+
+void describe_gemma3(Layer& layer) {
+  set_type_by_pattern(layer, 6);
+  set_gemma_heads(layer);
+  see_both_sides(layer);
+  set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");
+  set_query_scalar(layer);
+  RotaryRules rules;
+  rules.theta = 1e6;
+  rules.local_theta = 10000;
+  set_rotary(layer, rules);
+}
+
+void describe_olmo3(Layer& layer) {
+  set_type(layer, is_before_last_of(layer, 4));
+  describe_olmo2(layer);
+  RotaryRules rules;
+  rules.scales_sliding = false;
+  set_rotary(layer, rules);
+}
+
+void describe_smollm3(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  const auto interval =
+      layer.config.integer("no_rope_layer_interval").value_or(4);
+  const bool rotates = layer.config.integer_at("no_rope_layers", layer.index)
+                           .value_or(is_before_last_of(layer, interval)) != 0;
+  set_type(layer, uses_window(layer) && !rotates);
+  layer.config.ignore("max_window_layers");
+  if (rotates) {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
+
+namespace {
+
+/// By a number, of which every such layer sees all tokens, or a text such as
+/// "LLLG", in which L stands for layers with a window.
+bool slides_by_pattern(Layer& layer) {
+  constexpr const char* kPattern = "sliding_window_pattern";
+  if (layer.config.is_text(kPattern)) {
+    const auto text = layer.config.text(kPattern).value_or("");
+    const auto place = static_cast<size_t>(layer.index);
+    return !text.empty() && text[place % text.size()] == 'L';
+  }
+  return is_before_last_of(layer, layer.config.integer(kPattern).value_or(4));
+}
+
+} // namespace
+
+void describe_exaone4(Layer& layer) {
+  layer.config.ignore("sliding_window_pattern");
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_type(layer, !layer.config.has("layer_types") && slides_by_pattern(layer));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  // Layers that see all tokens have no positions, beside those with a window.
+  if (!layer.config.has("sliding_window") ||
+      layer.type == "sliding_attention") {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
+
+} // namespace torch_attention::weights::pretrained

@@ -1,0 +1,191 @@
+"""Models of an encoder and a decoder, and of text and images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .decoders import GROUPED, SIZES
+from .encoders import IMAGES
+from .model import LAYERS, Attention, Model
+
+STACKS = {
+    "d_model": 24,
+    "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 8,
+    "decoder_ffn_dim": 8,
+    "vocab_size": 12,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+SPECTRA = {
+    **STACKS,
+    "max_source_positions": 20,
+    "max_target_positions": 12,
+}
+
+
+def bart_like(
+    model_type: str, inputs: str = "text to text", **config: Any
+) -> Model:
+    return Model(
+        model_type.replace("-", "_"),
+        model_type,
+        (
+            Attention("encoder.layers.{}.self_attn", label="encoder."),
+            Attention("decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+        ),
+        {**STACKS, **config},
+        prefix="model.",
+        inputs=inputs,
+    )
+
+
+def t5_like(name: str) -> Model:
+    return Model(
+        name,
+        name,
+        (
+            Attention(
+                "encoder.block.{}.layer.0.SelfAttention",
+                label="encoder.",
+                bias=True,
+            ),
+            Attention(
+                "decoder.block.{}.layer.0.SelfAttention",
+                label="decoder.",
+                bias=True,
+            ),
+            Attention("decoder.block.{}.layer.1.EncDecAttention", label="cross."),
+        ),
+        {
+            "d_model": 24,
+            "d_kv": 10,
+            "d_ff": 8,
+            "num_layers": LAYERS,
+            "num_heads": 2,
+            "vocab_size": 12,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
+            "decoder_start_token_id": 0,
+        },
+        inputs="text to text",
+    )
+
+
+def with_images(
+    name: str, text: str, vision: str = "", **config: Any
+) -> Model:
+    """A model that writes text; the images are not run."""
+    inner = {"model_type": vision, **IMAGES} if vision else {}
+    return Model(
+        name,
+        name.removesuffix("_with_images"),
+        (
+            Attention(
+                "language_model.layers.{}.self_attn",
+                "layers.{}.self_attn",
+                label="text.",
+            ),
+        ),
+        {
+            "text_config": {**GROUPED, "model_type": text, **config},
+            "vision_config": {**inner, **VISION.get(name, {})},
+        },
+    )
+
+
+# Sizes of images that are not run, to keep the making short.
+VISION = {
+    "qwen2_vl": {
+        "embed_dim": 16,
+        "depth": 1,
+        "hidden_size": 24,
+        "num_heads": 2,
+        "patch_size": 4,
+    },
+    "qwen2_5_vl": {
+        "hidden_size": 16,
+        "depth": 1,
+        "out_hidden_size": 24,
+        "num_heads": 2,
+        "patch_size": 4,
+        "intermediate_size": 8,
+    },
+    "qwen3_vl": {
+        "hidden_size": 16,
+        "depth": 1,
+        "out_hidden_size": 24,
+        "num_heads": 2,
+        "patch_size": 4,
+        "intermediate_size": 8,
+    },
+    "internvl": {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+    "mistral3": {**IMAGES, "model_type": "pixtral", "head_dim": 6},
+}
+MULTIMODAL_ROPE = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [1, 1, 1],
+}
+
+
+def two_towers(name: str) -> Model:
+    return Model(
+        name,
+        name,
+        tuple(
+            Attention(f"{part}_model.encoder.layers.{{}}.self_attn", label=f"{part}.")
+            for part in ("text", "vision")
+        ),
+        {"text_config": SIZES, "vision_config": IMAGES},
+        inputs="text and images",
+    )
+
+
+ENCODER_DECODERS = (
+    bart_like("bart"),
+    bart_like("mbart"),
+    bart_like("marian"),
+    bart_like("pegasus"),
+    bart_like("m2m_100"),
+    bart_like("blenderbot"),
+    bart_like("blenderbot-small"),
+    bart_like("plbart"),
+    bart_like(
+        "whisper",
+        "spectra to text",
+        **{**SPECTRA, "max_source_positions": 10},
+        num_mel_bins=4,
+    ),
+    bart_like(
+        "speech_to_text",
+        "spectra to text",
+        **SPECTRA,
+        input_feat_per_channel=20,
+        conv_channels=8,
+    ),
+    t5_like("t5"),
+    t5_like("mt5"),
+    two_towers("clip"),
+    two_towers("siglip"),
+    with_images("aya_vision", "cohere2", "siglip_vision_model", head_dim=6),
+    with_images("gemma3_with_images", "gemma3_text", "siglip_vision_model", head_dim=8),
+    with_images("internvl", "qwen2"),
+    with_images("llava", "llama", "clip_vision_model"),
+    with_images("llava_next", "llama", "clip_vision_model"),
+    with_images("llava_onevision", "qwen2", "siglip_vision_model"),
+    with_images("vipllava", "llama", "clip_vision_model"),
+    with_images("mistral3", "mistral"),
+    with_images("qwen2_vl", "qwen2_vl_text", rope_parameters=MULTIMODAL_ROPE),
+    with_images("qwen2_5_vl", "qwen2_5_vl_text", rope_parameters=MULTIMODAL_ROPE),
+    with_images(
+        "qwen3_vl", "qwen3_vl_text", head_dim=6, rope_parameters=MULTIMODAL_ROPE
+    ),
+)

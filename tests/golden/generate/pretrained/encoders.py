@@ -1,0 +1,235 @@
+"""Encoders of text, images and sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .decoders import SIZES
+from .model import LAYERS, Attention, Model
+
+BERT_LIKE = "encoder.layer.{}.attention"
+WIDTHS = {
+    "hidden_size": 24,
+    "intermediate_size": 8,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+}
+IMAGES = {**WIDTHS, "image_size": 8, "patch_size": 4}
+SOUNDS = {
+    **WIDTHS,
+    "vocab_size": 12,
+    "conv_dim": [8, 8],
+    "conv_stride": [2, 2],
+    "conv_kernel": [3, 3],
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+}
+
+
+def bert_like(model_type: str, prefix: str = "", **config: Any) -> Model:
+    return Model(
+        model_type.replace("-", "_"),
+        model_type,
+        (Attention(BERT_LIKE, first=".self", last=".output.dense"),),
+        {**SIZES, **config},
+        prefix=prefix,
+        padded=model_type == "bert",
+    )
+
+
+def vit_like(
+    model_type: str,
+    path: str = "layers.{}.attention",
+    *,
+    inputs: str = "images",
+    first: str = "",
+    last: str = "",
+    **config: Any,
+) -> Model:
+    return Model(
+        model_type.replace("-", "_"),
+        model_type,
+        (Attention(path, BERT_LIKE, first, last),),
+        {**IMAGES, **config},
+        inputs=inputs,
+    )
+
+
+def sound_like(model_type: str) -> Model:
+    return Model(
+        model_type.replace("-", "_"),
+        model_type,
+        (Attention("encoder.layers.{}.attention"),),
+        SOUNDS,
+        inputs="sound",
+    )
+
+
+def clip_like(model_type: str, inputs: str, **config: Any) -> Model:
+    return Model(
+        model_type,
+        model_type,
+        (Attention("encoder.layers.{}.self_attn"),),
+        config,
+        inputs=inputs,
+    )
+
+
+ENCODERS = (
+    bert_like("bert", "bert."),
+    bert_like("bert-generation"),
+    bert_like("camembert", "roberta."),
+    bert_like("data2vec-text", "data2vec_text."),
+    bert_like("electra", "electra.", embedding_size=24),
+    bert_like("ernie", "ernie."),
+    bert_like("layoutlm", "layoutlm."),
+    bert_like("megatron-bert", "bert."),
+    bert_like(
+        "rembert", "rembert.", input_embedding_size=8, output_embedding_size=8
+    ),
+    bert_like("roberta", "roberta."),
+    bert_like("roberta-prelayernorm", "roberta_prelayernorm."),
+    bert_like("roformer", "roformer."),
+    bert_like("splinter", "splinter."),
+    bert_like("xlm-roberta"),
+    bert_like("xlm-roberta-xl", "roberta."),
+    bert_like("xmod", "roberta.", languages=["en_XX"], default_language="en_XX"),
+    bert_like("esm", "esm.", position_embedding_type="rotary", mask_token_id=3),
+    Model(
+        "mpnet",
+        "mpnet",
+        (Attention(BERT_LIKE, first=".attn", last=".attn", bias=True),),
+        SIZES,
+        "mpnet.",
+    ),
+    Model(
+        "albert",
+        "albert",
+        (
+            Attention(
+                "encoder.albert_layer_groups.{}.albert_layers.0.attention",
+                last=".dense",
+            ),
+        ),
+        {**SIZES, "embedding_size": 8, "num_hidden_groups": 2},
+        "albert.",
+    ),
+    Model(
+        "albert_shared",
+        "albert",
+        (
+            Attention(
+                "encoder.albert_layer_groups.0.albert_layers.0.attention",
+                last=".dense",
+            ),
+        ),
+        {**SIZES, "embedding_size": 8},
+    ),
+    Model(
+        "distilbert",
+        "distilbert",
+        (Attention("transformer.layer.{}.attention"),),
+        {
+            "dim": 24,
+            "n_heads": 4,
+            "n_layers": LAYERS,
+            "hidden_dim": 8,
+            "vocab_size": 12,
+            "max_position_embeddings": 32,
+            "pad_token_id": 0,
+        },
+        "distilbert.",
+        padded=True,
+    ),
+    *(
+        Model(
+            name,
+            name,
+            (Attention("attentions.{}"),),
+            {
+                "emb_dim": 24,
+                "n_heads": 4,
+                "n_layers": LAYERS,
+                "n_words": 12,
+                "max_position_embeddings": 32,
+                "causal": name == "xlm",
+                "pad_index": 0,
+            },
+            "transformer.",
+        )
+        for name in ("xlm", "flaubert")
+    ),
+    Model(
+        "eurobert",
+        "eurobert",
+        (Attention("layers.{}.self_attn"),),
+        {**SIZES, "num_key_value_heads": 2},
+        "model.",
+    ),
+    Model(
+        "modernbert",
+        "modernbert",
+        (Attention("layers.{}.attn"),),
+        {
+            **SIZES,
+            "local_attention": 6,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "attention_bias": True,
+        },
+        "model.",
+        padded=True,
+    ),
+    Model(
+        "nomic_bert",
+        "nomic_bert",
+        (Attention("layers.{}.self_attn", "encoder.layers.{}.attn"),),
+        SIZES,
+    ),
+    vit_like("vit"),
+    vit_like("deit", qkv_bias=False),
+    vit_like(
+        "vit_mae",
+        decoder_hidden_size=8,
+        decoder_num_attention_heads=2,
+        decoder_num_hidden_layers=1,
+        decoder_intermediate_size=8,
+    ),
+    vit_like("vit_msn"),
+    vit_like("ijepa"),
+    vit_like("yolos", BERT_LIKE, image_size=[8, 8], num_detection_tokens=2),
+    vit_like("dinov2", BERT_LIKE, mlp_ratio=1),
+    vit_like("dinov2_with_registers", BERT_LIKE, mlp_ratio=1),
+    vit_like("beit"),
+    vit_like(
+        "data2vec-vision", BERT_LIKE, first=".attention", last=".output.dense"
+    ),
+    vit_like(
+        "videomae",
+        BERT_LIKE,
+        inputs="videos",
+        first=".attention",
+        last=".output.dense",
+        num_frames=4,
+        tubelet_size=2,
+        decoder_hidden_size=8,
+        decoder_num_attention_heads=2,
+        decoder_num_hidden_layers=1,
+        decoder_intermediate_size=8,
+    ),
+    vit_like("vivit", inputs="videos", num_frames=4, tubelet_size=[2, 4, 4]),
+    vit_like(
+        "audio-spectrogram-transformer",
+        inputs="spectra",
+        num_mel_bins=8,
+        max_length=16,
+        frequency_stride=4,
+        time_stride=4,
+    ),
+    sound_like("wav2vec2"),
+    sound_like("hubert"),
+    sound_like("data2vec-audio"),
+    sound_like("unispeech"),
+    clip_like("clip_text_model", "text", **SIZES),
+    clip_like("clip_vision_model", "images", **IMAGES),
+    clip_like("siglip_vision_model", "images", **IMAGES),
+)

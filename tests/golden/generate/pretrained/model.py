@@ -1,0 +1,215 @@
+"""How a model is made, run and written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch_attention_reference import safetensors_file
+
+from ..golden_set import Unavailable
+
+LAYERS = 2
+TOKENS = 9
+
+# What is kept of a call of attention, and how its arguments may be called.
+ARGUMENTS = {
+    "input": ("hidden_states",),
+    "context": ("key_value_states", "encoder_hidden_states"),
+    "bias": ("position_bias",),
+}
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of each layer of a model, or of a part of it."""
+
+    # In the model; {} stands for the layer.
+    path: str
+    # In the file, if it is another.
+    file_path: str = ""
+    # Modules below `path` whose input and output are those of attention.
+    first: str = ""
+    last: str = ""
+    # Before the numbers of layers in the expected tensors: "encoder.".
+    label: str = ""
+    layers: tuple[int, ...] = tuple(range(LAYERS))
+    # Whether the caller is to give the bias by the distance of tokens.
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of two layers with random weights."""
+
+    FILES: ClassVar = ("config.json", "model.safetensors", "expected.safetensors")
+
+    name: str
+    model_type: str
+    attention: tuple[Attention, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    # What a model with a head has before the names of the bare one.
+    prefix: str = ""
+    # What the model reads.
+    inputs: str = "text"
+    # Whether it is run with padded batches, too.
+    padded: bool = False
+
+    def write(self, folder: Path) -> None:
+        try:
+            import transformers
+        except ImportError as error:
+            raise Unavailable(f"needs the package transformers: {error}")
+        torch.manual_seed(1)
+        config = transformers.AutoConfig.for_model(
+            self.model_type, **self.config
+        )
+        config._attn_implementation = "eager"
+        model = transformers.AutoModel.from_config(config).eval()
+        draw_weights(model)
+        expected = self.run(model, draw_inputs(self.inputs))
+        if self.padded:
+            expected |= self.run_padded(model)
+        folder.mkdir(parents=True, exist_ok=True)
+        config.save_pretrained(folder)
+        safetensors_file.write(
+            folder / "model.safetensors", self.weights_of_attention(model)
+        )
+        safetensors_file.write(folder / "expected.safetensors", expected)
+
+    def run(
+        self, model: nn.Module, inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Returns what went into each attention, and what came out."""
+        seen: dict[str, Tensor] = {}
+        handles = []
+        for attention in self.attention:
+            # Layers may share a module, which is then called for each in turn.
+            calls: dict[tuple[str, str], list[int]] = {}
+            for layer in attention.layers:
+                path = attention.path.format(layer)
+                for end in (attention.first, attention.last):
+                    calls.setdefault((path, end), []).append(layer)
+
+            def see_input(module, args, kwargs, key, left, each):
+                name = f"{each.label}{left[key][0]}"
+                given = {
+                    **inspect.signature(module.forward)
+                    .bind_partial(*args, **kwargs)
+                    .arguments
+                }
+                given.setdefault("hidden_states", args[0] if args else None)
+                for what, names in ARGUMENTS.items():
+                    for argument in names:
+                        tensor = given.get(argument)
+                        is_bias = what == "bias"
+                        if isinstance(tensor, Tensor) and each.bias >= is_bias:
+                            seen[f"{name}.{what}"] = tensor.detach().clone()
+
+            def see_output(_, args, output, key, left, each):
+                name = f"{each.label}{left[key].pop(0)}"
+                if isinstance(output, tuple | list):
+                    # T5's layer 0 gives the bias that it computed.
+                    bias = output[1] if len(output) > 1 else None
+                    if each.bias and isinstance(bias, Tensor):
+                        seen.setdefault(f"{name}.bias", bias.detach())
+                    output = output[0]
+                seen[f"{name}.output"] = output.detach().clone()
+
+            paths = sorted({path for path, _ in calls})
+            for path in paths:
+                left = {path: list(calls[path, attention.last])}
+                known = {"key": path, "left": left, "each": attention}
+                first = model.get_submodule(f"{path}{attention.first}")
+                last = model.get_submodule(f"{path}{attention.last}")
+                handles += [
+                    first.register_forward_pre_hook(
+                        bound(see_input, **known), with_kwargs=True
+                    ),
+                    last.register_forward_hook(bound(see_output, **known)),
+                ]
+        with torch.no_grad():
+            model(**inputs)
+        for handle in handles:
+            handle.remove()
+        return {key: value.contiguous() for key, value in seen.items()}
+
+    def run_padded(self, model: nn.Module) -> dict[str, Tensor]:
+        """The same for batches whose second sequence is padded."""
+        expected = {}
+        for side, place in (("right", slice(6, None)), ("left", slice(None, 3))):
+            inputs = draw_inputs(self.inputs)
+            mask = torch.ones(2, TOKENS, dtype=torch.long)
+            mask[1, place] = 0
+            seen = self.run(model, {**inputs, "attention_mask": mask})
+            expected |= {f"{side}.{key}": value for key, value in seen.items()}
+            expected[f"{side}.mask"] = mask
+        return expected
+
+    def weights_of_attention(self, model: nn.Module) -> dict[str, Tensor]:
+        """As `save_pretrained` names them."""
+        paths = {
+            re.escape((each.file_path or each.path).format(layer))
+            for each in self.attention
+            for layer in each.layers
+        }
+        wanted = re.compile(rf"(.*\.)?({'|'.join(sorted(paths))})\..*")
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            saved = safetensors_file.read(Path(folder) / "model.safetensors")[0]
+        return {
+            self.prefix + key: value.contiguous()
+            for key, value in saved.items()
+            if wanted.fullmatch(key) or "relative_attention_bias" in key
+        }
+
+
+def bound(function, **known):
+    return lambda *arguments: function(*arguments, **known)
+
+
+def draw_inputs(kind: str) -> dict[str, Tensor]:
+    tokens = torch.randint(3, 12, (2, TOKENS))
+    if kind == "text":
+        return {"input_ids": tokens}
+    if kind == "text to text":
+        return {
+            "input_ids": tokens,
+            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
+        }
+    if kind == "images":
+        return {"pixel_values": torch.randn(2, 3, 8, 8)}
+    if kind == "videos":
+        return {"pixel_values": torch.randn(2, 4, 3, 8, 8)}
+    if kind == "text and images":
+        return {"input_ids": tokens, "pixel_values": torch.randn(2, 3, 8, 8)}
+    if kind == "sound":
+        return {"input_values": torch.randn(2, 120)}
+    if kind == "spectra":
+        return {"input_values": torch.randn(2, 16, 8)}
+    if kind == "spectra to text":
+        return {
+            "input_features": torch.randn(2, 4, 20),
+            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
+        }
+    raise ValueError(kind)
+
+
+def draw_weights(model: nn.Module) -> None:
+    """Draws weights of which all matter: norms and biases too."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+        else:
+            nn.init.uniform_(parameter, 0.5, 1.0)
+    for module in model.modules():
+        # Sines and cosines, not learned.
+        if hasattr(module, "create_weight"):
+            module.weight.data.copy_(module.create_weight())
