@@ -9,7 +9,7 @@ namespace torch_attention {
 
 namespace {
 
-/// The N of "cuda:N", 0 for "cuda", -1 for any other name.
+/// Returns the N of "cuda:N", 0 for "cuda", -1 for any other name.
 int64_t cuda_index(const std::string& name) {
   const std::string prefix = "cuda:";
   if (name == "cuda") {
@@ -17,7 +17,7 @@ int64_t cuda_index(const std::string& name) {
   }
   const auto digits =
       name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : std::string();
-  // Nine digits fit into an int64_t and are more than any machine's devices.
+  // Nine digits fit into an int64_t, and no machine has so many devices.
   const bool is_number = !digits.empty() && digits.size() <= 9 &&
       std::all_of(digits.begin(), digits.end(), [](char c) {
         return c >= '0' && c <= '9';

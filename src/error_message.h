@@ -9,8 +9,8 @@
 
 namespace torch_attention {
 
-/// What an error says, without the backtrace that LibTorch adds to its own. A
-/// file can make it as long as its own names are.
+/// Returns an error's message without the backtrace that LibTorch adds, and
+/// shortened: a file with long names can make it as long as these.
 inline std::string error_message(const std::exception& error) {
   constexpr size_t kMaxLength = 6000;
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);

@@ -6,10 +6,10 @@ namespace {
 
 constexpr size_t kMaxListed = 20;
 constexpr size_t kListedOfMore = 10;
-// More than any sentence of ours that has names of usual lengths.
+// Longer than any sentence of ours with names of usual lengths.
 constexpr size_t kMaxItem = 1000;
 
-/// "1,234,567".
+/// Returns "1,234,567".
 std::string count_text(size_t count) {
   auto digits = std::to_string(count);
   for (auto place = digits.size(); place > 3;) {
@@ -19,7 +19,7 @@ std::string count_text(size_t count) {
   return digits;
 }
 
-/// Whether a byte is not the first one of a character in UTF-8.
+/// Returns whether the byte is not the first one of a UTF-8 character.
 bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }

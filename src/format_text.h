@@ -10,11 +10,11 @@
 
 namespace torch_attention {
 
-/// What `fmt::vformat` gives, compiled once: in each source file that formats,
-/// the headers of fmt would cost four seconds.
+/// Returns the result of `fmt::vformat`, which is compiled only once: the
+/// headers of fmt would cost four seconds in each source file that formats.
 std::string format_arguments(fmt::string_view format, fmt::format_args args);
 
-/// What `fmt::format` gives.
+/// Returns the result of `fmt::format`.
 template <typename... Args>
 std::string format_text(
     fmt::format_string<Args...> format,
@@ -27,17 +27,17 @@ std::string format_text(
   return format_arguments(text, fmt::make_format_args(args...));
 }
 
-/// `text`; of a longer one than `limit` bytes the begin and the end.
+/// Returns `text`, or its beginning and end if it is longer than `limit` bytes.
 std::string shortened(std::string_view text, size_t limit);
 
-/// `items`, each in `quote`, joined; of more than 20 the first ten and
-/// "… and 999,990 more".
+/// Returns `items`, each in `quote`, joined; of more than 20 items the first
+/// ten and "… and 999,990 more".
 std::string list_text(
     const std::vector<std::string>& items,
     std::string_view separator,
     std::string_view quote = "");
 
-/// "a", "b", each in quotes.
+/// Returns the items joined, each in quotes: "a", "b".
 std::string quoted_list(const std::vector<std::string>& items);
 
 } // namespace torch_attention

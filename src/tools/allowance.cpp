@@ -13,12 +13,12 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// output, gradient or trained: the first word of a name.
+/// Returns "output", "gradient" or "trained": the first word of a name.
 std::string kind(const std::string& name) {
   return name.substr(0, name.find(' '));
 }
 
-/// The name of the weight that belongs to a bias; empty for other tensors.
+/// Returns the name of the weight that belongs to a bias; "" for other tensors.
 std::string weight_of_bias(const std::string& name) {
   const std::string bias = ".bias";
   const auto dot = name.rfind('.');
@@ -27,7 +27,7 @@ std::string weight_of_bias(const std::string& name) {
       : "";
 }
 
-/// The distance of 1 and the next number.
+/// Returns the distance from 1 to the next number.
 double epsilon_of(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kDouble:
@@ -41,7 +41,7 @@ double epsilon_of(torch::ScalarType dtype) {
   }
 }
 
-/// The same for the sums in products of matrices, which are finer than
+/// Returns the same for the sums in products of matrices, which are finer than
 /// bfloat16.
 double epsilon_of_sums(torch::ScalarType dtype) {
   return std::min<double>(
@@ -69,8 +69,8 @@ double Allowance::allowed(const std::string& name) const {
   if (parameter.empty()) {
     return allowed + rounding(name);
   }
-  // A gradient that differs by what is allowed moves a step of AdamW by at most
-  // lr / eps times that.
+  // A gradient that differs by the allowed amount moves a step of AdamW by at
+  // most lr / eps times that amount.
   const auto longest = longest_way();
   const auto gradient = gradient_name(parameter);
   const auto of_gradient = case_.expected.contains(gradient)
@@ -82,8 +82,8 @@ double Allowance::allowed(const std::string& name) const {
 void Allowance::check_rounding() const {
   for (const auto& item : case_.rounding) {
     const auto& name = item.first;
-    // Scores of many hundreds have many times the usual rounding. A quarter
-    // leaves nothing to compare.
+    // Scores of many hundreds have many times the usual rounding. A share above
+    // a quarter would leave nothing to compare.
     const auto share = std::min(128 * relative_bound(name), 0.25);
     const auto most = tolerance(name).atol + share * largest_of_kind(name) +
         (parameter_of_trained(name).empty() ? 0 : longest_way());
@@ -105,12 +105,12 @@ Tolerance Allowance::tolerance(const std::string& name) const {
 double Allowance::rounding(const std::string& name) const {
   const auto measured = case_.rounding.find(name);
   if (measured != case_.rounding.end()) {
-    // Another order of operations may be as far on the other side of the exact
-    // result, and the largest of a few differences is a matter of chance.
+    // Another order of operations may be as far off on the other side of the
+    // exact result, and the largest of a few differences is a matter of chance.
     return 4 * measured->second;
   }
-  // With dropout only the same operations are compared, and trained weights
-  // differ by what their gradients may.
+  // With dropout only the same operations are compared. Trained weights may
+  // differ as their gradients may.
   return case_.has_dropout() || !parameter_of_trained(name).empty()
       ? 0
       : relative_bound(name) * scale_of_summands(name);
@@ -128,14 +128,14 @@ double Allowance::relative_bound(const std::string& name) const {
       {config.d_in,
        case_.run.cotangent.size(-1),
        case_.run.input.numel() / config.d_in});
-  // Scores of some dozens lose as many times eps, and softmax passes it on.
+  // Scores of some dozens lose as many times eps, which softmax passes on.
   return 32 * epsilon_of(dtype) +
       std::sqrt(static_cast<double>(longest_sum)) * epsilon_of_sums(dtype);
 }
 
 double Allowance::scale_of_summands(const std::string& name) const {
-  // The gradients of query and key are small differences of what makes the
-  // gradient of the value.
+  // The gradients of query and key are small differences of the numbers that
+  // make the gradient of the value.
   const std::array<std::string, 3> layers = {"W_query", "W_key", "W_value"};
   auto largest = scale(name);
   for (size_t i = 0; i < 2; ++i) {

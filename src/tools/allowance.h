@@ -7,9 +7,9 @@
 
 namespace torch_attention::tools {
 
-/// How far the results of a kernel on a device may be from the expected
-/// ones: a tolerance and the rounding of the expected ones. No result of ours
-/// goes into it, so that a wrong one cannot allow itself.
+/// Says how far a kernel's results on a device may be from the expected ones:
+/// by a tolerance and the rounding of the expected results. It uses no result
+/// of ours, so that a wrong one cannot allow itself.
 class Allowance {
  public:
   /// `verification_case` must outlive the object.
@@ -18,25 +18,26 @@ class Allowance {
       torch::Device device,
       Kernel kernel);
 
-  /// Returns the size of the numbers of which a tensor is a sum. The gradient
-  /// of the key bias cancels, in exact arithmetic to zero: its own size says
-  /// nothing.
+  /// Returns the size of the numbers that are summed to give a tensor. The
+  /// gradient of the key bias cancels, in exact arithmetic to zero, so that its
+  /// own size says nothing.
   double scale(const std::string& name) const;
 
   /// Returns the largest absolute difference that is allowed.
   double allowed(const std::string& name) const;
 
   /// Throws c10::Error if the archive's results differ from those in double by
-  /// more than rounding can: they would allow wrong results.
+  /// more than rounding can explain: such results would allow wrong ones.
   void check_rounding() const;
 
  private:
   Tolerance tolerance(const std::string& name) const;
   double rounding(const std::string& name) const;
-  /// Returns how far steps of AdamW, none longer than lr, can lead two runs
-  /// apart.
+  /// Returns how far two runs can diverge by steps of AdamW, none longer than
+  /// lr.
   double longest_way() const;
-  /// Bounds rounding relative to the size of the summands, by sizes and dtype.
+  /// Returns a bound of the rounding relative to the summands, by sizes and
+  /// dtype.
   double relative_bound(const std::string& name) const;
   double scale_of_summands(const std::string& name) const;
   double largest_of_kind(const std::string& name) const;

@@ -6,7 +6,7 @@
 
 namespace torch_attention::tools {
 
-/// How far a result may be from the expected one: the largest absolute
+/// The limit of a result's distance from the expected one: the largest absolute
 /// difference is at most `atol + rtol * scale`.
 struct Tolerance {
   double rtol = 0;
@@ -17,21 +17,22 @@ struct Tolerance {
   }
 };
 
-/// Returns what PyTorch's own tests allow for a dtype. `same_operations`: both
-/// results come from the same operations, and are equal but for another
-/// processor.
+/// Returns the tolerance of PyTorch's own tests for a dtype. `same_operations`:
+/// both results come from the same operations, and are equal unless the
+/// processors differ.
 Tolerance tolerance_of(torch::ScalarType dtype, bool same_operations);
 
-/// max|x|; 0 if empty.
+/// Returns max|x|; 0 if empty.
 double largest_of(const torch::Tensor& x);
 
-/// How far a result is from the expected one.
+/// The distance of a result from the expected one.
 struct Difference {
   /// max|actual - expected|
   double absolute = 0;
-  /// The same divided by the scale.
+  /// `absolute` divided by the scale.
   double relative = 0;
-  /// The same divided by what is allowed; infinite if it is not finite.
+  /// `absolute` divided by the allowed difference; infinite if it is not
+  /// finite.
   double of_allowed = 0;
 
   bool is_allowed() const {
@@ -39,8 +40,8 @@ struct Difference {
   }
 };
 
-/// Compares in double. Shapes that differ are infinitely far apart.
-/// `scale` is the size of numbers of which the tensors are sums.
+/// Compares in double. Tensors of different shapes are infinitely far apart.
+/// `scale` is the size of the numbers of which the tensors are sums.
 Difference compare(
     const torch::Tensor& actual,
     const torch::Tensor& expected,

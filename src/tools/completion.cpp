@@ -8,7 +8,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// The options of a command, as words.
+/// Returns the options of a command as words.
 std::string option_words(const CLI::App& app) {
   std::string words;
   for (const auto* option : app.get_options()) {

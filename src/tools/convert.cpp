@@ -20,7 +20,8 @@ namespace {
 
 using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
-/// A small file can describe a huge tensor by strides of zero.
+/// Checks that a tensor does not repeat its elements: a small file can describe
+/// a huge tensor by strides of zero.
 void check_expanded(const std::string& key, const torch::Tensor& tensor) {
   TORCH_CHECK(
       static_cast<uint64_t>(tensor.numel()) <=
@@ -41,8 +42,8 @@ uint64_t total_bytes(const Tensors& tensors) {
   return bytes;
 }
 
-/// The names of values that are no tensors, below the state dict or the prefix,
-/// as `read_weights` names tensors.
+/// Returns the names of values that are not tensors, below the state dict or
+/// the prefix, as `read_weights` names tensors.
 std::vector<std::string> other_values(
     const WeightsInfo& info,
     const std::string& prefix) {
@@ -79,7 +80,7 @@ void convert_file(
     std::ostream& out) {
   const auto info =
       inspect_weights(input, InspectOptions().prefix(options.prefix));
-  // From here on the file that was found, also if its folder changes.
+  // From here on reads the file that was found, even if its folder changes.
   const auto in_file =
       read_weights(info.path, ReadOptions().prefix(options.prefix).mmap(true));
   for (const auto& item : in_file) {

@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <torch_attention/weights/dtype.h>
+#include <weights/pretrained/listing.h>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,8 @@
 #include <ostream>
 
 namespace torch_attention::tools {
+
+using namespace weights;
 
 namespace {
 
@@ -75,7 +78,7 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
   for (const auto& attention : info.attention) {
     json["attention"].push_back(attention_json(attention));
   }
-  // Keys of a file need not be valid text.
+  // Keys of a file may not be valid text.
   out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
 }
 
@@ -145,6 +148,9 @@ void print_text(const WeightsInfo& info, std::ostream& out) {
     out << remark << "\n";
   }
   print_tensors(info, out);
+}
+
+void print_modules(const WeightsInfo& info, std::ostream& out) {
   out
       << (info.attention.empty() ? "no attention module found\n"
                                  : "attention modules:\n");
@@ -165,6 +171,11 @@ void inspect_file(
     print_json(info, out);
   } else {
     print_text(info, out);
+    if (options.prefix().empty() && pretrained::is_known_model(path)) {
+      pretrained::list_layers(path, out);
+    } else {
+      print_modules(info, out);
+    }
   }
 }
 

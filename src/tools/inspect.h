@@ -7,8 +7,8 @@
 
 namespace torch_attention::tools {
 
-/// Prints what a file of weights holds: its format, tensors, and the attention
-/// modules that are found in it. As a table, or in JSON.
+/// Prints the contents of a file of weights: its format, its tensors, and the
+/// attention modules found in it. Prints a table or JSON.
 void inspect_file(
     const std::string& path,
     const InspectOptions& options,

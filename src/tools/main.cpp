@@ -25,7 +25,7 @@ using torch_attention::InspectOptions;
 using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
 
-/// CLI11's own prints the largest number in full.
+/// CLI11's own validator prints the largest number in full.
 const CLI::Validator kPositive(
     [](std::string& text) {
       int64_t value = 0;

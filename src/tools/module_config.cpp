@@ -39,7 +39,7 @@ CausalAttentionOptions single_head_options(
       .kernel(kernel);
 }
 
-/// The first few keys, in quotes.
+/// Returns the first few keys, in quotes.
 std::string list_of(const std::vector<std::string>& keys) {
   constexpr size_t kMost = 12;
   const auto end =

@@ -12,7 +12,7 @@
 
 namespace torch_attention::tools {
 
-/// One of our modules, and its options.
+/// The class and the options of one of our modules.
 struct ModuleConfig {
   /// "MultiHeadAttention", "CausalAttention", ...
   std::string class_name;
@@ -26,10 +26,10 @@ struct ModuleConfig {
   bool out_proj = true;
 };
 
-/// Returns the module of a state dict, as far as keys and shapes tell.
-/// `num_heads` is needed for a `MultiHeadAttention`, whose weights do not show
-/// it. The context_length is 0 if there is no mask. Throws c10::Error if the
-/// keys are of none of our classes.
+/// Returns the module of a state dict, as far as keys and shapes tell. A
+/// `MultiHeadAttention` needs `num_heads`, which its weights do not show. The
+/// context_length is 0 if there is no mask. Throws c10::Error if the keys
+/// belong to none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,
     std::optional<int64_t> num_heads);

@@ -6,10 +6,10 @@
 
 namespace torch_attention::tools {
 
-/// A bar on standard error, if that is a terminal; else nothing.
+/// A progress bar on standard error, if that is a terminal; else nothing.
 class ProgressBar {
  public:
-  /// `total` steps, bytes for example.
+  /// Prepares a bar of `total` steps, bytes for example.
   ProgressBar(std::string title, uint64_t total);
 
   /// Removes the bar.

@@ -27,27 +27,28 @@ struct Trainable {
   StateDict parameters;
 };
 
-/// Input and settings of a run that two implementations shall make alike.
+/// The input and settings of a run that two implementations shall do alike.
 struct TrainingRun {
   torch::Tensor input;
   /// Gradient of the loss with respect to the output.
   torch::Tensor cotangent;
   bool training = false;
-  /// Set once, before the first step.
+  /// The seed that is set once, before the first step.
   uint64_t seed = 0;
   AdamW adamw;
 };
 
-/// Names of what a run gives.
+/// Returns the name of a gradient or of a trained parameter among a run's
+/// results.
 std::string gradient_name(const std::string& tensor);
 std::string trained_name(const std::string& parameter);
 
-/// Returns the parameter of a `trained_name`; empty for any other name.
+/// Returns the parameter of a `trained_name`; "" for any other name.
 std::string parameter_of_trained(const std::string& name);
 
-/// Runs where the parameters are, and returns the output and the gradients of
-/// input and parameters in the first step, and the parameters after all steps.
-/// A parameter that is not used has no gradient.
+/// Runs on the device of the parameters. Returns the output and the gradients
+/// of input and parameters in the first step, and the parameters after all
+/// steps. A parameter that is not used has no gradient.
 StateDict run(const Trainable& trainable, const TrainingRun& run);
 
 } // namespace torch_attention::tools

@@ -10,17 +10,17 @@
 
 namespace torch_attention::tools {
 
-/// One line of the table: a case on a device, computed by a kernel.
+/// One line of the table: a case computed by a kernel on a device.
 struct Verdict {
   std::string case_name;
   torch::Device device = torch::kCPU;
   Kernel kernel = Kernel::kAuto;
-  /// The tensor whose difference takes the largest part of its tolerance.
+  /// The tensor whose difference takes up the largest part of its tolerance.
   std::string worst;
   Difference difference;
-  /// What its largest absolute difference may be.
+  /// The largest absolute difference that is allowed for it.
   double allowed = 0;
-  /// Why there is no result; empty if there is one.
+  /// The reason why there is no result; empty if there is one.
   std::string error;
 
   bool passed() const {
@@ -36,16 +36,16 @@ class VerdictTable {
 
   void add(const Verdict& verdict);
 
-  /// Prints what is to be said of the case of the last lines, unless it is
-  /// empty.
+  /// Prints a remark about the case of the last lines, unless it is empty.
   void add_remark(const std::string& remark);
 
   /// Counts a run that is left out: see `is_comparable`. `other_stream` tells
-  /// that its results were drawn with another random stream than LibTorch's
-  /// here.
+  /// that its results were drawn with another random stream than this
+  /// LibTorch's.
   void add_incomparable(bool other_stream);
 
-  /// Prints what the columns mean and the sums; returns whether all passed.
+  /// Prints the meaning of the columns and the sums. Returns whether all
+  /// passed.
   bool finish(size_t cases);
 
  private:

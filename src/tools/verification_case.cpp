@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A dict that Python saved, with errors that name the file and the key.
+/// A dict that Python saved. Its errors name the file and the key.
 class Dict {
  public:
   Dict(std::string path, const c10::Dict<c10::IValue, c10::IValue>& dict)
@@ -194,7 +194,7 @@ VerificationCase make_case(
   const auto format = inspect_weights(archive).format;
   const bool has_code = format == "TorchScript archive";
   if (has_code) {
-    // Checks the file with our words before LibTorch compiles it.
+    // Checks the file, with our messages, before LibTorch compiles it.
     inspect_weights(archive, InspectOptions().check(true));
   }
   if (result.is_recorded) {
@@ -218,8 +218,8 @@ StateDict run_ours(
   const auto& config = verification_case.config;
   auto module = make_module(config, kernel);
   module.ptr()->to(device, training_run.input.scalar_type());
-  // Who wrote an archive may mask without a buffer, or not at all: its code
-  // tells. What is recorded comes from classes that register one.
+  // The writer of an archive may mask without a buffer, or not at all: its code
+  // tells. Recorded results come from classes that register one.
   const bool has_mask = verification_case.is_recorded && config.causal;
   load_weights(
       *module.ptr(),

@@ -10,7 +10,8 @@
 
 namespace torch_attention::tools {
 
-/// A TorchScript archive, and what a module with its weights must give.
+/// A TorchScript archive, and the results that a module with its weights must
+/// give.
 struct VerificationCase {
   std::string name;
   std::string archive;
@@ -19,13 +20,13 @@ struct VerificationCase {
   ModuleConfig config;
   TrainingRun run;
   StateDict expected;
-  /// A sample of the random stream that recorded results were drawn with, as
+  /// A sample of the random stream with which recorded results were drawn, as
   /// `random_draws` gives it; undefined where there is none.
   torch::Tensor draws;
-  /// How far rounding takes the archive's own results from those in double, by
-  /// name. Empty if it has no code, none that runs in double, or dropout.
+  /// By name, how far rounding takes the archive's own results from those in
+  /// double. Empty if it has no code, no code that runs in double, or dropout.
   std::map<std::string, double> rounding;
-  /// Whether `config` and `expected` come from a file, not from the archive.
+  /// True if `config` and `expected` come from a file, not from the archive.
   bool is_recorded = false;
 
   /// Returns whether the run draws random numbers.
@@ -34,21 +35,21 @@ struct VerificationCase {
   }
 };
 
-/// Returns what dropout keeps of 32 elements under a seed. Two versions of
-/// LibTorch that differ in it have different random streams.
+/// Returns the elements, of 32, that dropout keeps under a seed. Versions of
+/// LibTorch that differ in this have different random streams.
 torch::Tensor random_draws();
 
 /// Returns whether the results were drawn with another random stream than this
 /// LibTorch's, so that no kernel can give them.
 bool has_other_random_stream(const VerificationCase& verification_case);
 
-/// How an archive without recorded results is verified.
+/// The options for verifying an archive without recorded results.
 struct ArchiveOptions {
   std::string prefix;
   std::optional<int64_t> num_heads;
-  /// The module hides no keys: causal(false).
+  /// True if the module hides no keys: causal(false).
   bool unmasked = false;
-  /// Tokens of the random input; the smaller of this and context_length.
+  /// Tokens of the random input: the smaller of this and context_length.
   int64_t tokens = 16;
 };
 
@@ -56,9 +57,10 @@ struct ArchiveOptions {
 /// "a.expected.pt" for "a.pt".
 std::string recorded_path(const std::string& archive);
 
-/// Returns the case of an archive. With a file of recorded results beside it,
-/// as scripts/export_weights.py writes them, these are what is expected;
-/// otherwise the archive's own code is run on random input.
+/// Returns the case of an archive. If a file of recorded results, as
+/// scripts/export_weights.py writes it, lies beside the archive, its results
+/// are the expected ones; otherwise the archive's own code is run on random
+/// input.
 VerificationCase make_case(
     const std::string& archive,
     const ArchiveOptions& options);

@@ -74,6 +74,9 @@ MultiHeadAttentionOptions everything() {
       .window(5)
       .softcap(3)
       .alibi(true)
+      .sinks(true)
+      .clip_qkv(2)
+      .temperature(TemperatureOptions(4))
       .rotary(RotaryOptions());
 }
 

@@ -8,13 +8,13 @@
 #include <cmath>
 #include <vector>
 
-// One attention, computed by both kernels, in float64, by plain loops and by
+// Computes an attention by both kernels, in float64, by plain loops and by
 // finite differences.
 namespace torch_attention::random {
 
 namespace {
 
-/// The output, then the gradients of what wants one.
+/// Returns the output, then the gradients that are wanted.
 Tensors compute(
     const Problem& problem,
     torch::ScalarType dtype,
@@ -28,7 +28,7 @@ Tensors compute(
   return results;
 }
 
-/// How large the numbers are that the results are sums of.
+/// The sizes of the numbers of which the results are sums.
 struct Magnitudes {
   double scores = 0;
   double value = 0;
@@ -57,18 +57,21 @@ Magnitudes magnitudes_of(const Problem& problem) {
   m.scores = norm(x[0]) * norm(x[1]) * m.scale;
   if (problem.has_slopes) {
     const auto span = x[0].size(-2) + x[1].size(-2);
-    m.scores += largest(problem.bases.back()) * static_cast<double>(span);
+    m.scores +=
+        largest(problem.slopes(problem.bases)) * static_cast<double>(span);
   }
   if (problem.has_bias) {
-    m.scores += largest_finite(
-        problem.bases[problem.bases.size() - (problem.has_slopes ? 2 : 1)]);
+    m.scores += largest_finite(problem.bias(problem.bases));
+  }
+  if (problem.has_sinks) {
+    m.scores += largest(problem.sinks(problem.bases));
   }
   m.grad_weight = norm(problem.grad_output) * norm(x[2]);
   m.grad_score = 2 * m.grad_weight;
   return m;
 }
 
-/// Of the result of that number.
+/// Returns the bound of the result with this number.
 Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result) {
   Bound bound;
   bound.dtype = problem.dtype;
@@ -77,7 +80,7 @@ Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result) {
       problem.bases.size() < 3 || problem.layouts[0].text == "packed";
   const auto T = static_cast<double>(problem.grad_output.size(-2));
   const auto grad_query = m.grad_score * m.scale * m.key;
-  // Sums over the queries.
+  // These are sums over the queries.
   const auto grad_key = m.grad_score * m.scale * m.query * std::sqrt(T);
   const auto grad_value = largest(problem.grad_output) * std::sqrt(T);
   if (result == 0) {
@@ -116,8 +119,8 @@ torch::Tensor tensor_of(const std::vector<double>& numbers, Sizes sizes) {
   return torch::tensor(numbers, torch::kDouble).view(sizes);
 }
 
-/// Output and gradients of query, key and value (B, heads, tokens, features)
-/// by plain loops.
+/// Returns output, gradients of query, key and value (B, heads, tokens,
+/// features), and those of slopes and sinks (H), computed by plain loops.
 Tensors by_definition(const Problem& problem) {
   auto x = problem.inputs(problem.bases);
   const auto B = x[0].size(0);
@@ -152,6 +155,8 @@ Tensors by_definition(const Problem& problem) {
   a.rule.softcap = options.softcap().value_or(0);
   a.rule.causal = options.causal();
   a.rule.window = options.window().value_or(0);
+  a.rule.window_after = options.window_after().value_or(-1);
+  a.rule.chunk = options.chunk().value_or(0);
   const auto given = [](const torch::Tensor& counts) {
     return counts.defined() ? counts.contiguous() : counts;
   };
@@ -168,13 +173,14 @@ Tensors by_definition(const Problem& problem) {
   }
   torch::Tensor bias;
   if (problem.has_bias) {
-    const auto& base =
-        problem.bases[problem.bases.size() - (problem.has_slopes ? 2 : 1)];
-    bias = base.expand({B, H, T, S});
+    bias = problem.bias(problem.bases).expand({B, H, T, S});
     a.bias = scores_of<double>(bias);
   }
   if (problem.has_slopes) {
-    a.alibi_slopes = problem.bases.back().const_data_ptr<double>();
+    a.alibi_slopes = problem.slopes(problem.bases).const_data_ptr<double>();
+  }
+  if (problem.has_sinks) {
+    a.sinks = problem.sinks(problem.bases).const_data_ptr<double>();
   }
   const auto grad = problem.grad_output.contiguous();
   const auto found =
@@ -183,14 +189,16 @@ Tensors by_definition(const Problem& problem) {
       tensor_of(found.output, {B, H, T, E}),
       tensor_of(found.grad_query, {B, H, T, D}),
       tensor_of(found.grad_key, {B, G, S, D}),
-      tensor_of(found.grad_value, {B, G, S, E})};
+      tensor_of(found.grad_value, {B, G, S, E}),
+      tensor_of(found.grad_slopes, {H}),
+      tensor_of(found.grad_sinks, {H})};
 }
 
 void check_by_definition(const Problem& problem) {
   const auto expected = by_definition(problem);
   const auto m = magnitudes_of(problem);
   for (const auto kernel : {Kernel::kReference, Kernel::kFused}) {
-    // The gradients of what lies in memory, from those of the loops.
+    // Gradients of the tensors in memory, from those of the loops.
     const auto leaves = problem.leaves(torch::kDouble);
     const auto inputs = problem.inputs(leaves);
     Tensors grads;
@@ -212,11 +220,28 @@ void check_by_definition(const Problem& problem) {
           wanted[i],
           bound_of(problem, m, i + 1).magnitude);
     }
+    if (!problem.wants_all) {
+      continue;
+    }
+    const auto sums =
+        std::sqrt(static_cast<double>(problem.grad_output.numel()));
+    if (problem.has_slopes) {
+      const auto span = inputs[0].size(2) + inputs[1].size(2);
+      check_same(
+          "gradient of slopes",
+          found[found.size() - (problem.has_sinks ? 2 : 1)],
+          expected[4],
+          m.grad_score * sums * static_cast<double>(span));
+    }
+    if (problem.has_sinks) {
+      check_same(
+          "gradient of sinks", found.back(), expected[5], m.grad_score * sums);
+    }
   }
 }
 
-/// The change of `sum(grad_output * output)` along a direction of all that has
-/// a gradient.
+/// Compares the gradients with the change of `sum(grad_output * output)` along
+/// a direction of all tensors that have a gradient.
 void check_differences(const Problem& problem) {
   constexpr double kStep = 1e-6;
   const auto leaves = problem.leaves(torch::kDouble);
@@ -325,18 +350,10 @@ void check_dropout(Random& random) {
   }
   const auto exact = problem.attend(problem.bases, Kernel::kReference);
   const auto inputs = problem.inputs(problem.bases);
-  // The variance of the sum of weights that are kept, by squares.
-  auto options = problem.options;
-  if (problem.has_slopes) {
-    options.alibi_slopes(problem.bases.back());
-  }
-  if (problem.has_bias) {
-    options.bias(
-        problem.bases[problem.bases.size() - (problem.has_slopes ? 2 : 1)]);
-  }
+  // The variance of the sum of the weights that are kept, by squares.
   const auto weights =
       std::get<1>(functional::scaled_dot_product_attention_with_weights(
-          inputs[0], inputs[1], inputs[2], options));
+          inputs[0], inputs[1], inputs[2], problem.all_options(problem.bases)));
   auto values = inputs[2].pow(2);
   if (values.size(1) != weights.size(1)) {
     values = values.repeat_interleave(weights.size(1) / values.size(1), 1);
@@ -356,8 +373,8 @@ void check_dropout(Random& random) {
   for (int64_t i = 0; i < kRuns; ++i) {
     mean += run(seed + static_cast<uint64_t>(i)) / kRuns;
   }
-  // Beyond eight deviations of a sum of many; a few weights are no normal
-  // distribution, and dropout is rounded to 1 / 65536.
+  // Allows eight deviations of a sum of many numbers, and some more: a few
+  // weights have no normal distribution, and dropout is rounded to 1 / 65536.
   const auto excess =
       ((mean - exact).abs() - 8 * deviation - 1e-4 * (1 + exact.abs()))
           .max()

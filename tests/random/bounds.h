@@ -9,7 +9,7 @@
 
 namespace torch_attention::random {
 
-/// Half the distance from 1 to the next number of the dtype, doubled.
+/// Returns the distance from 1 to the next number of the dtype.
 inline double epsilon(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kDouble:
@@ -23,19 +23,19 @@ inline double epsilon(torch::ScalarType dtype) {
   }
 }
 
-/// In which sums are formed.
+/// Returns the dtype in which sums are formed.
 inline torch::ScalarType sum_dtype(torch::ScalarType dtype) {
   return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-/// The largest |x|, 0 for no elements.
+/// Returns the largest |x|, 0 for no elements.
 inline double largest(const torch::Tensor& x) {
   return x.numel() == 0
       ? 0.0
       : x.detach().to(torch::kDouble).abs().max().item<double>();
 }
 
-/// The largest difference; infinity where one is NaN or infinite.
+/// Returns the largest difference; infinity where one is NaN or infinite.
 inline double distance(const torch::Tensor& x, const torch::Tensor& exact) {
   if (x.sizes() != exact.sizes()) {
     fail("shape ", x.sizes(), " instead of ", exact.sizes());
@@ -45,12 +45,12 @@ inline double distance(const torch::Tensor& x, const torch::Tensor& exact) {
                                : std::numeric_limits<double>::infinity();
 }
 
-/// How far results of a dtype may be from those of float64.
+/// A bound of the distance between results of a dtype and those of float64.
 struct Bound {
   torch::ScalarType dtype = torch::kFloat;
-  /// how large the numbers of the sums are.
+  /// the size of the numbers that are summed
   double magnitude = 1;
-  /// by how much errors of scores grow: their size.
+  /// the factor by which errors of scores grow: their size
   double condition = 1;
 
   double rounding() const {
@@ -60,7 +60,7 @@ struct Bound {
 };
 
 /// Checks that `fused` is not much further from `exact` than `reference` is.
-/// The reference may err by any amount that explains itself by its dtype.
+/// The error of the reference is not limited.
 inline void check_close(
     const std::string& what,
     const torch::Tensor& fused,
@@ -82,7 +82,7 @@ inline void check_close(
   }
 }
 
-/// Checks numbers of float64 that are computed in two ways.
+/// Checks that float64 results that are computed in two ways are the same.
 inline void check_same(
     const std::string& what,
     const torch::Tensor& x,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Any order of a cache's operations against `forward` of the whole texts.
+// Compares any order of a cache's operations with `forward` of the whole texts.
 namespace torch_attention::random {
 
 namespace {
@@ -27,6 +27,15 @@ MultiHeadAttentionOptions make_options(Random& random) {
       random.one_of({Kernel::kAuto, Kernel::kFused, Kernel::kReference}));
   if (random.once_in(2)) {
     options.window(random.integer(1, 20));
+  } else if (random.once_in(2)) {
+    options.chunk(random.integer(1, 20));
+  }
+  options.sinks(random.once_in(4));
+  if (random.once_in(4)) {
+    options.temperature(TemperatureOptions(random.integer(1, 20)));
+  }
+  if (random.once_in(4)) {
+    options.clip_qkv(0.5);
   }
   if (random.once_in(2)) {
     options.rotary(RotaryOptions().pairing(
@@ -38,7 +47,7 @@ MultiHeadAttentionOptions make_options(Random& random) {
   return options;
 }
 
-/// A cache, and the texts that it stands for.
+/// A cache and the texts that it holds.
 class Decoding {
  public:
   explicit Decoding(Random& random)
@@ -51,6 +60,10 @@ class Decoding {
             torch::zeros({0, attention_->options.d_in()}, torch::kDouble)) {
     attention_->to(torch::kDouble);
     attention_->eval();
+    if (attention_->sinks.defined()) {
+      const torch::NoGradGuard no_grad;
+      attention_->sinks.normal_();
+    }
     describe(
         attention_,
         " sequences ",
@@ -93,7 +106,7 @@ class Decoding {
   }
 
  private:
-  /// Says what is done next.
+  /// Adds the next step to the description.
   template <typename... Parts>
   void describe(const Parts&... parts) {
     random_.describe(random_.description() + c10::str(parts...));
@@ -114,7 +127,7 @@ class Decoding {
   }
 
   void decode() {
-    // Rotation of no tokens: to be switched on once it is mended.
+    // Leaves out the rotation of no tokens until it is mended.
     const int64_t fewest = attention_->options.rotary() ? 1 : 0;
     const auto T = random_.once_in(3) ? random_.integer(fewest, 30)
                                       : random_.integer(1, 3);
@@ -178,7 +191,7 @@ class Decoding {
         wanted, [&] { cache_.truncate(torch::tensor(wanted, torch::kInt)); });
   }
 
-  /// A cache with a window may refuse, and is then unchanged.
+  /// Truncates. A cache with a window may refuse, and must then be unchanged.
   template <typename Truncate>
   void truncate_to(
       const std::vector<int64_t>& wanted,
@@ -187,8 +200,8 @@ class Decoding {
       truncate_cache();
     } catch (const c10::Error&) {
       describe(" (refused)");
-      if (!attention_->options.window()) {
-        fail("truncate refused without a window");
+      if (!attention_->options.window() && !attention_->options.chunk()) {
+        fail("truncate refused by a cache that keeps all");
       }
       return;
     }
@@ -230,7 +243,7 @@ class Decoding {
   void replace_by_copy() {
     describe(" copy");
     auto copy = cache_.clone();
-    // What happens to the old one is nothing to the copy.
+    // Changes of the old cache must not reach the copy.
     cache_.truncate(0);
     cache_ = std::move(copy);
     if (random_.once_in(2)) {

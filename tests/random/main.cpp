@@ -1,4 +1,4 @@
-// Random cases until the time is over:
+// Runs random cases until the time is over:
 //   TORCH_ATTENTION_RANDOM_SECONDS  how long; an hour is 3600
 //   TORCH_ATTENTION_RANDOM_SEED     which cases, a number
 //   TORCH_ATTENTION_RANDOM_CASE     only this one, as a failure has named it
@@ -26,7 +26,7 @@ using torch_attention::random::Random;
 struct Kind {
   const char* name;
   void (*check)(Random&);
-  /// Cases in a row.
+  /// The number of cases in a row.
   int cases;
   int64_t done = 0;
 };
@@ -39,7 +39,7 @@ Kind kinds[] = {
     {"dropout", torch_attention::random::check_dropout, 1},
 };
 
-/// The case of now, for one that ends the process.
+/// The current case, to be named if it ends the process.
 std::string case_name;
 Random* now = nullptr;
 
@@ -49,7 +49,7 @@ void say(const std::string& fault) {
 }
 
 void on_signal(int number) {
-  // Nothing that a signal allows, but the process ends anyway.
+  // Signal handlers must not do this, but the process ends anyway.
   say("ended the process");
   std::signal(number, SIG_DFL);
   std::raise(number);
@@ -60,7 +60,7 @@ std::string setting(const char* name, const std::string& otherwise) {
   return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
-/// Returns whether the case is as it should be.
+/// Runs a case. Returns whether it passed.
 bool run(Kind& kind, uint64_t number) {
   case_name = c10::str(kind.name, ":", number);
   torch::manual_seed(number);
@@ -104,7 +104,7 @@ int run_many(double seconds, uint64_t seed) {
   };
   std::cout << "TORCH_ATTENTION_RANDOM_SEED=" << seed
             << " TORCH_ATTENTION_RANDOM_SECONDS=" << seconds << std::endl;
-  // Neighbouring seeds share no case within weeks.
+  // Neighbouring seeds have no case in common for weeks.
   uint64_t number = seed << 32;
   int64_t faults = 0;
   while (passed() < seconds && faults < 20) {
@@ -125,8 +125,8 @@ int run_many(double seconds, uint64_t seed) {
 } // namespace
 
 int main(int /*argc*/, char* argv[]) {
-  // Waiting threads would take the time of others. OpenMP reads this before
-  // main begins.
+  // Waiting threads would take time from others. OpenMP reads this before main
+  // begins.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
     setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/1);
     execv("/proc/self/exe", argv);

@@ -13,14 +13,14 @@
 #include <string>
 #include <vector>
 
-// Whole modules of each class, by both kernels and in float64.
+// Compares whole modules of each class, by both kernels and in float64.
 namespace torch_attention::random {
 
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-/// A module of any class: its weights, and how it is called.
+/// A module of any class and the function that calls it.
 struct Called {
   std::shared_ptr<torch::nn::Module> module;
   std::function<torch::Tensor(const torch::Tensor&, const ForwardOptions&)>
@@ -41,8 +41,23 @@ struct Maker {
   std::function<Called(Kernel)> make;
   int64_t d_in = 1;
   bool takes_2d = false;
+  /// Rounding decides which numbers have a gradient.
+  bool clips = false;
   std::string text;
 };
+
+/// Of options that have `causal`.
+template <typename Options>
+void choose_windows(Random& random, Options& options) {
+  options.causal(!random.once_in(4));
+  if (random.once_in(3)) {
+    options.window(random.integer(1, 90));
+  }
+  // A window needs it beside it.
+  if (!options.causal() && (options.window() || random.once_in(3))) {
+    options.window_after(random.integer(0, 90));
+  }
+}
 
 Maker make_self(Random& random, bool first_version) {
   Maker maker;
@@ -71,11 +86,9 @@ Maker make_causal(Random& random) {
   Maker maker;
   maker.d_in = random.integer(1, 20);
   CausalAttentionOptions options(maker.d_in, random.integer(1, 20), 300);
-  options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
+  options.qkv_bias(random.once_in(2));
   options.register_mask(random.once_in(2));
-  if (random.once_in(3)) {
-    options.window(random.integer(1, 90));
-  }
+  choose_windows(random, options);
   maker.text = "CausalAttention";
   maker.make = [options](Kernel kernel) mutable {
     return called(CausalAttention(options.kernel(kernel)));
@@ -90,11 +103,9 @@ Maker make_heads(Random& random, bool wrapper) {
   const auto heads = wrapper ? kv_heads : kv_heads * random.integer(1, 3);
   const auto head_dim = 2 * random.integer(1, 9);
   const auto set_shared = [&](auto& options) {
-    options.qkv_bias(random.once_in(2)).causal(!random.once_in(4));
+    options.qkv_bias(random.once_in(2));
     options.register_mask(random.once_in(2));
-    if (random.once_in(4)) {
-      options.window(random.integer(1, 90));
-    }
+    choose_windows(random, options);
     if (random.once_in(4)) {
       options.scale(0.3);
     }
@@ -130,9 +141,20 @@ Maker make_heads(Random& random, bool wrapper) {
                  HeadNormScope::kHeadWeights,
                  HeadNormScope::kAllHeads})));
   }
-  options.alibi(random.once_in(4));
+  options.alibi(random.once_in(4)).sinks(random.once_in(4));
   if (random.once_in(4)) {
     options.softcap(5);
+  }
+  if (random.once_in(5)) {
+    options.window(std::nullopt).window_after(std::nullopt);
+    options.chunk(random.integer(1, 90));
+  }
+  if (random.once_in(5)) {
+    options.temperature(TemperatureOptions(random.integer(1, 40)));
+  }
+  maker.clips = random.once_in(5);
+  if (maker.clips) {
+    options.clip_qkv(0.5);
   }
   if (random.once_in(3)) {
     options.rotary(RotaryOptions().pairing(
@@ -162,7 +184,7 @@ Maker make_any(Random& random) {
   }
 }
 
-/// As PyTorch's autocast does, while it lives.
+/// Switches autocast as PyTorch's autocast does, during its lifetime.
 class Autocast {
  public:
   explicit Autocast(bool enabled)
@@ -182,7 +204,7 @@ class Autocast {
   bool before_;
 };
 
-/// What a module is called with.
+/// The arguments and settings of a call.
 struct Call {
   torch::ScalarType dtype = torch::kFloat;
   bool autocast = false;
@@ -195,7 +217,8 @@ struct Call {
   uint64_t seed = 0;
 };
 
-/// Output and gradients of the input's memory and of all parameters.
+/// Returns the output and the gradients of the input's memory and all
+/// parameters.
 Tensors compute(
     const Maker& maker,
     const Call& call,
@@ -203,7 +226,7 @@ Tensors compute(
     torch::ScalarType dtype) {
   torch::manual_seed(call.seed);
   const auto made = maker.make(kernel);
-  // Rounded to the dtype of the call in float64 too.
+  // Rounds to the dtype of the call, also for float64.
   made.module->to(call.dtype);
   made.module->to(dtype);
   made.module->train(call.training);
@@ -226,8 +249,8 @@ Tensors compute(
   return results;
 }
 
-/// A bound of the scores' size: tokens times both matrices that make queries
-/// and keys of them.
+/// Returns a bound of the scores' size: from the tokens and the two matrices
+/// that make queries and keys of them.
 double largest_score(const Maker& maker, const Call& call) {
   torch::manual_seed(call.seed);
   const torch::NoGradGuard no_grad;
@@ -256,10 +279,14 @@ void check_module(Random& random) {
   call.dtype = random.one_of(
       {torch::kFloat, torch::kFloat, torch::kDouble, torch::kBFloat16});
   call.autocast = call.dtype == torch::kFloat && random.once_in(4);
-  // The first version's weights are all positive, its scores so large that in
-  // half precision rounding decides which weight is 1.
+  // The first version's weights are all positive, and its scores so large that
+  // in half precision rounding decides which weight is 1.
   if (maker.text == "SelfAttentionV1") {
     call.dtype = call.dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+    call.autocast = false;
+  }
+  if (maker.clips) {
+    call.dtype = torch::kDouble;
     call.autocast = false;
   }
   call.training = random.once_in(2);
@@ -274,7 +301,7 @@ void check_module(Random& random) {
   }
   call.layout = any_layout(random, sizes);
   call.base = torch::randn(call.layout.base_sizes).to(call.dtype);
-  // Of the output's shape, which a module tells best itself.
+  // The shape of the output comes from the module itself.
   {
     const torch::NoGradGuard no_grad;
     auto shape =
@@ -315,7 +342,7 @@ void check_module(Random& random) {
       Bound bound;
       bound.dtype = call.autocast ? torch::kBFloat16 : call.dtype;
       bound.condition = condition;
-      // Sums of products of sums: more rounding than in one attention.
+      // Sums of products of sums round more than one attention.
       bound.magnitude =
           4 * (1 + largest(exact[i])) * (i < 2 ? 1.0 : std::sqrt(tokens));
       check_close(

@@ -8,7 +8,7 @@ namespace torch_attention::random {
 
 namespace {
 
-/// (leading..., heads, tokens, features), of which a rank of 2 or 3 has less.
+/// The sizes (leading..., heads, tokens, features); a rank of 2 or 3 has fewer.
 struct Shapes {
   int64_t rank = 4;
   int64_t B = 1;
@@ -41,7 +41,7 @@ Shapes make_shapes(Random& random) {
   x.S = random.once_in(3) ? x.T : num_tokens(random);
   x.D = head_size(random);
   x.E = random.once_in(2) ? x.D : head_size(random);
-  // Memory of a few megabytes.
+  // Keeps the memory at a few megabytes.
   while (x.B * x.H * x.T * x.S > (1 << 20)) {
     x.B = std::max<int64_t>(1, x.B / 2);
     (x.T > x.S ? x.T : x.S) /= 2;
@@ -49,7 +49,8 @@ Shapes make_shapes(Random& random) {
   return x;
 }
 
-/// All three in one tensor (..., tokens, 3, heads, features).
+/// Returns whether query, key and value can share a tensor (..., tokens, 3,
+/// heads, features).
 bool can_be_packed(const Shapes& x) {
   return x.rank == 4 && x.H == x.G && x.T == x.S && x.D == x.E;
 }
@@ -74,7 +75,7 @@ void lay_out(Random& random, Problem& problem, const Shapes& x) {
   }
   auto keys = x.of(x.G, x.S, x.D);
   auto values = x.of(x.G, x.S, x.E);
-  // Leading dimensions broadcast, but for shared heads.
+  // Leading dimensions broadcast, except where heads are shared.
   if (x.rank >= 4 && random.once_in(6)) {
     const auto leading = x.rank - (x.shares_heads ? 3 : 2);
     const auto i = static_cast<size_t>(random.integer(0, leading - 1));
@@ -92,7 +93,7 @@ torch::Tensor counts(Random& random, int64_t n, int64_t from, int64_t to) {
   for (int64_t i = 0; i < n; ++i) {
     values.push_back(random.integer(from, to));
   }
-  // Not always contiguous.
+  // The result is not always contiguous.
   const auto result = torch::tensor(values, torch::kLong);
   return random.once_in(3) ? torch::stack({result, result}, 1).select(1, 0)
                            : result;
@@ -100,8 +101,15 @@ torch::Tensor counts(Random& random, int64_t n, int64_t from, int64_t to) {
 
 void choose_positions(Random& random, Options& options, const Shapes& x) {
   options.causal(random.once_in(2));
-  if (random.once_in(3)) {
+  if (random.once_in(6)) {
+    options.chunk(random.integer(1, x.S + 3));
+  } else if (random.once_in(3)) {
     options.window(random.integer(1, x.S + 3));
+  }
+  // A window needs it beside it.
+  if (!options.causal() && !options.chunk() &&
+      (options.window() || random.once_in(6))) {
+    options.window_after(random.integer(0, x.S + 3));
   }
   if (x.rank == 3 || x.rank == 4) {
     const auto B = x.rank == 4 ? x.B : x.H;
@@ -146,6 +154,10 @@ void choose_scores(Random& random, Problem& problem, const Shapes& x) {
   if (problem.has_slopes) {
     problem.bases.push_back(torch::rand({x.H}) * 0.5);
   }
+  problem.has_sinks = x.rank == 4 && random.once_in(4);
+  if (problem.has_sinks) {
+    problem.bases.push_back(torch::randn({x.H}) * random.one_of({1.0, 5.0}));
+  }
 }
 
 Problem make(Random& random, const Shapes& x, torch::ScalarType dtype) {
@@ -155,7 +167,7 @@ Problem make(Random& random, const Shapes& x, torch::ScalarType dtype) {
   problem.options.enable_gqa(x.shares_heads);
   choose_positions(random, problem.options, x);
   choose_scores(random, problem, x);
-  // Gradients of slopes lose their bits in halves.
+  // The gradients of slopes lose their bits in half precision.
   problem.wants_all = random.once_in(3) &&
       !(problem.has_slopes && c10::elementSize(dtype) == 2);
   for (auto& base : problem.bases) {
@@ -178,7 +190,9 @@ std::string Problem::text() const {
   }
   text << std::boolalpha << " gqa " << options.enable_gqa() << " causal "
        << options.causal() << " window " << options.window().value_or(0)
-       << " scale " << options.scale().value_or(NAN) << " softcap "
+       << " window_after " << options.window_after().value_or(-1) << " chunk "
+       << options.chunk().value_or(0) << " scale "
+       << options.scale().value_or(NAN) << " softcap "
        << options.softcap().value_or(0);
   for (const auto& [name, tensor] :
        {std::pair("lengths", options.key_lengths()),
@@ -195,10 +209,11 @@ std::string Problem::text() const {
     text << " mask " << options.mask().sizes();
   }
   if (has_bias) {
-    text << " bias " << bases[bases.size() - (has_slopes ? 2 : 1)].sizes();
+    text << " bias " << bias(bases).sizes();
   }
-  text << " slopes " << has_slopes << " all gradients " << wants_all
-       << " threads " << at::get_num_threads();
+  text << " slopes " << has_slopes << " sinks " << has_sinks
+       << " all gradients " << wants_all << " threads "
+       << at::get_num_threads();
   return text.str();
 }
 
@@ -211,22 +226,36 @@ Tensors Problem::inputs(const Tensors& of_bases) const {
   return result;
 }
 
+torch::Tensor Problem::bias(const Tensors& of_bases) const {
+  const auto after = 1 + static_cast<size_t>(has_slopes) + has_sinks;
+  return has_bias ? of_bases[of_bases.size() - after] : torch::Tensor();
+}
+
+torch::Tensor Problem::slopes(const Tensors& of_bases) const {
+  const auto after = 1 + static_cast<size_t>(has_sinks);
+  return has_slopes ? of_bases[of_bases.size() - after] : torch::Tensor();
+}
+
+torch::Tensor Problem::sinks(const Tensors& of_bases) const {
+  return has_sinks ? of_bases.back() : torch::Tensor();
+}
+
+Options Problem::all_options(const Tensors& of_bases) const {
+  auto all = options;
+  return all.bias(bias(of_bases))
+      .alibi_slopes(slopes(of_bases))
+      .sinks(sinks(of_bases));
+}
+
 torch::Tensor Problem::attend(const Tensors& of_bases, Kernel kernel) const {
   const auto x = inputs(of_bases);
-  auto all = options;
-  all.kernel(kernel);
-  if (has_slopes) {
-    all.alibi_slopes(of_bases.back());
-  }
-  if (has_bias) {
-    all.bias(of_bases[of_bases.size() - (has_slopes ? 2 : 1)]);
-  }
-  return functional::scaled_dot_product_attention(x[0], x[1], x[2], all);
+  return functional::scaled_dot_product_attention(
+      x[0], x[1], x[2], all_options(of_bases).kernel(kernel));
 }
 
 Tensors Problem::leaves(torch::ScalarType of_dtype) const {
   Tensors result;
-  const auto extras = static_cast<size_t>(has_bias) + has_slopes;
+  const auto extras = static_cast<size_t>(has_bias) + has_slopes + has_sinks;
   for (size_t i = 0; i < bases.size(); ++i) {
     result.push_back(bases[i].detach().to(of_dtype, false, true));
     result.back().requires_grad_(wants_all || i + extras < bases.size());

@@ -16,39 +16,48 @@ using Tensors = std::vector<torch::Tensor>;
 /// An attention of any sizes, layouts and options.
 struct Problem {
   torch::ScalarType dtype = torch::kFloat;
-  /// The memory of query, key and value, which may be one tensor; then bias and
-  /// slopes, if there are any. Numbers of `dtype`.
+  /// The memory of query, key and value, which may be one tensor; then bias,
+  /// slopes and sinks, if there are any. All are of `dtype`.
   Tensors bases;
-  /// Query, key and value in that memory.
+  /// Query, key and value as views of that memory.
   std::vector<Layout> layouts;
   bool has_bias = false;
   bool has_slopes = false;
-  /// Whether gradients of bias and slopes are wanted too.
+  bool has_sinks = false;
+  /// True if gradients of bias, slopes and sinks are wanted too.
   bool wants_all = false;
-  /// Without bias and slopes.
+  /// The options without bias, slopes and sinks.
   Options options;
-  /// As large as the output.
+  /// The gradient of the output, of the same shape.
   torch::Tensor grad_output;
 
-  /// What it is, in one line.
+  /// Returns a description in one line.
   std::string text() const;
 
-  /// Query, key and value of such bases.
+  /// Returns query, key and value of such bases.
   Tensors inputs(const Tensors& of_bases) const;
 
-  /// The output for such bases.
+  /// Return those of such bases; undefined if there is none.
+  torch::Tensor bias(const Tensors& of_bases) const;
+  torch::Tensor slopes(const Tensors& of_bases) const;
+  torch::Tensor sinks(const Tensors& of_bases) const;
+
+  /// Returns all options.
+  Options all_options(const Tensors& of_bases) const;
+
+  /// Returns the output for such bases.
   torch::Tensor attend(const Tensors& of_bases, Kernel kernel) const;
 
-  /// The bases in another dtype, as leaves that want gradients.
+  /// Returns the bases in another dtype, as leaves that want gradients.
   Tensors leaves(torch::ScalarType of_dtype) const;
 
-  /// The leaves whose gradients are wanted.
+  /// Returns the leaves whose gradients are wanted.
   Tensors wanted(const Tensors& leaves) const;
 };
 
 Problem make_problem(Random& random);
 
-/// A small one in float64.
+/// Makes a small problem in float64.
 Problem make_small_problem(Random& random);
 
 } // namespace torch_attention::random

@@ -13,19 +13,19 @@
 
 namespace torch_attention::random {
 
-/// Choices that follow from one number.
+/// Makes choices that all follow from one number.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
 
-  /// In [from, to]. (Not by a distribution, whose numbers differ from one
-  /// library to another.)
+  /// Returns an integer in [from, to]. (Not by a distribution of the standard
+  /// library, whose numbers differ from one library to another.)
   int64_t integer(int64_t from, int64_t to) {
     return from +
         static_cast<int64_t>(engine_() % static_cast<uint64_t>(to - from + 1));
   }
 
-  /// True once in `times`.
+  /// Returns true once in `times`.
   bool once_in(int64_t times) {
     return integer(1, times) == 1;
   }
@@ -40,7 +40,7 @@ class Random {
         .begin()[integer(0, static_cast<int64_t>(choices.size()) - 1)];
   }
 
-  /// Says what the case is, to be printed if it fails.
+  /// Sets the description of the case, which is printed if it fails.
   void describe(std::string description) {
     description_ = std::move(description);
   }
@@ -54,7 +54,7 @@ class Random {
   std::string description_;
 };
 
-/// What a check has found.
+/// The error that a check found.
 class Failure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -65,8 +65,8 @@ template <typename... Parts>
   throw Failure(c10::str(parts...));
 }
 
-/// Each makes a case of its kind from the numbers of `random`, checks it, and
-/// throws a Failure that describes it.
+/// Each of these makes a case of its kind from the numbers of `random` and
+/// checks it. It throws a Failure that describes a fault.
 void check_attention(Random& random);
 void check_small_attention(Random& random);
 void check_dropout(Random& random);

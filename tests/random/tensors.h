@@ -15,14 +15,14 @@ namespace torch_attention::random {
 
 using Sizes = std::vector<int64_t>;
 
-/// A tensor as it lies in the memory of another: `view` of one of `base_sizes`.
+/// The layout of a tensor in another's memory: `view` of one of `base_sizes`.
 struct Layout {
   Sizes base_sizes;
   std::function<torch::Tensor(const torch::Tensor&)> view;
   std::string text;
 };
 
-/// The dimensions in another order in memory.
+/// Returns a layout with the dimensions in another order in memory.
 inline Layout permuted(Random& random, const Sizes& sizes) {
   std::vector<int64_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
@@ -45,8 +45,9 @@ inline Layout contiguous(const Sizes& sizes) {
   return {sizes, [](const torch::Tensor& x) { return x; }, "contiguous"};
 }
 
-/// Every other, or every third, of more in each dimension, unless that takes
-/// too much memory: it grows by three in each.
+/// Returns a layout with every other or every third element of a larger tensor
+/// in each dimension, unless that takes too much memory: it grows by up to
+/// three in each.
 inline Layout sliced(Random& random, const Sizes& sizes) {
   Layout layout;
   layout.text = "sliced";
@@ -78,7 +79,7 @@ inline Layout sliced(Random& random, const Sizes& sizes) {
   return layout;
 }
 
-/// Some dimensions of stride 0.
+/// Returns a layout with some dimensions of stride 0.
 inline Layout expanded(Random& random, const Sizes& sizes) {
   Layout layout;
   layout.text = "expanded";
@@ -105,7 +106,7 @@ inline Layout any_layout(Random& random, const Sizes& sizes) {
   }
 }
 
-/// Sizes that broadcast to `sizes`.
+/// Returns sizes that broadcast to `sizes`.
 inline Sizes broadcastable(Random& random, const Sizes& sizes) {
   const auto rank = static_cast<int64_t>(sizes.size());
   const auto left_out = random.once_in(3) ? random.integer(0, rank - 1) : 0;
@@ -118,12 +119,13 @@ inline Sizes broadcastable(Random& random, const Sizes& sizes) {
   return result;
 }
 
-/// A small number: 1, a prime, sometimes 0.
+/// Returns a small number: 1, a prime, sometimes 0.
 inline int64_t small_size(Random& random) {
   return random.once_in(40) ? 0 : random.one_of({1, 1, 2, 3, 5, 7});
 }
 
-/// Mostly few tokens, sometimes about the borders of tiles, rarely thousands.
+/// Returns mostly few tokens, sometimes numbers near the borders of tiles,
+/// rarely thousands.
 inline int64_t num_tokens(Random& random) {
   if (random.once_in(60)) {
     return 0;

@@ -8,9 +8,9 @@
 
 namespace torch_attention::testing {
 
-/// Scaled dot product attention as plain loops in double: the ground that the
-/// kernels are tested against. query (N, T, D), key (N, S, D), value (N, S,
-/// Dv), hidden bool (N, T, S) -> (N, T, Dv).
+/// Computes scaled dot product attention by plain loops in double: the kernels
+/// are tested against it. query (N, T, D), key (N, S, D), value (N, S, Dv),
+/// hidden bool (N, T, S) -> (N, T, Dv).
 inline torch::Tensor attention_by_loops(
     const torch::Tensor& query,
     const torch::Tensor& key,

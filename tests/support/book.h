@@ -2,10 +2,10 @@
 
 #include <torch/torch.h>
 
-/// What several documents share with the book that they follow.
+/// Inputs and helpers that several documents share with the book they follow.
 namespace torch_attention::testing {
 
-/// "Your journey starts with one step": a token a row, (6, 3).
+/// Returns "Your journey starts with one step": a token in each row, (6, 3).
 inline torch::Tensor book_inputs() {
   return torch::tensor(
       {{0.43, 0.15, 0.89},
@@ -17,12 +17,12 @@ inline torch::Tensor book_inputs() {
       torch::kFloat);
 }
 
-/// The same text twice, (2, 6, 3).
+/// Returns the same text twice, (2, 6, 3).
 inline torch::Tensor book_batch() {
   return torch::stack({book_inputs(), book_inputs()}, 0);
 }
 
-/// The same expected values for both texts of the batch.
+/// Returns the same expected values for both texts of the batch.
 inline torch::Tensor twice(const torch::Tensor& expected) {
   return torch::stack({expected, expected}, 0);
 }

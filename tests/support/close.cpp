@@ -27,7 +27,7 @@ std::string kinds_differ(
   return c10::str("; got ", kind(actual), ", expected ", kind(expected));
 }
 
-/// (rtol, atol) that torch.testing.assert_close has for the dtype.
+/// Returns (rtol, atol) of torch.testing.assert_close for the dtype.
 std::pair<double, double> default_tolerance(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kFloat:
@@ -47,7 +47,7 @@ torch::Tensor flat(const torch::Tensor& tensor, torch::ScalarType dtype) {
   return tensor.detach().to(torch::kCPU, dtype).contiguous().view(-1);
 }
 
-/// The bits as integers.
+/// Returns the bits as integers.
 torch::Tensor flat_bits(const torch::Tensor& tensor) {
   const auto values = flat(tensor, tensor.scalar_type());
   switch (tensor.element_size()) {
@@ -62,7 +62,8 @@ torch::Tensor flat_bits(const torch::Tensor& tensor) {
   }
 }
 
-/// "[1, 0, 2]" of the element at `offset` in row-major order.
+/// Returns the index, "[1, 0, 2]", of the element at `offset` in row-major
+/// order.
 std::string index_of(int64_t offset, torch::IntArrayRef shape) {
   std::vector<int64_t> index(shape.size());
   for (size_t i = shape.size(); i-- > 0;) {
@@ -119,7 +120,7 @@ bool IsCloseTo::match(const torch::Tensor& actual) const {
     }
     const auto excess = std::abs(a_data[i] - e_data[i]) -
         (*tolerance_.atol() + *tolerance_.rtol() * std::abs(e_data[i]));
-    // Infinity against a number has no finite tolerance, NaN none at all.
+    // No tolerance covers infinity against a number, or NaN.
     const bool is_number = std::isfinite(a_data[i]) && std::isfinite(e_data[i]);
     if (is_number && excess <= 0) {
       continue;

@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
-/// Matchers of tensors. All demand equal shape and dtype; tensors of another
+/// Matchers of tensors. All require equal shape and dtype; tensors of another
 /// device are compared on the CPU.
 namespace torch_attention::testing {
 
-/// `|actual - expected| <= atol + rtol |expected|`. What is not set is
-/// PyTorch's for the dtype: 1.3e-6 / 1e-5 for float32, 1e-7 / 1e-7 for double,
-/// 1e-3 / 1e-3 for float16, 1.6e-2 / 1e-3 for bfloat16, 0 / 0 for integers.
+/// Allows `|actual - expected| <= atol + rtol |expected|`. A value that is not
+/// set is PyTorch's for the dtype: 1.3e-6 / 1e-5 for float32, 1e-7 / 1e-7 for
+/// double, 1e-3 / 1e-3 for float16, 1.6e-2 / 1e-3 for bfloat16, 0 / 0 for
+/// integers.
 struct Tolerance {
   Tolerance() = default;
   Tolerance(double rtol, double atol) : rtol_(rtol), atol_(atol) {}
@@ -24,7 +25,7 @@ struct Tolerance {
   TORCH_ARG(bool, equal_nan) = false;
 };
 
-/// Says on failure which element is worst.
+/// Matches close tensors. On failure it says which element is worst.
 class IsCloseTo : public Matcher<torch::Tensor> {
  public:
   explicit IsCloseTo(torch::Tensor expected, Tolerance tolerance = {});
@@ -38,7 +39,7 @@ class IsCloseTo : public Matcher<torch::Tensor> {
   mutable std::string difference_;
 };
 
-/// The same bits: 0 is not -0, and NaN is itself.
+/// Matches the same bits: 0 is not -0, and NaN is equal to itself.
 class IsEqualTo : public Matcher<torch::Tensor> {
  public:
   explicit IsEqualTo(torch::Tensor expected);
@@ -51,9 +52,9 @@ class IsEqualTo : public Matcher<torch::Tensor> {
   mutable std::string difference_;
 };
 
-/// Values that Python prints as `expected`: equal to `decimals` decimals, give
-/// or take the last bits of float32 (which may decide how the last printed
-/// digit is rounded).
+/// Matches values that Python prints as `expected`: equal to `decimals`
+/// decimals, give or take the last bits of float32 (which may decide how the
+/// last printed digit is rounded).
 IsCloseTo IsPrinted(const torch::Tensor& expected, int decimals = 4);
 
 class HasShape : public Matcher<torch::Tensor> {

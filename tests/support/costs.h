@@ -9,17 +9,17 @@
 
 namespace torch_attention::testing {
 
-/// What a piece of work took.
+/// The costs of a piece of work.
 struct Costs {
-  /// of the processor, which other programs do not change
+  /// time of the processor, which other programs do not change
   double seconds = 0;
-  /// Memory of the process at most, beyond what it had before.
+  /// The peak of the process's memory beyond its memory before the work.
   double megabytes = 0;
   /// The c10::Error that it threw, or "".
   std::string error;
 };
 
-/// A line of /proc/self/status, in MB.
+/// Returns a line of /proc/self/status, in MB.
 inline double process_megabytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -33,7 +33,7 @@ inline double process_megabytes(const std::string& name) {
 /// Does the work and measures it.
 inline Costs costs_of(const std::function<void()>& work) {
   Costs costs;
-  // The peak begins anew.
+  // Resets the peak.
   std::ofstream("/proc/self/clear_refs") << 5;
   const auto before = process_megabytes("VmRSS");
   const auto start = std::clock();

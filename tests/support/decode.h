@@ -7,8 +7,7 @@
 
 namespace torch_attention::testing {
 
-/// Decodes x (B, T, C) in chunks of the given sizes, the last one again and
-/// again.
+/// Decodes x (B, T, C) in chunks of the given sizes, repeating the last one.
 inline torch::Tensor decode_in_chunks(
     MultiHeadAttention& attention,
     KVCache& cache,

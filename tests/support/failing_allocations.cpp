@@ -35,7 +35,8 @@ struct Frames {
   std::array<void*, 60> addresses{};
   int count = 0;
 
-  /// Those of now, but for the `outer` outermost; all in another thread.
+  /// Takes the functions of the current calls without the `outer` outermost;
+  /// all of them in another thread.
   void take(int outer = 0) {
     count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
     if (count < static_cast<int>(addresses.size())) {
@@ -44,21 +45,23 @@ struct Frames {
   }
 };
 
-/// The state of the process whose allocations fail, in memory that it shares
-/// with the one that waits for it.
+/// The state of the process whose allocations fail. It is in memory shared with
+/// the process that waits for it.
 struct Progress {
-  /// which allocation fails, and whether those that follow fail too.
+  /// the number of the allocation that fails, and whether all that follow fail
+  /// too
   int64_t number = 0;
   bool all_that_follow = false;
-  /// how many have failed, attempts with several counted once.
+  /// the number of allocations that have failed; attempts with several count
+  /// once
   int64_t count = 0;
   bool done = false;
-  /// Where memory was asked for, where the process ended, and where `run` was
-  /// called.
+  /// The places where memory was asked for, where the process ended, and where
+  /// `run` was called.
   Frames asked;
   Frames terminated;
   Frames attempt;
-  /// faults that did not end the process, with a 0 after each.
+  /// faults that did not end the process, each with a 0 after it
   size_t size = 0;
   std::array<char, 1 << 20> text{};
 
@@ -73,11 +76,11 @@ struct Progress {
 
 Progress* progress = nullptr;
 
-/// How many allocations succeed before the next fails.
+/// The number of allocations that succeed before the next one fails.
 std::atomic<int64_t> successes{kNever};
 std::atomic<bool> failed{false};
 
-/// Whether the allocation that is asked for now fails.
+/// Returns whether the current allocation fails.
 bool fails() {
   if (successes.load(std::memory_order_relaxed) == kNever) {
     return false;
@@ -96,7 +99,7 @@ bool fails() {
   return true;
 }
 
-/// Has the failures of LibTorch's CPU allocator.
+/// LibTorch's CPU allocator, with the failures.
 class CpuAllocator : public c10::Allocator {
  public:
   CpuAllocator() : old_(c10::GetCPUAllocator()) {}
@@ -120,7 +123,7 @@ class CpuAllocator : public c10::Allocator {
   c10::Allocator* old_;
 };
 
-/// Empty for functions that a library hides.
+/// Returns a function's name, or "" for functions that a library hides.
 std::string name_of(void* address) {
   Dl_info info{};
   if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) {
@@ -199,11 +202,11 @@ bool attempt(const std::function<Attempt()>& make) {
   return failed;
 }
 
-/// Lets allocations fail from where `progress` is. Never returns.
+/// Lets allocations fail from the state of `progress` on. Never returns.
 [[noreturn]] void run_attempts(
     const std::function<Attempt()>& make,
     Failing failing) {
-  // Neither Catch2's handlers nor a life of its own.
+  // The process must not run Catch2's handlers, nor outlive its parent.
   for (const auto number :
        {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) {
     std::signal(number, SIG_DFL);
@@ -213,7 +216,7 @@ bool attempt(const std::function<Attempt()>& make) {
   at::set_num_threads(1);
   CpuAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/100);
-  // What is made at the first call only, here and in LibTorch.
+  // Makes everything that is made only at the first call, here and in LibTorch.
   progress->attempt.take();
   make().run();
   for (; progress->number < 1000000; ++progress->number) {
@@ -232,7 +235,7 @@ bool attempt(const std::function<Attempt()>& make) {
   _exit(0);
 }
 
-/// Runs a process until its end, and returns how it ended if by mistake.
+/// Runs a process until it ends. Returns how it ended if it did so by a fault.
 std::string run_process(const std::function<Attempt()>& make, Failing failing) {
   std::fflush(nullptr);
   progress->terminated.count = 0;

@@ -10,30 +10,30 @@
 
 namespace torch_attention::testing {
 
-/// Something done once, and how to see what it left behind.
+/// A piece of work, and checks of what it leaves behind.
 struct Attempt {
-  /// Does it. Its allocations are the ones that fail.
+  /// Does the work. Its allocations are the ones that fail.
   std::function<void()> run;
-  /// Returns what is not as it was before a run that failed, or nothing.
+  /// Returns what has changed after a run that failed, or nothing.
   std::function<std::string()> changed;
   /// Returns what is wrong after a run that succeeded, or nothing.
   std::function<std::string()> wrong = [] { return std::string(); };
 };
 
-/// What came of the allocations that failed.
+/// The results of the failed allocations.
 struct FailedAllocations {
-  /// how many failed.
+  /// the number of allocations that failed
   int64_t count = 0;
-  /// what went wrong: one text for each allocation that left something changed,
-  /// ended in another exception than std::bad_alloc and c10::Error, or ended
-  /// the process, with the functions that asked for the memory.
+  /// one text for each fault: an allocation that left something changed, ended
+  /// in another exception than std::bad_alloc and c10::Error, or ended the
+  /// process, with the functions that asked for the memory
   std::vector<std::string> faults;
 
-  /// The faults, to be printed.
+  /// Returns the faults, to be printed.
   std::string text() const;
 };
 
-/// Which allocations fail in one attempt.
+/// The allocations that fail in one attempt.
 enum class Failing {
   kOne,
   /// One, and in other attempts one and all that follow, as when memory is
@@ -41,22 +41,22 @@ enum class Failing {
   kOneAndAllThatFollow,
 };
 
-/// Lets the allocations of an attempt fail one by one, whether by `operator
-/// new` or by LibTorch's CPU allocator: the nth for n = 0, 1, 2, ... until an
-/// attempt needs no more. Each
-/// attempt is a new one of `make`. One that failed must throw std::bad_alloc or
-/// c10::Error and leave everything unchanged, and is then repeated with all the
-/// memory, which must succeed.
+/// Lets the allocations of an attempt fail one by one, both by `operator new`
+/// and by LibTorch's CPU allocator: the nth for n = 0, 1, 2, ... until an
+/// attempt needs no more. Each attempt is a new one of `make`. One that failed
+/// must throw std::bad_alloc or c10::Error and leave everything unchanged; it
+/// is then repeated with all the memory, and must succeed.
 ///
-/// Attempts run in processes of their own, with one thread, so that those that
-/// end the process can be counted. Needs the program that replaces `operator
-/// new`, torch_attention_memory_tests.
+/// Attempts run in separate processes, with one thread, so that those that end
+/// the process can be counted. Needs torch_attention_memory_tests, the program
+/// that replaces `operator new`.
 FailedAllocations fail_each_allocation(
     const std::function<Attempt()>& make,
     Failing failing = Failing::kOneAndAllThatFollow);
 
-/// Checks that allocations failed, and that each did so without a fault, but
-/// for those of LibTorch: with one of `libtorch` among their functions.
+/// Checks that allocations failed, and that each did so without a fault.
+/// Ignores LibTorch's faults: those with one of `libtorch` among their
+/// functions.
 inline void check_no_faults(
     FailedAllocations result,
     const std::vector<std::string>& libtorch = {}) {

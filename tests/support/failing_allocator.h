@@ -8,7 +8,7 @@
 
 namespace torch_attention::testing {
 
-/// While it lives, LibTorch's CPU allocator fails at the allocation of the
+/// During its lifetime, LibTorch's CPU allocator fails at the allocation of the
 /// given number, counted from 0, and at all that follow.
 class FailingAllocator : public c10::Allocator {
  public:

@@ -20,7 +20,7 @@ inline std::string read_all(const std::string& path) {
   return bytes.str();
 }
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 inline std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(
@@ -35,7 +35,8 @@ inline std::vector<std::string> files_in(const std::string& folder) {
   return names;
 }
 
-/// The status of a file, or of a symbolic link itself; zeros if there is none.
+/// Returns the status of a file, or of a symbolic link itself; zeros if there
+/// is none.
 inline struct stat status_of(const std::string& path) {
   struct stat status {};
   static_cast<void>(::lstat(path.c_str(), &status));

@@ -34,7 +34,7 @@ inline StateDict state_dict(const torch::nn::Module& module) {
   return tensors;
 }
 
-/// The canonical tensors of an attention, drawn at random.
+/// Draws the canonical tensors of an attention.
 inline StateDict draw(
     int64_t kv_out = kOut,
     bool qkv_bias = true,
@@ -89,7 +89,7 @@ inline StateDict merge(StateDict a, const StateDict& b) {
   return a;
 }
 
-/// "W_query.weight" -> "q_proj.weight", by `names` of layers.
+/// Renames layers by `names`: "W_query.weight" -> "q_proj.weight".
 inline StateDict renamed(
     const StateDict& canonical,
     const std::map<std::string, std::string>& names) {
@@ -102,7 +102,7 @@ inline StateDict renamed(
   return result;
 }
 
-/// The same for a list of heads; `out` keeps all heads.
+/// Does the same for a list of heads; `out` keeps all heads.
 inline StateDict listed(
     const StateDict& canonical,
     const std::map<std::string, std::string>& names,
@@ -135,7 +135,7 @@ inline torch::Tensor joined(
        canonical["W_value" + leaf]});
 }
 
-/// A file in a layout, as the layout's Python class stores it, made by hand.
+/// Makes a file in a layout, as the layout's Python class stores it.
 inline StateDict file_in(
     const std::string& layout,
     const StateDict& canonical) {
@@ -214,7 +214,8 @@ inline StateDict file_in(
   return file;
 }
 
-/// Those that hold a whole multi-head attention and can be told by their keys.
+/// The layouts that hold a whole multi-head attention and are known by their
+/// keys.
 inline const Keys kWholeLayouts = {
     "book",
     "q_linear",

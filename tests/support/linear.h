@@ -4,7 +4,7 @@
 
 #include <vector>
 
-/// Carrying weights from a document's layers into a module.
+/// Copies weights from a document's layers into a module.
 namespace torch_attention::testing {
 
 inline void copy_linear(
@@ -17,7 +17,7 @@ inline void copy_linear(
   }
 }
 
-/// Layers of single heads into the layer of all heads, in their order.
+/// Copies layers of single heads into the layer of all heads, in their order.
 inline void stack_linears(
     const std::vector<torch::nn::Linear>& from,
     const torch::nn::Linear& to) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a module takes from a file in some layout.
+// Helpers for the tensors that a module takes from a file in some layout.
 
 #include <support/layouts.h>
 
@@ -10,7 +10,7 @@ namespace layout_test {
 
 using namespace torch_attention::weights::layouts;
 
-/// The tensors of the module that came to `state`, in its order.
+/// Returns the tensors of the module that are in `state`, in its order.
 inline Keys keys_in(const Mapping& mapping, Source::State state) {
   Keys keys;
   for (const auto& [key, source] : mapping.sources) {
@@ -29,7 +29,7 @@ inline Keys without_mask(const Mapping& mapping) {
   return keys_in(mapping, Source::State::kWithoutMask);
 }
 
-/// The tensors that the file gives, zeros too.
+/// Returns the tensors that the file gives, zeros too.
 inline Keys source_keys(const Mapping& mapping) {
   Keys keys;
   for (const auto& [key, source] : mapping.sources) {
@@ -63,7 +63,7 @@ inline torch::Tensor value_of(
       : torch::cat(parts, source.dimension);
 }
 
-/// Maps and copies; what the mapping has no source for keeps its values.
+/// Maps and copies; tensors that have no source keep their values.
 inline Mapping take(
     const torch::nn::Module& module,
     const StateDict& file,
@@ -80,7 +80,8 @@ inline Mapping take(
   return mapping;
 }
 
-/// Every tensor has a source but masks; every tensor of the file was read.
+/// Checks that every tensor has a source, except masks, and that every tensor
+/// of the file was read.
 inline void check_complete(const Mapping& mapping) {
   CHECK(mapping.problems == Keys{});
   CHECK(missing_keys(mapping) == Keys{});

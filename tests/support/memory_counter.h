@@ -8,11 +8,11 @@
 
 namespace torch_attention::testing {
 
-/// Counts what LibTorch's CPU allocator gives out to this thread while the
-/// object lives.
+/// Counts the memory that LibTorch's CPU allocator gives to this thread during
+/// the object's lifetime.
 class MemoryCounter {
  public:
-  /// Bytes of the largest single allocation.
+  /// Returns the bytes of the largest single allocation.
   size_t largest() const {
     return static_cast<size_t>(reporter_->largest);
   }

@@ -6,7 +6,7 @@
 
 namespace torch_attention::testing {
 
-/// A new folder, removed with all it holds at the end.
+/// A new folder. It is removed at the end with everything in it.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(

@@ -1,11 +1,11 @@
 #pragma once
 
-// What every test includes, and first: LibTorch and Catch2 both define CHECK,
-// and in the tests it is Catch2's.
+// Every test includes this first: LibTorch and Catch2 both define CHECK, and
+// the tests use Catch2's.
 
 #include <torch/torch.h>
 
-// c10's logging, with and without glog.
+// Macros of c10's logging, with and without glog.
 #undef CHECK
 #undef CHECK_EQ
 #undef CHECK_GE
@@ -71,14 +71,14 @@ class HasMessage : public Matcher<c10::Error> {
 
 } // namespace torch_attention::testing
 
-/// `expression` throws c10::Error with `text` in its message.
+/// Checks that `expression` throws c10::Error with `text` in its message.
 #define THROWS_WITH(expression, text) \
   CHECK_THROWS_MATCHES(               \
       expression, c10::Error, ::torch_attention::testing::HasMessage(text))
 
 namespace Catch {
 
-/// Shape and dtype always; the values of small tensors only.
+/// Prints shape and dtype always, but values of small tensors only.
 template <>
 struct StringMaker<torch::Tensor> {
   static std::string convert(const torch::Tensor& tensor) {
@@ -94,7 +94,7 @@ struct StringMaker<torch::Tensor> {
   }
 };
 
-/// Without the backtrace, which hides the message.
+/// Prints no backtrace, which hides the message.
 template <>
 struct StringMaker<c10::Error> {
   static std::string convert(const c10::Error& error) {

@@ -99,3 +99,30 @@ TEST_CASE("inspect checks all values if asked") {
       inspect(golden("files/legacy.pt"), options),
       "a torch.save file of before PyTorch 1.6");
 }
+
+TEST_CASE("inspect lists the layers of a model and the lines that make them") {
+  const auto text = inspect(golden("pretrained/gemma3"));
+  CHECK_THAT(
+      text,
+      ContainsText("layer 0: 4 heads of 8 (2 of keys), causal, window 3, "
+                   "rotary, norms of queries and keys, no bias\n"
+                   "MultiHeadAttentionOptions(24, 24, 32, 4)\n") &&
+          ContainsText("    .window(3)\n") &&
+          ContainsText("    .qk_norm(HeadNormOptions().unit_offset(true))\n"
+                       "    .rotary(RotaryOptions().dim(8))\n") &&
+          ContainsText("layer 1: 4 heads of 8 (2 of keys), causal, rotary, ") &&
+          ContainsText(
+              "attention_from_pretrained(\"" + golden("pretrained/gemma3") +
+              "\", layer)\n"));
+  CHECK_THAT(
+      inspect(golden("pretrained/llama")), ContainsText("layers 0-1: 4 heads"));
+  CHECK_THAT(
+      inspect(golden("pretrained/jamba")),
+      ContainsText("layer 0: no attention\nlayer 1: 4 heads of 6"));
+  CHECK_THAT(
+      inspect(golden("pretrained/bart")),
+      ContainsText("encoder layers 0-1: 4 heads of 6, to both sides") &&
+          ContainsText("decoder layers 0-1: 2 heads of 12, causal") &&
+          ContainsText("cross-attention layers 0-1: 2 heads of 12, all") &&
+          ContainsText("PretrainedOptions().part(PretrainedPart::kDecoder)"));
+}

@@ -13,10 +13,10 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Of the disturbance by dropout; it is an average over many tokens.
+/// Relative to the disturbance by dropout, an average over many tokens.
 constexpr double kAllowedDisturbance = 0.05;
 
-/// What a run gives.
+/// The results of a run.
 struct Run {
   torch::Tensor output;
   std::vector<torch::Tensor> gradients;
@@ -39,7 +39,7 @@ void set_dropout(const Candidate& candidate, bool on) {
   }
 }
 
-/// (..., T, D) -> (..., n, D)
+/// Returns the first tokens: (..., T, D) -> (..., n, D).
 torch::Tensor first_tokens(const torch::Tensor& x, int64_t n) {
   return x.narrow(-2, 0, std::min(n, x.size(-2)));
 }
@@ -48,7 +48,8 @@ double relative_difference(
     const torch::Tensor& theirs,
     const torch::Tensor& ours) {
   const auto scale = largest_of(ours);
-  // By what is allowed, here all, since NaN then counts as infinite.
+  // Uses `of_allowed`, with all of the scale allowed: NaN counts as infinite
+  // there.
   return compare(theirs, ours, scale, scale).of_allowed;
 }
 
@@ -82,7 +83,8 @@ Agreement agreement_of(
   return agreement;
 }
 
-/// How much dropout changes the second half of the tokens, which see many.
+/// Returns how much dropout changes the second half of the tokens, which see
+/// many.
 double disturbance_of(const Candidate& candidate, const Run& undisturbed) {
   const auto tokens = undisturbed.output.size(-2);
   const auto second_half = [&](const torch::Tensor& x) {
@@ -119,7 +121,7 @@ std::vector<Agreement> compare_candidates(
       our_disturbance = disturbance;
     }
     const auto ratio = disturbance / our_disturbance;
-    // False for NaN too, as of 0 / 0: dropout that drops nothing.
+    // Also false for NaN from 0 / 0: dropout that drops nothing.
     if (!(std::abs(ratio - 1) <= kAllowedDisturbance)) {
       agreements.back().problem = format_text(
           "dropout changes the output of {} by {:.1e} and ours by {:.1e}",

@@ -19,7 +19,7 @@ namespace {
 
 using RunClock = std::chrono::steady_clock;
 
-/// Of a quick run, so that it ends within two minutes: no case begins later.
+/// No case of a quick run begins later, so that it ends within two minutes.
 constexpr std::chrono::seconds kQuickDeadline{100};
 
 Effort effort_of(bool quick) {
@@ -32,7 +32,7 @@ Effort effort_of(bool quick) {
   return effort;
 }
 
-/// Sets LibTorch's number of threads while it lives.
+/// Sets LibTorch's number of threads during its lifetime.
 class ThreadsGuard {
  public:
   explicit ThreadsGuard(int64_t threads) : old_(at::get_num_threads()) {
@@ -60,8 +60,9 @@ bool is_chosen(const Case& item, const BenchOptions& options) {
       item.name.find(options.only) != std::string::npos;
 }
 
-/// A file to be written at the end, opened at the start: what cannot be written
-/// is better known before minutes of measuring. None for an empty path.
+/// Opens a file that is written at the end. Opens it at the start, so that
+/// minutes of measuring are not lost if it cannot be written. Returns none for
+/// an empty path.
 std::unique_ptr<std::ofstream> open_output(const std::string& path) {
   if (path.empty()) {
     return nullptr;
@@ -86,7 +87,7 @@ std::vector<PeakMemory> peak_memories_of(
   return memories;
 }
 
-/// By turns, the roof last.
+/// Measures by turns, the roof last.
 std::vector<std::vector<double>> times_of(
     const std::vector<Candidate>& candidates,
     const std::function<void()>& roof,
@@ -117,7 +118,7 @@ void measure(
   result.roof_per_second =
       roof.amount(result.bound) / spread_of(seconds.back()).median;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    // As if it did all of the case's work.
+    // The time as if the candidate did all of the case's work.
     auto scaled = seconds[i];
     for (auto& value : scaled) {
       value *= candidates[i].times;
@@ -149,7 +150,7 @@ CaseResult run_case(const Case& item, const Roof& roof, bool quick) {
     const c10::AutoGradMode grad(item.recording == Recording::kGraph);
     measure(candidates, roof, effort_of(quick), result);
   } catch (const std::exception& error) {
-    // Too little memory for one case, for example, is none for the others.
+    // A problem of one case, such as too little memory, is none of the others.
     result.problem = error_message(error);
   }
   return result;

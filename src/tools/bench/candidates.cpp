@@ -16,17 +16,18 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Factor of the query and key weights: with LibTorch's initial ones, attention
-/// is so even that an error in it would hardly show.
+/// The factor of the query and key weights: with LibTorch's initial weights,
+/// attention is so even that an error in it would hardly show.
 constexpr double kSharper = 2;
 
-/// (B, T, H D), as the output projection gives it.
+/// Returns a gradient (B, T, H D) for the output projection's result; undefined
+/// without backward.
 torch::Tensor draw_cotangent(const Work& work) {
   return work.backward ? at::randn({work.B, work.T, work.H * work.D})
                        : torch::Tensor();
 }
 
-/// Shares the values, not the gradient.
+/// Returns a leaf that shares the values, but not the gradient.
 torch::Tensor leaf_of(const torch::Tensor& values, bool requires_grad) {
   return values.detach().set_requires_grad(requires_grad);
 }
@@ -50,8 +51,8 @@ std::vector<torch::Tensor> take_gradients_of(
   return gradients;
 }
 
-/// A run of `forward`, and of its backward pass if there is a cotangent, from
-/// leaves without gradients.
+/// Returns a function that runs `forward`, and its backward pass if there is a
+/// cotangent, from leaves without gradients.
 std::function<torch::Tensor()> run_of(
     std::function<torch::Tensor()> forward,
     const torch::Tensor& cotangent,
@@ -71,7 +72,8 @@ std::function<torch::Tensor()> run_of(
   };
 }
 
-/// A module with our classes' `forward` and parameter names.
+/// Makes a candidate of a module with our classes' `forward` and parameter
+/// names.
 template <typename Impl>
 Candidate module_candidate(
     const std::string& name,
@@ -93,7 +95,7 @@ Candidate module_candidate(
   return candidate;
 }
 
-/// A module of `data` with its weights.
+/// Makes a candidate of a module with the weights of `data`.
 template <typename Impl, typename Data, typename Options>
 Candidate candidate_of(
     const std::string& name,
@@ -104,7 +106,7 @@ Candidate candidate_of(
   return module_candidate(name, module, data.input, data.cotangent);
 }
 
-/// What LibTorch's users write with its fused attention.
+/// A module as LibTorch's users write it with the fused attention.
 class SdpaModule : public torch::nn::Module {
  public:
   explicit SdpaModule(const MultiHeadAttentionOptions& options_)
@@ -151,7 +153,7 @@ class SdpaModule : public torch::nn::Module {
   torch::nn::Linear out_proj_ = nullptr;
 };
 
-/// LibTorch's module with our weights; biases that ours lacks are zero.
+/// Returns LibTorch's module with our weights; biases that ours lacks are zero.
 torch::nn::MultiheadAttention libtorch_module_of(
     const MultiHeadAttentionImpl& source) {
   const auto& options = source.options;
@@ -207,7 +209,7 @@ Candidate sdpa_module(const std::string& name, const ModuleData& data) {
 Candidate libtorch_module(const std::string& name, const ModuleData& data) {
   constexpr int64_t kProjections = 3;
   const auto module = libtorch_module_of(*data.weights).ptr();
-  // (B, T, C) -> (T, B, C) and back, before and after what is timed.
+  // Transposes (B, T, C) to (T, B, C) and back outside of the timed part.
   const auto x = leaf_of(
       data.input.transpose(0, 1).contiguous(), data.cotangent.defined());
   const auto cotangent = data.cotangent.defined()
@@ -296,7 +298,7 @@ AttentionData draw_attention(const Work& work) {
 
 namespace {
 
-/// Attention of leaves with the data's values.
+/// Makes a candidate of attention on leaves with the data's values.
 template <typename Attend>
 Candidate attention_candidate(
     const std::string& name,

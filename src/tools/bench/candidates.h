@@ -16,36 +16,37 @@
 
 namespace torch_attention::tools {
 
-/// Of what candidates share.
+/// The seed of what the candidates share.
 constexpr uint64_t kSeed = 123;
 
-/// One of those that do the same work.
+/// One of several ways to do the same work.
 struct Candidate {
   std::string name;
 
-  /// Does the work once and returns the output (..., T, D), tokens last but
-  /// one. With backward it then holds the gradients.
+  /// Does the work once and returns the output (..., T, D), with tokens last
+  /// but one. With backward it then holds the gradients.
   std::function<torch::Tensor()> run;
 
-  /// The gradients of the last run, in one order and layout for all candidates:
-  /// input and weights. The candidate forgets them.
+  /// Returns the gradients of the last run, of input and weights, in one order
+  /// and layout for all candidates. The candidate forgets them.
   std::function<std::vector<torch::Tensor>()> take_gradients = [] {
     return std::vector<torch::Tensor>();
   };
 
-  /// Whether it drops attention weights, and turns that on and off.
+  /// True if it drops attention weights; `set_dropout` turns this on and off.
   bool drops = false;
   std::function<void(bool)> set_dropout;
 
-  /// The others compute the same for the first tokens only, so many.
+  /// The number of first tokens for which the others compute the same; none:
+  /// all.
   std::optional<int64_t> compared_tokens;
 
-  /// By how much of the largest element its results may differ from ours; sums
-  /// of thousands of floats in another order are 1e-6 apart, wrong ones more
-  /// than 1e-2.
+  /// The share of the largest element by which its results may differ from
+  /// ours. Sums of thousands of floats in another order are 1e-6 apart, wrong
+  /// ones more than 1e-2.
   double allowed_difference = 1e-4;
 
-  /// How often its work is contained in that of the case; its time is
+  /// The number of times that the case's work contains its work. Its time is
   /// multiplied by this in the ratio to ours.
   double times = 1;
 };
@@ -54,27 +55,28 @@ struct Candidate {
 struct ModuleData {
   /// (B, T, C)
   torch::Tensor input;
-  /// Of the output (B, T, H D); undefined without backward.
+  /// The gradient of the output (B, T, H D); undefined without backward.
   torch::Tensor cotangent;
   MultiHeadAttention weights = nullptr;
 };
 
-/// Draws them. `mask` as in `MultiHeadAttentionOptions`.
+/// Draws the weights and the input. `mask` as in `MultiHeadAttentionOptions`.
 ModuleData draw_module(const Work& work, bool mask = true);
 
-/// Ours. With `Kernel::kReference` it is the documents' sequence of LibTorch's
-/// operations.
+/// Returns our module. With `Kernel::kReference` it is the documents' sequence
+/// of LibTorch's operations.
 Candidate our_module(
     const std::string& name,
     const ModuleData& data,
     Kernel kernel);
 
-/// Four linear layers around LibTorch's `scaled_dot_product_attention`, in
-/// Python's layout (B, T, C).
+/// Returns four linear layers around LibTorch's `scaled_dot_product_attention`,
+/// in Python's layout (B, T, C).
 Candidate sdpa_module(const std::string& name, const ModuleData& data);
 
-/// `torch::nn::MultiheadAttention` with a mask that is added, in its own layout
-/// (T, B, C), and without the attention weights. Takes modules with C == H D.
+/// Returns `torch::nn::MultiheadAttention` with a mask that is added, in its
+/// own layout (T, B, C), and without the attention weights. Takes modules with
+/// C == H D.
 Candidate libtorch_module(const std::string& name, const ModuleData& data);
 
 /// The same for `MultiHeadAttentionWrapper`.
@@ -94,23 +96,23 @@ Candidate our_wrapper(
 /// Inputs (B, H, T, D) of attention alone.
 struct AttentionData {
   torch::Tensor query, key, value;
-  /// Undefined without backward.
+  /// The gradient of the output; undefined without backward.
   torch::Tensor cotangent;
 };
 
 AttentionData draw_attention(const Work& work);
 
-/// Our `functional::scaled_dot_product_attention`.
+/// Returns our `functional::scaled_dot_product_attention`.
 Candidate our_attention(
     const std::string& name,
     const AttentionData& data,
     const functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// LibTorch's.
+/// Options of LibTorch's `scaled_dot_product_attention`.
 struct SdpaOptions {
   double dropout = 0;
   bool causal = true;
-  /// Added to the scores; undefined for none.
+  /// A mask that is added to the scores; undefined: none.
   torch::Tensor mask;
 };
 
@@ -119,7 +121,7 @@ Candidate sdpa_attention(
     const AttentionData& data,
     const SdpaOptions& options);
 
-/// (T, T): 0 where a query sees a key, else -inf.
+/// Returns a mask (T, T): 0 where a query sees a key, else -inf.
 torch::Tensor additive_mask(int64_t T, std::optional<int64_t> window);
 
 } // namespace torch_attention::tools

@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <tools/bench/decode.h>
+#include <tools/bench/models.h>
 
 #include <utility>
 
@@ -17,16 +18,17 @@ constexpr const char* kSdpa = "SDPA";
 constexpr const char* kSdpaModule = "SDPA module";
 constexpr const char* kLibTorchModule = "nn::MultiheadAttention";
 
-/// A (T, T) tensor of one head with so many tokens takes 4 GB.
+/// For so many tokens a (T, T) tensor of one head takes 4 GB.
 constexpr int64_t kLong = 32768;
 constexpr int64_t kQuarter = kLong / 4;
-/// Of the time, if it grows with T * T.
+/// The growth of the time from kQuarter to kLong tokens, if it grows with T *
+/// T.
 constexpr double kGrowth = 16;
 
-/// Of the sliding window, in tokens.
+/// The size of the sliding window in tokens.
 constexpr int64_t kWindow = 256;
 
-/// GPT-2's smallest: C 768, 12 heads of 64.
+/// Returns the work of the smallest GPT-2: C 768, 12 heads of 64.
 Work gpt2_module(int64_t B, int64_t T) {
   Work work;
   work.B = B;
@@ -50,7 +52,7 @@ Work with_backward(Work work, double dropout) {
   return work;
 }
 
-/// "B8 T1024", "forward+backward B4 T1024 p0.1".
+/// Returns "B8 T1024", "forward+backward B4 T1024 p0.1".
 std::string description(const Work& work) {
   auto text = format_text("B{} T{}", work.B, work.T);
   if (work.backward) {
@@ -71,7 +73,7 @@ Case module_case(const Work& work) {
     const auto data = draw_module(work);
     std::vector<Candidate> candidates{
         our_module(kOurs, data, Kernel::kAuto), sdpa_module(kSdpaModule, data)};
-    // Where they take seconds, they take most of the time that there is.
+    // Where these take seconds, they would take most of a quick run.
     if (!quick || (work.T <= 1024 && work.dropout == 0)) {
       candidates.push_back(our_module(kEager, data, Kernel::kReference));
       candidates.push_back(libtorch_module(kLibTorchModule, data));
@@ -108,7 +110,7 @@ void add_wrapper_cases(std::vector<Case>& cases) {
   cases.push_back(result);
 }
 
-/// The book's example, where all is overhead: B 2, T 6, 3 -> 2, two heads.
+/// Adds the book's example, where all is overhead: B 2, T 6, 3 -> 2, two heads.
 void add_tiny_cases(std::vector<Case>& cases) {
   Work work;
   work.B = 2;
@@ -133,7 +135,7 @@ void add_tiny_cases(std::vector<Case>& cases) {
   }
 }
 
-/// A long context, against as many times a quarter of it as T * T grows.
+/// Adds a long context beside a quarter of it, as many times as T * T grows.
 void add_long_cases(std::vector<Case>& cases) {
   const auto work = gpt2_module(1, kLong);
   Case result;
@@ -193,7 +195,8 @@ void add_attention_cases(std::vector<Case>& cases) {
   }
 }
 
-/// Sliding window. LibTorch has none: its users pass a mask, or do without.
+/// Adds a sliding window. LibTorch has none: its users pass a mask or do
+/// without.
 void add_window_cases(std::vector<Case>& cases) {
   auto work = gpt2_attention(1, 8192);
   work.window = kWindow;
@@ -214,17 +217,17 @@ void add_window_cases(std::vector<Case>& cases) {
                 work.window)),
         sdpa_attention("SDPA with the window's mask", data, masked),
         sdpa_attention("SDPA, causal", data, SdpaOptions())};
-    // The first tokens see as much without a window.
+    // The first tokens see the same keys without a window.
     candidates.back().compared_tokens = kWindow;
     return candidates;
   };
   cases.push_back(result);
 }
 
-/// One token more for each of B sequences, as when text is generated.
+/// Adds a new token for each of B sequences, as when text is generated.
 void add_decode_cases(int64_t B, std::vector<Case>& cases) {
-  // From here on the cache is larger than those of the processor, and what a
-  // step costs is its bytes.
+  // From here on the cache is larger than those of the processor, and the cost
+  // of a step is the reading of its bytes.
   constexpr int64_t kBoundByReading = 4096;
   for (const int64_t S : {128, 1024, 4096}) {
     auto work = gpt2_attention(B, 1);
@@ -250,10 +253,10 @@ void add_decode_cases(int64_t B, std::vector<Case>& cases) {
   }
 }
 
-/// Forward by the number of tokens, for plots.
+/// Adds forward passes by the number of tokens, for plots.
 void add_series(std::vector<Case>& cases) {
   constexpr int64_t kLargest = 16384;
-  // The plain sequence keeps several (H, T, T) tensors.
+  // The plain sequence of operators keeps several (H, T, T) tensors.
   constexpr int64_t kLargestEager = 4096;
   for (int64_t T = 64; T <= kLargest; T *= 2) {
     const auto work = gpt2_module(1, T);
@@ -291,12 +294,14 @@ std::string recording_name(Recording recording) {
 }
 
 double Case::amount() const {
-  return bound == Bound::kProducts ? work.flops() : work.bytes();
+  return own_amount               ? *own_amount
+      : bound == Bound::kProducts ? work.flops()
+                                  : work.bytes();
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  // First, what takes no time: --quick leaves out what comes late.
+  // The cases that take no time come first: --quick leaves out late ones.
   add_tiny_cases(cases);
   add_decode_cases(/*B=*/1, cases);
   add_decode_cases(/*B=*/8, cases);
@@ -304,6 +309,9 @@ std::vector<Case> all_cases() {
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);
+  for (auto& item : model_cases()) {
+    cases.push_back(std::move(item));
+  }
   add_long_cases(cases);
   add_series(cases);
   return cases;

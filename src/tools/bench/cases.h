@@ -5,12 +5,13 @@
 #include <tools/bench/work.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace torch_attention::tools {
 
-/// How LibTorch records what runs.
+/// The ways in which LibTorch records operations.
 enum class Recording {
   /// `torch::NoGradGuard`.
   kNone,
@@ -20,28 +21,30 @@ enum class Recording {
   kGraph,
 };
 
-/// "no_grad", "inference_mode" or "autograd".
+/// Returns "no_grad", "inference_mode" or "autograd".
 std::string recording_name(Recording recording);
 
-/// One line of the table: a work, and those that do it.
+/// One line of the table: a work and the candidates that do it.
 struct Case {
   std::string name;
   Work work;
   Recording recording = Recording::kNone;
   Bound bound = Bound::kProducts;
-  /// Whether `--quick` takes it.
+  /// True if `--quick` runs it.
   bool is_quick = true;
-  /// Whether only `--series` takes it.
+  /// True if only `--series` runs it.
   bool is_series = false;
+  /// Useful FLOPs, where `work` does not say them.
+  std::optional<double> own_amount;
   /// Makes the candidates when it is the case's turn; ours comes first. `quick`
   /// leaves out those that only show how slow plain attention is.
   std::function<std::vector<Candidate>(bool quick)> make_candidates;
 
-  /// Useful FLOPs or bytes, by `bound`.
+  /// Returns useful FLOPs or bytes, by `bound`.
   double amount() const;
 };
 
-/// All of them, in the table's order.
+/// Returns all cases in the table's order.
 std::vector<Case> all_cases();
 
 } // namespace torch_attention::tools

@@ -15,7 +15,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Tokens that a cache has room for beside those that it holds.
+/// The number of tokens for which a cache has room beside those that it holds.
 constexpr int64_t kRoom = 64;
 
 Candidate decode_candidate(

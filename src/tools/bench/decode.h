@@ -20,17 +20,17 @@ struct DecodeData {
 
 DecodeData draw_decode(const Work& work);
 
-/// Our `KVCache` in `dtype` and functional attention.
+/// Returns our `KVCache` in `dtype` with functional attention.
 Candidate our_decode(
     const std::string& name,
     const DecodeData& data,
     torch::Dtype dtype);
 
-/// LibTorch's attention to what a user writes into tensors that have room.
+/// Returns LibTorch's attention to tensors with room, as a user writes it.
 Candidate preallocated_decode(const std::string& name, const DecodeData& data);
 
-/// LibTorch's attention to the old keys and values and the new one, by
-/// `torch::cat`.
+/// Returns LibTorch's attention to the old keys and values and the new ones,
+/// joined by `torch::cat`.
 Candidate concatenated_decode(const std::string& name, const DecodeData& data);
 
 } // namespace torch_attention::tools

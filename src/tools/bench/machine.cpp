@@ -15,7 +15,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// The value of the first line of /proc/cpuinfo with this name; empty if none.
+/// Returns the value of the first line of /proc/cpuinfo with this name, or "".
 std::string cpu_info(const std::string& name) {
   std::ifstream file("/proc/cpuinfo");
   std::string line;

@@ -6,17 +6,17 @@
 
 namespace torch_attention::tools {
 
-/// Where the figures of a run come from.
+/// The machine on which the figures of a run were measured.
 struct Machine {
   /// The processor, in its maker's words.
   std::string cpu;
-  /// Of the instruction sets that matter for attention, those it has.
+  /// The instruction sets that it has, of those that matter for attention.
   std::vector<std::string> instruction_sets;
-  /// The one that LibTorch chose: "AVX2", "AVX512", ...
+  /// The instruction set that LibTorch chose: "AVX2", "AVX512", ...
   std::string libtorch_instruction_set;
   std::string libtorch;
   std::string torch_attention;
-  /// Threads that the processor has, and those that LibTorch uses.
+  /// The threads of the processor, and those that LibTorch uses.
   int64_t cores = 0;
   int64_t threads = 0;
 };

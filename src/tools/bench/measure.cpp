@@ -16,7 +16,7 @@ double seconds_since(BenchClock::time_point start) {
   return std::chrono::duration<double>(BenchClock::now() - start).count();
 }
 
-/// Seconds of `calls` calls.
+/// Returns the seconds that `calls` calls take.
 double seconds_of(const std::function<void()>& function, int64_t calls) {
   const auto start = BenchClock::now();
   for (int64_t i = 0; i < calls; ++i) {
@@ -35,13 +35,14 @@ struct Sample {
   }
 };
 
-/// As many calls as take about `seconds`, at least one.
+/// Makes as many calls as take about `seconds`, at least one.
 Sample sample_of(const std::function<void()>& function, double seconds) {
   constexpr int64_t kMost = 1 << 20;
   constexpr double kFastestGrowth = 32;
   Sample sample;
   sample.seconds = seconds_of(function, sample.calls);
-  // The first calls are slower than the rest: ask again until it fits.
+  // The first calls are slower than the rest: measure again until the time
+  // fits.
   while (sample.seconds < seconds / 2 && sample.calls < kMost) {
     const auto growth = std::clamp(
         seconds / std::max(sample.seconds, 1e-9), 2.0, kFastestGrowth);
@@ -52,7 +53,7 @@ Sample sample_of(const std::function<void()>& function, double seconds) {
   return sample;
 }
 
-/// Of values in order.
+/// Returns a quantile of values that are sorted.
 double quantile(const std::vector<double>& values, double q) {
   const auto last = static_cast<double>(values.size() - 1);
   return values[static_cast<size_t>(std::lround(q * last))];

@@ -12,7 +12,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Counts what LibTorch's CPU allocator gives to this thread and takes back.
+/// Counts the memory that LibTorch's CPU allocator gives to this thread.
 struct AllocationCounter : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(
       void* /*ptr*/,
@@ -32,7 +32,8 @@ struct AllocationCounter : c10::MemoryReportingInfoBase {
   int64_t peak = 0;
 };
 
-/// Bytes by a line of /proc/self/status; -1 if it has none.
+/// Returns the bytes in a line of /proc/self/status; -1 if there is no such
+/// line.
 int64_t bytes_of_status(const std::string& name) {
   constexpr int64_t kKilo = 1024;
   std::ifstream status("/proc/self/status");
@@ -45,8 +46,8 @@ int64_t bytes_of_status(const std::string& name) {
   return -1;
 }
 
-/// Sets the peak of the resident memory to what is resident now. Returns
-/// whether the system allows it.
+/// Resets the peak of the resident memory to its current size. Returns whether
+/// the system allows it.
 bool reset_resident_peak() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5";

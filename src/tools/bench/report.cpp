@@ -14,7 +14,7 @@ using BenchJson = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
 
-/// Three digits or so; those before the point are never cut.
+/// Returns about three digits; those before the point are never cut.
 std::string number_text(double value) {
   if (value < 0.1) {
     return format_text("{:.2g}", value);
@@ -55,7 +55,8 @@ std::string ratio_text(const std::optional<Spread>& ratio) {
                : "";
 }
 
-/// A line of the table. Two spaces part its columns, however wide they are.
+/// Returns a line of the table. Two spaces part its columns, however wide they
+/// are.
 std::string line_of(
     const std::string& name,
     const std::string& time,
@@ -200,7 +201,7 @@ void write_csv(const BenchResult& result, std::ostream& out) {
   for (const auto& item : result.cases) {
     for (const auto& candidate : item.candidates) {
       const auto ratio = candidate.ratio.value_or(Spread{1, 1, 1});
-      // Names hold commas.
+      // Names contain commas.
       out << format_text(
           "\"{}\",\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
           item.name,

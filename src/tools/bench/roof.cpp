@@ -40,11 +40,11 @@ double sgemm_flops(int64_t size) {
   return 2 * n * n * n;
 }
 
-/// Products in a run, so that one after other work, with cold caches, counts
-/// little.
+/// The number of products in a run. The first comes after other work, with cold
+/// caches: among several it counts little.
 constexpr int kProducts = 4;
 
-/// Floats that no cache holds.
+/// Returns a number of floats that no cache holds.
 int64_t floats_beyond_caches() {
   constexpr int64_t kLeastBytes = 256 << 20;
   constexpr int64_t kMostBytes = 1 << 30;

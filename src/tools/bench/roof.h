@@ -10,39 +10,41 @@
 
 namespace torch_attention::tools {
 
-/// What bounds a work from below.
+/// The resource that bounds the time of a work from below.
 enum class Bound {
-  /// Floating-point operations; their roof is LibTorch's sgemm.
+  /// Floating-point operations; LibTorch's sgemm is their roof.
   kProducts,
   /// Bytes read from memory.
   kReading,
 };
 
-/// What this machine can do at best, for work of each kind, by LibTorch's own
+/// The best that this machine can do for work of each kind, by LibTorch's own
 /// operations in float32. A share of the roof holds for this number of threads.
 class Roof {
  public:
   Roof();
 
-  /// The work that reaches the roof, done once: to be measured by turns with
-  /// what is compared to it.
+  /// Returns the work that reaches the roof, done once: it is measured by turns
+  /// with the work that is compared to it.
   std::function<void()> reach(Bound bound) const;
 
-  /// FLOPs or bytes of `reach`.
+  /// Returns the FLOPs or bytes of `reach`.
   double amount(Bound bound) const;
 
-  /// FLOP/s of the product of square matrices, of the size that gives most, by
-  /// LibTorch's MKL (`at::mm`) or its oneDNN, whichever gives more.
+  /// Returns the FLOP/s of the product of square matrices, of the size that
+  /// gives most, by LibTorch's MKL (`at::mm`) or its oneDNN, whichever gives
+  /// more.
   Spread products() const;
 
-  /// Bytes/s read, by the sum of a vector or a matrix times a vector, whichever
-  /// gives more. Both are much larger than the caches.
+  /// Returns the bytes/s read by the sum of a vector or a matrix times a
+  /// vector, whichever gives more. Both are much larger than the caches.
   Spread reading() const;
 
-  /// Bytes/s of a = b + s c (STREAM's triad): two read, one written.
+  /// Returns the bytes/s of a = b + s c (STREAM's triad): two read, one
+  /// written.
   Spread triad() const;
 
-  /// How `products` are reached, such as "at::mm, 1024 rows".
+  /// Returns how `products` are reached, such as "at::mm, 1024 rows".
   std::string product() const;
 
  private:

@@ -19,9 +19,9 @@ int64_t num_keys(const Work& work) {
   return std::max(work.S, work.T);
 }
 
-/// Pairs of a query and a key that it sees, of one head.
+/// Returns the number of pairs of a query and a key that it sees, in one head.
 double visible_pairs(const Work& work) {
-  // Of the first tokens the whole triangle, then rows of `window`.
+  // The first tokens see a whole triangle, later ones rows of `window`.
   const auto pairs = [&](int64_t tokens) {
     const auto window = std::min(work.window.value_or(tokens), tokens);
     return product_of({window, window + 1}) / 2 +
