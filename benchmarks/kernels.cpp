@@ -1,5 +1,5 @@
-// Attention alone by shape and dtype, ours against LibTorch's, by Google
-// Benchmark:
+// Measures attention alone by shape and dtype, ours against LibTorch's, with
+// Google Benchmark:
 //
 //   kernels --benchmark_filter=forward/.*/float32 --benchmark_format=json
 //
@@ -34,14 +34,14 @@ struct Shape {
         std::to_string(T) + "_D" + std::to_string(D);
   }
 
-  /// Of the visible scores: two products forward, five backward.
+  /// Counts the visible scores only: two products forward, five backward.
   double flops(bool backward) const {
     const auto pairs = static_cast<double>(T) * static_cast<double>(T + 1) / 2;
     return static_cast<double>(2 * B * H * D) * pairs * (backward ? 7 : 2);
   }
 };
 
-/// What is compared.
+/// An attention function that is compared.
 using Attend = std::function<torch::Tensor(
     const torch::Tensor&,
     const torch::Tensor&,

@@ -1,5 +1,5 @@
-// What benchmarks/load_weights.py calls: our loader, in Python's own process,
-// with Python's own LibTorch.
+// The functions that benchmarks/load_weights.py calls: our loader, in Python's
+// own process, with Python's own LibTorch.
 
 #include <torch_attention/weights/load.h>
 
@@ -13,8 +13,8 @@
 
 namespace {
 
-/// A tree of modules with the parameters that a text lists: a key and the
-/// sizes in each line.
+/// A tree of modules with the parameters listed in a text: each line has a key
+/// and the sizes.
 class Tree : public torch::nn::Module {
  public:
   void add(const std::string& key, const torch::Tensor& tensor) {
@@ -52,7 +52,7 @@ std::shared_ptr<Tree> make_tree(const std::string& description) {
 
 std::shared_ptr<Tree> model;
 
-/// A line of /proc/self/status, in kB.
+/// Returns a line of /proc/self/status, in kB.
 int64_t status_kb(const std::string& name) {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -77,8 +77,8 @@ __attribute__((visibility("default"))) void make_model(
   model = make_tree(description);
 }
 
-/// Seconds of one load, or -1 after an error. `peak_kb` becomes the memory that
-/// it took at most beyond what was taken before, pages of the file included.
+/// Returns the seconds of one load, or -1 after an error. Sets `peak_kb` to the
+/// peak of the memory beyond that in use before, including pages of the file.
 __attribute__((visibility("default"))) double load_model(
     const char* path,
     const char* prefix,
@@ -99,7 +99,7 @@ __attribute__((visibility("default"))) double load_model(
   }
 }
 
-/// The sum of all elements, for comparison with Python's.
+/// Returns the sum of all elements, for comparison with Python's.
 __attribute__((visibility("default"))) double sum_model() {
   double sum = 0;
   for (const auto& parameter : model->parameters()) {

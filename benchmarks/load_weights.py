@@ -104,7 +104,7 @@ def quantile(values, q):
 
 
 def compare(name, read, path, ours, model, runs):
-    """Returns the ratio of Python's time to ours, of runs by turns."""
+    """Returns the ratio of Python's time to ours; the runs take turns."""
     for _ in range(2):  # the page cache, and lazy imports
         time_python(read, model, path)
         ours.load(path)

@@ -1,5 +1,5 @@
-// What benchmarks/peers.py calls: our modules in Python's own process, with
-// Python's own LibTorch, on the memory of Python's tensors.
+// The functions that benchmarks/peers.py calls: our modules in Python's own
+// process, with Python's own LibTorch, on the memory of Python's tensors.
 //
 // Sizes: B batch, T tokens, C channels in, E channels out, H heads. All tensors
 // are float32, contiguous.
@@ -26,7 +26,8 @@ using torch_attention::MultiHeadAttentionImpl;
 using torch_attention::MultiHeadAttentionOptions;
 using torch_attention::MultiHeadAttentionWrapperImpl;
 
-/// How LibTorch records what runs; the same numbers in peers.py.
+/// The ways in which LibTorch records operations; the same numbers as in
+/// peers.py.
 enum Recording { kNoGrad = 0, kInference = 1, kAutograd = 2 };
 
 torch::Tensor view(float* data, at::IntArrayRef sizes) {
@@ -58,7 +59,7 @@ struct Session {
   }
 };
 
-/// -1 after an error, which it prints.
+/// Calls the function. Returns -1 after an error, and prints it.
 template <typename Function>
 double guarded(const Function& function) {
   try {
@@ -82,9 +83,9 @@ struct PeersShape {
   double dropout;
 };
 
-/// Copies the weights, in the order of Python's `parameters()`. `input` (B, T,
-/// C) and `cotangent` (B, T, E), null for no backward pass, are read where they
-/// are. Returns null after an error.
+/// Makes a session, and copies the weights, which are in the order of Python's
+/// `parameters()`. Uses the memory of `input` (B, T, C) and of `cotangent` (B,
+/// T, E), which is null for no backward pass. Returns null after an error.
 TORCH_ATTENTION_PEERS_API void* make_session(
     const PeersShape* shape,
     float* const* weights,
@@ -130,7 +131,7 @@ TORCH_ATTENTION_PEERS_API void train_session(void* session, int64_t on) {
   static_cast<Session*>(session)->module->train(on != 0);
 }
 
-/// Seconds of `calls` runs, or -1 after an error.
+/// Returns the seconds of `calls` runs, or -1 after an error.
 TORCH_ATTENTION_PEERS_API double time_session(
     void* session,
     int64_t calls,
@@ -149,7 +150,7 @@ TORCH_ATTENTION_PEERS_API double time_session(
   });
 }
 
-/// Runs once. Writes the output (B, T, E), and with backward the gradients of
+/// Runs once. Writes the output (B, T, E) and, with backward, the gradients of
 /// input and parameters to `gradients`. Returns 0, or -1 after an error.
 TORCH_ATTENTION_PEERS_API double run_session(
     void* session,

@@ -51,7 +51,7 @@ RECORDINGS = {"no_grad": 0, "inference_mode": 1, "autograd": 2}
 
 
 class PeersError(Exception):
-    """A failure to be told in one line."""
+    """A failure that is reported in one line."""
 
 
 # --- Cases -----------------------------------------------------------------
@@ -77,8 +77,8 @@ class Work:
     def flops(self) -> float:
         """Returns the operations that the result needs, of visible scores only.
 
-        A backward pass counts as five products of attention to two, and as two
-        products of a projection to one.
+        For attention a backward pass counts as five products and a forward pass
+        as two, for a projection as two and as one.
         """
         b, t, c, e = self.B, self.T, self.C, self.H * self.D
         attention = 2 * b * e * t * (t + 1) / 2
@@ -125,7 +125,7 @@ LARGEST_EAGER = 4096
 
 @dataclass
 class Data:
-    """The module and the tensors that all candidates of a work share."""
+    """The module and the tensors that all candidates for a work share."""
 
     work: Work
     module: nn.Module
@@ -136,7 +136,7 @@ class Data:
 def draw(work: Work) -> Data:
     torch.manual_seed(123)
     e = work.H * work.D
-    # The book's classes keep a (T, T) mask: none longer than they are run.
+    # The book's classes keep a (T, T) mask: a small one where they do not run.
     context_length = work.T if work.T <= LARGEST_EAGER else 1
     kind = book.MultiHeadAttention
     d_out = e
@@ -207,7 +207,7 @@ class PackedAttention(nn.Module):
 
 
 class Candidate:
-    """A module of Python on the data's input."""
+    """A Python module that is run on the data's input."""
 
     def __init__(self, name: str, module: nn.Module, data: Data) -> None:
         self.name = name
@@ -226,7 +226,7 @@ class Candidate:
         return y
 
     def time(self, calls: int) -> float:
-        """Returns the seconds of so many calls."""
+        """Returns the seconds that the calls take."""
         with record(self.recording):
             start = time.perf_counter()
             for _ in range(calls):
@@ -398,7 +398,7 @@ def compiled(data: Data) -> Candidate:
 
 
 class LeftOut:
-    """Says once for each candidate why it is left out."""
+    """Prints once for each candidate why it is left out."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
@@ -486,7 +486,7 @@ def ratio(theirs: list[float], ours: list[float]) -> dict[str, float]:
 
 
 def sample(timer: Callable[[int], float], seconds: float) -> tuple[int, float]:
-    """Returns a number of calls that take about so long, and their time."""
+    """Returns a number of calls that take about `seconds`, and their time."""
     calls = 1
     elapsed = timer(calls)
     while elapsed < seconds / 2 and calls < 2**20:
@@ -525,7 +525,7 @@ def status_bytes(name: str) -> int:
 
 
 def peak_resident(run: Callable[[], Any]) -> int:
-    """Returns the most bytes above the start that the process had in memory."""
+    """Returns the bytes of the run's peak of memory beyond that before it."""
     try:
         pathlib.Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -536,7 +536,7 @@ def peak_resident(run: Callable[[], Any]) -> int:
 
 
 def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
-    """Returns the largest one, relative to its tensor's largest element."""
+    """Returns the largest difference, relative to the tensor's largest element."""
     if len(theirs) != len(ours):
         raise PeersError("candidates give different numbers of gradients")
     largest = 0.0

@@ -1,4 +1,4 @@
-# How our own targets are compiled: warnings, sanitizers, ccache, outputs.
+# Sets how our own targets are compiled: warnings, sanitizers, ccache, outputs.
 
 if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
@@ -9,24 +9,26 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_CXX_STANDARD_REQUIRED ON)
   find_program(CCACHE ccache)
   if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # ccache takes no precompiled header without this sloppiness.
+    # ccache refuses precompiled headers without this sloppiness. It has to go by
+    # the files themselves: to `#pragma once` a header is another one if only its
+    # comments changed, which what is preprocessed does not show.
     set(CMAKE_CXX_COMPILER_LAUNCHER
-        "${CMAKE_COMMAND}" -E env
+        "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=true
         CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
         "${CCACHE}")
   endif()
 endif()
 
-# Settings of every target that we compile.
+# The settings of every target that we compile.
 add_library(torch_attention_build INTERFACE)
 target_compile_options(
   torch_attention_build
   INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
             $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-# at::parallel_for is a header, and serial without OpenMP.
+# at::parallel_for is defined in a header, and is serial without OpenMP.
 find_package(OpenMP QUIET COMPONENTS CXX)
 if(OpenMP_CXX_FOUND)
-  # CMake's target is not used: it names a libgomp beside LibTorch's own.
+  # CMake's target is not used: it links a libgomp beside LibTorch's own.
   separate_arguments(openmp NATIVE_COMMAND "${OpenMP_CXX_FLAGS}")
   target_compile_options(torch_attention_build INTERFACE ${openmp})
   target_link_options(torch_attention_build INTERFACE ${openmp})
@@ -38,7 +40,7 @@ if(TORCH_ATTENTION_SANITIZE)
     torch_attention_build
     INTERFACE -fsanitize=${TORCH_ATTENTION_SANITIZE}
               -fno-sanitize-recover=all -fno-omit-frame-pointer
-              # The instrumented C++ library sets off false warnings.
+              # The instrumented C++ library causes false warnings.
               $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(torch_attention_build INTERFACE
                       -fsanitize=${TORCH_ATTENTION_SANITIZE})
@@ -48,9 +50,10 @@ if(TORCH_ATTENTION_COVERAGE)
   target_link_options(torch_attention_build INTERFACE --coverage)
 endif()
 
-# Compiles the sources of a folder for the library, each once. Where unity builds
-# are on, as in the presets, a few are compiled as one: LibTorch's headers cost
-# seconds for each. Names in their anonymous namespaces must differ.
+# Compiles the sources of a folder for the library, each once. Where unity
+# builds are on, as in the presets, a few sources are compiled as one, since
+# LibTorch's headers cost seconds for each. Names in their anonymous namespaces
+# must differ.
 function(torch_attention_add_objects target)
   add_library(${target} OBJECT ${ARGN})
   torch_attention_set_up_objects(${target})

@@ -1,5 +1,6 @@
-# The target `docs` and a test of the same name: the API reference, for which
-# every warning is an error. Without Doxygen the target says what to install.
+# Adds the target `docs` and a test of the same name: the API reference, for
+# which every warning is an error. Without Doxygen the target says what to
+# install.
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()

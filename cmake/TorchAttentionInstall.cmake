@@ -1,6 +1,6 @@
-# The files of `cmake --install` and their places. The installed folder can be
-# moved: its files name each other by relative paths, and LibTorch is looked for
-# anew when a project is configured.
+# Says which files `cmake --install` installs, and where. The installed folder
+# can be moved: its files name each other by relative paths, and LibTorch is
+# looked for anew when a project is configured.
 
 include(CMakePackageConfigHelpers)
 
@@ -8,7 +8,7 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/TorchAttention")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_ATTENTION_LIBTORCH_WANTED
              "${TORCH_ATTENTION_LIBTORCH_VERSION}")
 
-# LibTorch mostly lies in a virtual environment, where no loader looks.
+# LibTorch is mostly in a virtual environment, where no loader looks.
 set(libtorch_lib "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib")
 set_target_properties(torch_attention PROPERTIES INSTALL_RPATH
                                                  "${libtorch_lib}")

@@ -1,10 +1,10 @@
 # Finds LibTorch and defines the target TorchAttention::libtorch.
 #
-# LibTorch's own package stops where it is a CUDA build and the machine has no
-# CUDA toolkit, though nothing here compiles CUDA: device work goes through
-# ATen's dispatcher. So this looks only for LibTorch's headers and libraries.
+# LibTorch's own package stops if it is a CUDA build and the machine has no CUDA
+# toolkit, though nothing here compiles CUDA: device work goes through ATen's
+# dispatcher. So this looks only for LibTorch's headers and libraries.
 #
-# The places are looked at in this order:
+# It looks in these places, in this order:
 #   1. a LibTorch that the project has already found (target `torch`)
 #   2. Torch_DIR (CMake variable, then environment)
 #   3. CMAKE_PREFIX_PATH (CMake variable, then environment), system folders
@@ -13,13 +13,13 @@
 #   6. the folder TORCH_ATTENTION_LIBTORCH_HINT
 # Number 5 serves the project's own build, number 6 the installed package.
 #
-# The first one found must be LibTorch TORCH_ATTENTION_LIBTORCH_WANTED, such as
-# 2.11, where that is set.
+# The first one found must have the version TORCH_ATTENTION_LIBTORCH_WANTED,
+# such as 2.11, if that is set.
 #
 # Sets TORCH_ATTENTION_LIBTORCH_ROOT and TORCH_ATTENTION_LIBTORCH_VERSION. On
-# failure sets TORCH_ATTENTION_LIBTORCH_ERROR, and no target.
+# failure, sets TORCH_ATTENTION_LIBTORCH_ERROR and defines no target.
 
-# The folder of the Python package `torch`, without importing it.
+# Finds the folder of the Python package `torch` without importing it.
 function(_torch_attention_python_torch python result)
   execute_process(
     COMMAND
@@ -76,7 +76,7 @@ function(_torch_attention_libtorch_root result)
   set(${result} "${TORCH_ATTENTION_LIBTORCH_HINT}" PARENT_SCOPE)
 endfunction()
 
-# The version that the headers state, such as 2.11.0.
+# Reads the version that the headers state, such as 2.11.0.
 function(_torch_attention_libtorch_version root result)
   foreach(header torch/headeronly/version.h
                  torch/csrc/api/include/torch/version.h)
@@ -109,7 +109,7 @@ function(_torch_attention_define_libtorch root version)
   else()
     target_compile_features(TorchAttention::libtorch INTERFACE cxx_std_20)
   endif()
-  # Older wheels use the C++ library's old string layout, and say so here.
+  # Older wheels use the C++ library's old string layout. This file tells.
   file(STRINGS "${root}/share/cmake/Torch/TorchConfig.cmake" abi
        REGEX "_GLIBCXX_USE_CXX11_ABI=0")
   if(abi)
@@ -119,8 +119,8 @@ function(_torch_attention_define_libtorch root version)
 
   # Programs also need libtorch.so: it pulls in the CUDA backend, if there is
   # one, which registers itself when loaded and which nothing refers to by name.
-  # Before it the C++ library: LibTorch's wheels export parts of an older
-  # std::filesystem, and a program that took these would crash.
+  # The C++ library comes before it: LibTorch's wheels export parts of an older
+  # std::filesystem, and a program that used these would crash.
   add_library(TorchAttention::libtorch_backends INTERFACE IMPORTED GLOBAL)
   target_link_options(
     TorchAttention::libtorch_backends INTERFACE
@@ -165,7 +165,7 @@ if(NOT TARGET TorchAttention::libtorch)
   _torch_attention_libtorch_error(
     "${TORCH_ATTENTION_LIBTORCH_ROOT}" "${TORCH_ATTENTION_LIBTORCH_VERSION}"
     TORCH_ATTENTION_LIBTORCH_ERROR)
-  # Scripts (print_libtorch.cmake) have no targets.
+  # Scripts (print_libtorch.cmake) cannot define targets.
   if(NOT TORCH_ATTENTION_LIBTORCH_ERROR AND NOT CMAKE_SCRIPT_MODE_FILE)
     _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
                                      "${TORCH_ATTENTION_LIBTORCH_VERSION}")

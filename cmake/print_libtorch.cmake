@@ -1,9 +1,9 @@
-# Prints the LibTorch that a build would take, for scripts: its folder, its
-# version and what is wrong with it, a line each.
+# Prints, for scripts, the LibTorch that a build would use: its folder, its
+# version and the error, one in each line.
 #   cmake -D TORCH_ATTENTION_VENV_PARENT=ROOT -P print_libtorch.cmake
 cmake_minimum_required(VERSION 3.21)
 
-# Scripts do not have the system folders of a build.
+# Scripts lack the system folders that a build has.
 set(CMAKE_SYSTEM_PREFIX_PATH /usr/local /usr /)
 
 include("${CMAKE_CURRENT_LIST_DIR}/TorchAttentionLibTorch.cmake")

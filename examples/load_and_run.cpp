@@ -1,4 +1,4 @@
-// Loads what Python's torch.jit.trace(...).save wrote of a
+// Loads the file that Python's torch.jit.trace(...).save wrote for a
 // MultiHeadAttention(8, 8, 8, 0.1, 4, qkv_bias=True), and runs it:
 //
 //   load_and_run attention.pt

@@ -32,7 +32,8 @@ torch::nn::LayerNorm norm() {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth}));
 }
 
-/// What the first model has for attention: the mean of the tokens so far.
+/// Takes the place of attention in the first model: the mean of the tokens so
+/// far.
 struct RunningMeanImpl : torch::nn::Module {
   Tensor forward(const Tensor& x) {
     const auto count = torch::arange(1, x.size(1) + 1, x.options());
@@ -41,7 +42,7 @@ struct RunningMeanImpl : torch::nn::Module {
 };
 TORCH_MODULE(RunningMean);
 
-/// x + layers(x)
+/// Computes x + layers(x).
 struct ResidualImpl : torch::nn::Module {
   explicit ResidualImpl(const torch::nn::Sequential& layers_)
       : layers(register_module("layers", layers_)) {}
@@ -54,7 +55,7 @@ struct ResidualImpl : torch::nn::Module {
 };
 TORCH_MODULE(Residual);
 
-/// A model that is put together from LibTorch's containers.
+/// Returns a model that is put together from LibTorch's containers.
 torch::nn::Sequential make_sequential_model() {
   torch::nn::Sequential model;
   model->push_back("embedding", torch::nn::Embedding(kWords, kWidth));
@@ -81,7 +82,7 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// A model of such blocks.
+/// A model made of such blocks.
 struct ModelImpl : torch::nn::Module {
   explicit ModelImpl(const MultiHeadAttentionOptions& options)
       : embedding(
@@ -109,7 +110,8 @@ MultiHeadAttentionOptions options() {
   return {kWidth, kWidth, kContext, kHeads};
 }
 
-/// Containers call what they hold, so that a path says it all.
+/// Replaces modules by path: containers call their children, so a path is
+/// enough.
 void swap_by_path(const Tensor& tokens) {
   auto model = make_sequential_model();
   for (int64_t i = 0; i < kBlocks; ++i) {
@@ -121,7 +123,7 @@ void swap_by_path(const Tensor& tokens) {
   std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
 }
 
-/// A member is replaced where its class is known.
+/// Replaces members: the class of the parent must be known.
 void swap_members(const Tensor& tokens) {
   Model model(options());
   for (int64_t i = 0; i < kBlocks; ++i) {
@@ -134,8 +136,8 @@ void swap_members(const Tensor& tokens) {
   std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
 }
 
-/// LibTorch's attention takes a mask with each call, so that its weights do not
-/// tell whether the model is causal: `causal` says it.
+/// Takes the weights of LibTorch's attention. It gets a mask with each call, so
+/// that its weights do not tell whether the model is causal: `causal` says so.
 void take_weights_of_libtorch() {
   torch::nn::MultiheadAttention old(
       torch::nn::MultiheadAttentionOptions(kWidth, kHeads));

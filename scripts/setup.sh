@@ -24,12 +24,12 @@ source "$ROOT/scripts/steps.sh"
 CMAKE_MINIMUM=3.21
 PYTHON_MINIMUM=3.10
 LIBTORCH_CXX20_SINCE=2.14
-# While pip installs, downloads and installed files are there at once: LibTorch
-# 2.15 takes 8.4 GB then, and the build comes beside it.
+# pip keeps downloads and installed files at the same time: for LibTorch 2.15
+# these take 8.4 GB. The build needs space as well.
 VENV_FREE_GB=9
 LINT_VERSION=14
 
-# The packages of Debian and Fedora, their kind, the check that shows that they
+# The packages of Debian and Fedora, their kind, a command that checks that they
 # are there, and a description, or the loss without them. Kinds: always; venv,
 # to make a virtual environment; optional; lint, for scripts/test.sh.
 packages() {
@@ -60,7 +60,7 @@ version_at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
 
 has_command() { command -v "$1" >/dev/null; }
 
-# Prints the C++ compiler that CMake takes. CXX may have arguments.
+# Prints the C++ compiler that CMake uses. CXX may have arguments.
 compiler() {
   local name names=(c++ g++ clang++)
   [[ -z "${CXX:-}" ]] || names=("$CXX")
@@ -73,14 +73,14 @@ compiler() {
   return 1
 }
 
-# Compiles a source from the input.
+# Compiles a source from standard input.
 compile() {
   local command=()
   read -ra command <<<"$(compiler)"
   "${command[@]:-c++}" "$@" -x c++ - 2>/dev/null
 }
 
-# Tells if one of some headers is there.
+# Tells whether one of several headers is there.
 has_header() {
   local prefix prefixes=() options=()
   IFS=':;' read -ra prefixes <<<"${CMAKE_PREFIX_PATH:-}"
@@ -91,7 +91,8 @@ has_header() {
     "$1" "${2:-$1}" | compile -std=c++17 -E "${options[@]}" >/dev/null
 }
 
-# Prints the command of clang-format or clang-tidy in our version, if there.
+# Prints the command of clang-format or clang-tidy in our version, if it is
+# there.
 lint_tool() {
   if has_command "$1-$LINT_VERSION"; then
     say "$1-$LINT_VERSION"
@@ -109,8 +110,7 @@ check_compiler() {
 
 # --- Packages ----------------------------------------------------------------
 
-# Prints a column (debian, fedora or text) of the packages of a kind that are
-# not there.
+# Prints a column (debian, fedora or text) of the missing packages of a kind.
 # shellcheck disable=SC2034 # read by their names
 missing() {
   local debian fedora kind check text
@@ -120,8 +120,8 @@ missing() {
   done < <(packages)
 }
 
-# Runs apt-get as root. The kinds that a build needs may ask for a password on
-# the terminal.
+# Runs apt-get as root. It may ask for a password on the terminal for the kinds
+# that a build needs.
 apt_get() {
   local kind="$1" sudo=()
   shift
@@ -139,7 +139,7 @@ apt_get() {
 provide() {
   local kind="$1" package known=()
   if [[ -n "$(missing "$kind" debian)" ]]; then
-    # If the lists cannot be read anew, those of before may still do.
+    # If the package lists cannot be updated, the old ones may be enough.
     apt_get "$kind" update || true
     for package in $(missing "$kind" debian); do
       ! apt-cache show "$package" >/dev/null 2>&1 || known+=("$package")
@@ -152,7 +152,7 @@ provide() {
   [[ -z "$(missing "$kind" text)" ]]
 }
 
-# Provides the tools and libraries; with "lint" those of test.sh too.
+# Provides the tools and libraries; with "lint", also those of test.sh.
 setup_tools() {
   local kind version
   [[ "$(uname -s)" == Linux ]] || die "expected Linux, but this is $(uname -s)."
@@ -174,11 +174,11 @@ In Fedora:
 
 # --- Python and LibTorch -----------------------------------------------------
 
-# Tells if $1 runs, is new enough, and has the Python modules that follow.
+# Tells whether $1 runs, is new enough, and has the Python modules that follow.
 python_has() {
   local python="$1"
   shift
-  # It runs in /, since a folder "torch" in the current one would be taken for it.
+  # Runs in /, since Python would import a folder "torch" in the current one.
   (cd / && "$python" -c '
 import importlib.util, sys
 minimum, *modules = sys.argv[1:]
@@ -187,8 +187,8 @@ sys.exit(not (new and all(map(importlib.util.find_spec, modules))))' \
     "$PYTHON_MINIMUM" "$@" 2>/dev/null)
 }
 
-# Prints a Python that can make virtual environments. The active one may be one
-# itself, and broken; Debian leaves these modules out of python3.
+# Prints a Python that can make virtual environments. The active Python may be
+# in one itself, and broken; Debian leaves these modules out of python3.
 base_python() {
   local python
   for python in python3 /usr/bin/python3; do
@@ -200,9 +200,9 @@ base_python() {
   return 1
 }
 
-# Makes the virtual environment $1 from the requirements $2 unless it is there.
-# Its stamp holds the checksum of what was installed. One without a stamp was
-# made by hand: it is good if it holds torch.
+# Makes the virtual environment $1 from the requirements $2 unless it exists.
+# Its stamp holds the checksum of the requirements that were installed. An
+# environment without a stamp was made by hand: it is accepted if it has torch.
 ensure_venv() {
   local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted
   wanted="$(sha256sum <"$requirements" | cut -c-64)"
@@ -224,15 +224,16 @@ make_venv() {
   free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
   ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
     die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
-  # One that was made by hand is kept, and gets LibTorch.
+  # An environment that was made by hand is kept, and LibTorch is added to it.
   if [[ -e "$stamp" ]] || ! python_has "$venv/bin/python" pip; then
     provide venv || die "expected $(missing venv text) (in Debian: python3-venv)."
     rm -rf "$venv"
     "$(base_python)" -m venv "$venv"
   fi
-  # The next run does not take an interrupted one's work for complete.
+  # The next run must not take interrupted work for complete.
   say incomplete >"$stamp"
-  # pip unpacks downloads in TMPDIR; /tmp may be small, being in memory.
+  # pip unpacks downloads in TMPDIR; /tmp may be small, since it may be in
+  # memory.
   mkdir -p "$venv/tmp"
   TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --no-input \
     --disable-pip-version-check --only-binary :all: -r "$requirements" ||
@@ -240,8 +241,8 @@ make_venv() {
   rm -rf "$venv/tmp"
 }
 
-# Finds LibTorch as CMake does: sets libtorch and libtorch_version, empty if
-# there is none, and libtorch_error.
+# Finds LibTorch as CMake does: sets libtorch and libtorch_version, which are
+# empty if there is none, and libtorch_error.
 libtorch="" libtorch_version="" libtorch_error=""
 find_libtorch() {
   {
@@ -252,7 +253,7 @@ find_libtorch() {
     -P "$ROOT/cmake/print_libtorch.cmake")
 }
 
-# Names the LibTorch that was found, and checks that this compiler can use it.
+# Prints the LibTorch that was found, and checks that this compiler can use it.
 check_libtorch() {
   [[ -z "$libtorch_error" ]] || die "$libtorch_error"
   say "      LibTorch $libtorch_version: $libtorch"
@@ -269,7 +270,7 @@ setup_libtorch() {
     find_libtorch
   fi
   check_libtorch
-  # Takes the Python of the virtual environment in which LibTorch lies, or the
+  # Uses the Python of the virtual environment that holds LibTorch, or the
   # active one.
   for python in "$libtorch/../../../../bin/python" python3 "$VENV/bin/python"; do
     python_has "$python" torch && break
@@ -283,8 +284,8 @@ setup_libtorch() {
 
 # --- The whole ---------------------------------------------------------------
 
-# Settings of every build that the scripts start. A file that includes LibTorch
-# takes up to 2 GB to compile.
+# Sets variables for every build that the scripts start. A file that includes
+# LibTorch takes up to 2 GB to compile.
 set_build_environment() {
   local jobs
   export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$ROOT}"
@@ -294,7 +295,7 @@ set_build_environment() {
   export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
-# Prepares all; with "lint" for test.sh too.
+# Prepares everything; with "lint", also for test.sh.
 setup() {
   step "tools: compiler, CMake, libraries"
   setup_tools "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Messages and steps, for the other scripts to source.
+# Prints messages and steps; the other scripts source this file.
 
 say() { printf '%s\n' "$*"; }
 
@@ -10,7 +10,7 @@ die() {
 
 step_total=2 step_number=0 step_title="" step_start=0 step_times=""
 
-# Ends the step before, and starts the next one.
+# Ends the current step, and starts the next one.
 step() {
   step_done
   step_number=$((step_number + 1))
@@ -27,7 +27,7 @@ step_done() {
   step_title=""
 }
 
-# Names the step that failed, also where `set -e` ends a script.
+# Prints the name of the failed step, even if `set -e` ends a script.
 name_failed_step() {
   local status=$?
   if ((status != 0)) && [[ -n "$step_title" ]]; then
@@ -37,7 +37,7 @@ name_failed_step() {
 }
 trap name_failed_step EXIT
 
-# Runs a command with its output in a file, which is shown if it fails.
+# Runs a command with its output in a file, which is printed if it fails.
 run_logged() {
   local log="$1" status=0
   shift

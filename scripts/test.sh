@@ -23,7 +23,7 @@ that needs it is left out.
 TEXT
 }
 
-# Leaves out a check whose tool is not there.
+# Leaves out a check whose tool is missing.
 leave_out() {
   [[ "${CI:-}" != true ]] || die "$1"
   say "      LEFT OUT: $1"
@@ -43,13 +43,14 @@ check_format() {
 }
 
 check_golden() {
-  # Without transformers it leaves out, and names, the files that need it.
+  # Without transformers it leaves out the files that need it, and names them.
   "$TORCH_PYTHON" "$ROOT/tests/golden/generate" check
 }
 
-# Builds in a folder of its own: clang cannot read the precompiled headers of
-# another compiler, and refuses those that it finds. Its default standard is
-# older than another compiler's, so the standard is spelled out.
+# Builds in a separate folder: clang cannot read the precompiled headers of
+# another compiler, and refuses any that it finds. Its default standard is older
+# than another compiler's, so the standard is given. Sources go in the
+# unity files of the build, since LibTorch's headers take most of the time.
 run_tidy() {
   local clang_tidy runner pattern folder="$ROOT/build/tidy"
   if ! clang_tidy="$(lint_tool clang-tidy)" ||
@@ -59,11 +60,11 @@ run_tidy() {
   fi
   runner="run-$clang_tidy"
   run_logged "$ROOT/build/setup/configure-tidy.log" cmake --preset release \
-    -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF \
+    -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
     -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF
   # The runner takes a regular expression of full paths.
   # shellcheck disable=SC2016 # nothing to expand
-  pattern="^$(printf '%s' "$ROOT/src/" | sed 's/[][\.*+?^$(){}|]/\\&/g')"
+  pattern="^$(printf '%s' "$ROOT/" | sed 's/[][\.*+?^$(){}|]/\\&/g')(build/tidy/)?src/"
   run_logged "$folder/clang-tidy.log" "$runner" \
     -clang-tidy-binary "$(command -v "$clang_tidy")" -quiet -p "$folder" \
     -j "$CMAKE_BUILD_PARALLEL_LEVEL" -extra-arg=-Wno-unknown-warning-option \
@@ -76,8 +77,8 @@ build() {
   cmake --build --preset "$preset"
 }
 
-# Sanitizers of older compilers stop where the kernel spreads addresses wider
-# than they expect. Containers may forbid to switch that off.
+# Sanitizers of older compilers stop if the kernel spreads addresses wider than
+# they expect. Containers may forbid switching that off.
 fixed_addresses() {
   local prefix=(setarch "$(uname -m)" -R)
   if "${prefix[@]}" true 2>/dev/null; then

@@ -16,12 +16,13 @@ build/libtorch-VERSION, 6 to 7 GB.
 TEXT
 }
 
-# Sets `folder`'s virtual environment up: our requirements with another torch.
+# Sets up the virtual environment of `folder`: our requirements with another
+# torch.
 setup_version() {
   mkdir -p "$folder"
   sed "s/^torch==.*/torch==$version/" "$REQUIREMENTS" >"$folder/requirements.txt"
   ensure_venv "$folder/venv" "$folder/requirements.txt"
-  # Also for tests that configure projects of their own: they must find the same
+  # For tests that configure projects of their own, too: they must find the same
   # LibTorch.
   CMAKE_PREFIX_PATH="$(echo "$folder"/venv/lib/python*/site-packages/torch/share/cmake)"
   export CMAKE_PREFIX_PATH

