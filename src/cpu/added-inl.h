@@ -13,6 +13,7 @@
 #include <cpu/vector-inl.h>
 
 #include <algorithm>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -31,17 +32,16 @@ constexpr int64_t kKeyBlock = 64;
 /// The numbers that bias and mask add to a tile: -inf where they hide keys.
 template <typename T>
 struct Added {
-  /// (keys, width), or (keys) if all queries have the same; null: nothing is
-  /// added
+  /// (keys, width), or (keys) if all rows have the same; null: nothing is added
   const T* data = nullptr;
-  bool per_query = false;
+  bool per_row = false;
   bool hides_all = false;
 
   template <int kVectors>
   HWY_INLINE Vector<T> at(int64_t key, int vector) const {
     const Tag<T> d;
-    return per_query ? load(d, data + (key * kVectors + vector) * kLanes<T>)
-                     : hn::Set(d, data[key]);
+    return per_row ? load(d, data + (key * kVectors + vector) * kLanes<T>)
+                   : hn::Set(d, data[key]);
   }
 };
 
@@ -52,7 +52,7 @@ struct AddedMemory {
   T* tile = nullptr; // (kKeyBlock, width)
 };
 
-/// Writes one row of bias and mask, for query t and n keys from s on. Returns
+/// Writes bias and mask of one row of the head, for n keys from s on. Returns
 /// the number of hidden keys.
 template <typename X, typename T = Compute<X>>
 int64_t fill_added_row(
@@ -63,7 +63,12 @@ int64_t fill_added_row(
     int64_t n,
     T* row) {
   const auto copy = [&](const auto& bias, const auto* of_head) {
-    const auto* from = of_head + t * bias.query + s * bias.key;
+    const auto* from = of_head + head.offset(bias, t) + s * bias.key;
+    if (bias.key == 1) {
+      store_each<T>(
+          row, n, [&](int64_t i, auto d) { return load(d, from + i); });
+      return;
+    }
     for (int64_t i = 0; i < n; ++i) {
       row[i] = get(from + i * bias.key);
     }
@@ -77,7 +82,7 @@ int64_t fill_added_row(
   }
   int64_t hidden = 0;
   if (head.mask != nullptr) {
-    const bool* mask = head.mask + t * a.mask.query + s * a.mask.key;
+    const bool* mask = head.mask + head.offset(a.mask, t) + s * a.mask.key;
     for (int64_t i = 0; i < n; ++i) {
       const bool hides = mask[i * a.mask.key];
       row[i] = hides ? -kInfinity<T> : row[i];
@@ -87,7 +92,7 @@ int64_t fill_added_row(
   return hidden;
 }
 
-/// Returns bias and mask for a tile of `width` lanes of queries.
+/// Returns bias and mask for a tile of `width` lanes.
 template <typename X, typename T = Compute<X>>
 Added<T> added_to_tile(
     const AttentionArguments<X>& a,
@@ -99,10 +104,29 @@ Added<T> added_to_tile(
   if (!has_bias_or_mask(a)) {
     return added;
   }
-  // A bias or mask that is absent has a row distance of 0.
-  added.per_query =
-      a.bias.query != 0 || a.wide_bias.query != 0 || a.mask.query != 0;
-  const auto different_rows = added.per_query ? range.rows : 1;
+  // A bias or mask that is absent has distances of 0.
+  const auto differs = [&](const auto& x) {
+    return x.query != 0 || (head.heads > 1 && x.head != 0);
+  };
+  added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask);
+  const auto pack = [&](const auto& rows, int64_t first) {
+    pack_transposed(rows, first, range.rows, range.n, T(1), memory.tile, width);
+    added.data = memory.tile;
+  };
+  if (added.per_row && head.mask == nullptr) {
+    const auto pack_bias = [&](const auto& x, const auto* of_head) {
+      using Y = std::remove_pointer_t<decltype(of_head)>;
+      if (x.key == 1) {
+        pack(Rows<Y>{of_head + range.s, x.query, x.head, head.heads}, range.t);
+      }
+    };
+    pack_bias(a.bias, head.bias);
+    pack_bias(a.wide_bias, head.wide_bias);
+    if (added.data != nullptr) {
+      return added;
+    }
+  }
+  const auto different_rows = added.per_row ? range.rows : 1;
   int64_t hidden = 0;
   for (int64_t r = 0; r < different_rows; ++r) {
     hidden += fill_added_row(
@@ -114,10 +138,8 @@ Added<T> added_to_tile(
     return added;
   }
   added.data = memory.rows;
-  if (added.per_query) {
-    pack_transposed(
-        memory.rows, kKeyBlock, range.rows, range.n, T(1), memory.tile, width);
-    added.data = memory.tile;
+  if (added.per_row) {
+    pack(Rows<const T>{memory.rows, kKeyBlock}, 0);
   }
   return added;
 }

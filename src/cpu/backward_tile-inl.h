@@ -170,10 +170,10 @@ bool load_tile(
   const auto output_row = gradients.output.strides.token;
   const auto* output = row_of(gradients.output);
   pack_transposed(
-      query, query_row, rows, a.head_dim, scale, m.query_lanes, kWidth);
+      head.rows_of(a.query), t, rows, a.head_dim, scale, m.query_lanes, kWidth);
   pack_transposed(
-      grad_output,
-      grad_row,
+      head.rows_of(gradients.grad_output),
+      t,
       rows,
       a.value_dim,
       kept,
@@ -211,8 +211,7 @@ void compute_again(
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
   multiply_scores<Product<Start::kZero>, kVectors>(
-      m.key + (range.s - m.first_key) * D,
-      D,
+      Broadcast<T>{m.key + (range.s - m.first_key) * D, D, 1},
       range.n,
       m.query_lanes,
       kWidth,
@@ -220,8 +219,7 @@ void compute_again(
       m.scores,
       static_cast<T*>(nullptr));
   multiply_scores<Product<Start::kZero>, kVectors>(
-      m.value + (range.s - m.first_key) * E,
-      E,
+      Broadcast<T>{m.value + (range.s - m.first_key) * E, E, 1},
       range.n,
       m.grad_output_lanes,
       kWidth,
@@ -255,7 +253,8 @@ void differentiate_rule(
     scale_by_0(range.n * kWidth, m.grad_scores);
   }
   if (gradients.grad_alibi_slopes != nullptr) {
-    add_distances<kVectors>(head.visibility, range, m.grad_scores, m.distances);
+    add_distances<kVectors>(
+        head.rule, head.visibility, range, m.grad_scores, m.distances);
   }
   if (gradients.grad_bias != nullptr) {
     const auto first =
@@ -318,8 +317,7 @@ void add_gradients(
       : (careful ? multiply_output<FirstCareful, kVectors, T>
                  : multiply_output<First, kVectors, T>);
   add_query(
-      m.key + first * D,
-      D,
+      Broadcast<T>{m.key + first * D, 1, D},
       a.head_dim,
       m.grad_scores,
       range.n,
@@ -345,8 +343,8 @@ void store_tile(
       range.rows,
       a.head_dim,
       m.scale,
-      m.grad_query_rows,
-      D);
+      Rows<T>{m.grad_query_rows, D},
+      0);
   for (int64_t r = 0; r < range.rows; ++r) {
     auto* to = to_add.query + (range.t + r) * to_add.query_row;
     const auto* from = m.grad_query_rows + r * D;

@@ -41,8 +41,8 @@ void forward(
 
   // 1.
   const auto plan = forward_plan(a);
-  const auto kv_or_query_heads = plan.by_rows ? a.num_kv_heads : a.num_heads;
-  const auto heads = a.batch_size * kv_or_query_heads;
+  const auto heads_per_batch = a.num_heads / plan.shared_heads;
+  const auto heads = a.batch_size * heads_per_batch;
   const SplitResults<T> splits(a, plan.key_splits);
   // Few heads: the long rows first, lest one thread is left with one. Many
   // heads: one after the other, so that keys stay in the cache.
@@ -54,30 +54,38 @@ void forward(
   // 2.
   run_tasks(threads, plan.tasks(heads), [&](int64_t i) {
     const auto task = task_at(plan, heads, i, heaviest_first);
-    const auto b = task.head / kv_or_query_heads;
-    const auto h = task.head % kv_or_query_heads;
-    const auto s = std::min(task.split * split_keys, a.num_keys);
-    const auto s_end = std::min(s + split_keys, a.num_keys);
+    const auto b = task.head / heads_per_batch;
+    const auto h = task.head % heads_per_batch * plan.shared_heads;
+    const auto head = head_at(a, b, h, plan.shared_heads);
+    const auto rows = a.num_queries * plan.shared_heads;
+    const auto per_task = plan.tiles_per_task > 0
+        ? int64_t{plan.tiles_per_task} * kMaxTileQueries<T>
+        : rows;
+    Range range;
+    range.t = task.query_task * per_task;
+    range.rows = std::min(per_task, rows - range.t);
+    range.s = std::min(task.split * split_keys, a.num_keys);
+    range.n = std::min(range.s + split_keys, a.num_keys) - range.s;
     const auto attend_to = [&](const auto& to) {
-      if (plan.by_rows) {
+      auto beside = range;
+      beside.rows = rows_beside_tiles(a, range.rows);
+      beside.t = range.t_end() - beside.rows;
+      auto in_tiles = range;
+      in_tiles.rows -= beside.rows;
+      if (in_tiles.rows > 0) {
         Parts count;
-        (void)RowMemory<T>(count, a);
+        (void)ForwardMemory<T>(count, a, plan);
         Parts parts(thread_memory(count.size()));
-        RowMemory<T> memory(parts, a);
-        attend_rows(a, plan, b, h, s, s_end, to, memory);
-        return;
+        ForwardMemory<T> memory(parts, a, plan);
+        attend_tiles(a, plan, head, in_tiles, to, memory);
       }
-      Parts count;
-      (void)ForwardMemory<T>(count, a, plan);
-      Parts parts(thread_memory(count.size()));
-      ForwardMemory<T> memory(parts, a, plan);
-      const auto per_task = int64_t{plan.tiles_per_task} * kMaxTileQueries<T>;
-      Range range;
-      range.t = task.query_task * per_task;
-      range.rows = std::min(per_task, a.num_queries - range.t);
-      range.s = s;
-      range.n = s_end - s;
-      attend_tiles(a, plan, head_at(a, b, h), range, to, memory);
+      if (beside.rows > 0) {
+        Parts count;
+        (void)RowMemory<T>(count, a, beside.rows);
+        Parts parts(thread_memory(count.size()));
+        RowMemory<T> memory(parts, a, beside.rows);
+        attend_rows(a, plan, head, beside, to, memory);
+      }
     };
     if (plan.key_splits == 1) {
       attend_to(result);

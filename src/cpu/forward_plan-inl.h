@@ -26,9 +26,11 @@ constexpr int kMaxTiles = 8;
 
 /// How `forward` divides its work. Depends on sizes only, not on threads.
 struct ForwardPlan {
-  bool by_rows = false;
-  int tiles_per_task = 1;
-  int64_t query_tasks = 1; // of one head
+  /// The heads of a task: 1, or all that read the same keys. Their queries are
+  /// rows of the same tiles, so that keys are read once for all.
+  int64_t shared_heads = 1;
+  int tiles_per_task = 0;
+  int64_t query_tasks = 1; // of the heads of a task
   int64_t key_splits = 1;
   bool packs_keys = false;
   /// whether rows of keys are asked for before they are read: pays only where
@@ -43,6 +45,21 @@ struct ForwardPlan {
 /// Enough for the threads of large machines.
 constexpr int64_t kEnoughTasks = 64;
 
+/// Of `n` rows of a task, how many at the end are computed as rows: as a tile
+/// they would leave most of its lanes empty.
+template <typename X, typename T = Compute<X>>
+int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
+  constexpr int64_t N = kLanes<T>;
+  if (a.dropout > 0) {
+    return 0;
+  }
+  // Where measured, a tile of its own is faster from here on, and so is a
+  // vector more of a tile that there is.
+  constexpr int64_t kMostAlone = N * 3 / 4;
+  constexpr int64_t kMostLeft = N * 3 / 8;
+  return n <= kMostAlone ? n : n % N <= kMostLeft ? n % N : 0;
+}
+
 template <typename X, typename T = Compute<X>>
 ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t W = kMaxTileQueries<T>;
@@ -52,23 +69,29 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t kMinSplitKeys = 512;
   const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
   ForwardPlan plan;
-  const auto group = a.num_heads / a.num_kv_heads;
-  const auto tiles = ceil_div(a.num_queries, W);
   // More than caches hold.
-  constexpr int64_t kFarBytes = 16 * 1024 * 1024;
+  constexpr int64_t kFarBytes = 4 * 1024 * 1024;
   plan.prefetches = a.batch_size * a.num_kv_heads * a.num_keys *
           (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(X)) >
       kFarBytes;
-  plan.by_rows = a.num_queries * group <= 8 && a.num_queries <= 4 &&
-      a.dropout == 0 && a.num_keys >= a.num_queries;
-  const auto heads =
-      a.batch_size * (plan.by_rows ? a.num_kv_heads : a.num_heads);
-  if (!plan.by_rows) {
+  // Dropout counts the queries of one head.
+  if (a.dropout == 0) {
+    plan.shared_heads = a.num_heads / a.num_kv_heads;
+  }
+  const auto rows = a.num_queries * plan.shared_heads;
+  const auto heads = a.batch_size * (a.num_heads / plan.shared_heads);
+  const auto most_splits = std::max<int64_t>(1, a.num_keys / kMinSplitKeys);
+  if (rows_beside_tiles(a, rows) < rows) {
+    const auto tiles = ceil_div(rows, W);
     const auto tile_bytes =
         W * (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(T));
-    int64_t per_task =
+    const auto most =
         std::clamp<int64_t>(kTileBytes / tile_bytes, 1, kMaxTiles);
-    while (per_task > 1 && heads * ceil_div(tiles, per_task) < kEnoughTasks) {
+    auto per_task = most;
+    // Few rows leave no other work to divide than the keys.
+    const auto splits = tiles <= most ? most_splits : 1;
+    while (per_task > 1 &&
+           heads * ceil_div(tiles, per_task) * splits < kEnoughTasks) {
       per_task /= 2;
     }
     plan.tiles_per_task = static_cast<int>(std::min(per_task, tiles));
@@ -76,8 +99,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   }
   const auto tasks = heads * plan.query_tasks;
   if (tasks < kEnoughTasks / 2) {
-    plan.key_splits = std::clamp<int64_t>(
-        a.num_keys / kMinSplitKeys, 1, ceil_div(kEnoughTasks / 2, tasks));
+    plan.key_splits = std::min(most_splits, ceil_div(kEnoughTasks / 2, tasks));
   }
   // Rows far apart collide in the cache; packing pays when it serves many
   // queries.
@@ -87,6 +109,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
         a.value.strides.token != a.value_dim));
   return plan;
 }
+
 /// The task `i` of a plan: which head, which queries, which keys.
 struct ForwardTask {
   int64_t b;
@@ -114,6 +137,7 @@ inline ForwardTask task_at(
   task.head = head;
   return task;
 }
+
 /// What a task of `forward` writes: the output and statistics, or those of its
 /// share of the keys.
 template <typename Y>

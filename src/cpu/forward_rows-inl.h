@@ -18,8 +18,6 @@
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
-#include <hwy/cache_control.h>
-
 #include <algorithm>
 #include <type_traits>
 
@@ -42,8 +40,7 @@ struct RowMemory {
   T* value = nullptr; // (kKeyBlock, E padded)
 
   template <typename X>
-  RowMemory(Parts& parts, const AttentionArguments<X>& a) {
-    const auto rows = a.num_queries * (a.num_heads / a.num_kv_heads);
+  RowMemory(Parts& parts, const AttentionArguments<X>& a, int64_t rows) {
     const auto D = round_up_to_lanes<T>(a.head_dim);
     const auto E = round_up_to_lanes<T>(a.value_dim);
     rules = parts.take<HeadRule<T>>(rows);
@@ -57,13 +54,6 @@ struct RowMemory {
     value = parts.take<T>(kKeyBlock * E);
   }
 };
-
-HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
-  const auto* line = static_cast<const char*>(row);
-  for (int64_t i = 0; i < bytes; i += 64) {
-    hwy::Prefetch(line + i);
-  }
-}
 
 /// The sum of the 128-bit blocks of `x`.
 template <typename V, typename D>
@@ -108,17 +98,29 @@ HWY_INLINE void store_sums_of_lanes(
   }
 }
 
-/// scores[key] = sum over d of query[d] * key[key][d]. Unless `value` is null,
-/// asks for the keys after these and for the rows of `value`.
-template <typename T, typename X, typename Y>
+/// The rows of queries that keys are multiplied with at once: as many as there
+/// are registers for.
+constexpr int kMaxRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4
+    : HWY_TARGET == HWY_EMU128                        ? 1
+                                                      : 2;
+
+/// Keys that rows are multiplied with, and what comes from memory after them.
+template <typename X>
+struct RowKeys {
+  const X* key;
+  int64_t key_row;
+  int64_t n;
+  /// to be asked for meanwhile, with the keys that come next; null: nothing is
+  const X* value;
+  int64_t value_row;
+};
+
+/// scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows rows.
+template <int kRows, typename T, typename X>
 HWY_NOINLINE void multiply_row_scores(
     const T* query,
-    const X* key,
-    int64_t key_row,
-    int64_t num_keys,
+    const RowKeys<X>& keys,
     int64_t padded_dim,
-    const Y* value,
-    int64_t value_row,
     T* scores) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
@@ -126,60 +128,67 @@ HWY_NOINLINE void multiply_row_scores(
   constexpr int64_t kAhead = 16;
   const auto bytes = padded_dim * static_cast<int64_t>(sizeof(X));
   int64_t i = 0;
-  for (; i + 4 <= num_keys; i += 4) {
-    const auto* k = key + i * key_row;
-    if (value != nullptr) {
+  for (; i + 4 <= keys.n; i += 4) {
+    const auto* k = keys.key + i * keys.key_row;
+    if (keys.value != nullptr) {
       for (int64_t j = 0; j < 4; ++j) {
-        prefetch_row(k + (kAhead + j) * key_row, bytes);
-        prefetch_row(value + (i + j) * value_row, bytes);
+        prefetch_row(k + (kAhead + j) * keys.key_row, bytes);
+        prefetch_row(keys.value + (i + j) * keys.value_row, bytes);
       }
     }
-    auto sum0 = hn::Zero(d);
-    auto sum1 = sum0;
-    auto sum2 = sum0;
-    auto sum3 = sum0;
-    for (int64_t c = 0; c < padded_dim; c += N) {
-      const auto q = load(d, query + c);
-      sum0 = hn::MulAdd(q, load(d, k + c), sum0);
-      sum1 = hn::MulAdd(q, load(d, k + key_row + c), sum1);
-      sum2 = hn::MulAdd(q, load(d, k + 2 * key_row + c), sum2);
-      sum3 = hn::MulAdd(q, load(d, k + 3 * key_row + c), sum3);
+    Vector<T> sum[kRows][4];
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) {
+      HWY_UNROLL(4)
+      for (int j = 0; j < 4; ++j) {
+        sum[r][j] = hn::Zero(d);
+      }
     }
-    store_sums_of_lanes(sum0, sum1, sum2, sum3, scores + i);
+    for (int64_t c = 0; c < padded_dim; c += N) {
+      Vector<T> x[4];
+      HWY_UNROLL(4)
+      for (int j = 0; j < 4; ++j) {
+        x[j] = load(d, k + j * keys.key_row + c);
+      }
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        const auto q = load(d, query + r * padded_dim + c);
+        HWY_UNROLL(4)
+        for (int j = 0; j < 4; ++j) {
+          sum[r][j] = hn::MulAdd(q, x[j], sum[r][j]);
+        }
+      }
+    }
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) {
+      store_sums_of_lanes(
+          sum[r][0],
+          sum[r][1],
+          sum[r][2],
+          sum[r][3],
+          scores + r * kKeyBlock + i);
+    }
   }
-  for (; i < num_keys; ++i) {
-    auto sum = hn::Zero(d);
-    for (int64_t c = 0; c < padded_dim; c += N) {
-      sum = hn::MulAdd(load(d, query + c), load(d, key + i * key_row + c), sum);
+  for (; i < keys.n; ++i) {
+    for (int r = 0; r < kRows; ++r) {
+      auto sum = hn::Zero(d);
+      for (int64_t c = 0; c < padded_dim; c += N) {
+        sum = hn::MulAdd(
+            load(d, query + r * padded_dim + c),
+            load(d, keys.key + i * keys.key_row + c),
+            sum);
+      }
+      scores[r * kKeyBlock + i] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
-    scores[i] = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
-/// The rows of the heads that share a head of keys: those of head first_head,
-/// one for each query, then those of the next.
-struct SharedRows {
-  int64_t b = 0;
-  int64_t first_head = 0;
-  int64_t rows = 0;
-  int64_t num_queries = 0;
-
-  int64_t head(int64_t row) const {
-    return first_head + row / num_queries;
-  }
-
-  int64_t query(int64_t row) const {
-    return row % num_queries;
-  }
-};
-
-/// One row against the keys of `range`: scores become weights, and what was
-/// summed before is scaled.
+/// Row range.t, the one with number `row` here, against the keys of `range`:
+/// scores become weights, and what was summed before is scaled.
 template <typename X, typename T>
 HWY_NOINLINE void weigh_row(
     const AttentionArguments<X>& a,
-    const SharedRows& shared,
-    const Visibility& visibility,
+    const Head<X>& head,
     const Range& range,
     int64_t row,
     const RowMemory<T>& memory) {
@@ -192,12 +201,11 @@ HWY_NOINLINE void weigh_row(
   bend_scores<T>(rule, n, scores, nullptr);
   const bool has_added = has_bias_or_mask(a);
   if (has_added) {
-    const auto head = head_at(a, shared.b, shared.head(row));
     fill_added_row(a, head, range.t, range.s, n, memory.added);
   }
   const auto highest = place_row<T>(
       rule,
-      visibility,
+      head.visibility,
       range,
       has_added ? memory.added : nullptr,
       scores,
@@ -226,16 +234,17 @@ HWY_NOINLINE void weigh_row(
 template <typename X, typename T>
 void start_rows(
     const AttentionArguments<X>& a,
-    const SharedRows& shared,
+    const Head<X>& head,
+    const Range& range,
     const RowMemory<T>& memory) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  for (int64_t r = 0; r < shared.rows; ++r) {
-    memory.rules[r] = head_rule(a, shared.head(r));
-    const auto* query = at(a.query, shared.b, shared.head(r)) +
-        shared.query(r) * a.query.strides.token;
+  const auto query = head.rows_of(a.query);
+  for (int64_t r = 0; r < range.rows; ++r) {
+    const auto row = range.t + r;
+    memory.rules[r] = head_rule(a, head.h + head.head_of(row));
     pack_rows(
-        query,
+        query.at(row),
         int64_t{0},
         int64_t{1},
         a.head_dim,
@@ -245,45 +254,43 @@ void start_rows(
     memory.maximum[r] = -kInfinity<T>;
     memory.sum[r] = 0;
   }
-  fill(memory.output, shared.rows * E, T(0));
+  fill(memory.output, range.rows * E, T(0));
 }
 
 /// Divides by the sums and stores.
 template <typename X, typename Y, typename T>
 void finish_rows(
     const AttentionArguments<X>& a,
-    const SharedRows& shared,
+    const Head<X>& head,
+    const Range& range,
     const ForwardResult<Y>& result,
     const RowMemory<T>& memory) {
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  for (int64_t r = 0; r < shared.rows; ++r) {
-    const auto h = shared.head(r);
-    const auto t = shared.query(r);
+  const auto output = head.rows_of(result.output);
+  for (int64_t r = 0; r < range.rows; ++r) {
+    const auto row = range.t + r;
     auto maximum = memory.maximum[r];
     auto sum = memory.sum[r];
     const auto factor = result.sinks != nullptr && sum != 0
-        ? add_sink(result.sinks[h], maximum, sum)
+        ? add_sink(result.sinks[head.h + head.head_of(row)], maximum, sum)
         : T(1);
     const auto scale = sum == 0 ? T(0) : factor / sum;
-    auto* output =
-        at(result.output, shared.b, h) + t * result.output.strides.token;
     const auto* sums = memory.output + r * E;
-    store_each<T>(output, a.value_dim, [&](int64_t c, auto d) {
+    store_each<T>(output.at(row), a.value_dim, [&](int64_t c, auto d) {
       return hn::Mul(load(d, sums + c), hn::Set(d, scale));
     });
     if (result.statistics.sum != nullptr) {
-      const auto row = (shared.b * a.num_heads + h) * a.num_queries + t;
-      result.statistics.maximum[row] = sum == 0 ? T(0) : maximum;
-      result.statistics.sum[row] = sum;
+      const auto i = head.row_index(row, a.num_queries);
+      result.statistics.maximum[i] = sum == 0 ? T(0) : maximum;
+      result.statistics.sum[i] = sum;
     }
   }
 }
 
-/// All queries of the heads that share head g of keys, against the keys of
-/// [s_begin, s_end).
+/// Rows `range` of a head or of several by turns, against the keys of `range`.
 ///
-///   reads   query (H / G, T, D), key (S, D), value (S, E)
-///   writes  output (H / G, T, E), statistics (H / G, T)
+///   reads   query (heads, T, D), key (S, D), value (S, E)
+///   writes  output (heads, T, E), statistics (heads, T)
 ///
 ///   1. The queries are packed as rows (D).
 ///   2. For each block of keys: scores of all rows, their weights, and the sums
@@ -294,59 +301,50 @@ template <typename X, typename Y, typename T>
 void attend_rows(
     const AttentionArguments<X>& a,
     const ForwardPlan& plan,
-    int64_t b,
-    int64_t g,
-    int64_t s_begin,
-    int64_t s_end,
+    const Head<X>& head,
+    const Range& range,
     const ForwardResult<Y>& result,
     RowMemory<T>& memory,
     bool careful = false) {
-  const auto group = a.num_heads / a.num_kv_heads;
-  const SharedRows shared{b, g * group, group * a.num_queries, a.num_queries};
-  const auto rows = shared.rows;
+  const auto rows = range.rows;
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  const auto first_head = head_at(a, b, g * group);
-  const auto& visibility = first_head.visibility;
+  const auto& visibility = head.visibility;
 
   // 1.
-  start_rows(a, shared, memory);
+  start_rows(a, head, range, memory);
 
-  // 2. Keys and values are read where they are if they are whole vectors,
-  // unless many rows would convert each of them again.
-  const bool converts_often = !std::is_same_v<X, T> && rows > 2;
-  const bool reads_key = D == a.head_dim && !converts_often;
-  const bool reads_value = E == a.value_dim && !converts_often;
-  const auto begin = std::max(s_begin, visibility.first(0));
-  const auto end = std::min(s_end, visibility.end(a.num_queries - 1));
+  // 2. Keys and values are read where they are if they are whole vectors.
+  const bool reads_key = D == a.head_dim;
+  const bool reads_value = E == a.value_dim;
+  const auto begin = std::max(range.s, visibility.first(range.t));
+  const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   for (auto s = begin; s < end; s += kKeyBlock) {
     const auto n = std::min(kKeyBlock, end - s);
     const auto key_row = a.key.strides.token;
     const auto value_row = a.value.strides.token;
-    const auto* key = first_head.key + s * key_row;
-    const auto* value = first_head.value + s * value_row;
-    const auto multiply_key = [&](const auto* x, int64_t x_row) {
-      for (int64_t r = 0; r < rows; ++r) {
-        multiply_row_scores(
-            memory.query + r * D,
-            x,
-            x_row,
-            n,
-            D,
-            plan.prefetches && r == 0 && reads_key ? value : nullptr,
-            value_row,
-            memory.scores + r * kKeyBlock);
+    const auto* key = head.key + s * key_row;
+    const auto* value = head.value + s * value_row;
+    const auto multiply_key = [&](auto keys) {
+      for (int64_t r = 0; r < rows;) {
+        const auto left = std::min<int64_t>(rows - r, kMaxRowsAtOnce);
+        with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
+          multiply_row_scores<decltype(count)::value>(
+              memory.query + r * D, keys, D, memory.scores + r * kKeyBlock);
+        });
+        r += left;
+        keys.value = nullptr;
       }
     };
     if (reads_key) {
-      multiply_key(key, key_row);
+      multiply_key(RowKeys<X>{
+          key, key_row, n, plan.prefetches ? value : nullptr, value_row});
     } else {
       pack_rows(key, key_row, n, a.head_dim, T(1), memory.key, D);
-      multiply_key(memory.key, D);
+      multiply_key(RowKeys<T>{memory.key, D, n, nullptr, 0});
     }
     for (int64_t r = 0; r < rows; ++r) {
-      const Range range{shared.query(r), 1, s, n};
-      weigh_row(a, shared, visibility, range, r, memory);
+      weigh_row(a, head, Range{range.t + r, 1, s, n}, r, memory);
     }
     const auto multiply_value = [&](const auto* x, int64_t x_row) {
       using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
@@ -368,10 +366,10 @@ void attend_rows(
 
   // 3.
   if (!careful && !all_finite(memory.output, rows * E)) {
-    attend_rows(a, plan, b, g, s_begin, s_end, result, memory, true);
+    attend_rows(a, plan, head, range, result, memory, true);
     return;
   }
-  finish_rows(a, shared, result, memory);
+  finish_rows(a, head, range, result, memory);
 }
 
 } // namespace HWY_NAMESPACE

@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Up to kMaxTileQueries queries of one head, on the lanes.
+/// Up to kMaxTileQueries rows of a head, or of several by turns, on the lanes.
 template <typename T>
 struct QueryTile {
   int64_t first = 0;
@@ -56,6 +56,8 @@ struct KeyBlock {
   const T* value = nullptr;
   int64_t key_row = 0;
   int64_t value_row = 0;
+  /// how many keys before they are read they are asked for; 0: not at all
+  int64_t ahead = 0;
 };
 template <typename T>
 struct ForwardMemory {
@@ -177,8 +179,7 @@ HWY_INLINE void compute_scores(
   const auto* key = block.key + (range.s - block.begin) * block.key_row;
   const auto multiply = [&](auto product, T* maximum) {
     multiply_scores<decltype(product), kVectors>(
-        key,
-        block.key_row,
+        Broadcast<T>{key, block.key_row, 1, block.ahead * block.key_row},
         range.n,
         tile.query,
         tile.row,
@@ -254,8 +255,11 @@ void attend(
       : (careful ? multiply_output<FirstCareful, kVectors, T>
                  : multiply_output<First, kVectors, T>);
   multiply(
-      block.value + (range.s - block.begin) * block.value_row,
-      block.value_row,
+      Broadcast<T>{
+          block.value + (range.s - block.begin) * block.value_row,
+          1,
+          block.value_row,
+          block.ahead * block.value_row},
       a.value_dim,
       memory.scores,
       range.n,
@@ -312,16 +316,17 @@ void start_tile(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     int64_t first,
+    int64_t rows,
     QueryTile<T>& tile) {
   constexpr int N = kLanes<T>;
   tile.first = first;
-  tile.rows = std::min<int64_t>(kMaxTileQueries<T>, a.num_queries - first);
+  tile.rows = rows;
   tile.vectors = static_cast<int>((tile.rows + N - 1) / N);
   tile.row = tile.width();
   tile.started = false;
   pack_transposed(
-      head.query + first * a.query.strides.token,
-      a.query.strides.token,
+      head.rows_of(a.query),
+      first,
       tile.rows,
       a.head_dim,
       head.rule.scale,
@@ -330,12 +335,17 @@ void start_tile(
   fill(tile.maximum, tile.width(), -kInfinity<T>);
 }
 
-/// Lets a sink into the statistics of the queries that see a key, and what it
-/// scales their sums by into `scale` (width).
+/// Lets the sinks of the heads into the statistics of the rows that see a key,
+/// and what they scale their sums by into `scale` (width).
 template <typename T>
-void add_sink_to_tile(T sink, QueryTile<T>& tile, T* scale) {
+void add_sinks_to_tile(
+    const T* sinks,
+    int64_t heads,
+    QueryTile<T>& tile,
+    T* scale) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     if (tile.maximum[r] != -kInfinity<T> || std::isnan(tile.sum[r])) {
+      const auto sink = sinks[(tile.first + r) % heads];
       scale[r] *= add_sink(sink, tile.maximum[r], tile.sum[r]);
     }
   }
@@ -363,7 +373,7 @@ bool finish_tile(
   }
   fill(scale, width, static_cast<T>(dropout_of(a).scale()));
   if (result.sinks != nullptr) {
-    add_sink_to_tile(result.sinks[head.h], tile, scale);
+    add_sinks_to_tile(result.sinks + head.h, head.heads, tile, scale);
   }
   // A sum of NaN may have any maximum.
   const auto sees_none = [&](int64_t i) {
@@ -385,9 +395,8 @@ bool finish_tile(
       tile.rows,
       a.value_dim,
       scale,
-      at(result.output, head.b, head.h) +
-          tile.first * result.output.strides.token,
-      result.output.strides.token);
+      head.rows_of(result.output),
+      tile.first);
   if (result.statistics.sum != nullptr) {
     for (int64_t i = 0; i < width; i += N) {
       const auto none = sees_none(i);
@@ -397,9 +406,11 @@ bool finish_tile(
       clear(tile.sum + i);
       clear(tile.maximum + i);
     }
-    const auto row = head.index * a.num_queries + tile.first;
-    std::copy_n(tile.maximum, tile.rows, result.statistics.maximum + row);
-    std::copy_n(tile.sum, tile.rows, result.statistics.sum + row);
+    for (int64_t r = 0; r < tile.rows; ++r) {
+      const auto row = head.row_index(tile.first + r, a.num_queries);
+      result.statistics.maximum[row] = tile.maximum[r];
+      result.statistics.sum[row] = tile.sum[r];
+    }
   }
   return true;
 }
@@ -423,6 +434,7 @@ KeyBlock<T> block_of(
   if constexpr (std::is_same_v<X, T>) {
     block.key = key;
     block.value = value;
+    block.ahead = plan.prefetches ? kKeyBlock : 0;
   }
   if (plan.packs_keys) {
     const auto n = s_end - s;
@@ -434,15 +446,16 @@ KeyBlock<T> block_of(
     block.value = memory.value;
     block.key_row = D;
     block.value_row = E;
+    block.ahead = 0;
   }
   return block;
 }
 
-/// The tiles of a task, queries from `range.t` on of one head, against the keys
-/// of `range`.
+/// The tiles of a task, rows from `range.t` on of a head or of several by
+/// turns, against the keys of `range`.
 ///
-///   reads   query (T, D), key (S, D), value (S, E)
-///   writes  output (T, E), statistics (T)
+///   reads   query (heads, T, D), key (S, D), value (S, E)
+///   writes  output (heads, T, E), statistics (heads, T)
 ///
 ///   1. The queries are packed as tiles (D, width).
 ///   2. Each block of keys passes under all tiles.
@@ -460,7 +473,8 @@ void attend_tiles(
   // 1.
   int tiles = 0;
   for (auto t = range.t; t < range.t_end(); t += kMaxTileQueries<T>) {
-    start_tile(a, head, t, memory.tiles[tiles++]);
+    const auto rows = std::min<int64_t>(kMaxTileQueries<T>, range.t_end() - t);
+    start_tile(a, head, t, rows, memory.tiles[tiles++]);
   }
 
   // 2.

@@ -10,8 +10,9 @@ template <typename T>
 struct HeadRule {
   T scale = 1;
   double softcap = 0;
-  /// Scores lose it for each position between query and key.
-  T alibi_slope = 0;
+  /// What scores lose for each position between query and key, of this head and
+  /// those after it; null: nothing
+  const T* alibi_slopes = nullptr;
   /// As `ScoreRule` has them, for this head.
   bool bends = false;
   bool adds = false;
@@ -25,15 +26,43 @@ HeadRule<Compute<X>> head_rule(const AttentionArguments<X>& a, int64_t h) {
   HeadRule<T> rule;
   rule.scale = static_cast<T>(a.rule.factor(a.head_dim));
   rule.softcap = softcap;
-  rule.alibi_slope = a.alibi_slopes != nullptr ? a.alibi_slopes[h] : T(0);
+  rule.alibi_slopes = a.alibi_slopes != nullptr ? a.alibi_slopes + h : nullptr;
   rule.bends = a.rule.bends();
-  rule.adds = a.rule.adds() || rule.alibi_slope != 0;
+  rule.adds = a.rule.adds() || rule.alibi_slopes != nullptr;
   return rule;
 }
 
-/// One query head: what it reads, and what becomes of its scores.
+template <typename X>
+X* at(const Heads<X>& x, int64_t b, int64_t h) {
+  return x.data + b * x.strides.batch + h * x.strides.head;
+}
+
+template <typename X>
+const X* at(const Scores<X>& x, int64_t b, int64_t h) {
+  return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
+}
+
+/// Tokens of one head, or of heads by turns: row r is token r / heads of head
+/// r % heads.
+template <typename X>
+struct Rows {
+  X* data;
+  int64_t token; // distance
+  int64_t head = 0; // distance
+  int64_t heads = 1;
+
+  X* at(int64_t row) const {
+    return heads == 1 ? data + row * token
+                      : data + row / heads * token + row % heads * head;
+  }
+};
+
+/// One query head: what it reads, and what becomes of its scores. Or `heads` of
+/// them by turns, as `Rows` has them, that read the same keys; `h`, `index` and
+/// the pointers are then of the first.
 template <typename X>
 struct Head {
+  int64_t heads;
   int64_t b;
   int64_t h;
   /// b * H + h
@@ -46,22 +75,44 @@ struct Head {
   const bool* mask;
   Visibility visibility;
   HeadRule<Compute<X>> rule;
+
+  template <typename Y>
+  Rows<Y> rows_of(const Heads<Y>& x) const {
+    return {at(x, b, h), x.strides.token, x.strides.head, heads};
+  }
+
+  /// The head and the query of a row, the head counted from the first.
+  int64_t head_of(int64_t row) const {
+    return heads == 1 ? 0 : row % heads;
+  }
+  int64_t query_of(int64_t row) const {
+    return heads == 1 ? row : row / heads;
+  }
+
+  /// Where a row is in (B, H, T).
+  int64_t row_index(int64_t row, int64_t num_queries) const {
+    return (index + head_of(row)) * num_queries + query_of(row);
+  }
+
+  /// Where a row begins in (T, S), of the first head on.
+  template <typename Y>
+  int64_t offset(const Scores<Y>& x, int64_t row) const {
+    return query_of(row) * x.query + head_of(row) * x.head;
+  }
 };
 
+/// Head h and the `heads - 1` after it.
 template <typename X>
-X* at(const Heads<X>& x, int64_t b, int64_t h) {
-  return x.data + b * x.strides.batch + h * x.strides.head;
-}
-
-template <typename X>
-const X* at(const Scores<X>& x, int64_t b, int64_t h) {
-  return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
-}
-
-template <typename X>
-Head<X> head_at(const AttentionArguments<X>& a, int64_t b, int64_t h) {
+Head<X> head_at(
+    const AttentionArguments<X>& a,
+    int64_t b,
+    int64_t h,
+    int64_t heads = 1) {
   const auto g = h / (a.num_heads / a.num_kv_heads);
+  auto visibility = visibility_of(a, b);
+  visibility.heads = heads;
   return {
+      heads,
       b,
       h,
       b * a.num_heads + h,
@@ -71,7 +122,7 @@ Head<X> head_at(const AttentionArguments<X>& a, int64_t b, int64_t h) {
       at(a.bias, b, h),
       at(a.wide_bias, b, h),
       at(a.mask, b, h),
-      visibility_of(a, b),
+      visibility,
       head_rule(a, h)};
 }
 

@@ -8,13 +8,24 @@
 #endif
 
 #include <cpu/conversion-inl.h>
+#include <cpu/head.h>
 #include <cpu/vector-inl.h>
+
+#include <hwy/cache_control.h>
 
 #include <cstring>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
+
+/// Asks for a row before it is read.
+HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
+  const auto* line = static_cast<const char*>(row);
+  for (int64_t i = 0; i < bytes; i += 64) {
+    hwy::Prefetch(line + i);
+  }
+}
 
 /// Blocks that are transposed in registers: 8 x 8, 4 x 4 or 2 x 2.
 template <typename T>
@@ -77,11 +88,11 @@ HWY_INLINE void for_column_blocks(int64_t columns, const Fn& fn) {
   }
 }
 
-/// Sets to[c * width + r] = from[r * from_row + c] * scale; 0 for r >= rows.
+/// Sets to[c * width + r] = from.at(first + r)[c] * scale; 0 for r >= rows.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE void pack_transposed(
-    const X* from,
-    int64_t from_row,
+    const Rows<const X>& from,
+    int64_t first,
     int64_t rows,
     int64_t columns,
     T scale,
@@ -91,28 +102,32 @@ HWY_NOINLINE void pack_transposed(
   constexpr int M = kBlock<T>;
   const auto factor = hn::Set(d, scale);
   for (int64_t r = 0; r < width; r += M) {
+    const X* row[M];
+    HWY_UNROLL(8)
+    for (int i = 0; i < M; ++i) {
+      row[i] = r + i < rows ? from.at(first + r + i) : nullptr;
+    }
     if (columns < M || r >= rows) {
       for (int64_t c = 0; c < columns; ++c) {
-        for (int64_t i = r; i < r + M; ++i) {
-          to[c * width + i] =
-              i < rows ? get(from + i * from_row + c) * scale : T(0);
+        for (int i = 0; i < M; ++i) {
+          to[c * width + r + i] =
+              row[i] != nullptr ? get(row[i] + c) * scale : T(0);
         }
       }
       continue;
     }
     for_column_blocks<T>(columns, [&](int64_t c) {
       hn::VFromD<BlockTag<T>> x[M];
-      const auto* row = from + r * from_row + c;
       if (r + M <= rows) {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          x[i] = hn::Mul(load(d, row + i * from_row), factor);
+          x[i] = hn::Mul(load(d, row[i] + c), factor);
         }
       } else {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          x[i] = r + i < rows ? hn::Mul(load(d, row + i * from_row), factor)
-                              : hn::Zero(d);
+          x[i] = row[i] != nullptr ? hn::Mul(load(d, row[i] + c), factor)
+                                   : hn::Zero(d);
         }
       }
       transpose<T>(x);
@@ -124,7 +139,7 @@ HWY_NOINLINE void pack_transposed(
   }
 }
 
-/// Sets to[r * to_row + c] = from[c * width + r] * scale[r].
+/// Sets to.at(first + r)[c] = from[c * width + r] * scale[r].
 template <typename T, typename X>
 HWY_NOINLINE void unpack_transposed(
     const T* from,
@@ -132,18 +147,23 @@ HWY_NOINLINE void unpack_transposed(
     int64_t rows,
     int64_t columns,
     const T* scale,
-    X* to,
-    int64_t to_row) {
+    const Rows<X>& to,
+    int64_t first) {
   const BlockTag<T> d;
   constexpr int M = kBlock<T>;
   for (int64_t r = 0; r < rows; r += M) {
     if (columns < M) {
       for (int64_t i = r; i < HWY_MIN(r + M, rows); ++i) {
         for (int64_t c = 0; c < columns; ++c) {
-          put(from[c * width + i] * scale[i], to + i * to_row + c);
+          put(from[c * width + i] * scale[i], to.at(first + i) + c);
         }
       }
       continue;
+    }
+    X* row[M];
+    HWY_UNROLL(8)
+    for (int i = 0; i < M; ++i) {
+      row[i] = r + i < rows ? to.at(first + r + i) : nullptr;
     }
     const auto factor = hn::LoadU(d, scale + r);
     for_column_blocks<T>(columns, [&](int64_t c) {
@@ -153,17 +173,16 @@ HWY_NOINLINE void unpack_transposed(
         x[i] = hn::Mul(hn::LoadU(d, from + (c + i) * width + r), factor);
       }
       transpose<T>(x);
-      auto* row = to + r * to_row + c;
       if (r + M <= rows) {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          store(x[i], d, row + i * to_row);
+          store(x[i], d, row[i] + c);
         }
       } else {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          if (r + i < rows) {
-            store(x[i], d, row + i * to_row);
+          if (row[i] != nullptr) {
+            store(x[i], d, row[i] + c);
           }
         }
       }

@@ -19,6 +19,8 @@
 #include <cpu/conversion-inl.h>
 #include <cpu/vector-inl.h>
 
+#include <hwy/cache_control.h>
+
 #include <utility>
 
 HWY_BEFORE_NAMESPACE();
@@ -79,7 +81,27 @@ struct Broadcast {
   const T* data;
   int64_t row;
   int64_t step;
+  /// The distance of what is asked for meanwhile, since it comes next from
+  /// memory; 0: nothing.
+  int64_t ahead = 0;
 };
+
+/// Asks for what is `a.ahead` of a[0 to kRows][i], by the lines of the cache:
+/// all lines once as i passes over the rows.
+template <int kRows, bool kUnitStep, typename T>
+HWY_INLINE void prefetch_ahead(const Broadcast<T>& a, int64_t i) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  if (kUnitStep) {
+    const auto column = i / kLine * kLine;
+    for (int64_t r = i - column; r < kRows; r += kLine) {
+      hwy::Prefetch(a.data + a.ahead + r * a.row + column);
+    }
+  } else {
+    for (int64_t r = 0; r < kRows; r += kLine) {
+      hwy::Prefetch(a.data + a.ahead + r + i * a.step);
+    }
+  }
+}
 
 /// The start values of the accumulators.
 enum class Start { kZero, kLoad, kScale };
@@ -139,6 +161,9 @@ HWY_INLINE void product_in_registers(
   }
   const T* HWY_RESTRICT a_data = a.data;
   for (int64_t i = 0; i < n; ++i) {
+    if (a.ahead != 0) {
+      prefetch_ahead<kRows, kUnitStep>(a, i);
+    }
     Vector<T> in[kVectors];
     HWY_UNROLL(4)
     for (int v = 0; v < kVectors; ++v) {
@@ -201,13 +226,13 @@ HWY_INLINE void product_rows(
     int64_t result_row,
     const Lanes<T>& lanes) {
   for (; r + kRows <= rows; r += kRows) {
-    const Broadcast<T> part{a.data + r * a.row, a.row, a.step};
+    const Broadcast<T> part{a.data + r * a.row, a.row, a.step, a.ahead};
     product_in_registers<P, kVectors, kRows, kUnitStep>(
         part, x, x_row, n, result + r * result_row, result_row, lanes);
   }
   if constexpr (kRows > 1) {
-    // 4 and then 1, to compile fewer shapes.
-    constexpr int kFewer = kRows > 4 ? 4 : 1;
+    // By halves, to compile fewer shapes.
+    constexpr int kFewer = kRows > 4 ? 4 : kRows / 2;
     if (r < rows) {
       product_rows<P, kVectors, kFewer, kUnitStep>(
           r, rows, a, x, x_row, n, result, result_row, lanes);
@@ -219,8 +244,7 @@ HWY_INLINE void product_rows(
 /// tile of kVectors vectors of queries.
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_scores(
-    const T* key,
-    int64_t key_row,
+    const Broadcast<T>& key,
     int64_t num_keys,
     const T* query,
     int64_t query_row,
@@ -231,7 +255,7 @@ HWY_NOINLINE void multiply_scores(
   product_rows<P, kVectors, rows_for(kVectors), true>(
       0,
       num_keys,
-      Broadcast<T>{key, key_row, 1},
+      key,
       query,
       query_row,
       head_dim,
@@ -244,8 +268,7 @@ HWY_NOINLINE void multiply_scores(
 /// weights[key][query].
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_output(
-    const T* value,
-    int64_t value_row,
+    const Broadcast<T>& value,
     int64_t value_dim,
     const T* weights,
     int64_t num_keys,
@@ -256,7 +279,7 @@ HWY_NOINLINE void multiply_output(
   product_rows<P, kVectors, rows_for(kVectors), false>(
       0,
       value_dim,
-      Broadcast<T>{value, 1, value_row},
+      value,
       weights,
       kWidth,
       num_keys,

@@ -90,6 +90,8 @@ struct Place {
 
   /// of the queries; exact below 2^24, and beyond it as a float is
   Vector<T> position;
+  /// what their heads' scores lose for each position of distance
+  Vector<T> slope;
   /// the keys that the queries see: [first, end)
   Ints first;
   Ints end;
@@ -103,50 +105,67 @@ HWY_INLINE hn::TFromD<IntTag<T>> near(int64_t key, int64_t s) {
   return static_cast<hn::TFromD<IntTag<T>>>(std::clamp(key - s, -kFar, kFar));
 }
 
-/// x[i] = near(key_of(i), s) for each lane.
-template <typename T, typename KeyOf>
-HWY_INLINE typename Place<T>::Ints near_each(const KeyOf& key_of, int64_t s) {
-  using Int = hn::TFromD<IntTag<T>>;
-  HWY_ALIGN Int keys[kLanes<T>];
-  for (int i = 0; i < kLanes<T>; ++i) {
-    keys[i] = near<T>(key_of(i), s);
+/// x[i] = of(i) for each lane.
+template <typename T, typename Of>
+HWY_INLINE hn::VFromD<hn::ScalableTag<T>> each_lane(const Of& of) {
+  const hn::ScalableTag<T> d;
+  HWY_ALIGN T x[hn::MaxLanes(d)];
+  for (size_t i = 0; i < hn::MaxLanes(d); ++i) {
+    x[i] = of(static_cast<int64_t>(i));
   }
-  return hn::Load(IntTag<T>(), keys);
+  return hn::Load(d, x);
 }
 
-/// Queries t, t + 1, … on the lanes, beside keys from s on.
+/// Rows t, t + 1, … on the lanes, beside keys from s on.
 template <typename T>
 HWY_INLINE Place<T> place_of_queries(
+    const HeadRule<T>& rule,
     const Visibility& visibility,
     int64_t t,
     int64_t s) {
   const Tag<T> d;
   const IntTag<T> di;
-  const auto position = hn::Add(
-      hn::Set(d, static_cast<T>(visibility.offset + t - s)), hn::Iota(d, T(0)));
-  if (visibility.chunk > 0) {
-    return {
-        position,
-        near_each<T>([&](int i) { return visibility.first(t + i); }, s),
-        near_each<T>([&](int i) { return visibility.end(t + i); }, s)};
+  using Int = hn::TFromD<IntTag<T>>;
+  const auto query = visibility.query(t);
+  const auto position = static_cast<T>(visibility.offset + query - s);
+  Place<T> place{
+      hn::Add(hn::Set(d, position), hn::Iota(d, T(0))),
+      hn::Set(d, rule.alibi_slopes != nullptr ? *rule.alibi_slopes : T(0)),
+      hn::Iota(di, near<T>(visibility.lower + query, s)),
+      hn::Iota(di, near<T>(visibility.upper + query, s))};
+  const auto heads = visibility.heads;
+  if (heads > 1) {
+    place.position = each_lane<T>([&](int64_t i) {
+      return static_cast<T>(visibility.offset + visibility.query(t + i) - s);
+    });
+    if (rule.alibi_slopes != nullptr) {
+      place.slope = each_lane<T>(
+          [&](int64_t i) { return rule.alibi_slopes[(t + i) % heads]; });
+    }
   }
-  return {
-      position,
-      hn::Iota(di, near<T>(visibility.lower + t, s)),
-      hn::Iota(di, near<T>(visibility.upper + t, s))};
+  if (heads > 1 || visibility.chunk > 0) {
+    place.first = each_lane<Int>(
+        [&](int64_t i) { return near<T>(visibility.first(t + i), s); });
+    place.end = each_lane<Int>(
+        [&](int64_t i) { return near<T>(visibility.end(t + i), s); });
+  }
+  return place;
 }
 
-/// Query range.t on all lanes, beside the keys of `range`.
+/// Row range.t on all lanes, beside the keys of `range`; `rule` is of its head.
 template <typename T>
 HWY_INLINE Place<T> place_of_keys(
+    const HeadRule<T>& rule,
     const Visibility& visibility,
     const Range& range) {
   const Tag<T> d;
   const IntTag<T> di;
-  const auto position = static_cast<T>(visibility.offset + range.t - range.s);
+  const auto query = visibility.query(range.t);
+  const auto position = static_cast<T>(visibility.offset + query - range.s);
   const auto end = std::min(visibility.end(range.t), range.s_end());
   return {
       hn::Set(d, position),
+      hn::Set(d, rule.alibi_slopes != nullptr ? *rule.alibi_slopes : T(0)),
       hn::Set(di, near<T>(visibility.first(range.t), range.s)),
       hn::Set(di, near<T>(end, range.s))};
 }
@@ -164,10 +183,9 @@ HWY_INLINE Vector<T> place_score(
     Vector<T> score) {
   const Tag<T> d;
   const auto hidden = hn::Set(d, -kInfinity<T>);
-  if (rule.alibi_slope != 0) {
+  if (rule.alibi_slopes != nullptr) {
     const auto distance = hn::Sub(place.position, hn::ConvertTo(d, key));
-    score =
-        hn::NegMulAdd(hn::Set(d, rule.alibi_slope), hn::Abs(distance), score);
+    score = hn::NegMulAdd(place.slope, hn::Abs(distance), score);
   }
   if (has_added) {
     const auto x = load_added();
@@ -198,7 +216,7 @@ HWY_NOINLINE void place_scores(
   HWY_UNROLL(3)
   for (int v = 0; v < kVectors; ++v) {
     const auto place =
-        place_of_queries<T>(visibility, range.t + v * N, range.s);
+        place_of_queries<T>(rule, visibility, range.t + v * N, range.s);
     auto highest = maximum != nullptr ? load(d, maximum + v * N) : hn::Zero(d);
     auto key = hn::Zero(di);
     for (int64_t i = 0; i < n; ++i) {
@@ -239,7 +257,7 @@ HWY_INLINE Vector<T> place_row(
   const bool plain = !rule.adds && added == nullptr && range.n == kKeyBlock &&
       visibility.tile(range) == Tile::kFull;
   if (!plain) {
-    const auto place = place_of_keys<T>(visibility, range);
+    const auto place = place_of_keys<T>(rule, visibility, range);
     for (int64_t i = 0; i < kKeyBlock; i += N) {
       const auto score = place_score<T>(
           rule,
@@ -260,6 +278,7 @@ HWY_INLINE Vector<T> place_row(
 /// sums[query] += sum over the keys of grad_scores[key][query] * distance.
 template <int kVectors, typename T>
 HWY_NOINLINE void add_distances(
+    const HeadRule<T>& rule,
     const Visibility& visibility,
     const Range& range,
     const T* grad_scores,
@@ -268,7 +287,8 @@ HWY_NOINLINE void add_distances(
   constexpr int N = kLanes<T>;
   for (int v = 0; v < kVectors; ++v) {
     const auto position =
-        place_of_queries<T>(visibility, range.t + v * N, range.s).position;
+        place_of_queries<T>(rule, visibility, range.t + v * N, range.s)
+            .position;
     auto sum = load(d, sums + v * N);
     for (int64_t i = 0; i < range.n; ++i) {
       const auto key = hn::Set(d, static_cast<T>(i));

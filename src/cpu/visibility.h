@@ -7,7 +7,8 @@
 
 namespace torch_attention::cpu {
 
-/// Queries [t, t + rows) of a head against keys [s, s + n).
+/// Rows [t, t + rows) against keys [s, s + n). A row is a query of a head, or
+/// of several heads by turns (`Head`).
 struct Range {
   int64_t t = 0;
   int64_t rows = 0;
@@ -32,7 +33,8 @@ struct Queries {
 /// How a tile of scores is computed.
 enum class Tile { kSkipped, kFull, kCut };
 
-/// The keys that each query sees: [first(t), end(t)), both growing with t.
+/// The keys that the query of each row sees: [first(row), end(row)), both
+/// growing with the row.
 ///
 /// Positions and windows may be any 64-bit numbers. Here they are between -T
 /// and S + 1, beyond which they make no difference, so that nothing overflows;
@@ -49,13 +51,21 @@ struct Visibility {
   int64_t chunk = 0;
   /// The position of query 0 as it is, by which chunks go.
   int64_t position = 0;
+  /// The heads whose queries the rows are, by turns.
+  int64_t heads = 1;
 
-  int64_t first(int64_t t) const {
+  int64_t query(int64_t row) const {
+    return heads == 1 ? row : row / heads;
+  }
+
+  int64_t first(int64_t row) const {
+    const auto t = query(row);
     const auto begin = std::max<int64_t>(0, lower + t);
     return chunk > 0 ? std::max(begin, chunk_begin(t)) : begin;
   }
 
-  int64_t end(int64_t t) const {
+  int64_t end(int64_t row) const {
+    const auto t = query(row);
     const auto end = std::clamp<int64_t>(upper + t, 0, num_keys);
     return chunk > 0 ? std::min(end, chunk_end(t)) : end;
   }
@@ -70,7 +80,7 @@ struct Visibility {
     return full ? Tile::kFull : Tile::kCut;
   }
 
-  /// Those of T queries that see some of the keys [s, s_end).
+  /// Those of T queries of one head that see some of the keys [s, s_end).
   Queries queries_of(int64_t T, int64_t s, int64_t s_end) const {
     Queries queries;
     queries.begin = first_query(0, T, [&](int64_t t) { return end(t) > s; });

@@ -19,14 +19,20 @@ inline Case case_of(int64_t T, int64_t S, int64_t D = 16) {
   return c;
 }
 
-/// One of each way through `forward`: one query, rows, tiles; in one part, and
-/// with split keys.
+/// One of each way through `forward`: one query, rows, tiles, and rows beside a
+/// tile, of heads that read the same keys; in one part, and with split keys.
 inline std::vector<Case> each_way() {
   std::vector<Case> result;
   for (const int64_t T : {1, 3, 40}) {
     for (const int64_t S : {60, 1100}) {
       result.push_back(case_of(T, S, 8));
     }
+  }
+  for (const int64_t S : {60, 1100}) {
+    auto c = case_of(3, S, 8);
+    c.H = 12;
+    c.G = 2;
+    result.push_back(c);
   }
   return result;
 }
