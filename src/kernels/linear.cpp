@@ -15,6 +15,10 @@
 #include <optional>
 #include <string>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace torch_attention::kernels {
 
 namespace {
@@ -29,6 +33,21 @@ bool is_cpu_of_another_maker() {
   return !__builtin_cpu_is("intel") && __builtin_cpu_supports("avx2");
 #else
   return false;
+#endif
+}
+
+/// Returns whether the processor has instructions for products of float16.
+/// Without them LibTorch takes four times as long as for float32.
+bool multiplies_float16() {
+#if defined(__x86_64__)
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kAvx512Fp16 = 1U << 23;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAvx512Fp16) != 0;
+#else
+  return true;
 #endif
 }
 
@@ -103,6 +122,21 @@ bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
   return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
 }
 
+/// Returns whether the layer is float16's, and float32's would be faster.
+bool pays_in_float32(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  static const bool is_slow = !multiplies_float16();
+  const auto fits = [](const torch::Tensor& tensor) {
+    return tensor.scalar_type() == torch::kHalf && is_plain(tensor);
+  };
+  return is_slow && fits(x) && fits(weight) &&
+      (!bias.defined() || fits(bias)) &&
+      is_linear_layer(weight, bias, x.size(-1)) && pays(x, weight) &&
+      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
 } // namespace
 
 bool is_linear_layer(
@@ -144,6 +178,12 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
+  if (pays_in_float32(x, weight, bias)) {
+    const auto wide = [](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
+    };
+    return linear(wide(x), wide(weight), wide(bias)).to(torch::kHalf);
+  }
   static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
   return is_faster && weight.dim() == 2 && pays(x, weight) &&
           has_onednn_linear(x, weight, bias)

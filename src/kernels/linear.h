@@ -6,7 +6,8 @@ namespace torch_attention::kernels {
 
 /// Returns x W^T + b (..., out) for x (..., in), weight (out, in) and bias
 /// (out), or undefined, by `torch::linear`, or by `onednn_linear` where that is
-/// faster.
+/// faster; of float16 in float32, rounded once, on processors that do not
+/// multiply float16.
 torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,

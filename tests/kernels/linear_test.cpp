@@ -142,3 +142,37 @@ TEST_CASE("Modules with large projections equal the reference") {
     CHECK_THAT(fused[i], IsCloseTo(reference[i], Tolerance(1e-4, 1e-3)));
   }
 }
+
+TEST_CASE("Layers of float16 are as exact as LibTorch's, with gradients") {
+  torch::manual_seed(2);
+  // Large enough to be computed in float32, and too small.
+  const auto rows = GENERATE(as<int64_t>(), 300, 3);
+  const auto exact = [](const std::vector<torch::Tensor>& leaves) {
+    const auto y = torch::linear(leaves[0], leaves[1], leaves[2]);
+    auto all = torch::autograd::grad({y.pow(2).sum()}, leaves);
+    all.push_back(y.detach());
+    return all;
+  };
+  std::vector<torch::Tensor> leaves;
+  std::vector<torch::Tensor> wide;
+  for (const auto& shape :
+       {std::vector<int64_t>{2, rows, 160},
+        std::vector<int64_t>{170, 160},
+        std::vector<int64_t>{170}}) {
+    const auto x = (torch::randn(shape) * 0.1).to(torch::kHalf);
+    leaves.push_back(x.detach().clone().requires_grad_());
+    wide.push_back(x.to(torch::kDouble).requires_grad_());
+  }
+  const auto y = kernels::linear(leaves[0], leaves[1], leaves[2]);
+  CHECK(y.scalar_type() == torch::kHalf);
+  auto ours = torch::autograd::grad({y.pow(2).sum(torch::kFloat)}, leaves);
+  ours.push_back(y.detach());
+  const auto expected = exact(wide);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    CAPTURE(i);
+    CHECK(ours[i].scalar_type() == torch::kHalf);
+    CHECK_THAT(
+        ours[i].to(torch::kDouble),
+        IsCloseTo(expected[i], Tolerance(2e-2, 1e-2)));
+  }
+}
