@@ -8,6 +8,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -34,13 +35,16 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 struct Frames {
   std::array<void*, 60> addresses{};
   int count = 0;
+  pthread_t thread{};
 
-  /// Takes the functions of the current calls without the `outer` outermost;
-  /// all of them in another thread.
-  void take(int outer = 0) {
+  /// Takes the functions of the current calls, without those of `outer` if it
+  /// is of the same thread.
+  void take(const Frames* outer = nullptr) {
     count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
-    if (count < static_cast<int>(addresses.size())) {
-      count = count > outer ? count - outer : count;
+    thread = pthread_self();
+    if (outer != nullptr && pthread_equal(thread, outer->thread) != 0 &&
+        count < static_cast<int>(addresses.size()) && count > outer->count) {
+      count -= outer->count;
     }
   }
 };
@@ -93,7 +97,7 @@ bool fails() {
   }
   if (!failed.exchange(true)) {
     const auto rest = successes.exchange(kNever);
-    progress->asked.take(progress->attempt.count);
+    progress->asked.take(&progress->attempt);
     successes = rest;
   }
   return true;
@@ -156,7 +160,7 @@ std::string attempt_text() {
 
 [[noreturn]] void on_terminate() {
   successes = kNever;
-  progress->terminated.take(progress->attempt.count);
+  progress->terminated.take(&progress->attempt);
   _exit(1);
 }
 
