@@ -117,7 +117,14 @@ Added<T> added_to_tile(
     const auto pack_bias = [&](const auto& x, const auto* of_head) {
       using Y = std::remove_pointer_t<decltype(of_head)>;
       if (x.key == 1) {
-        pack(Rows<Y>{of_head + range.s, x.query, x.head, head.heads}, range.t);
+        const Rows<Y> rows{of_head + range.s, x.query, x.head, head.heads};
+        pack(rows, range.t);
+        // The rows of the next keys, too far apart for the processor to see.
+        for (int64_t r = 0; r < range.rows; ++r) {
+          prefetch_row(
+              rows.at(range.t + r) + range.n,
+              range.n * static_cast<int64_t>(sizeof(Y)));
+        }
       }
     };
     pack_bias(a.bias, head.bias);

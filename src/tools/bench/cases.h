@@ -34,7 +34,7 @@ struct Case {
   bool is_quick = true;
   /// True if only `--series` runs it.
   bool is_series = false;
-  /// Useful FLOPs, where `work` does not say them.
+  /// Useful FLOPs or bytes, by `bound`, where `work` does not say them.
   std::optional<double> own_amount;
   /// Makes the candidates when it is the case's turn; ours comes first. `quick`
   /// leaves out those that only show how slow plain attention is.
