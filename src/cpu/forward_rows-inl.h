@@ -14,6 +14,7 @@
 #include <cpu/math-inl.h>
 #include <cpu/packing-inl.h>
 #include <cpu/products-inl.h>
+#include <cpu/row_products-inl.h>
 #include <cpu/scores-inl.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
@@ -55,55 +56,6 @@ struct RowMemory {
   }
 };
 
-/// The sum of the 128-bit blocks of `x`.
-template <typename V, typename D>
-HWY_INLINE void store_sum_of_blocks(V x, D d, hn::TFromD<D>* to) {
-  if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
-    store(x, d, to);
-  } else {
-    const hn::Half<D> half;
-    store_sum_of_blocks(
-        hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)), half, to);
-  }
-}
-
-/// to[i] = sum of the lanes of `sums[i]`, of four vectors at once: on their own
-/// they would take three times the shuffles.
-template <typename T>
-HWY_INLINE void store_sums_of_lanes(
-    Vector<T> sum0,
-    Vector<T> sum1,
-    Vector<T> sum2,
-    Vector<T> sum3,
-    T* to) {
-  const Tag<T> d;
-  if constexpr (sizeof(T) == 4) {
-    const hn::Repartition<double, Tag<T>> pairs;
-    const auto joined = [&](Vector<T> x, Vector<T> y) {
-      return hn::Add(
-          hn::InterleaveLower(d, x, y), hn::InterleaveUpper(d, x, y));
-    };
-    const auto low = hn::BitCast(pairs, joined(sum0, sum1));
-    const auto high = hn::BitCast(pairs, joined(sum2, sum3));
-    // In each 128 bits one number of each sum.
-    const auto blocks = hn::Add(
-        hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
-        hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
-    store_sum_of_blocks(blocks, d, to);
-  } else {
-    to[0] = hn::GetLane(hn::SumOfLanes(d, sum0));
-    to[1] = hn::GetLane(hn::SumOfLanes(d, sum1));
-    to[2] = hn::GetLane(hn::SumOfLanes(d, sum2));
-    to[3] = hn::GetLane(hn::SumOfLanes(d, sum3));
-  }
-}
-
-/// The rows of queries that keys are multiplied with at once: as many as there
-/// are registers for.
-constexpr int kMaxRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4
-    : HWY_TARGET == HWY_EMU128                        ? 1
-                                                      : 2;
-
 /// Keys that rows are multiplied with, and what comes from memory after them.
 template <typename X>
 struct RowKeys {
@@ -136,38 +88,15 @@ HWY_NOINLINE void multiply_row_scores(
         prefetch_row(keys.value + (i + j) * keys.value_row, bytes);
       }
     }
-    Vector<T> sum[kRows][4];
-    HWY_UNROLL(4)
-    for (int r = 0; r < kRows; ++r) {
-      HWY_UNROLL(4)
-      for (int j = 0; j < 4; ++j) {
-        sum[r][j] = hn::Zero(d);
-      }
-    }
-    for (int64_t c = 0; c < padded_dim; c += N) {
-      Vector<T> x[4];
-      HWY_UNROLL(4)
-      for (int j = 0; j < 4; ++j) {
-        x[j] = load(d, k + j * keys.key_row + c);
-      }
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) {
-        const auto q = load(d, query + r * padded_dim + c);
-        HWY_UNROLL(4)
-        for (int j = 0; j < 4; ++j) {
-          sum[r][j] = hn::MulAdd(q, x[j], sum[r][j]);
-        }
-      }
-    }
-    HWY_UNROLL(4)
-    for (int r = 0; r < kRows; ++r) {
-      store_sums_of_lanes(
-          sum[r][0],
-          sum[r][1],
-          sum[r][2],
-          sum[r][3],
-          scores + r * kKeyBlock + i);
-    }
+    multiply_four_rows<kRows>(
+        query,
+        padded_dim,
+        k,
+        keys.key_row,
+        padded_dim,
+        [](int64_t /*c*/) {},
+        scores + i,
+        kKeyBlock);
   }
   for (; i < keys.n; ++i) {
     for (int r = 0; r < kRows; ++r) {

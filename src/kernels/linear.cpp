@@ -1,12 +1,15 @@
 #include <kernels/linear.h>
 
+#include <cpu/linear.h>
 #include <kernels/backward_node.h>
 #include <kernels/plain.h>
+#include <kernels/threads.h>
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mkldnn_linear_backward_input.h>
 #include <ATen/ops/mkldnn_linear_backward_weights.h>
@@ -122,6 +125,68 @@ bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
   return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
 }
 
+/// The most rows that our kernel, which reads the weight once, computes faster
+/// than LibTorch's; 0 for other dtypes.
+int64_t most_few_rows(torch::ScalarType dtype) {
+  switch (dtype) {
+    case torch::kFloat:
+      return 16;
+    case torch::kBFloat16:
+      return 4;
+    case torch::kHalf:
+      return 32;
+    default:
+      return 0;
+  }
+}
+
+/// Returns whether it is a layer of few rows, as in a decode step, without a
+/// graph.
+bool has_few_rows(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  // Below it LibTorch's overhead is all that there is to save.
+  constexpr int64_t kLeastNumbers = 1 << 12;
+  constexpr int64_t kLeastOut = 4;
+  const auto dtype = x.scalar_type();
+  const auto fits = [&](const torch::Tensor& tensor) {
+    return tensor.scalar_type() == dtype && is_plain(tensor);
+  };
+  return fits(x) && fits(weight) && (!bias.defined() || fits(bias)) &&
+      is_linear_layer(weight, bias, x.size(-1)) &&
+      weight.numel() >= kLeastNumbers && weight.size(0) >= kLeastOut &&
+      x.numel() > 0 && x.numel() <= weight.size(1) * most_few_rows(dtype) &&
+      weight.is_contiguous() && (!bias.defined() || bias.is_contiguous()) &&
+      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
+      !is_recorded({&x, &weight, &bias});
+}
+
+template <typename X>
+torch::Tensor few_rows_linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const auto input = x.contiguous();
+  auto sizes = input.sizes().vec();
+  sizes.back() = weight.size(0);
+  auto output = at::empty(sizes, input.options());
+  cpu::Linear<X> layer;
+  layer.in = weight.size(1);
+  layer.out = weight.size(0);
+  layer.rows = input.numel() / layer.in;
+  layer.input = data_of<X>(input);
+  layer.weight = data_of<X>(weight);
+  layer.bias = data_of<X>(bias);
+  layer.output = static_cast<X*>(output.mutable_data_ptr());
+  // To wake the threads for less takes longer than they save.
+  constexpr int64_t kManyNumbers = 1 << 18;
+  cpu::linear(
+      layer, weight.numel() < kManyNumbers ? cpu::Threads() : threads());
+  return output;
+}
+
 /// Returns whether the layer is float16's, and float32's would be faster.
 bool pays_in_float32(
     const torch::Tensor& x,
@@ -178,6 +243,16 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
+  if (has_few_rows(x, weight, bias)) {
+    switch (x.scalar_type()) {
+      case torch::kFloat:
+        return few_rows_linear<float>(x, weight, bias);
+      case torch::kBFloat16:
+        return few_rows_linear<cpu::BFloat16>(x, weight, bias);
+      default:
+        return few_rows_linear<cpu::Float16>(x, weight, bias);
+    }
+  }
   if (pays_in_float32(x, weight, bias)) {
     const auto wide = [](const torch::Tensor& tensor) {
       return tensor.defined() ? tensor.to(torch::kFloat) : tensor;

@@ -5,9 +5,13 @@
 namespace torch_attention::kernels {
 
 /// Returns x W^T + b (..., out) for x (..., in), weight (out, in) and bias
-/// (out), or undefined, by `torch::linear`, or by `onednn_linear` where that is
-/// faster; of float16 in float32, rounded once, on processors that do not
-/// multiply float16.
+/// (out), or undefined, by what is fastest:
+///
+///   few rows, no graph     our kernel, at the speed of reading the weight
+///   float32                `onednn_linear` on processors that are not Intel's
+///   float16                in float32, rounded once, on processors that do not
+///                          multiply float16
+///   else                   `torch::linear`
 torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,

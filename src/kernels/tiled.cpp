@@ -4,9 +4,9 @@
 #include <kernels/backward_node.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
+#include <kernels/threads.h>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
@@ -118,21 +118,6 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.dropout = a.dropout;
   arguments.dropout_seed = dropout_seed;
   return arguments;
-}
-
-/// LibTorch's threads.
-cpu::Threads threads() {
-  cpu::Threads threads;
-  // Inside a parallel region there are none to be had.
-  threads.count = at::in_parallel_region() ? 1 : at::get_num_threads();
-  threads.parallel_for = [](int64_t n, const std::function<void(int64_t)>& fn) {
-    at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
-      for (auto i = begin; i < end; ++i) {
-        fn(i);
-      }
-    });
-  };
-  return threads;
 }
 
 /// Output (B, H, T, Dv) and, if asked for, statistics (2, B, H, T) for

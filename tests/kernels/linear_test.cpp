@@ -176,3 +176,48 @@ TEST_CASE("Layers of float16 are as exact as LibTorch's, with gradients") {
         IsCloseTo(expected[i], Tolerance(2e-2, 1e-2)));
   }
 }
+
+TEST_CASE("Layers of few rows are exact to the rounding of their numbers") {
+  torch::manual_seed(3);
+  const torch::NoGradGuard no_grad;
+  const auto dtype = GENERATE(values<torch::ScalarType>(
+      {torch::kFloat, torch::kBFloat16, torch::kHalf}));
+  const auto with_bias = GENERATE(true, false);
+  // Whole vectors and a rest, one thread and several; the last four outputs
+  // begin among those before.
+  const auto sizes = GENERATE(values<std::pair<int64_t, int64_t>>(
+      {{64, 66}, {65, 64}, {1029, 4}, {2048, 131}, {700, 1001}}));
+  const auto rounding = dtype == torch::kFloat ? 1e-6
+      : dtype == torch::kHalf                  ? 1e-3
+                                               : 8e-3;
+  for (const int64_t rows : {1, 2, 3, 4, 5, 7, 16, 17}) {
+    CAPTURE(toString(dtype), with_bias, sizes.first, sizes.second, rows);
+    const auto draw = [&](torch::IntArrayRef shape) {
+      return torch::randn(shape).to(dtype);
+    };
+    // Rows that are not beside each other in memory, too.
+    const auto x = draw({1, sizes.first, rows}).transpose(1, 2);
+    const auto weight = draw({sizes.second, sizes.first});
+    const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
+    const auto wide = [](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(torch::kDouble) : tensor;
+    };
+    const auto y = kernels::linear(x, weight, bias);
+    CHECK(y.scalar_type() == dtype);
+    CHECK_THAT(
+        y.to(torch::kDouble),
+        IsCloseTo(
+            torch::linear(wide(x), wide(weight), wide(bias)),
+            Tolerance(rounding, rounding + 1e-4)));
+  }
+}
+
+TEST_CASE("A layer of few rows has gradients if they are wanted") {
+  torch::manual_seed(4);
+  const auto x = torch::randn({2, 100}).requires_grad_();
+  const auto weight = torch::randn({80, 100});
+  const auto y = kernels::linear(x, weight, {});
+  CHECK_THAT(
+      torch::autograd::grad({y.sum()}, {x})[0],
+      IsCloseTo(weight.sum(0).expand({2, 100}), kSums));
+}

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <tools/bench/cases.h>
+
+#include <vector>
+
+namespace torch_attention::tools {
+
+/// Attention to a long past: heads that share keys, chunks of tokens, a bias of
+/// each head, half precision. The other is LibTorch's SDPA.
+std::vector<Case> grouped_cases();
+
+} // namespace torch_attention::tools
