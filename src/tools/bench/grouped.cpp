@@ -2,7 +2,11 @@
 
 #include <format_text.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/kv_cache.h>
+#include <torch_attention/nn/modules/multi_head_attention.h>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -103,6 +107,107 @@ std::vector<Candidate> candidates_of(const Grouped& x) {
       })};
 }
 
+/// A decode step of a whole module: C channels, heads of 128, on a past of S
+/// tokens.
+struct Step {
+  int64_t C;
+  int64_t H;
+  int64_t G;
+  int64_t S;
+  torch::ScalarType dtype;
+
+  std::string name() const {
+    return format_text(
+        "grouped module step B1 C{} S{} H{}/{} {}",
+        C,
+        S,
+        H,
+        G,
+        torch::toString(dtype));
+  }
+
+  /// Of the weights, keys and values.
+  double bytes() const {
+    const auto numbers = 2 * C * C + 2 * C * C / H * G + 2 * S * C / H * G;
+    return static_cast<double>(numbers) *
+        static_cast<double>(torch::elementSize(dtype));
+  }
+};
+
+std::vector<Candidate> candidates_of(const Step& step) {
+  constexpr int64_t kRoom = 16;
+  at::manual_seed(kSeed);
+  const auto D = step.C / step.H;
+  MultiHeadAttention attention(
+      MultiHeadAttentionOptions(step.C, step.C, step.S + kRoom, step.H)
+          .num_kv_heads(step.G)
+          .register_mask(false));
+  attention->to(step.dtype);
+  attention->eval();
+  const auto past = [&] {
+    return at::randn({1, step.G, step.S, D}).to(step.dtype);
+  };
+  const auto key = past();
+  const auto value = past();
+  const auto x = at::randn({1, 1, step.C}).to(step.dtype);
+  const auto cache = std::make_shared<KVCache>(attention->make_cache(1));
+  cache->append(key, value);
+  const auto with_room = [&](const torch::Tensor& rows) {
+    auto all = at::empty({1, step.G, step.S + kRoom, D}, rows.options());
+    all.narrow(2, 0, step.S).copy_(rows);
+    return all;
+  };
+  const auto project = [](const torch::nn::Linear& layer,
+                          const torch::Tensor& of) {
+    return at::linear(of, layer->weight, layer->bias);
+  };
+  Grouped rounding{};
+  rounding.dtype = step.dtype;
+  return {
+      candidate_of(
+          "ours",
+          rounding,
+          [=]() mutable {
+            cache->truncate(step.S);
+            return attention->decode(x, *cache);
+          }),
+      candidate_of(
+          "LibTorch's operators, preallocated cache",
+          rounding,
+          [=, keys = with_room(key), values = with_room(value)] {
+            const auto heads = [&](const torch::nn::Linear& layer, int64_t n) {
+              return project(layer, x).view({1, 1, n, D}).transpose(1, 2);
+            };
+            keys.narrow(2, step.S, 1).copy_(heads(attention->W_key, step.G));
+            values.narrow(2, step.S, 1)
+                .copy_(heads(attention->W_value, step.G));
+            const auto context = at::scaled_dot_product_attention(
+                heads(attention->W_query, step.H),
+                keys.narrow(2, 0, step.S + 1),
+                values.narrow(2, 0, step.S + 1),
+                std::nullopt,
+                0.0,
+                false,
+                std::nullopt,
+                step.G != step.H);
+            return project(
+                attention->out_proj, context.transpose(1, 2).flatten(2));
+          })};
+}
+
+template <typename Kind>
+Case case_of(const Kind& kind, Bound bound, double amount) {
+  Case result;
+  result.name = kind.name();
+  result.bound = bound;
+  result.own_amount = amount;
+  result.is_quick = false;
+  result.make_candidates = [kind](bool /*quick*/) {
+    return candidates_of(kind);
+  };
+  return result;
+}
+
 } // namespace
 
 std::vector<Case> grouped_cases() {
@@ -125,19 +230,25 @@ std::vector<Case> grouped_cases() {
   all.push_back({1, 32, 8, 2048, 2048, 128});
   all.push_back({1, 32, 8, 2048, 2048, 128, kHalf});
   std::vector<Case> cases;
+  cases.reserve(all.size());
   for (const auto& x : all) {
-    Case result;
-    result.name = x.name();
-    result.work.B = x.B;
-    result.work.T = x.T;
-    result.work.S = x.S;
-    result.work.H = x.H;
-    result.work.D = x.D;
-    result.bound = x.T == 1 ? Bound::kReading : Bound::kProducts;
-    result.own_amount = x.T == 1 ? x.bytes() : x.flops();
-    result.is_quick = false;
-    result.make_candidates = [x](bool /*quick*/) { return candidates_of(x); };
-    cases.push_back(std::move(result));
+    const bool reads = x.T == 1;
+    cases.push_back(case_of(
+        x,
+        reads ? Bound::kReading : Bound::kProducts,
+        reads ? x.bytes() : x.flops()));
+    auto& work = cases.back().work;
+    work.B = x.B;
+    work.T = x.T;
+    work.S = x.S;
+    work.H = x.H;
+    work.D = x.D;
+  }
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+    for (const auto& step :
+         {Step{2048, 16, 16, 2048, dtype}, Step{4096, 32, 8, 4096, dtype}}) {
+      cases.push_back(case_of(step, Bound::kReading, step.bytes()));
+    }
   }
   return cases;
 }
