@@ -1,7 +1,6 @@
 #include <weights/files/json.h>
 
 #include <format_text.h>
-#include <weights/files/weight_file.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -46,7 +45,6 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return close();
   }
   bool key(string_t& name) override {
-    check_key_length(name);
     TORCH_CHECK(
         keys_.back().insert(name).second,
         format_text(
@@ -79,10 +77,13 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool parse_error(
-      std::size_t /*position*/,
+      std::size_t position,
       const std::string& /*token*/,
       const nlohmann::detail::exception& /*error*/) override {
-    TORCH_CHECK(false, "the file begins as JSON, but is none, or is cut short");
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "the file's JSON is none, or is cut short (at byte {})", position));
   }
 
  private:
@@ -130,6 +131,22 @@ std::string_view kind_text(JsonValue::Kind kind) {
       break;
   }
   return "null";
+}
+
+void check_kind(
+    const JsonValue& value,
+    JsonValue::Kind kind,
+    std::string_view expected) {
+  if (value.kind == kind) {
+    return;
+  }
+  const bool is_number = value.kind == JsonValue::Kind::kReal;
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "the file is damaged: expected {}, but it has {}",
+          expected,
+          is_number ? shortened(value.text, 100) : kind_text(value.kind)));
 }
 
 void read_json(
