@@ -13,11 +13,11 @@
 #include <tuple>
 #include <vector>
 
+namespace document_002 {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace document_002 {
 
 namespace {
 

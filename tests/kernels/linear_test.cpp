@@ -7,6 +7,8 @@
 
 #include <ATen/autocast_mode.h>
 
+namespace linear_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using kernels::has_onednn_linear;
@@ -142,3 +144,5 @@ TEST_CASE("Modules with large projections equal the reference") {
     CHECK_THAT(fused[i], IsCloseTo(reference[i], Tolerance(1e-4, 1e-3)));
   }
 }
+
+} // namespace linear_test

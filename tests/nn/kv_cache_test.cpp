@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+namespace kv_cache_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace kv_cache_test {
 
 namespace {
 

@@ -6,6 +6,8 @@
 
 #include <sstream>
 
+namespace convert_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -129,3 +131,5 @@ TEST_CASE("A dtype is called as Python calls it") {
   THROWS_WITH(dtype_named("bf16"), "but got \"bf16\"");
   THROWS_WITH(dtype_named("int64"), "expected a dtype such as float32");
 }
+
+} // namespace convert_test

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+namespace costs_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::testing;
@@ -327,3 +329,5 @@ TEST_CASE("Numbers of heads are counted as far as heads go") {
   }
   check_file(safetensors_file(with_braces(entries)), "size mismatch");
 }
+
+} // namespace costs_test

@@ -24,12 +24,12 @@ int fuzz_safetensors(const uint8_t* data, size_t size);
 int fuzz_sharded_index(const uint8_t* data, size_t size);
 }
 
+namespace hostile_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
-
-namespace hostile_test {
 
 namespace {
 

@@ -1,6 +1,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace swap_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -305,3 +307,5 @@ TEST_CASE(
       convert(Options(12, 3).add_zero_attn(true)),
       "expected add_bias_kv = add_zero_attn = false");
 }
+
+} // namespace swap_test
