@@ -21,6 +21,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
