@@ -5,8 +5,9 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <unordered_set>
-#include <utility>
 
 namespace torch_attention::weights::files {
 
@@ -15,6 +16,35 @@ namespace {
 // Real files have some hundred kilobytes.
 constexpr size_t kMaxJson = 100'000'000;
 constexpr size_t kMaxJsonDepth = 8;
+
+/// The keys of an object. The few of most objects cost no memory of their own.
+class Keys {
+ public:
+  /// Returns false if the key was there.
+  bool insert(const std::string& key) {
+    const auto end = few_.begin() + size_;
+    if (std::find(few_.begin(), end, key) != end) {
+      return false;
+    }
+    if (size_ == few_.size()) {
+      return more_.insert(key).second;
+    }
+    few_[size_++] = key;
+    return true;
+  }
+
+  void clear() {
+    size_ = 0;
+    if (!more_.empty()) {
+      more_ = {};
+    }
+  }
+
+ private:
+  std::array<std::string, 8> few_;
+  size_t size_ = 0;
+  std::unordered_set<std::string> more_;
+};
 
 /// Reads the text without making a tree of it. A tree would take many times the
 /// text's memory, and its destructor allocates, which ends the program where no
@@ -46,7 +76,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& name) override {
     TORCH_CHECK(
-        keys_.back().insert(name).second,
+        keys_[path_.size() - 1].insert(name),
         format_text(
             "the file's JSON has the key \"{}\" twice", shortened(name, 200)));
     path_.back() = name;
@@ -96,20 +126,19 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     TORCH_CHECK(
         path_.size() < kMaxJsonDepth,
         "the file has JSON that is nested too deep");
+    keys_[path_.size()].clear();
     path_.emplace_back();
-    keys_.emplace_back();
   }
 
   bool close() {
     path_.pop_back();
-    keys_.pop_back();
     return true;
   }
 
   const std::function<void(const JsonPath&, const JsonValue&)>& visit_;
   JsonPath path_;
   /// The keys of each object that is open.
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::array<Keys, kMaxJsonDepth> keys_;
 };
 
 } // namespace
