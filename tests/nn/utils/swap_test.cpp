@@ -109,7 +109,7 @@ TEST_CASE("A typed member keeps the old module, so replacing it throws") {
   THROWS_WITH(
       replace_module(model, "att", attention),
       "pass that member as well: replace_module(root, \"att\", "
-      "&ModelImpl::<the member that holds it>, replacement)");
+      "&swap_test::ModelImpl::<the member that holds it>, replacement)");
   CHECK(model.named_children()["att"].get() == old);
 
   // The way that the message says.
@@ -170,7 +170,8 @@ TEST_CASE("A member that does not hold what is at the path is refused") {
   THROWS_WITH(
       replace_module(
           *blocks, "0.att", &ModelImpl::att, CausalAttention(8, 8, 4, 0.0)),
-      "expected a member of the class that holds \"0.att\", which is BlockImpl");
+      "expected a member of the class that holds \"0.att\", which is "
+      "swap_test::BlockImpl");
   THROWS_WITH(
       replace_module(*blocks, "0.none", &BlockImpl::att, attention),
       "has no child \"none\"");
