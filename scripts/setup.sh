@@ -2,9 +2,8 @@
 # Usage: scripts/setup.sh [--lint]
 #
 # Finds or installs what the build and the tests need, with apt: see the table in
-# this script. LibTorch is looked for in CMAKE_PREFIX_PATH and Torch_DIR, in the
-# package torch of the python3 on PATH, and in .venv, which is made from
-# scripts/requirements.txt if there is none.
+# this script. LibTorch is looked for where the build looks (docs/build.md); if
+# there is none, .venv is made from scripts/requirements.txt.
 #
 #   --lint  also clang-format and clang-tidy, for scripts/test.sh
 #   --help  this text
@@ -34,8 +33,8 @@ LINT_VERSION=14
 # to make a virtual environment; optional; lint, for scripts/test.sh.
 packages() {
   cat <<TABLE
-g++|gcc-c++|always|compiler|a C++17 compiler
-cmake|cmake|always|has_command cmake|CMake $CMAKE_MINIMUM or newer
+g++|gcc-c++|always|knows_cxx 17|a C++17 compiler (CXX chooses another)
+cmake|cmake|always|has_cmake|CMake $CMAKE_MINIMUM or newer (another way: python3 -m pip install cmake)
 ninja-build|ninja-build|always|has_command ninja|Ninja
 pkg-config|pkgconf-pkg-config|always|has_command pkg-config|pkg-config
 python3|python3|always|has_command python3|Python $PYTHON_MINIMUM or newer
@@ -60,25 +59,20 @@ version_at_least() { printf '%s\n%s\n' "$2" "$1" | sort -V -C; }
 
 has_command() { command -v "$1" >/dev/null; }
 
-# Prints the C++ compiler that CMake uses. CXX may have arguments.
-compiler() {
-  local name names=(c++ g++ clang++)
-  [[ -z "${CXX:-}" ]] || names=("$CXX")
-  for name in "${names[@]}"; do
-    if has_command "${name%% *}"; then
-      say "$name"
-      return
-    fi
-  done
-  return 1
+has_cmake() {
+  has_command cmake && version_at_least \
+    "$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')" "$CMAKE_MINIMUM"
 }
 
-# Compiles a source from standard input.
+# Compiles a source from standard input, with the compiler that CMake uses.
 compile() {
   local command=()
-  read -ra command <<<"$(compiler)"
-  "${command[@]:-c++}" "$@" -x c++ - 2>/dev/null
+  # CXX may have arguments.
+  read -ra command <<<"${CXX:-$(command -v c++ || command -v g++ || echo clang++)}"
+  "${command[@]}" "$@" -x c++ - 2>/dev/null
 }
+
+knows_cxx() { compile "-std=c++$1" -fsyntax-only <<<'#include <optional>'; }
 
 # Tells whether one of several headers is there.
 has_header() {
@@ -88,24 +82,37 @@ has_header() {
     options+=("-I$prefix/include")
   done
   printf '#if !__has_include(<%s>) && !__has_include(<%s>)\n#error\n#endif\n' \
-    "$1" "${2:-$1}" | compile -std=c++17 -E "${options[@]}" >/dev/null
+    "$1" "${2:-$1}" | compile -std=c++17 -E "${options[@]}"
 }
 
-# Prints the command of clang-format or clang-tidy in our version, if it is
-# there.
+# Prints the command of clang-format or clang-tidy in our version.
 lint_tool() {
   if has_command "$1-$LINT_VERSION"; then
     say "$1-$LINT_VERSION"
-  elif "$1" --version 2>/dev/null | grep -q "version $LINT_VERSION\."; then
-    say "$1"
   else
-    return 1
+    "$1" --version 2>/dev/null | grep -q "version $LINT_VERSION\." && say "$1"
   fi
 }
 
-check_compiler() {
-  compile "-std=c++$1" -fsyntax-only <<<'#include <optional>' ||
-    die "expected a compiler that knows C++$1 (CXX chooses another)."
+# Tells whether Python $1 is new enough and has the modules that follow.
+python_has() {
+  # In /, since Python would import a folder "torch" of the current one.
+  (cd / && "$1" -c '
+import importlib.util, sys
+minimum, *modules = sys.argv[1:]
+new = sys.version_info[:2] >= tuple(map(int, minimum.split(".")))
+sys.exit(not (new and all(map(importlib.util.find_spec, modules))))' \
+    "$PYTHON_MINIMUM" "${@:2}" 2>/dev/null)
+}
+
+# Prints a Python that can make virtual environments. The active Python may be
+# in one itself, and broken; Debian leaves these modules out of python3.
+base_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    ! python_has "$python" venv ensurepip || { say "$python" && return; }
+  done
+  return 1
 }
 
 # --- Packages ----------------------------------------------------------------
@@ -154,9 +161,9 @@ provide() {
 
 # Provides the tools and libraries; with "lint", also those of test.sh.
 setup_tools() {
-  local kind version
+  local kind
   [[ "$(uname -s)" == Linux ]] || die "expected Linux, but this is $(uname -s)."
-  provide always || die "not found:
+  provide always || die "missing or too old:
 $(missing always text | sed 's/^/  - /')
 Install them, then run this again. In Debian and Ubuntu:
   apt-get update && apt-get install --no-install-recommends -y $(missing always debian | xargs)
@@ -166,65 +173,29 @@ In Fedora:
     provide "$kind" ||
       missing "$kind" text | sed 's/^/      note: a tool was not found: /'
   done
-  version="$(cmake --version | sed -n '1s/[^0-9]*\([0-9.]*\).*/\1/p')"
-  version_at_least "$version" "$CMAKE_MINIMUM" ||
-    die "expected cmake $CMAKE_MINIMUM or newer, but $(command -v cmake) is $version. One way: python3 -m pip install cmake"
-  check_compiler 17
 }
 
 # --- Python and LibTorch -----------------------------------------------------
 
-# Tells whether $1 runs, is new enough, and has the Python modules that follow.
-python_has() {
-  local python="$1"
-  shift
-  # Runs in /, since Python would import a folder "torch" in the current one.
-  (cd / && "$python" -c '
-import importlib.util, sys
-minimum, *modules = sys.argv[1:]
-new = sys.version_info[:2] >= tuple(map(int, minimum.split(".")))
-sys.exit(not (new and all(map(importlib.util.find_spec, modules))))' \
-    "$PYTHON_MINIMUM" "$@" 2>/dev/null)
-}
-
-# Prints a Python that can make virtual environments. The active Python may be
-# in one itself, and broken; Debian leaves these modules out of python3.
-base_python() {
-  local python
-  for python in python3 /usr/bin/python3; do
-    if python_has "$python" venv ensurepip; then
-      say "$python"
-      return
-    fi
-  done
-  return 1
-}
-
 # Makes the virtual environment $1 from the requirements $2 unless it exists.
 # Its stamp holds the checksum of the requirements that were installed. An
-# environment without a stamp was made by hand: it is accepted if it has torch.
+# environment without a stamp was made by hand: it is accepted if it has torch,
+# and gets it otherwise.
 ensure_venv() {
-  local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted
+  local venv="$1" requirements="$2" stamp="$1/requirements.sha256" wanted free_kb
   wanted="$(sha256sum <"$requirements" | cut -c-64)"
-  mkdir -p "$ROOT/build/setup"
+  mkdir -p "$ROOT/build/setup" "$venv"
   exec 9>"$ROOT/build/setup/lock"
   flock 9 # one script at a time
-  if ! python_has "$venv/bin/python" torch ||
-    [[ -e "$stamp" && "$(<"$stamp")" != "$wanted" ]]; then
-    make_venv "$venv" "$requirements" "$stamp"
-    say "$wanted" >"$stamp"
+  if python_has "$venv/bin/python" torch &&
+    [[ ! -e "$stamp" || "$(<"$stamp")" == "$wanted" ]]; then
+    exec 9>&-
+    return
   fi
-  exec 9>&-
-}
-
-make_venv() {
-  local venv="$1" requirements="$2" stamp="$3" free_kb
   say "      making $venv from $requirements: about 3 GB to download, 5 GB on disk"
-  mkdir -p "$venv"
   free_kb="$(df -Pk "$venv" | awk 'NR == 2 { print $4 }')"
   ((free_kb >= VENV_FREE_GB * 1024 * 1024)) ||
     die "expected $VENV_FREE_GB GB of free disk for LibTorch, but $venv has $((free_kb / 1024)) MB. CMAKE_PREFIX_PATH can name a LibTorch that is already on this machine."
-  # An environment that was made by hand is kept, and LibTorch is added to it.
   if [[ -e "$stamp" ]] || ! python_has "$venv/bin/python" pip; then
     provide venv || die "expected $(missing venv text) (in Debian: python3-venv)."
     rm -rf "$venv"
@@ -239,10 +210,12 @@ make_venv() {
     --disable-pip-version-check --only-binary :all: -r "$requirements" ||
     die "pip could not install $requirements. Is the network there? The next run starts again."
   rm -rf "$venv/tmp"
+  say "$wanted" >"$stamp"
+  exec 9>&-
 }
 
-# Finds LibTorch as CMake does: sets libtorch and libtorch_version, which are
-# empty if there is none, and libtorch_error.
+# Finds LibTorch as CMake does: sets libtorch, empty if there is none, its
+# version, and the error.
 libtorch="" libtorch_version="" libtorch_error=""
 find_libtorch() {
   {
@@ -257,11 +230,12 @@ find_libtorch() {
 check_libtorch() {
   [[ -z "$libtorch_error" ]] || die "$libtorch_error"
   say "      LibTorch $libtorch_version: $libtorch"
-  if version_at_least "$libtorch_version" "$LIBTORCH_CXX20_SINCE"; then
-    check_compiler 20
-  fi
+  ! version_at_least "$libtorch_version" "$LIBTORCH_CXX20_SINCE" ||
+    knows_cxx 20 || die "expected a compiler that knows C++20 (CXX chooses another)."
 }
 
+# Provides LibTorch and TORCH_PYTHON: the Python of the virtual environment that
+# holds LibTorch, the active one, or that of .venv.
 setup_libtorch() {
   local python
   find_libtorch
@@ -270,14 +244,14 @@ setup_libtorch() {
     find_libtorch
   fi
   check_libtorch
-  # Uses the Python of the virtual environment that holds LibTorch, or the
-  # active one.
-  for python in "$libtorch/../../../../bin/python" python3 "$VENV/bin/python"; do
-    python_has "$python" torch && break
-  done || {
+  for python in "$libtorch/../../../../bin/python" python3; do
+    ! python_has "$python" torch || break
+    python=""
+  done
+  if [[ -z "$python" ]]; then
     ensure_venv "$VENV" "$REQUIREMENTS"
     python="$VENV/bin/python"
-  }
+  fi
   TORCH_PYTHON="$(cd / && "$python" -c 'import sys; print(sys.executable)')"
   export TORCH_PYTHON
 }

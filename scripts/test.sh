@@ -100,10 +100,10 @@ all_checks() {
   check_golden
   step "clang-tidy"
   run_tidy
-  step "address and undefined behaviour sanitizers"
-  run_sanitizer asan-ubsan
   step "thread sanitizer"
   run_sanitizer tsan
+  step "address and undefined behaviour sanitizers"
+  run_sanitizer asan-ubsan
 }
 
 quick=""

@@ -1,5 +1,7 @@
 #include <support/test.h>
 
+namespace device_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -47,3 +49,5 @@ TEST_CASE("A name that is no device is refused") {
             "\""));
   }
 }
+
+} // namespace device_test

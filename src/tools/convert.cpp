@@ -8,6 +8,7 @@
 
 #include <format_text.h>
 #include <tools/progress_bar.h>
+#include <weights/files/overlap.h>
 
 #include <c10/util/Exception.h>
 
@@ -18,20 +19,32 @@ namespace torch_attention::tools {
 
 namespace {
 
+using weights::files::elements_spanned;
+using weights::files::OverlapLimit;
+
 using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
 
-/// Checks that a tensor does not repeat its elements: a small file can describe
-/// a huge tensor by strides of zero.
-void check_expanded(const std::string& key, const torch::Tensor& tensor) {
-  TORCH_CHECK(
-      static_cast<uint64_t>(tensor.numel()) <=
-          tensor.storage().nbytes() / tensor.element_size(),
-      format_text(
-          "\"{}\" of shape ({}) repeats its {} bytes (expand); convert it in "
-          "Python by clone()",
-          key,
-          fmt::join(tensor.sizes(), ", "),
-          tensor.storage().nbytes()));
+/// How often each byte of a file may be written: views of a file's bytes may
+/// overlap, and a tied weight is written once for each of its names.
+constexpr uint64_t kMaxWrites = 64;
+
+/// Checks that no tensor repeats its elements, and that all of them repeat the
+/// bytes of the file no more often than tied weights do: a small file can
+/// describe huge tensors.
+void check_size(const Tensors& tensors) {
+  OverlapLimit limit(tensors, kMaxWrites, "; convert it in Python by clone()");
+  for (const auto& item : tensors) {
+    const auto& tensor = item.value();
+    TORCH_CHECK(
+        tensor.numel() <= elements_spanned(tensor),
+        format_text(
+            "\"{}\" of shape ({}) repeats its {} elements (expand); convert it "
+            "in Python by clone()",
+            shortened(item.key(), 200),
+            fmt::join(tensor.sizes(), ", "),
+            elements_spanned(tensor)));
+    limit.count(item.key(), tensor, tensor.numel());
+  }
 }
 
 uint64_t total_bytes(const Tensors& tensors) {
@@ -83,9 +96,7 @@ void convert_file(
   // From here on reads the file that was found, even if its folder changes.
   const auto in_file =
       read_weights(info.path, ReadOptions().prefix(options.prefix).mmap(true));
-  for (const auto& item : in_file) {
-    check_expanded(item.key(), item.value());
-  }
+  check_size(in_file);
   ConvertedWeights converted{in_file, other_values(info, options.prefix)};
   if (options.target) {
     converted = convert_layout(

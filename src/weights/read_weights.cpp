@@ -2,12 +2,11 @@
 
 #include <error_message.h>
 #include <format_text.h>
+#include <weights/files/overlap.h>
 #include <weights/select.h>
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <functional>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -20,11 +19,8 @@ using namespace weights::files;
 
 namespace {
 
-// Views of a file's bytes may overlap (`unfold`, slices). The limit is a number
-// of bytes that are copied for each byte of the file, and a number of bytes
-// that every file may use.
+/// How often each byte of a file may be copied.
 constexpr uint64_t kMaxOverlap = 16;
-constexpr uint64_t kFreeBytes = uint64_t{1} << 20;
 
 /// Returns the elements without repetitions: dimensions that only repeat
 /// elements (`expand`) get the size 1.
@@ -38,39 +34,16 @@ torch::Tensor without_repeats(const torch::Tensor& tensor) {
   return once;
 }
 
-/// Counts the bytes of the file that the tensors read, each byte once.
-uint64_t bytes_in_file(const StateDict& tensors) {
-  std::vector<std::pair<const uint8_t*, uint64_t>> places;
-  for (const auto& item : tensors) {
-    const auto& tensor = item.value();
-    if (tensor.numel() > 0) {
-      places.emplace_back(
-          static_cast<const uint8_t*>(tensor.data_ptr()),
-          tensor.storage().nbytes());
-    }
-  }
-  std::sort(places.begin(), places.end());
-  uint64_t bytes = 0;
-  const uint8_t* end = nullptr;
-  for (const auto& [begin, size] : places) {
-    const auto* from = std::max(begin, end, std::less<>());
-    const auto* to = begin + size;
-    if (std::less<>()(from, to)) {
-      bytes += static_cast<uint64_t>(to - from);
-      end = to;
-    }
-  }
-  return bytes;
-}
-
 /// Makes the tensors of a result from those of a file. A tensor that has
 /// several names in the file stays one tensor.
 class Reader {
  public:
   Reader(const ReadOptions& options, const StateDict& tensors)
       : options_(options),
-        bytes_in_file_(bytes_in_file(tensors)),
-        bytes_left_(kMaxOverlap * bytes_in_file_ + kFreeBytes) {}
+        limit_(
+            tensors,
+            kMaxOverlap,
+            "; ReadOptions().mmap(true) leaves them as they are") {}
 
   torch::Tensor read(const std::string& key, const torch::Tensor& in_file) {
     if (in_file.numel() == 0) {
@@ -103,7 +76,7 @@ class Reader {
         at::TensorOptions(options_.device())
             .dtype(has_dtype ? in_file.scalar_type() : *options_.dtype());
     const auto once = without_repeats(in_file);
-    count(key, once);
+    limit_.count(key, once, once.numel());
     return once.resolve_conj()
         .resolve_neg()
         .to(options,
@@ -111,23 +84,6 @@ class Reader {
             /*copy=*/true,
             at::MemoryFormat::Contiguous)
         .expand(in_file.sizes());
-  }
-
-  /// Counts a tensor's bytes. Throws if the tensors overlap so much that a
-  /// small file could ask for any amount of memory.
-  void count(const std::string& key, const torch::Tensor& tensor) {
-    TORCH_CHECK(
-        tensor.nbytes() <= bytes_left_,
-        format_text(
-            "the tensors up to \"{}\" of shape ({}) and strides ({}) read the "
-            "file's {} bytes more than {} times; ReadOptions().mmap(true) "
-            "leaves them as they are",
-            shortened(key, 200),
-            fmt::join(tensor.sizes(), ", "),
-            fmt::join(tensor.strides(), ", "),
-            bytes_in_file_,
-            kMaxOverlap));
-    bytes_left_ -= tensor.nbytes();
   }
 
   using Identity = std::tuple<
@@ -139,9 +95,7 @@ class Reader {
       bool>;
 
   const ReadOptions& options_;
-  uint64_t bytes_in_file_;
-  /// The bytes that may still be copied.
-  uint64_t bytes_left_;
+  OverlapLimit limit_;
   std::map<Identity, torch::Tensor> made_;
 };
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace dropout_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -225,3 +227,5 @@ TEST_CASE("Output and gradients under dropout are right in the mean") {
   }
   CHECK(largest < kSigmas);
 }
+
+} // namespace dropout_test

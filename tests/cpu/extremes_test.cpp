@@ -5,6 +5,8 @@
 #include <cmath>
 #include <type_traits>
 
+namespace extremes_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -113,3 +115,5 @@ TEMPLATE_TEST_CASE(
     CHECK(future_is_reached);
   }
 }
+
+} // namespace extremes_test

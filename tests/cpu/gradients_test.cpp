@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+namespace gradients_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -56,3 +58,5 @@ TEST_CASE("Gradients are what the output does when the inputs change") {
   CHECK(largest_difference(problem.key, problem.grad_key) < 1e-8);
   CHECK(largest_difference(problem.value, problem.grad_value) < 1e-8);
 }
+
+} // namespace gradients_test

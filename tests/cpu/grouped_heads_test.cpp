@@ -1,6 +1,8 @@
 #include <cpu/cases.h>
 #include <cpu/test.h>
 
+namespace grouped_heads_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -44,3 +46,5 @@ TEMPLATE_TEST_CASE(
     check_by_definition<TestType>(c);
   }
 }
+
+} // namespace grouped_heads_test

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+namespace instruction_set_test {
+
 using namespace torch_attention::cpu;
 
 TEST_CASE(
@@ -19,3 +21,5 @@ TEST_CASE(
   }
   CHECK(instruction_set() == expected);
 }
+
+} // namespace instruction_set_test

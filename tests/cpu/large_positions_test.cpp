@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+namespace large_positions_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -116,3 +118,5 @@ TEMPLATE_TEST_CASE(
     check_by_definition(near);
   }
 }
+
+} // namespace large_positions_test

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <random>
 
+namespace masks_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -113,3 +115,5 @@ TEMPLATE_TEST_CASE(
     check_blind(problem);
   }
 }
+
+} // namespace masks_test

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <random>
 
+namespace non_finite_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -150,3 +152,5 @@ TEMPLATE_TEST_CASE(
   }
   CHECK(right);
 }
+
+} // namespace non_finite_test

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+namespace rules_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -199,3 +201,5 @@ TEMPLATE_TEST_CASE(
   CHECK(std::all_of(output.begin(), output.end(), is_0));
   CHECK(std::all_of(with.grad_sinks.begin(), with.grad_sinks.end(), is_0));
 }
+
+} // namespace rules_test

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+namespace sizes_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -127,3 +129,5 @@ TEMPLATE_TEST_CASE("Long sequences are right", "", float, double) {
     check_by_definition<TestType>(c);
   }
 }
+
+} // namespace sizes_test

@@ -1,5 +1,7 @@
 #include <cpu/test.h>
 
+namespace splits_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -44,3 +46,5 @@ TEST_CASE("Gradients of queries are sums over splits of the keys") {
   check_by_definition<float>(c);
   check_by_definition<BFloat16>(c);
 }
+
+} // namespace splits_test

@@ -1,5 +1,7 @@
 #include <cpu/test.h>
 
+namespace threads_test {
+
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
@@ -66,3 +68,5 @@ TEST_CASE("Many callers at once do not disturb each other") {
     CHECK(caller_has_same);
   }
 }
+
+} // namespace threads_test

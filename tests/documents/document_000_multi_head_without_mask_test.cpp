@@ -9,6 +9,8 @@
 
 #include <tuple>
 
+namespace document_000_multi_head_without_mask_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -146,3 +148,5 @@ TEST_CASE(
     CHECK(weights.gt(0).all().item<bool>());
   }
 }
+
+} // namespace document_000_multi_head_without_mask_test

@@ -10,11 +10,11 @@
 #include <cmath>
 #include <tuple>
 
+namespace document_001 {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace document_001 {
 
 namespace {
 

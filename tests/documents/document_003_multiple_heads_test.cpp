@@ -10,11 +10,11 @@
 #include <tuple>
 #include <vector>
 
+namespace document_003 {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace document_003 {
 
 namespace {
 

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <vector>
 
+namespace document_004 {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace document_004 {
 
 namespace {
 

@@ -2,10 +2,12 @@
 
 #include <fuzz/fuzz.h>
 
+namespace export_config_fuzzer {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(fuzz_export_config, const uint8_t* data, size_t size) {
   const auto file = fuzz::zip_of(
       {{"a/data/weights/model_weights_config.json",
         std::string(reinterpret_cast<const char*>(data), size)},
@@ -16,3 +18,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return read_weight_bytes(fuzz::as_file(file.data(), file.size()));
   });
 }
+
+} // namespace export_config_fuzzer

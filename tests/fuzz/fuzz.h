@@ -16,6 +16,15 @@
 #include <string>
 #include <vector>
 
+// Begins the function of a fuzzer, which libFuzzer calls by this name. In the
+// tests, which replay the corpus, it has its own.
+#if defined(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)
+#define FUZZ_TARGET(name, ...) \
+  extern "C" int LLVMFuzzerTestOneInput(__VA_ARGS__)
+#else
+#define FUZZ_TARGET(name, ...) extern "C" int name(__VA_ARGS__)
+#endif
+
 namespace torch_attention::fuzz {
 
 /// Copies the fuzzer's bytes to an aligned address: the sanitizer notices any

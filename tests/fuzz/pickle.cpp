@@ -3,10 +3,12 @@
 
 #include <fuzz/fuzz.h>
 
+namespace pickle_fuzzer {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(fuzz_pickle, const uint8_t* data, size_t size) {
   if (size == 0) {
     return 0;
   }
@@ -24,3 +26,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return read_weight_bytes(fuzz::as_file(file.data(), file.size()));
   });
 }
+
+} // namespace pickle_fuzzer

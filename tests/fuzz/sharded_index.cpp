@@ -7,11 +7,13 @@
 
 #include <ATen/ops/ones.h>
 
+namespace sharded_index_fuzzer {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+FUZZ_TARGET(fuzz_sharded_index, const uint8_t* data, size_t size) {
   static const bool written = [] {
     StateDict tensors;
     tensors.insert("a", at::ones({2, 3}));
@@ -23,3 +25,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return fuzz::run(
       [&] { return read_sharded(fuzz::as_file(data, size), "", ""); });
 }
+
+} // namespace sharded_index_fuzzer

@@ -5,6 +5,8 @@
 
 #include <ATen/autocast_mode.h>
 
+namespace autograd_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -280,3 +282,5 @@ TEST_CASE("Heads are shared without a batch too") {
     CHECK_THAT(fused[i], IsCloseTo(reference[i], {1e-5, 1e-5}));
   }
 }
+
+} // namespace autograd_test

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+namespace choice_test {
+
 using namespace torch_attention;
 using kernels::Attention;
 using kernels::Choice;
@@ -101,3 +103,5 @@ TEST_CASE("The reference computes what has no numbers") {
     CHECK(choose(a, kernel) == Choice::kReference);
   }
 }
+
+} // namespace choice_test

@@ -8,6 +8,8 @@
 
 #include <vector>
 
+namespace cuda_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -147,3 +149,5 @@ TEST_CASE("A module decodes on a CUDA device as it attends") {
       decode_in_chunks(attention, cache, on_device, {9, 5, 1}),
       IsCloseTo(expected, {1e-4, 1e-4}));
 }
+
+} // namespace cuda_test

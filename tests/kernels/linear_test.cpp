@@ -7,6 +7,8 @@
 
 #include <ATen/autocast_mode.h>
 
+namespace linear_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using kernels::has_onednn_linear;
@@ -221,3 +223,5 @@ TEST_CASE("A layer of few rows has gradients if they are wanted") {
       torch::autograd::grad({y.sum()}, {x})[0],
       IsCloseTo(weight.sum(0).expand({2, 100}), kSums));
 }
+
+} // namespace linear_test

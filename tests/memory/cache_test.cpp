@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+namespace cache_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -197,3 +199,5 @@ TEST_CASE("Sizes that fit into no memory are refused with a message") {
   THROWS_WITH(block.append(rows(1, 0), rows(1, 0)), message);
   CHECK(block.capacity() == 0);
 }
+
+} // namespace cache_test

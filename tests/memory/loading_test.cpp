@@ -9,6 +9,8 @@
 #include <fstream>
 #include <memory>
 
+namespace loading_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -197,3 +199,5 @@ TEST_CASE("A refused file without memory changes nothing") {
     return attempt;
   }));
 }
+
+} // namespace loading_test

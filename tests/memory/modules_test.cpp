@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+namespace modules_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -289,3 +291,5 @@ TEST_CASE("A module that cannot be replaced stays where it is") {
     });
   }
 }
+
+} // namespace modules_test

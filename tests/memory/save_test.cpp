@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+namespace save_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -122,3 +124,5 @@ TEST_CASE("A file behind a link that cannot be written stays") {
     }
   });
 }
+
+} // namespace save_test

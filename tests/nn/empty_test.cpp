@@ -5,6 +5,8 @@
 
 #include <vector>
 
+namespace empty_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -144,3 +146,5 @@ TEST_CASE("Functions take any empty dimension, with every option") {
       torch::randn({B, H, T, 4}), torch::arange(T), RotaryOptions());
   CHECK_THAT(rotated, HasShape({B, H, T, 4}));
 }
+
+} // namespace empty_test

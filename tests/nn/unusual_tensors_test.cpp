@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+namespace unusual_tensors_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -375,3 +377,5 @@ TEST_CASE("vmap sees what a loop would") {
     CHECK_THAT(result, IsCloseTo(torch::stack(expected)));
   }
 }
+
+} // namespace unusual_tensors_test

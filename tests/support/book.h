@@ -27,4 +27,14 @@ inline torch::Tensor twice(const torch::Tensor& expected) {
   return torch::stack({expected, expected}, 0);
 }
 
+/// Returns whether this LibTorch's dropout draws each element from torch's own
+/// generator, as public builds do since PyTorch issue 132395.
+inline bool dropout_is_drawn_by_torch() {
+  torch::manual_seed(123);
+  const auto dropped = torch::dropout(torch::ones({6, 6}), 0.5, true);
+  torch::manual_seed(123);
+  const auto drawn = torch::rand({6, 6}, torch::kDouble) < 0.5;
+  return torch::equal(dropped.ne(0), drawn);
+}
+
 } // namespace torch_attention::testing

@@ -45,7 +45,8 @@ enum class Failing {
 /// and by LibTorch's CPU allocator: the nth for n = 0, 1, 2, ... until an
 /// attempt needs no more. Each attempt is a new one of `make`. One that failed
 /// must throw std::bad_alloc or c10::Error and leave everything unchanged; it
-/// is then repeated with all the memory, and must succeed.
+/// is then repeated with all the memory, and must succeed. Under the address
+/// sanitizer only the first ones and every fifth fail.
 ///
 /// Attempts run in separate processes, with one thread, so that those that end
 /// the process can be counted. Needs torch_attention_memory_tests, the program

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+namespace bench_report_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -72,3 +74,5 @@ TEST_CASE("The columns of a benchmark stay apart, and in line with the head") {
     CHECK(rows[i].size() == lines_of(head).back().size());
   }
 }
+
+} // namespace bench_report_test

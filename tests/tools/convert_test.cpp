@@ -6,6 +6,8 @@
 
 #include <sstream>
 
+namespace convert_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -85,8 +87,49 @@ TEST_CASE("convert refuses what it cannot write, before it writes") {
   CHECK_THROWS_AS(convert(input, folder.file("a.pt"), options), c10::Error);
 }
 
+TEST_CASE("convert writes no huge file of a small one") {
+  const TemporaryFolder folder;
+  const auto input = folder.file("a.pt");
+  const auto output = folder.file(GENERATE("b.pt", "b.safetensors"));
+  const auto values = torch::arange(10'000, torch::kFloat);
+  torch::serialize::OutputArchive archive;
+  const auto write = [&](const std::string& name, const torch::Tensor& tensor) {
+    archive.write(name, tensor, /*is_buffer=*/true);
+  };
+  SECTION("repeated by strides of zero") {
+    write("x", values.slice(0, 0, 1).expand({1 << 20, 1 << 20}));
+    archive.save_to(input);
+    THROWS_WITH(
+        convert(input, output),
+        "\"x\" of shape (1048576, 1048576) repeats its 1");
+  }
+  SECTION("whose rows overlap") {
+    write("x", values.as_strided({5000, 5000}, {1, 1}));
+    archive.save_to(input);
+    THROWS_WITH(convert(input, output), "repeats its 9999 elements");
+  }
+  SECTION("whose bytes are counted beyond 64 bits") {
+    constexpr auto kSize = int64_t{1} << 31;
+    write("x", values.slice(0, 0, 1).expand({kSize, kSize}));
+    archive.save_to(input);
+    THROWS_WITH(convert(input, output), "repeats its 1 elements");
+  }
+  SECTION("of which many tensors are views") {
+    for (int64_t i = 0; i < 200; ++i) {
+      write("x" + std::to_string(i), values.slice(0, i));
+    }
+    archive.save_to(input);
+    THROWS_WITH(
+        convert(input, output),
+        "read the file's 40000 bytes more than 64 times; convert it in Python");
+  }
+  CHECK_THROWS_AS(read_weights(output), c10::Error);
+}
+
 TEST_CASE("A dtype is called as Python calls it") {
   CHECK(dtype_named("bfloat16") == torch::kBFloat16);
   THROWS_WITH(dtype_named("bf16"), "but got \"bf16\"");
   THROWS_WITH(dtype_named("int64"), "expected a dtype such as float32");
 }
+
+} // namespace convert_test

@@ -8,6 +8,8 @@
 
 #include <sstream>
 
+namespace inspect_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -126,3 +128,5 @@ TEST_CASE("inspect lists the layers of a model and the lines that make them") {
           ContainsText("cross-attention layers 0-1: 2 heads of 12, all") &&
           ContainsText("PretrainedOptions().part(PretrainedPart::kDecoder)"));
 }
+
+} // namespace inspect_test

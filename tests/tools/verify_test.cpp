@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <sstream>
 
+namespace verify_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -220,3 +222,5 @@ TEST_CASE("A folder is verified whole, and a file that fails fails the whole") {
       verify_files({folder.path()}, "", {}, out),
       "has no files *.pt or *.safetensors");
 }
+
+} // namespace verify_test

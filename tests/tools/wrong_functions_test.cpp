@@ -8,6 +8,8 @@
 #include <cmath>
 #include <sstream>
 
+namespace wrong_functions_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 using namespace torch_attention::tools;
@@ -338,3 +340,5 @@ TEST_CASE(
   options.num_heads = 4;
   CHECK_FALSE(any_kernel_passes(make_case(archive, options)));
 }
+
+} // namespace wrong_functions_test

@@ -17,6 +17,8 @@
 #include <random>
 #include <thread>
 
+namespace atomic_file_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
@@ -378,3 +380,5 @@ TEST_CASE("Killed at any time, a program leaves a whole file") {
   write_all(path, "new");
   CHECK(files_in(folder.path()) == std::vector<std::string>{"a.pt"});
 }
+
+} // namespace atomic_file_test

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <sstream>
 
+namespace costs_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::testing;
@@ -34,17 +36,19 @@ std::string pickled(uint32_t value) {
   return "J" + number(value);
 }
 
-/// A tensor of float32 that reads record "0", of shape (rows, columns).
+/// A tensor that reads record "0", of shape (rows, columns).
 std::string pickled_tensor(
     uint32_t rows,
     uint32_t columns,
     uint32_t row_stride,
     uint32_t column_stride,
-    const std::string& storage = "FloatStorage") {
+    const std::string& storage = "FloatStorage",
+    char storage_elements = 1) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled("storage") +
-      "ctorch\n" + storage + "\n" + pickled("0") + pickled("cpu") + "K\x01tQK" +
-      std::string(1, '\0') + pickled(rows) + pickled(columns) + "\x86" +
-      pickled(row_stride) + pickled(column_stride) + "\x86\x89}tR";
+      "ctorch\n" + storage + "\n" + pickled("0") + pickled("cpu") + "K" +
+      storage_elements + "tQK" + std::string(1, '\0') + pickled(rows) +
+      pickled(columns) + "\x86" + pickled(row_stride) + pickled(column_stride) +
+      "\x86\x89}tR";
 }
 
 /// A torch.save file with a pickle and a record of 4 bytes.
@@ -232,6 +236,28 @@ TEST_CASE("A small file that describes huge tensors allocates none of them") {
   }
 }
 
+TEST_CASE("Bools of one memory are looked at some times only") {
+  constexpr char kElements = 100;
+  const auto views = [&](uint32_t count) {
+    std::string pickle = "\x80\x02}(";
+    for (uint32_t i = 0; i < count; ++i) {
+      pickle += pickled(i) +
+          pickled_tensor(1, kElements, 1, 1, "BoolStorage", kElements);
+    }
+    return torch_file(pickle + "u.", kElements);
+  };
+  const auto error_of = [](const std::string& bytes) {
+    const TemporaryFolder folder;
+    std::ofstream(folder.file("a.pt"), std::ios::binary) << bytes;
+    const auto file = read_weight_file(folder.file("a.pt"));
+    return costs_of([&] { file.check(file.tensors.keys()); }).error;
+  };
+  CHECK(error_of(views(1000)).empty());
+  CHECK_THAT(
+      error_of(views(20'000)),
+      ContainsText("read the file's 100 bytes more than 64 times"));
+}
+
 TEST_CASE("A safetensors file of many names is refused in few words") {
   std::string entries;
   const auto* start = GENERATE("k", "W_query");
@@ -303,3 +329,5 @@ TEST_CASE("Numbers of heads are counted as far as heads go") {
   }
   check_file(safetensors_file(with_braces(entries)), "size mismatch");
 }
+
+} // namespace costs_test

@@ -14,12 +14,12 @@
 #include <optional>
 #include <set>
 
+namespace files_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
-
-namespace files_test {
 
 namespace {
 

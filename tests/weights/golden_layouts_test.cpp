@@ -14,6 +14,8 @@
 #include <map>
 #include <set>
 
+namespace golden_layouts_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::testing;
@@ -172,3 +174,5 @@ TEST_CASE("Every layout is written again as its class wrote it") {
     CHECK(attention->forward(golden.input).equal(again->forward(golden.input)));
   }
 }
+
+} // namespace golden_layouts_test

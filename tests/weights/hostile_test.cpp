@@ -24,12 +24,12 @@ int fuzz_safetensors(const uint8_t* data, size_t size);
 int fuzz_sharded_index(const uint8_t* data, size_t size);
 }
 
+namespace hostile_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
-
-namespace hostile_test {
 
 namespace {
 
@@ -179,7 +179,7 @@ TEST_CASE("A safetensors header says what is wrong with it") {
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
        R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
        8,
-       "it has the key \"a\" twice"},
+       "has the key \"a\" twice"},
       {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",
        8,
        "ends at byte 12 of a storage of 8 bytes"},
@@ -193,13 +193,13 @@ TEST_CASE("A safetensors header says what is wrong with it") {
       {R"({"a":{"dtype":"F32","shape":[18446744073709551615],)"
        R"("data_offsets":[0,8]}})",
        8,
-       "the shape of \"a\" is too large"},
+       "an integer of 64 bits, but it has 18446744073709551615"},
       {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
        8,
-       "the negative number -2"},
+       "\"a\" has the number -2 in its shape"},
       {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",
        8,
-       "the number 2.0"},
+       "an integer of 64 bits, but it has 2.0"},
       {R"({"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}})",
        8,
        "\"a\" has the dtype \"F33\", which is not known"},
@@ -214,13 +214,31 @@ TEST_CASE("A safetensors header says what is wrong with it") {
        "\"a\" lacks dtype, shape or data_offsets"},
       {R"({"a":{"dtype":"F32","shape":[[2]],"data_offsets":[0,8]}})",
        8,
-       "a list where none belongs"},
+       "an integer of 64 bits, but it has a list"},
       {R"({"a":{"dtype":{},"shape":[2],"data_offsets":[0,8]}})",
        8,
-       "nested too deep"},
+       "a text as a dtype, but it has an object"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})",
        8,
-       "its header is no JSON"},
+       "JSON is none, or is cut short (at byte 5"},
+      {R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+       8,
+       "has the key \"dtype\" twice"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"b":1}})",
+       8,
+       "\"a\" has the field \"b\""},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4,8]}})",
+       8,
+       "the data_offsets of \"a\" are [0, 4, 8]"},
+      {R"({"a":1})",
+       0,
+       "expected an object in its header, but it has a number"},
+      {R"({"__metadata__":{"a":1}})",
+       0,
+       "expected a text in __metadata__, but it has a number"},
+      {R"({"__metadata__":{},"__metadata__":{}})",
+       0,
+       "has the key \"__metadata__\" twice"},
       {R"({"__metadata__":{"crc32:a":"00000000"},)"
        R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
        4,

@@ -7,10 +7,10 @@
 #include <fstream>
 #include <sstream>
 
+namespace inspect_weights_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace inspect_weights_test {
 
 namespace {
 

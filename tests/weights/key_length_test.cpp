@@ -6,10 +6,10 @@
 
 #include <fstream>
 
+namespace key_length_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace key_length_test {
 
 namespace {
 

@@ -2,9 +2,9 @@
 
 #include <support/mapping.h>
 
-namespace F = torch_attention::functional;
-
 namespace layout_test {
+
+namespace F = torch_attention::functional;
 
 namespace {
 

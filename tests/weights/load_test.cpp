@@ -9,6 +9,8 @@
 #include <functional>
 #include <sstream>
 
+namespace load_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -496,3 +498,5 @@ TEST_CASE("Weights load into any module, and into one on another device") {
       load_weights(*torch::nn::Linear(2, 2), path),
       "Error(s) in loading state_dict for Linear:\n\tsize mismatch for weight");
 }
+
+} // namespace load_test

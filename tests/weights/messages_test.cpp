@@ -9,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+namespace messages_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
@@ -345,3 +347,5 @@ TEST_CASE("A safetensors file is none of JSON, however long its header is") {
   torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(false));
   CHECK(load_weights(*linear, path).format == "safetensors file");
 }
+
+} // namespace messages_test

@@ -5,10 +5,10 @@
 
 #include <cmath>
 
+namespace pretrained_config_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace pretrained_config_test {
 
 namespace {
 

@@ -13,10 +13,10 @@
 #include <set>
 #include <sstream>
 
+namespace pretrained_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace pretrained_test {
 
 namespace {
 

@@ -9,6 +9,8 @@
 
 #include <fstream>
 
+namespace read_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::testing;
@@ -222,3 +224,5 @@ TEST_CASE("A changed value is told by read_weights") {
       error_of(path, ReadOptions().mmap(true).check(false)),
       ContainsText("nothing was thrown"));
 }
+
+} // namespace read_test

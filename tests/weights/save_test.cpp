@@ -10,12 +10,12 @@
 #include <csignal>
 #include <fstream>
 
+namespace save_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
-
-namespace save_test {
 
 namespace {
 

@@ -4,6 +4,8 @@
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
+namespace torch_save_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -77,3 +79,5 @@ TEST_CASE(
   load_weights(*converted, path);
   CHECK_THAT(converted->weight, IsEqualTo(source->weight.to(torch::kDouble)));
 }
+
+} // namespace torch_save_test

@@ -9,6 +9,8 @@
 
 #include <fstream>
 
+namespace write_test {
+
 using namespace torch_attention;
 using namespace torch_attention::weights;
 using namespace torch_attention::weights::files;
@@ -359,3 +361,5 @@ TEST_CASE("An exception of the progress leaves the old file as it was") {
       "stopped");
   check_equal(read_checked(path), tensors);
 }
+
+} // namespace write_test

@@ -60,20 +60,8 @@ struct ExportEntry {
   std::vector<int64_t> strides;
 };
 
-[[noreturn]] void refuse(const JsonValue& value, const char* expected) {
-  const bool is_number = value.kind == JsonValue::Kind::kReal;
-  C10_THROW_ERROR(
-      Error,
-      format_text(
-          "the file is damaged: expected {}, but it has {}",
-          expected,
-          is_number ? shortened(value.text, 100) : kind_text(value.kind)));
-}
-
 int64_t to_integer(const JsonValue& value, const char* expected) {
-  if (value.kind != JsonValue::Kind::kInteger) {
-    refuse(value, expected);
-  }
+  check_kind(value, JsonValue::Kind::kInteger, expected);
   return value.integer;
 }
 
@@ -86,9 +74,7 @@ void read_sizes(
     std::vector<int64_t>& sizes) {
   constexpr size_t kElement = 5;
   if (path.size() == kElement) {
-    if (value.kind != JsonValue::Kind::kObject) {
-      refuse(value, "a size");
-    }
+    check_kind(value, JsonValue::Kind::kObject, "a size");
     sizes.push_back(-1); // until the number is read
   } else if (path.size() == kElement + 1 && path.back() == "as_int") {
     sizes.back() = to_integer(value, kSize);
@@ -123,9 +109,9 @@ void read_entry(
     const JsonValue& value,
     std::vector<ExportEntry>& entries) {
   if (path.size() == 2) {
-    if (value.kind != JsonValue::Kind::kObject) {
-      refuse(value, "an object that describes a tensor");
-    }
+    check_kind(
+        value, JsonValue::Kind::kObject, "an object that describes a tensor");
+    check_key_length(path[1]);
     entries.emplace_back();
     entries.back().key = path[1];
     return;
@@ -135,14 +121,11 @@ void read_entry(
   if (name == "tensor_meta") {
     read_meta(path, value, entry);
   } else if (name == "path_name" && path.size() == 3) {
-    if (value.kind != JsonValue::Kind::kText) {
-      refuse(value, "a text as \"path_name\"");
-    }
+    check_kind(value, JsonValue::Kind::kText, "a text as \"path_name\"");
     entry.record = value.text;
   } else if (name == "use_pickle" && path.size() == 3) {
-    if (value.kind != JsonValue::Kind::kBool) {
-      refuse(value, "true or false as \"use_pickle\"");
-    }
+    check_kind(
+        value, JsonValue::Kind::kBool, "true or false as \"use_pickle\"");
     entry.use_pickle = value.integer != 0;
   }
 }

@@ -1,13 +1,13 @@
 #include <weights/files/json.h>
 
 #include <format_text.h>
-#include <weights/files/weight_file.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <unordered_set>
-#include <utility>
 
 namespace torch_attention::weights::files {
 
@@ -16,6 +16,35 @@ namespace {
 // Real files have some hundred kilobytes.
 constexpr size_t kMaxJson = 100'000'000;
 constexpr size_t kMaxJsonDepth = 8;
+
+/// The keys of an object. The few of most objects cost no memory of their own.
+class Keys {
+ public:
+  /// Returns false if the key was there.
+  bool insert(const std::string& key) {
+    const auto end = few_.begin() + size_;
+    if (std::find(few_.begin(), end, key) != end) {
+      return false;
+    }
+    if (size_ == few_.size()) {
+      return more_.insert(key).second;
+    }
+    few_[size_++] = key;
+    return true;
+  }
+
+  void clear() {
+    size_ = 0;
+    if (!more_.empty()) {
+      more_ = {};
+    }
+  }
+
+ private:
+  std::array<std::string, 8> few_;
+  size_t size_ = 0;
+  std::unordered_set<std::string> more_;
+};
 
 /// Reads the text without making a tree of it. A tree would take many times the
 /// text's memory, and its destructor allocates, which ends the program where no
@@ -46,9 +75,8 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return close();
   }
   bool key(string_t& name) override {
-    check_key_length(name);
     TORCH_CHECK(
-        keys_.back().insert(name).second,
+        keys_[path_.size() - 1].insert(name),
         format_text(
             "the file's JSON has the key \"{}\" twice", shortened(name, 200)));
     path_.back() = name;
@@ -79,10 +107,13 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool parse_error(
-      std::size_t /*position*/,
+      std::size_t position,
       const std::string& /*token*/,
       const nlohmann::detail::exception& /*error*/) override {
-    TORCH_CHECK(false, "the file begins as JSON, but is none, or is cut short");
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "the file's JSON is none, or is cut short (at byte {})", position));
   }
 
  private:
@@ -95,20 +126,19 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     TORCH_CHECK(
         path_.size() < kMaxJsonDepth,
         "the file has JSON that is nested too deep");
+    keys_[path_.size()].clear();
     path_.emplace_back();
-    keys_.emplace_back();
   }
 
   bool close() {
     path_.pop_back();
-    keys_.pop_back();
     return true;
   }
 
   const std::function<void(const JsonPath&, const JsonValue&)>& visit_;
   JsonPath path_;
   /// The keys of each object that is open.
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::array<Keys, kMaxJsonDepth> keys_;
 };
 
 } // namespace
@@ -130,6 +160,22 @@ std::string_view kind_text(JsonValue::Kind kind) {
       break;
   }
   return "null";
+}
+
+void check_kind(
+    const JsonValue& value,
+    JsonValue::Kind kind,
+    std::string_view expected) {
+  if (value.kind == kind) {
+    return;
+  }
+  const bool is_number = value.kind == JsonValue::Kind::kReal;
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "the file is damaged: expected {}, but it has {}",
+          expected,
+          is_number ? shortened(value.text, 100) : kind_text(value.kind)));
 }
 
 void read_json(

@@ -24,6 +24,13 @@ struct JsonValue {
 /// Returns the name of a kind for messages: "text".
 std::string_view kind_text(JsonValue::Kind kind);
 
+/// Throws c10::Error if the value is of another kind. The message says what was
+/// expected: "a text as the dtype".
+void check_kind(
+    const JsonValue& value,
+    JsonValue::Kind kind,
+    std::string_view expected);
+
 /// The keys on the way to a value; "" for the elements of a list.
 using JsonPath = std::vector<std::string>;
 

@@ -1,11 +1,21 @@
 #include <weights/files/records.h>
 
+#include <weights/files/overlap.h>
 #include <weights/files/tensor_view.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
 namespace torch_attention::weights::files {
+
+namespace {
+
+/// How often each byte of a file may be looked at, in tensors of bool that
+/// overlap.
+constexpr uint64_t kMaxChecks = 64;
+
+} // namespace
 
 std::function<void(const std::vector<std::string>& keys)> check_records(
     std::shared_ptr<const ZipArchive> archive,
@@ -23,8 +33,14 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
     for (const auto& record : needed) {
       archive->check(record);
     }
+    OverlapLimit limit(tensors, kMaxChecks, "; the file is malicious");
     for (const auto& key : keys) {
-      check_values(key, tensors[key]);
+      const auto& tensor = tensors[key];
+      if (tensor.scalar_type() == torch::kBool) {
+        limit.count(
+            key, tensor, std::min(tensor.numel(), elements_spanned(tensor)));
+        check_values(key, tensor);
+      }
     }
   };
 }

@@ -3,10 +3,10 @@
 #include <format_text.h>
 #include <weights/files/checksum.h>
 #include <weights/files/dtypes.h>
+#include <weights/files/json.h>
 #include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -27,9 +27,14 @@ struct HeaderEntry {
   std::string key;
   std::string dtype;
   std::vector<int64_t> shape;
-  std::vector<uint64_t> offsets;
+  std::vector<int64_t> offsets;
   bool has_shape = false;
   bool has_offsets = false;
+};
+
+struct Header {
+  std::vector<HeaderEntry> entries;
+  std::map<std::string, std::string> metadata;
 };
 
 [[noreturn]] void fail(const std::string& problem) {
@@ -40,140 +45,62 @@ struct HeaderEntry {
           shortened(problem, kMaxProblem));
 }
 
-/// Reads the header value by value. It makes no tree, sees duplicate keys, and
-/// allows no deeper nesting than the format has.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
- public:
-  std::vector<HeaderEntry> entries;
-  std::map<std::string, std::string> metadata;
+/// Reads a value of a tensor's description, or of its lists.
+void read_entry(
+    const JsonPath& path,
+    const JsonValue& value,
+    HeaderEntry& entry) {
+  using Kind = JsonValue::Kind;
+  const auto& field = path[1];
+  const bool is_shape = field == "shape";
+  if (field == "dtype" && path.size() == 2) {
+    check_kind(value, Kind::kText, "a text as a dtype");
+    entry.dtype = value.text;
+    return;
+  }
+  if (!is_shape && field != "data_offsets") {
+    fail(format_text("\"{}\" has the field \"{}\"", entry.key, field));
+  }
+  if (path.size() == 2) {
+    check_kind(value, Kind::kList, "a list of numbers");
+    (is_shape ? entry.has_shape : entry.has_offsets) = true;
+    return;
+  }
+  check_kind(value, Kind::kInteger, "an integer of 64 bits");
+  auto& numbers = is_shape ? entry.shape : entry.offsets;
+  if (value.integer < 0) {
+    fail(format_text(
+        "\"{}\" has the number {} in its {}", entry.key, value.integer, field));
+  }
+  if (numbers.size() >= kMaxDimensions) {
+    fail(
+        format_text("the {} of \"{}\" has too many numbers", field, entry.key));
+  }
+  numbers.push_back(value.integer);
+}
 
-  bool start_object(std::size_t /*elements*/) override {
-    if (depth_ == 1) {
-      is_metadata_ = key_ == "__metadata__";
-      if (is_metadata_ && has_metadata_) {
-        fail("it has the key \"__metadata__\" twice");
+/// Reads a value of the header: {"__metadata__": {NAME: TEXT}, KEY: {"dtype":
+/// "F32", "shape": [2, 3], "data_offsets": [0, 24]}}.
+void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
+  using Kind = JsonValue::Kind;
+  const bool is_metadata = !path.empty() && path[0] == "__metadata__";
+  if (path.size() < 2) {
+    check_kind(value, Kind::kObject, "an object in its header");
+    if (path.size() == 1 && !is_metadata) {
+      if (header.entries.size() >= kMaxTensors) {
+        fail("more than a million tensors");
       }
-      has_metadata_ = has_metadata_ || is_metadata_;
-      if (!is_metadata_) {
-        if (entries.size() >= kMaxTensors) {
-          fail("more than a million tensors");
-        }
-        entries.emplace_back();
-        entries.back().key = key_;
-      }
-    } else if (depth_ != 0) {
-      fail("its header is nested too deep");
+      check_key_length(path[0]);
+      header.entries.emplace_back();
+      header.entries.back().key = path[0];
     }
-    ++depth_;
-    return true;
+  } else if (is_metadata) {
+    check_kind(value, Kind::kText, "a text in __metadata__");
+    header.metadata.emplace(path[1], value.text);
+  } else {
+    read_entry(path, value, header.entries.back());
   }
-
-  bool end_object() override {
-    if (--depth_ == 1 && !is_metadata_) {
-      const auto& entry = entries.back();
-      if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
-        fail(format_text(
-            "\"{}\" lacks dtype, shape or data_offsets", entry.key));
-      }
-    }
-    return true;
-  }
-
-  bool key(string_t& name) override {
-    if (depth_ == 1) {
-      check_key_length(name);
-      key_ = name;
-    } else {
-      field_ = name;
-    }
-    return true;
-  }
-
-  bool start_array(std::size_t /*elements*/) override {
-    if (depth_ != 2 || is_metadata_ || in_array_) {
-      fail("its header has a list where none belongs");
-    }
-    auto& entry = entries.back();
-    auto& seen = field_ == "shape" ? entry.has_shape : entry.has_offsets;
-    if ((field_ != "shape" && field_ != "data_offsets") || seen) {
-      fail(format_text(
-          "\"{}\" has \"{}\" twice or unexpectedly", entry.key, field_));
-    }
-    seen = true;
-    in_array_ = true;
-    return true;
-  }
-
-  bool end_array() override {
-    in_array_ = false;
-    return true;
-  }
-
-  bool string(string_t& text) override {
-    if (depth_ == 2 && is_metadata_) {
-      if (!metadata.emplace(field_, text).second) {
-        fail(format_text("__metadata__ has \"{}\" twice", field_));
-      }
-      return true;
-    }
-    if (depth_ != 2 || in_array_ || field_ != "dtype" ||
-        !entries.back().dtype.empty()) {
-      fail("its header has a text where none belongs");
-    }
-    entries.back().dtype = text;
-    return true;
-  }
-
-  bool number_unsigned(number_unsigned_t number) override {
-    if (!in_array_) {
-      fail("its header has a number where none belongs");
-    }
-    auto& entry = entries.back();
-    if (field_ == "shape") {
-      if (number > static_cast<uint64_t>(INT64_MAX) ||
-          entry.shape.size() >= kMaxDimensions) {
-        fail(format_text("the shape of \"{}\" is too large", entry.key));
-      }
-      entry.shape.push_back(static_cast<int64_t>(number));
-    } else {
-      if (entry.offsets.size() >= 2) {
-        fail(format_text("\"{}\" has more than two data_offsets", entry.key));
-      }
-      entry.offsets.push_back(number);
-    }
-    return true;
-  }
-
-  bool null() override {
-    fail("its header has a null");
-  }
-  bool boolean(bool /*value*/) override {
-    fail("its header has true or false");
-  }
-  bool number_integer(number_integer_t number) override {
-    fail(format_text("its header has the negative number {}", number));
-  }
-  bool number_float(number_float_t /*number*/, const string_t& text) override {
-    fail(format_text("its header has the number {}", text));
-  }
-  bool binary(binary_t& /*value*/) override {
-    fail("its header has binary data");
-  }
-  bool parse_error(
-      std::size_t position,
-      const std::string& /*token*/,
-      const nlohmann::detail::exception& /*error*/) override {
-    fail(format_text("its header is no JSON (at byte {})", position));
-  }
-
- private:
-  int depth_ = 0;
-  bool is_metadata_ = false;
-  bool has_metadata_ = false;
-  bool in_array_ = false;
-  std::string key_;
-  std::string field_;
-};
+}
 
 uint64_t header_length(const Bytes& file) {
   uint64_t length = 0;
@@ -197,21 +124,22 @@ Bytes header_of(const Bytes& file) {
   return file.part(kLengthBytes, length);
 }
 
-HeaderReader read_header(const Bytes& header) {
-  HeaderReader reader;
-  const auto text = header.text();
-  if (text.empty() || text.front() != '{') {
-    fail("its header is no JSON object");
+Header read_header(const Bytes& bytes) {
+  Header header;
+  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+    read_value(path, value, header);
+  });
+  for (const auto& entry : header.entries) {
+    if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
+      fail(format_text("\"{}\" lacks dtype, shape or data_offsets", entry.key));
+    }
   }
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
-  return reader;
+  return header;
 }
 
 /// Checks that each tensor begins where the one before ends: no gap, no
 /// overlap.
-void check_offsets(
-    const std::vector<HeaderEntry>& entries,
-    uint64_t data_size) {
+void check_offsets(const std::vector<HeaderEntry>& entries, int64_t data_size) {
   std::vector<const HeaderEntry*> order;
   for (const auto& entry : entries) {
     if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
@@ -228,7 +156,7 @@ void check_offsets(
       [](const HeaderEntry* a, const HeaderEntry* b) {
         return a->offsets < b->offsets;
       });
-  uint64_t end = 0;
+  int64_t end = 0;
   for (const auto* entry : order) {
     if (entry->offsets[0] != end) {
       fail(format_text(
@@ -293,22 +221,22 @@ std::optional<uint32_t> stored_checksum(
 
 /// Checks that, if there are checksums, every tensor has one and every checksum
 /// has its tensor: a damaged key is as bad as a damaged value.
-void check_checksum_names(const HeaderReader& reader) {
+void check_checksum_names(const Header& header) {
   size_t checksums = 0;
-  for (const auto& [name, value] : reader.metadata) {
+  for (const auto& [name, value] : header.metadata) {
     checksums += starts_with(name, kChecksum) ? 1 : 0;
   }
   if (checksums == 0) {
     return;
   }
-  for (const auto& entry : reader.entries) {
-    if (reader.metadata.count(checksum_name(entry.key)) == 0) {
+  for (const auto& entry : header.entries) {
+    if (header.metadata.count(checksum_name(entry.key)) == 0) {
       fail(format_text("\"{}\" has no checksum, but others have", entry.key));
     }
   }
-  if (checksums != reader.entries.size()) {
+  if (checksums != header.entries.size()) {
     fail(format_text(
-        "it has {} checksums of {} tensors", checksums, reader.entries.size()));
+        "it has {} checksums of {} tensors", checksums, header.entries.size()));
   }
 }
 
@@ -324,24 +252,21 @@ bool is_safetensors(const Bytes& file) {
 }
 
 WeightFile read_safetensors(const Bytes& file) {
-  const auto header = header_of(file);
-  const auto reader = read_header(header);
-  const auto data = file.part(
-      kLengthBytes + header.size, file.size - kLengthBytes - header.size);
-  check_offsets(reader.entries, data.size);
-  check_checksum_names(reader);
+  const auto header_bytes = header_of(file);
+  const auto header = read_header(header_bytes);
+  const auto begin = kLengthBytes + header_bytes.size;
+  const auto data = file.part(begin, file.size - begin);
+  check_offsets(header.entries, static_cast<int64_t>(data.size));
+  check_checksum_names(header);
 
   WeightFile result;
   result.format = "safetensors file";
   std::unordered_map<std::string, Checked> checked;
-  for (const auto& entry : reader.entries) {
+  for (const auto& entry : header.entries) {
     const auto bytes =
         data.part(entry.offsets[0], entry.offsets[1] - entry.offsets[0]);
-    if (result.tensors.contains(entry.key)) {
-      fail(format_text("it has the key \"{}\" twice", entry.key));
-    }
     result.tensors.insert(entry.key, read_tensor(entry, bytes));
-    if (const auto crc = stored_checksum(reader.metadata, entry.key)) {
+    if (const auto crc = stored_checksum(header.metadata, entry.key)) {
       checked.emplace(entry.key, Checked{bytes, *crc});
     }
   }

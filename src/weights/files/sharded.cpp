@@ -46,8 +46,9 @@ std::vector<IndexEntry> read_index(const Bytes& bytes) {
           path.size() == 2 && value.kind == JsonValue::Kind::kText,
           format_text(
               "the index names no file for \"{}\"", shortened(path[1], 200)));
+      check_key_length(path[1]);
       check_file_name(value.text);
-      entries.push_back({path.back(), std::string(value.text)});
+      entries.push_back({path[1], std::string(value.text)});
     }
   });
   TORCH_CHECK(

@@ -1,6 +1,7 @@
 #include <weights/files/tensor_view.h>
 
 #include <format_text.h>
+#include <weights/files/overlap.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -130,12 +131,9 @@ void check_values(const std::string& key, const torch::Tensor& tensor) {
     return;
   }
   auto bytes = tensor.view(torch::kByte);
-  int64_t span = 1;
-  for (int64_t i = 0; i < bytes.dim(); ++i) {
-    span += (bytes.size(i) - 1) * bytes.stride(i);
-  }
+  const auto span = elements_spanned(bytes);
   if (bytes.numel() > span) {
-    // Strides of zero repeat a few bytes: look at each once.
+    // Its elements overlap: look at each byte once.
     bytes = bytes.as_strided({span}, {1});
   }
   TORCH_CHECK(

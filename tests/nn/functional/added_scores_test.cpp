@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+namespace added_scores_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -172,3 +174,5 @@ TEST_CASE("The gradient of a half bias is summed before it is rounded") {
     CHECK_THAT(result[i], IsEqualTo(exact[i]));
   }
 }
+
+} // namespace added_scores_test

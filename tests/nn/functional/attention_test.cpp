@@ -4,11 +4,11 @@
 
 #include <limits>
 
+namespace attention_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace attention_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

@@ -14,6 +14,8 @@
 
 #include <vector>
 
+namespace half_gradients_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -113,3 +115,5 @@ TEST_CASE("Expanded batches are computed as their copies are") {
     CHECK_THAT(result[i], IsEqualTo(expected[i]));
   }
 }
+
+} // namespace half_gradients_test

@@ -5,11 +5,11 @@
 #include <limits>
 #include <optional>
 
+namespace hidden_keys_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace hidden_keys_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+namespace large_positions_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -114,3 +116,5 @@ TEST_CASE("Modules take a window as large as can be") {
   const auto all = plain(torch::cat({x, token}, 1));
   CHECK_THAT(windowed->decode(token, cache), IsCloseTo(all.slice(1, 7)));
 }
+
+} // namespace large_positions_test

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+namespace non_finite_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -200,3 +202,5 @@ TEST_CASE("A small module gives zeros where all scores are -inf") {
   const auto output = attention(torch::ones({1, tokens, 1}, dtype));
   CHECK_THAT(output, IsCloseTo(torch::full_like(output, 0.5)));
 }
+
+} // namespace non_finite_test

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <limits>
 
+namespace rotary_length_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace rotary_length_test {
 
 namespace {
 

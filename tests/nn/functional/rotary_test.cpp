@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+namespace rotary_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -461,3 +463,5 @@ TEST_CASE("Modules refuse rotary options that they cannot have") {
       "MultiHeadAttention: expected an even dim in [2, head_dim = 3] for "
       "rotary embedding, but got 3");
 }
+
+} // namespace rotary_test

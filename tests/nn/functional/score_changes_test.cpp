@@ -8,11 +8,11 @@
 #include <limits>
 #include <vector>
 
+namespace score_changes_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace score_changes_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

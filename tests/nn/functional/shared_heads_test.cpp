@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace shared_heads_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
@@ -135,3 +137,5 @@ TEST_CASE("Lengths of shared heads without a batch are of query heads") {
     CHECK_THAT(result[i], IsCloseTo(expected[i]));
   }
 }
+
+} // namespace shared_heads_test

@@ -8,11 +8,11 @@
 #include <tuple>
 #include <vector>
 
+namespace sinks_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace sinks_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

@@ -8,11 +8,11 @@
 #include <optional>
 #include <vector>
 
+namespace windows_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace windows_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

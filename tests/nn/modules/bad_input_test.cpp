@@ -1,6 +1,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace bad_input_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -178,3 +180,5 @@ TEST_CASE("One token attends to itself alone") {
       attention->mask,
       IsEqualTo(torch::triu(torch::ones({context_length, context_length}), 1)));
 }
+
+} // namespace bad_input_test

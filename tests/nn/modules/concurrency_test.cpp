@@ -3,6 +3,8 @@
 
 #include <thread>
 
+namespace concurrency_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -40,3 +42,5 @@ TEST_CASE("Eight threads run one module at once and get the same results") {
   }
   CHECK(results == std::vector<char>(kThreads, 1));
 }
+
+} // namespace concurrency_test

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
+namespace cross_attention_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace cross_attention_test {
 
 namespace {
 

@@ -8,10 +8,10 @@
 #include <limits>
 #include <optional>
 
+namespace forward_options_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace forward_options_test {
 
 namespace {
 

@@ -4,10 +4,10 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace heads_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace heads_test {
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <memory>
 #include <sstream>
 
+namespace latent_attention_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace latent_attention_test {
 
 namespace {
 

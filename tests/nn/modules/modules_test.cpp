@@ -5,6 +5,8 @@
 
 #include <sstream>
 
+namespace modules_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -373,3 +375,5 @@ TEST_CASE("Under autocast inputs may be of the lower precision") {
       mixed.to(torch::kFloat),
       IsCloseTo(expected, Tolerance().rtol(0.02).atol(0.02)));
 }
+
+} // namespace modules_test

@@ -5,10 +5,10 @@
 
 #include <functional>
 
+namespace properties_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace properties_test {
 
 namespace {
 

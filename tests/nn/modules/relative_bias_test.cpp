@@ -1,10 +1,10 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace relative_bias_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
-
-namespace relative_bias_test {
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <sstream>
 #include <vector>
 
+namespace rules_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
-
-namespace rules_test {
 
 using Options = F::ScaledDotProductAttentionFuncOptions;
 

@@ -3,6 +3,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace small_module_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -159,3 +161,5 @@ TEST_CASE("NaN reaches the later tokens of a small module, not the earlier") {
   CHECK_THAT(after.slice(1, 0, 3), IsEqualTo(before.slice(1, 0, 3)));
   CHECK(after.slice(1, 3).isnan().all().item<bool>());
 }
+
+} // namespace small_module_test

@@ -4,6 +4,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace wrapper_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -140,3 +142,5 @@ TEST_CASE("A wrapper computes heads that differ one by one") {
   }
   CHECK_THAT(wrapper(x), IsEqualTo(one_by_one(wrapper, x)));
 }
+
+} // namespace wrapper_test

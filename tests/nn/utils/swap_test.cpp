@@ -1,6 +1,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+namespace swap_test {
+
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
@@ -107,7 +109,7 @@ TEST_CASE("A typed member keeps the old module, so replacing it throws") {
   THROWS_WITH(
       replace_module(model, "att", attention),
       "pass that member as well: replace_module(root, \"att\", "
-      "&ModelImpl::<the member that holds it>, replacement)");
+      "&swap_test::ModelImpl::<the member that holds it>, replacement)");
   CHECK(model.named_children()["att"].get() == old);
 
   // The way that the message says.
@@ -168,7 +170,8 @@ TEST_CASE("A member that does not hold what is at the path is refused") {
   THROWS_WITH(
       replace_module(
           *blocks, "0.att", &ModelImpl::att, CausalAttention(8, 8, 4, 0.0)),
-      "expected a member of the class that holds \"0.att\", which is BlockImpl");
+      "expected a member of the class that holds \"0.att\", which is "
+      "swap_test::BlockImpl");
   THROWS_WITH(
       replace_module(*blocks, "0.none", &BlockImpl::att, attention),
       "has no child \"none\"");
@@ -305,3 +308,5 @@ TEST_CASE(
       convert(Options(12, 3).add_zero_attn(true)),
       "expected add_bias_kv = add_zero_attn = false");
 }
+
+} // namespace swap_test
