@@ -45,6 +45,7 @@ struct Known {
   PretrainedOptions options() const {
     PretrainedOptions result;
     result.bias_by_caller(get("bias").defined());
+    result.rotary_by_caller(get("cos").defined());
     if (part == "encoder.") {
       result.part(PretrainedPart::kEncoder);
     } else if (part == "decoder.") {
@@ -61,6 +62,9 @@ struct Known {
     ForwardOptions result;
     if (const auto bias = get("bias"); bias.defined()) {
       result.bias(bias);
+    }
+    if (const auto cos = get("cos"); cos.defined()) {
+      result.rotary_cos(cos).rotary_sin(get("sin"));
     }
     return result;
   }
@@ -129,6 +133,7 @@ struct Row {
             options.num_heads(),
         "grouped heads");
     add(options.rotary().has_value(), "rotary");
+    add(options.value_norm_eps().has_value(), "norms of values");
     add(options.window().has_value(), "window");
     add(options.qk_norm().has_value(), "norms");
     add(options.alibi(), "ALiBi");
@@ -189,7 +194,20 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   // Their layers are those of models above, which pretrained_config_test.cpp
   // shows: making these models takes minutes.
   const std::set<std::string> of_others = {
-      "llama4", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
+      "aria",
+      "chinese_clip",
+      "chinese_clip_text_model",
+      "gemma3n",
+      "gemma4",
+      "gpt-sw3",
+      "idefics3",
+      "kimi_k2",
+      "kimi_k25",
+      "llama4",
+      "qwen3_5",
+      "qwen3_5_moe",
+      "qwen3_5_moe_text",
+      "smolvlm"};
   for (const auto& type : pretrained_model_types()) {
     CAPTURE(type);
     CHECK(types.count(type) + of_others.count(type) == 1);
@@ -242,7 +260,8 @@ TEST_CASE("Layers of pretrained models are computed in bfloat16") {
           known.options().dtype(torch::kBFloat16));
       const auto output = known.get("output");
       const auto ours =
-          attention(known.get("input").to(torch::kBFloat16)).to(torch::kFloat);
+          attention(known.get("input").to(torch::kBFloat16), known.call())
+              .to(torch::kFloat);
       // Of vectors, as single numbers may be nearly zero.
       const auto error = (ours - output).norm() / output.norm();
       CHECK(error.item<double>() < 0.05);
@@ -276,12 +295,12 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
       "expected PretrainedPart::kEncoder or kDecoder as the part of");
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
-      "expected a model with a bias by the distance of tokens, one of mpnet, mt5 "
-      "and t5, but got model_type \"llama\"");
+      "expected a model with a bias by the distance of tokens, one of mpnet, "
+      "mt5, switch_transformers and t5, but got model_type \"llama\"");
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
       "expected a model with latent attention, one of deepseek_v2, deepseek_v3, "
-      "glm4_moe_lite, minicpm3, youtu, but got model_type \"llama\"");
+      "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, youtu, but got model_type \"llama\"");
   THROWS_WITH(
       attention_from_pretrained(model_folder("deepseek_v3"), 0),
       "is latent: latent_attention_from_pretrained loads it");
@@ -363,6 +382,9 @@ TEST_CASE("The table of model types", "[.table]") {
             model_folder(model), known.layer, known.options());
         output = attention(x, known.call());
         row.cover(attention->options);
+      }
+      if (known.get("cos").defined()) {
+        row.covered.insert("angles by the caller");
       }
       if (known.get("bias").defined() && !known.is_cross()) {
         row.covered.insert("bias by the caller");

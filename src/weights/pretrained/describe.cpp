@@ -44,6 +44,25 @@ void set_type(Layer& layer, bool otherwise) {
   }
 }
 
+void set_type_by_pattern(Layer& layer, int64_t count) {
+  auto& config = layer.config;
+  set_type(
+      layer,
+      is_before_last_of(
+          layer,
+          config.integer("sliding_window_pattern")
+              .value_or(
+                  config.integer("_sliding_window_pattern").value_or(count))));
+}
+
+void see_both_sides(Layer& layer) {
+  layer.options.causal(false);
+  if (const auto window = layer.options.window()) {
+    const auto side = *window / 2;
+    layer.options.window(side + 1).window_after(side);
+  }
+}
+
 /// Whether the layer is not the last of `count` in turn, as in models of which
 /// every so many see all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count) {

@@ -54,13 +54,17 @@ struct Family {
   }
 };
 
-Family bart_like(Describe describe, const char* source, const char* target) {
+Family bart_like(
+    Describe describe,
+    const char* source,
+    const char* target,
+    const char* cross_path = "decoder.layers.{}.encoder_attn") {
   return {
       "encoder.layers.{}.self_attn",
       describe,
       {"d_model", "encoder_attention_heads", "encoder_layers", source},
       "decoder.layers.{}.self_attn",
-      "decoder.layers.{}.encoder_attn",
+      cross_path,
       {"d_model", "decoder_attention_heads", "decoder_layers", target}};
 }
 
@@ -74,14 +78,23 @@ Family t5_like() {
       {"d_model", "num_heads", "num_decoder_layers", kLength}};
 }
 
+Family qwen_vision(const char* size) {
+  return {
+      "blocks.{}.attn",
+      describe_qwen_vision,
+      {size, "num_heads", "depth", kLength}};
+}
+
 const std::map<std::string, Family>& families() {
   constexpr auto* kLlama = "layers.{}.self_attn";
   constexpr auto* kBert = "encoder.layer.{}.attention";
   constexpr auto* kGpt = "h.{}.attn";
   static const std::map<std::string, Family> table{
+      {"afmoe", {kLlama, describe_afmoe}},
       {"albert", {"", describe_albert}},
       {"apertus", {kLlama, describe_apertus}},
       {"arcee", {kLlama, describe_llama}},
+      {"aria_text", {kLlama, describe_llama}},
       {"audio-spectrogram-transformer", {kBert, describe_vit}},
       {"bamba", {kLlama, describe_bamba}},
       {"bart", bart_like(describe_bart, kLength, kLength)},
@@ -96,20 +109,26 @@ const std::map<std::string, Family>& families() {
         describe_bloom,
         {kSize, kHeads, kLayers, "seq_length"}}},
       {"camembert", {kBert, describe_bert}},
+      {"chinese_clip_text_model", {kBert, describe_bert}},
+      {"chinese_clip_vision_model",
+       {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"clip_text_model", {"encoder.layers.{}.self_attn", describe_clip_text}},
       {"clip_vision_model",
        {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"codegen", {kGpt, describe_codegen}},
       {"cohere", {kLlama, describe_cohere}},
       {"cohere2", {kLlama, describe_cohere2}},
+      {"cohere2_moe", {kLlama, describe_cohere2_moe}},
       {"ctrl", {"h.{}.multi_head_attention", describe_ctrl}},
       {"cwm", {kLlama, describe_cwm}},
       {"data2vec-audio", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"data2vec-text", {kBert, describe_bert}},
       {"data2vec-vision", {kBert, describe_beit}},
+      {"dbrx", {"blocks.{}.norm_attn_norm.attn", describe_dbrx}},
       {"deit", {kBert, describe_vit}},
       {"dinov2", {kBert, describe_vit}},
       {"dinov2_with_registers", {kBert, describe_vit}},
+      {"dinov3_vit", {"layer.{}.attention", describe_dinov3}},
       {"distilbert", {"transformer.layer.{}.attention", describe_distilbert}},
       {"dots1", {kLlama, describe_dots1}},
       {"electra", {kBert, describe_bert}},
@@ -127,9 +146,12 @@ const std::map<std::string, Family>& families() {
       {"gemma", {kLlama, describe_gemma}},
       {"gemma2", {kLlama, describe_gemma2}},
       {"gemma3_text", {kLlama, describe_gemma3}},
+      {"gemma3n_text", {kLlama, describe_gemma3n}},
+      {"gemma4_text", {kLlama, describe_gemma4}},
       {"glm", {kLlama, describe_glm}},
       {"glm4", {kLlama, describe_glm}},
       {"glm4_moe", {kLlama, describe_glm4_moe}},
+      {"gpt-sw3", {kGpt, describe_gpt2}},
       {"gpt2", {kGpt, describe_gpt2}},
       {"gpt_bigcode", {kGpt, describe_gpt_bigcode}},
       {"gpt_neo", {"h.{}.attn.attention", describe_gpt_neo}},
@@ -143,42 +165,62 @@ const std::map<std::string, Family>& families() {
       {"gpt_neox", {"layers.{}.attention", describe_gpt_neox}},
       {"gptj", {kGpt, describe_gptj}},
       {"granite", {kLlama, describe_granite}},
+      {"granite_swa", {kLlama, describe_granite_swa}},
       {"granitemoe", {kLlama, describe_granite}},
+      {"granitemoe_swa", {kLlama, describe_granite_swa}},
       {"granitemoehybrid", {kLlama, describe_granite_hybrid}},
       {"granitemoeshared", {kLlama, describe_granite}},
       {"helium", {kLlama, describe_helium}},
+      {"higgs_audio_v2", {kLlama, describe_llama}},
       {"hubert", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"hunyuan_v1_dense", {kLlama, describe_hunyuan}},
       {"hunyuan_v1_moe", {kLlama, describe_hunyuan}},
+      {"hy_v3", {kLlama, describe_qwen3_vl}},
       {"hyperclovax", {kLlama, describe_granite}},
+      {"idefics3_vision",
+       {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"ijepa", {kBert, describe_vit}},
       {"imagegpt", {kGpt, describe_gpt2}},
+      {"internlm3", {kLlama, describe_internlm3}},
+      {"iquestcoder", {kLlama, describe_llama}},
       {"jais2", {kLlama, describe_llama}},
       {"jamba", {kLlama, describe_jamba}},
+      {"kolibri1", {kLlama, describe_kolibri1}},
       {"layoutlm", {kBert, describe_bert}},
       {"lfm2", {kLlama, describe_lfm2}},
       {"lfm2_moe", {kLlama, describe_lfm2}},
       {"llama", {kLlama, describe_llama}},
       {"m2m_100", bart_like(describe_bart, kLength, kLength)},
       {"marian", bart_like(describe_bart, kLength, kLength)},
+      {"markuplm", {kBert, describe_bert}},
       {"mbart", bart_like(describe_bart, kLength, kLength)},
       {"megatron-bert", {kBert, describe_bert}},
       {"mellum", {kLlama, describe_mellum}},
       {"minimax_m2", {kLlama, describe_minimax_m2}},
-      {"ministral", {kLlama, describe_mistral}},
+      {"ministral", {kLlama, describe_ministral}},
       {"mistral", {kLlama, describe_mistral}},
       {"mixtral", {kLlama, describe_mistral}},
+      {"modernbert-decoder", {"layers.{}.attn", describe_modernbert_decoder}},
+      {"molmo2_text", {kLlama, describe_molmo2}},
       {"mpnet", {kBert, describe_mpnet}},
       {"mpt",
        {"blocks.{}.attn",
         describe_mpt,
         {kSize, kHeads, kLayers, "max_seq_len"}}},
       {"mt5", t5_like()},
+      {"mvp", bart_like(describe_bart, kLength, kLength)},
       {"nemotron", {kLlama, describe_nemotron}},
+      {"nllb-moe",
+       bart_like(
+           describe_bart,
+           kLength,
+           kLength,
+           "decoder.layers.{}.cross_attention")},
       {"nomic_bert", {"encoder.layers.{}.attn", describe_nomic_bert}},
       {"olmo", {kLlama, describe_olmo}},
       {"olmo2", {kLlama, describe_olmo2}},
       {"olmo3", {kLlama, describe_olmo3}},
+      {"olmo_hybrid", {kLlama, describe_olmo_hybrid}},
       {"olmoe", {kLlama, describe_olmoe}},
       {"openai-gpt", {kGpt, describe_openai_gpt}},
       {"opt", {"decoder.layers.{}.self_attn", describe_opt}},
@@ -187,23 +229,35 @@ const std::map<std::string, Family>& families() {
       {"phi", {kLlama, describe_phi}},
       {"phi3", {kLlama, describe_phi3}},
       {"phimoe", {kLlama, describe_phimoe}},
+      {"pixio", {kBert, describe_vit}},
+      {"pixtral", {"transformer.layers.{}.attention", describe_pixtral}},
       {"plbart", bart_like(describe_bart, kLength, kLength)},
       {"qwen2", {kLlama, describe_qwen2}},
+      {"qwen2_5_vl_vision", qwen_vision(kSize)},
       {"qwen2_5_vl_text", {kLlama, describe_qwen2_vl}},
       {"qwen2_moe", {kLlama, describe_qwen2_moe}},
       {"qwen2_vl_text", {kLlama, describe_qwen2_vl}},
+      {"qwen2_vl_vision", qwen_vision("embed_dim")},
       {"qwen3", {kLlama, describe_qwen3}},
       {"qwen3_moe", {kLlama, describe_qwen3_moe}},
+      {"qwen3_5_moe_vision", qwen_vision(kSize)},
+      {"qwen3_5_vision", qwen_vision(kSize)},
+      {"qwen3_vl_moe_text", {kLlama, describe_qwen3_vl}},
+      {"qwen3_vl_moe_vision", qwen_vision(kSize)},
       {"qwen3_vl_text", {kLlama, describe_qwen3_vl}},
+      {"qwen3_vl_vision", qwen_vision(kSize)},
       {"rembert", {kBert, describe_bert}},
       {"roberta", {kBert, describe_bert}},
+      {"roc_bert", {kBert, describe_bert}},
       {"roberta-prelayernorm", {kBert, describe_bert}},
       {"roformer", {kBert, describe_roformer}},
       {"seed_oss", {kLlama, describe_seed_oss}},
+      {"sew", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"siglip_text_model",
        {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"siglip_vision_model",
        {"encoder.layers.{}.self_attn", describe_clip_vision}},
+      {"smolvlm_vision", {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"smollm3", {kLlama, describe_smollm3}},
       {"solar_open", {kLlama, describe_solar_open}},
       {"speech_to_text",
@@ -212,10 +266,14 @@ const std::map<std::string, Family>& families() {
       {"splinter", {kBert, describe_bert}},
       {"stablelm", {kLlama, describe_stablelm}},
       {"starcoder2", {kLlama, describe_starcoder2}},
+      {"switch_transformers", t5_like()},
       {"t5", t5_like()},
+      {"tapas", {kBert, describe_tapas}},
       {"unispeech", {"encoder.layers.{}.attention", describe_wav2vec2}},
+      {"unispeech-sat", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"vaultgemma", {kLlama, describe_gemma2}},
       {"videomae", {kBert, describe_videomae}},
+      {"visual_bert", {kBert, describe_bert}},
       {"vit", {kBert, describe_vit}},
       {"vit_mae", {kBert, describe_vit}},
       {"vit_msn", {kBert, describe_vit}},
@@ -334,21 +392,25 @@ int64_t layers_of(ModelConfig& config, const Found& found) {
   return layers ? *layers : config.required_integer(found.family.names.layers);
 }
 
-/// Throws c10::Error unless all tokens of the layer are seen, where the family
-/// does not read the types of layers.
-void check_type(ModelConfig& config, int64_t layer) {
+/// Throws c10::Error unless the type of the layer is what is computed, where
+/// the family does not read the types of layers.
+void check_type(const Layer& layer) {
+  auto& config = layer.config;
   if (config.was_asked("layer_types")) {
     return;
   }
-  const auto of_layer = config.text_at("layer_types", layer);
+  const auto of_layer = config.text_at("layer_types", layer.index);
+  const auto* computed =
+      layer.options.window() ? "sliding_attention" : "full_attention";
   TORCH_CHECK(
-      !of_layer || of_layer == "full_attention",
+      !of_layer || of_layer == computed,
       format_text(
-          "expected full_attention as \"layer_types\" of \"{}\", but got "
-          "\"{}\" for layer {}",
+          "expected {} as \"layer_types\" of \"{}\", whose model has it in "
+          "all layers, but got \"{}\" for layer {}",
+          computed,
           config.path(),
           of_layer.value_or(""),
-          layer));
+          layer.index));
 }
 
 std::string with_layer(std::string path, int64_t layer) {
@@ -365,6 +427,7 @@ DescribedAttention describe(
   const auto found = find_family(config, type, wanted.part, wanted.is_cross);
   const auto& family = found.family;
   config.check_layer(wanted.layer, layers_of(config, found));
+  config.take_layer(wanted.layer);
   const auto& names = found.names();
   const auto size = config.required_integer(names.size);
   const auto heads = config.required_integer(names.heads);
@@ -389,7 +452,7 @@ DescribedAttention describe(
       : found.is_decoder()     ? family.decoder_path
                                : family.path;
   family.describe(layer);
-  check_type(config, wanted.layer);
+  check_type(layer);
   TORCH_CHECK(
       config.flag("is_causal").value_or(true) || !layer.options.causal(),
       format_text(
@@ -408,7 +471,8 @@ DescribedAttention describe(
       layer.options,
       std::move(places),
       PretrainedPart::kAuto,
-      layer.needs_bias};
+      layer.needs_bias,
+      layer.needs_rotary};
 }
 
 } // namespace

@@ -105,6 +105,33 @@ void describe_jamba(Layer& layer) {
   layer.options.out_bias(false);
 }
 
+/// Without positions where there is no theta.
+void describe_olmo_hybrid(Layer& layer) {
+  auto& config = layer.config;
+  require_attention_by(layer, "layer_types", !is_before_last_of(layer, 4));
+  for (const auto* field :
+       {"linear_conv_kernel_dim",
+        "linear_key_head_dim",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_value_head_dim"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(
+      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
+  const auto parameters = config.object("rope_parameters");
+  const auto theta = parameters.find("rope_theta");
+  const bool rotates = config.has("rope_theta") ||
+      (theta != parameters.end() && theta->is_number());
+  if (rotates) {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
 void describe_lfm2(Layer& layer) {
   auto& config = layer.config;
   require_attention_by(

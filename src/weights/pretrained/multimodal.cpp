@@ -14,20 +14,28 @@ const std::map<std::string, Multimodal>& models() {
   constexpr auto* kClip = "clip_vision_model";
   constexpr auto* kSiglip = "siglip_vision_model";
   static const std::map<std::string, Multimodal> table{
+      {"aria", {"aria_text", ""}},
       {"aya_vision", {"cohere2", kSiglip}},
       {"clip", {"clip_text_model", kClip, false}},
+      {"chinese_clip",
+       {"chinese_clip_text_model", "chinese_clip_vision_model", false}},
       {"gemma3", {"gemma3_text", kSiglip}},
+      {"gemma3n", {"gemma3n_text", ""}},
+      {"gemma4", {"gemma4_text", ""}},
+      {"idefics3", {"llama", "idefics3_vision"}},
       {"internvl", {"qwen2", ""}},
       {"llama4", {"llama4_text", ""}},
       {"llava", {"llama", kClip}},
       {"llava_next", {"llama", kClip}},
       {"llava_onevision", {"qwen2", kSiglip}},
-      {"mistral3", {"mistral", ""}},
-      {"qwen2_5_vl", {"qwen2_5_vl_text", ""}},
-      {"qwen2_vl", {"qwen2_vl_text", ""}},
-      {"qwen3_5", {"qwen3_5_text", ""}},
-      {"qwen3_5_moe", {"qwen3_5_moe_text", ""}},
-      {"qwen3_vl", {"qwen3_vl_text", ""}},
+      {"mistral3", {"mistral", "pixtral"}},
+      {"qwen2_5_vl", {"qwen2_5_vl_text", "qwen2_5_vl_vision"}},
+      {"qwen2_vl", {"qwen2_vl_text", "qwen2_vl_vision"}},
+      {"qwen3_5", {"qwen3_5_text", "qwen3_5_vision"}},
+      {"qwen3_5_moe", {"qwen3_5_moe_text", "qwen3_5_moe_vision"}},
+      {"qwen3_vl", {"qwen3_vl_text", "qwen3_vl_vision"}},
+      {"qwen3_vl_moe", {"qwen3_vl_moe_text", "qwen3_vl_moe_vision"}},
+      {"smolvlm", {"llama", "smolvlm_vision"}},
       {"siglip", {"siglip_text_model", kSiglip, false}},
       {"vipllava", {"llama", kClip}},
   };
@@ -89,7 +97,9 @@ ModelPart part_of(
   }
   auto inner = config.nested(field);
   const auto own_type = inner.text("model_type").value_or(type);
-  return {std::move(inner), own_type, part};
+  // Released files may have the type of the whole model there.
+  const bool is_whole = own_type == config.text("model_type");
+  return {std::move(inner), is_whole ? type : own_type, part};
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -50,6 +50,7 @@ FIELDS = re.compile(
     r"|emb_dim|attention_heads|num_kv_heads|multi_query|rotary_dim|qk_layernorm"
     r"|use_qk_norm|scale_attn_weights|attn_layer_(period|offset)|max_seq_len"
     r"|qv_bias|key_multiplier|window_size|no_rope_layer_interval"
+    r"|num_kv_shared_layers|local_attention"
 )
 
 HEAD = """\
