@@ -313,6 +313,13 @@ void ModelConfig::take_layer(int64_t layer) {
   fields_.update(*found);
 }
 
+std::optional<int64_t> ModelConfig::length(const std::string& field) const {
+  const auto found = fields_.find(field);
+  return found != fields_.end() && found->is_array()
+      ? std::optional(static_cast<int64_t>(found->size()))
+      : std::nullopt;
+}
+
 bool ModelConfig::lists(const std::string& field, const std::string& text)
     const {
   const auto found = fields_.find(field);

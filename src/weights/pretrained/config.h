@@ -87,6 +87,9 @@ class ModelConfig {
   /// of all layers.
   void take_layer(int64_t layer);
 
+  /// The number of elements, if the field is there and a list.
+  std::optional<int64_t> length(const std::string& field) const;
+
   /// Whether the field is there and a list that has this text.
   bool lists(const std::string& field, const std::string& text) const;
 

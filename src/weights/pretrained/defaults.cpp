@@ -73,6 +73,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":64,"n_head":8,"n_layer":2,)"
        R"("names":{"hidden_size":"n_embed","num_attention_heads":"n_head",)"
        R"("num_hidden_layers":"n_layer"}})"},
+      {"bridgetower_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":514,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"camembert",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -84,11 +88,22 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"chinese_clip_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"clap_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":514,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"clip_text_model",
        R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"clip_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"clipseg_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"clipseg_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"codegen",
@@ -109,6 +124,11 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"head_dim":128,"hidden_size":8192,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
        R"("num_hidden_layers":40,"sliding_window":4096})"},
+      {"cosmos3_edge_text",
+       R"({"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":16,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":100000000.0})"},
       {"ctrl",
        R"({"n_embd":1280,"n_head":16,"n_layer":48,"n_positions":256,)"
        R"("names":{"hidden_size":"n_embd",)"
@@ -155,10 +175,19 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_window_layers":62,"num_attention_heads":32,)"
        R"("num_hidden_layers":62,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+      {"dpr",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"electra",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":256,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":4,"num_hidden_layers":12})"},
+      {"emu3_text_model",
+       R"({"attention_dropout":0.1,"hidden_size":4096,)"
+       R"("max_position_embeddings":9216,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"ernie",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -205,6 +234,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":512,"n_heads":16,"n_layers":12,)"
        R"("names":{"hidden_size":"emb_dim","num_attention_heads":"n_heads",)"
        R"("num_hidden_layers":"n_layers"}})"},
+      {"flava_image_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"flava_text_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"flex_olmo",
        R"({"hidden_size":4096,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
@@ -236,6 +272,14 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":131072,"num_attention_heads":8,)"
        R"("num_hidden_layers":30,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":512})"},
+      {"gemma4_unified_text",
+       R"({"head_dim":256,"hidden_size":2304,)"
+       R"("max_position_embeddings":262144,"num_attention_heads":8,)"
+       R"("num_hidden_layers":30,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+      {"git_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"glm",
        R"({"attention_bias":true,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
@@ -249,6 +293,19 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"glm4_moe",
        R"({"hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":96,"num_hidden_layers":46,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+      {"glm4v_moe_text",
+       R"({"attention_bias":true,"hidden_size":4096,)"
+       R"("max_position_embeddings":65536,"num_attention_heads":96,)"
+       R"("num_hidden_layers":46,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"glm4v_text",
+       R"({"hidden_size":4096,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":32,"num_hidden_layers":40,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-05})"},
+      {"glm_ocr_text",
+       R"({"hidden_size":1024,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":16,"num_hidden_layers":16,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
       {"gpt-sw3",
        R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
@@ -292,6 +349,15 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"granite4_vision_text",
+       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"granite_docling_text",
+       R"({"attention_multiplier":0.015625,"hidden_size":1024,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-05})"},
       {"granite_swa",
        R"({"attention_multiplier":1.0,"hidden_size":2560,)"
        R"("max_position_embeddings":8192,"num_attention_heads":20,)"
@@ -313,6 +379,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"groupvit_text_model",
+       R"({"hidden_size":256,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":4,)"
+       R"("num_hidden_layers":12})"},
       {"helium",
        R"({"head_dim":128,"hidden_size":2560,"max_position_embeddings":4096,)"
        R"("num_attention_heads":20,"num_hidden_layers":24,)"
@@ -342,6 +412,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
+      {"idefics2_vision",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"idefics3_vision",
        R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":12})"},
@@ -432,6 +505,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":28,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+      {"metaclip_2_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"metaclip_2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"minimax_m2",
        R"({"head_dim":128,"hidden_size":3072,)"
        R"("max_position_embeddings":196608,"num_attention_heads":48,)"
@@ -492,6 +572,9 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"nemotron",
        R"({"hidden_size":6144,"max_position_embeddings":4096,)"
        R"("norm_eps":1e-05,"num_attention_heads":48,"num_hidden_layers":32})"},
+      {"nemotron_h",
+       R"({"head_dim":128,"hidden_size":4096,"max_position_embeddings":4096,)"
+       R"("num_attention_heads":32,"num_key_value_heads":8})"},
       {"nllb-moe",
        R"({"attention_dropout":0.1,"d_model":1024,)"
        R"("decoder_attention_heads":16,"decoder_layers":12,)"
@@ -534,6 +617,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"enable_bias":true,"hidden_size":768,)"
        R"("max_position_embeddings":2048,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
+      {"owlv2_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":16,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"owlv2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"owlvit_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":16,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"owlvit_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"paddleocr_vl_text",
+       R"({"head_dim":128,"hidden_size":1024,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":16,)"
+       R"("num_hidden_layers":18,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
       {"pegasus",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -552,6 +654,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"phi4_multimodal_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27})"},
       {"phimoe",
        R"({"hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
@@ -575,6 +680,12 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_window_layers":28,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+      {"qwen2_5_omni_text",
+       R"({"hidden_size":3584,"max_position_embeddings":32768,)"
+       R"("max_window_layers":28,"num_attention_heads":28,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"rope_theta":1000000.0,)"
+       R"("sliding_window":32768})"},
       {"qwen2_5_vl_text",
        R"({"hidden_size":8192,"max_position_embeddings":32768,)"
        R"("max_window_layers":80,"num_attention_heads":64,)"
@@ -583,6 +694,11 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"qwen2_5_vl_vision",
        R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"depth"},"num_heads":16,"window_size":112})"},
+      {"qwen2_audio_encoder",
+       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
+       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"qwen2_moe",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":16,)"
@@ -628,6 +744,11 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":32768,"num_attention_heads":16,)"
        R"("num_hidden_layers":48,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-06})"},
+      {"qwen3_omni_moe_text",
+       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":28,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":1000000.0})"},
       {"qwen3_vl_moe_text",
        R"({"hidden_size":2048,"max_position_embeddings":128000,)"
        R"("num_attention_heads":16,"num_hidden_layers":24,)"
@@ -671,6 +792,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
       {"sew",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"siglip2_text_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("max_position_embeddings":64,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
+      {"siglip2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"siglip_text_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
@@ -757,6 +885,9 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"vivit",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"voxtral_encoder",
+       R"({"hidden_size":1280,"max_source_positions":1500,)"
+       R"("num_attention_heads":20,"num_hidden_layers":32})"},
       {"wav2vec2",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
@@ -767,6 +898,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"xclip_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
       {"xglm",
        R"({"attention_dropout":0.1,"attention_heads":16,"d_model":1024,)"
        R"("max_position_embeddings":2048,"names":{"hidden_size":"d_model",)"

@@ -69,7 +69,27 @@ bool is_before_last_of(const Layer& layer, int64_t count) {
   return count > 0 && (layer.index + 1) % count != 0;
 }
 
+namespace {
+
+/// Takes the sections of time, height and width out of the parameters of the
+/// rotary embedding: for text all three positions are the same.
+void drop_sections(Layer& layer) {
+  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
+    layer.config.drop(object, "mrope_section");
+    layer.config.drop(object, "mrope_interleaved");
+    // The name of the default type in released files.
+    for (const std::string field : {"type", "rope_type"}) {
+      if (layer.config.object(object).value(field, "") == "mrope") {
+        layer.config.drop(object, field);
+      }
+    }
+  }
+}
+
+} // namespace
+
 void set_rotary(Layer& layer, const RotaryRules& rules, RotaryPairing pairing) {
+  drop_sections(layer);
   layer.options.rotary(
       rotary_of(layer.config, layer.type, layer.head_dim(), rules)
           .pairing(pairing));

@@ -12,7 +12,7 @@
 #include <vector>
 
 // How the families of models describe a layer beyond its sizes. A function for
-// each; `families.cpp` has the table of them.
+// each; `table.cpp` has the table of them.
 
 namespace torch_attention::weights::pretrained {
 
@@ -101,15 +101,13 @@ void rename_norms(
     const std::string& query,
     const std::string& key);
 
-/// Takes the sections of time, height and width out of the parameters of the
-/// rotary embedding: for text all three positions are the same.
-void drop_sections(Layer& layer);
-
 void describe_llama(Layer& layer);
 void describe_cohere(Layer& layer);
 void describe_ernie4_5(Layer& layer);
 void describe_glm(Layer& layer);
 void describe_glm4_moe(Layer& layer);
+void describe_glm4v(Layer& layer);
+void describe_glm_ocr(Layer& layer);
 void describe_granite(Layer& layer);
 void describe_helium(Layer& layer);
 void describe_hunyuan(Layer& layer);
@@ -142,7 +140,6 @@ void describe_mistral(Layer& layer);
 void describe_olmo3(Layer& layer);
 void describe_qwen2(Layer& layer);
 void describe_qwen2_moe(Layer& layer);
-void describe_qwen2_vl(Layer& layer);
 void describe_qwen3(Layer& layer);
 void describe_qwen3_moe(Layer& layer);
 void describe_qwen3_vl(Layer& layer);
@@ -165,6 +162,7 @@ void describe_falcon_h1(Layer& layer);
 void describe_granite_hybrid(Layer& layer);
 void describe_jamba(Layer& layer);
 void describe_lfm2(Layer& layer);
+void describe_nemotron_h(Layer& layer);
 void describe_olmo_hybrid(Layer& layer);
 void describe_biogpt(Layer& layer);
 void describe_bloom(Layer& layer);
@@ -201,5 +199,6 @@ void describe_pixtral(Layer& layer);
 void describe_qwen_vision(Layer& layer);
 void describe_bart(Layer& layer);
 void describe_whisper(Layer& layer);
+void describe_whisper_encoder(Layer& layer);
 void describe_t5(Layer& layer);
 } // namespace torch_attention::weights::pretrained

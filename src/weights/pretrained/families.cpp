@@ -5,292 +5,23 @@
 #include <weights/pretrained/describe.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
+#include <weights/pretrained/table.h>
 #include <weights/pretrained/unsupported.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
 
 namespace {
 
-constexpr auto* kSize = "hidden_size";
-constexpr auto* kHeads = "num_attention_heads";
-constexpr auto* kLayers = "num_hidden_layers";
-constexpr auto* kLength = "max_position_embeddings";
-
 /// The most tokens of a model that has no limit.
 constexpr int64_t kUnlimited = int64_t{1} << 20;
-
-/// Names of the fields of sizes; those that configurations have by other names
-/// are known by these, too.
-struct SizeNames {
-  const char* size = kSize;
-  const char* heads = kHeads;
-  const char* layers = kLayers;
-  const char* length = kLength;
-};
-
-using Describe = void (*)(Layer&);
-
-struct Family {
-  /// Of the attention; `{}` stands for the layer. The encoder's, if there is a
-  /// decoder.
-  const char* path;
-  Describe describe;
-  SizeNames names = {};
-  /// Of the decoder's attention to itself and to the encoder's output.
-  const char* decoder_path = nullptr;
-  const char* cross_path = nullptr;
-  SizeNames decoder_names = {};
-
-  bool has_parts() const {
-    return decoder_path != nullptr;
-  }
-};
-
-Family bart_like(
-    Describe describe,
-    const char* source,
-    const char* target,
-    const char* cross_path = "decoder.layers.{}.encoder_attn") {
-  return {
-      "encoder.layers.{}.self_attn",
-      describe,
-      {"d_model", "encoder_attention_heads", "encoder_layers", source},
-      "decoder.layers.{}.self_attn",
-      cross_path,
-      {"d_model", "decoder_attention_heads", "decoder_layers", target}};
-}
-
-Family t5_like() {
-  return {
-      "encoder.block.{}.layer.0.SelfAttention",
-      describe_t5,
-      {"d_model", "num_heads", "num_layers", kLength},
-      "decoder.block.{}.layer.0.SelfAttention",
-      "decoder.block.{}.layer.1.EncDecAttention",
-      {"d_model", "num_heads", "num_decoder_layers", kLength}};
-}
-
-Family qwen_vision(const char* size) {
-  return {
-      "blocks.{}.attn",
-      describe_qwen_vision,
-      {size, "num_heads", "depth", kLength}};
-}
-
-const std::map<std::string, Family>& families() {
-  constexpr auto* kLlama = "layers.{}.self_attn";
-  constexpr auto* kBert = "encoder.layer.{}.attention";
-  constexpr auto* kGpt = "h.{}.attn";
-  static const std::map<std::string, Family> table{
-      {"afmoe", {kLlama, describe_afmoe}},
-      {"albert", {"", describe_albert}},
-      {"apertus", {kLlama, describe_apertus}},
-      {"arcee", {kLlama, describe_llama}},
-      {"aria_text", {kLlama, describe_llama}},
-      {"audio-spectrogram-transformer", {kBert, describe_vit}},
-      {"bamba", {kLlama, describe_bamba}},
-      {"bart", bart_like(describe_bart, kLength, kLength)},
-      {"beit", {kBert, describe_beit}},
-      {"bert", {kBert, describe_bert}},
-      {"bert-generation", {kBert, describe_bert}},
-      {"biogpt", {kLlama, describe_biogpt}},
-      {"blenderbot", bart_like(describe_bart, kLength, kLength)},
-      {"blenderbot-small", bart_like(describe_bart, kLength, kLength)},
-      {"bloom",
-       {"h.{}.self_attention",
-        describe_bloom,
-        {kSize, kHeads, kLayers, "seq_length"}}},
-      {"camembert", {kBert, describe_bert}},
-      {"chinese_clip_text_model", {kBert, describe_bert}},
-      {"chinese_clip_vision_model",
-       {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"clip_text_model", {"encoder.layers.{}.self_attn", describe_clip_text}},
-      {"clip_vision_model",
-       {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"codegen", {kGpt, describe_codegen}},
-      {"cohere", {kLlama, describe_cohere}},
-      {"cohere2", {kLlama, describe_cohere2}},
-      {"cohere2_moe", {kLlama, describe_cohere2_moe}},
-      {"ctrl", {"h.{}.multi_head_attention", describe_ctrl}},
-      {"cwm", {kLlama, describe_cwm}},
-      {"data2vec-audio", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"data2vec-text", {kBert, describe_bert}},
-      {"data2vec-vision", {kBert, describe_beit}},
-      {"dbrx", {"blocks.{}.norm_attn_norm.attn", describe_dbrx}},
-      {"deit", {kBert, describe_vit}},
-      {"dinov2", {kBert, describe_vit}},
-      {"dinov2_with_registers", {kBert, describe_vit}},
-      {"dinov3_vit", {"layer.{}.attention", describe_dinov3}},
-      {"distilbert", {"transformer.layer.{}.attention", describe_distilbert}},
-      {"dots1", {kLlama, describe_dots1}},
-      {"electra", {kBert, describe_bert}},
-      {"ernie", {kBert, describe_bert}},
-      {"ernie4_5", {kLlama, describe_ernie4_5}},
-      {"ernie4_5_moe", {kLlama, describe_ernie4_5}},
-      {"esm", {kBert, describe_esm}},
-      {"eurobert", {kLlama, describe_eurobert}},
-      {"exaone4", {kLlama, describe_exaone4}},
-      {"exaone_moe", {kLlama, describe_exaone4}},
-      {"falcon", {"h.{}.self_attention", describe_falcon}},
-      {"falcon_h1", {kLlama, describe_falcon_h1}},
-      {"flaubert", {"attentions.{}", describe_xlm}},
-      {"flex_olmo", {kLlama, describe_olmo2}},
-      {"gemma", {kLlama, describe_gemma}},
-      {"gemma2", {kLlama, describe_gemma2}},
-      {"gemma3_text", {kLlama, describe_gemma3}},
-      {"gemma3n_text", {kLlama, describe_gemma3n}},
-      {"gemma4_text", {kLlama, describe_gemma4}},
-      {"glm", {kLlama, describe_glm}},
-      {"glm4", {kLlama, describe_glm}},
-      {"glm4_moe", {kLlama, describe_glm4_moe}},
-      {"gpt-sw3", {kGpt, describe_gpt2}},
-      {"gpt2", {kGpt, describe_gpt2}},
-      {"gpt_bigcode", {kGpt, describe_gpt_bigcode}},
-      {"gpt_neo", {"h.{}.attn.attention", describe_gpt_neo}},
-      {"gpt_oss", {kLlama, describe_gpt_oss}},
-      {"llama4_text", {kLlama, describe_llama4}},
-      {"ministral3", {kLlama, describe_ministral3}},
-      {"modernbert", {"layers.{}.attn", describe_modernbert}},
-      {"qwen3_5_moe_text", {kLlama, describe_qwen3_next}},
-      {"qwen3_5_text", {kLlama, describe_qwen3_next}},
-      {"qwen3_next", {kLlama, describe_qwen3_next}},
-      {"gpt_neox", {"layers.{}.attention", describe_gpt_neox}},
-      {"gptj", {kGpt, describe_gptj}},
-      {"granite", {kLlama, describe_granite}},
-      {"granite_swa", {kLlama, describe_granite_swa}},
-      {"granitemoe", {kLlama, describe_granite}},
-      {"granitemoe_swa", {kLlama, describe_granite_swa}},
-      {"granitemoehybrid", {kLlama, describe_granite_hybrid}},
-      {"granitemoeshared", {kLlama, describe_granite}},
-      {"helium", {kLlama, describe_helium}},
-      {"higgs_audio_v2", {kLlama, describe_llama}},
-      {"hubert", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"hunyuan_v1_dense", {kLlama, describe_hunyuan}},
-      {"hunyuan_v1_moe", {kLlama, describe_hunyuan}},
-      {"hy_v3", {kLlama, describe_qwen3_vl}},
-      {"hyperclovax", {kLlama, describe_granite}},
-      {"idefics3_vision",
-       {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"ijepa", {kBert, describe_vit}},
-      {"imagegpt", {kGpt, describe_gpt2}},
-      {"internlm3", {kLlama, describe_internlm3}},
-      {"iquestcoder", {kLlama, describe_llama}},
-      {"jais2", {kLlama, describe_llama}},
-      {"jamba", {kLlama, describe_jamba}},
-      {"kolibri1", {kLlama, describe_kolibri1}},
-      {"layoutlm", {kBert, describe_bert}},
-      {"lfm2", {kLlama, describe_lfm2}},
-      {"lfm2_moe", {kLlama, describe_lfm2}},
-      {"llama", {kLlama, describe_llama}},
-      {"m2m_100", bart_like(describe_bart, kLength, kLength)},
-      {"marian", bart_like(describe_bart, kLength, kLength)},
-      {"markuplm", {kBert, describe_bert}},
-      {"mbart", bart_like(describe_bart, kLength, kLength)},
-      {"megatron-bert", {kBert, describe_bert}},
-      {"mellum", {kLlama, describe_mellum}},
-      {"minimax_m2", {kLlama, describe_minimax_m2}},
-      {"ministral", {kLlama, describe_ministral}},
-      {"mistral", {kLlama, describe_mistral}},
-      {"mixtral", {kLlama, describe_mistral}},
-      {"modernbert-decoder", {"layers.{}.attn", describe_modernbert_decoder}},
-      {"molmo2_text", {kLlama, describe_molmo2}},
-      {"mpnet", {kBert, describe_mpnet}},
-      {"mpt",
-       {"blocks.{}.attn",
-        describe_mpt,
-        {kSize, kHeads, kLayers, "max_seq_len"}}},
-      {"mt5", t5_like()},
-      {"mvp", bart_like(describe_bart, kLength, kLength)},
-      {"nemotron", {kLlama, describe_nemotron}},
-      {"nllb-moe",
-       bart_like(
-           describe_bart,
-           kLength,
-           kLength,
-           "decoder.layers.{}.cross_attention")},
-      {"nomic_bert", {"encoder.layers.{}.attn", describe_nomic_bert}},
-      {"olmo", {kLlama, describe_olmo}},
-      {"olmo2", {kLlama, describe_olmo2}},
-      {"olmo3", {kLlama, describe_olmo3}},
-      {"olmo_hybrid", {kLlama, describe_olmo_hybrid}},
-      {"olmoe", {kLlama, describe_olmoe}},
-      {"openai-gpt", {kGpt, describe_openai_gpt}},
-      {"opt", {"decoder.layers.{}.self_attn", describe_opt}},
-      {"pegasus", bart_like(describe_bart, kLength, kLength)},
-      {"persimmon", {kLlama, describe_persimmon}},
-      {"phi", {kLlama, describe_phi}},
-      {"phi3", {kLlama, describe_phi3}},
-      {"phimoe", {kLlama, describe_phimoe}},
-      {"pixio", {kBert, describe_vit}},
-      {"pixtral", {"transformer.layers.{}.attention", describe_pixtral}},
-      {"plbart", bart_like(describe_bart, kLength, kLength)},
-      {"qwen2", {kLlama, describe_qwen2}},
-      {"qwen2_5_vl_vision", qwen_vision(kSize)},
-      {"qwen2_5_vl_text", {kLlama, describe_qwen2_vl}},
-      {"qwen2_moe", {kLlama, describe_qwen2_moe}},
-      {"qwen2_vl_text", {kLlama, describe_qwen2_vl}},
-      {"qwen2_vl_vision", qwen_vision("embed_dim")},
-      {"qwen3", {kLlama, describe_qwen3}},
-      {"qwen3_moe", {kLlama, describe_qwen3_moe}},
-      {"qwen3_5_moe_vision", qwen_vision(kSize)},
-      {"qwen3_5_vision", qwen_vision(kSize)},
-      {"qwen3_vl_moe_text", {kLlama, describe_qwen3_vl}},
-      {"qwen3_vl_moe_vision", qwen_vision(kSize)},
-      {"qwen3_vl_text", {kLlama, describe_qwen3_vl}},
-      {"qwen3_vl_vision", qwen_vision(kSize)},
-      {"rembert", {kBert, describe_bert}},
-      {"roberta", {kBert, describe_bert}},
-      {"roc_bert", {kBert, describe_bert}},
-      {"roberta-prelayernorm", {kBert, describe_bert}},
-      {"roformer", {kBert, describe_roformer}},
-      {"seed_oss", {kLlama, describe_seed_oss}},
-      {"sew", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"siglip_text_model",
-       {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"siglip_vision_model",
-       {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"smolvlm_vision", {"encoder.layers.{}.self_attn", describe_clip_vision}},
-      {"smollm3", {kLlama, describe_smollm3}},
-      {"solar_open", {kLlama, describe_solar_open}},
-      {"speech_to_text",
-       bart_like(
-           describe_bart, "max_source_positions", "max_target_positions")},
-      {"splinter", {kBert, describe_bert}},
-      {"stablelm", {kLlama, describe_stablelm}},
-      {"starcoder2", {kLlama, describe_starcoder2}},
-      {"switch_transformers", t5_like()},
-      {"t5", t5_like()},
-      {"tapas", {kBert, describe_tapas}},
-      {"unispeech", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"unispeech-sat", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"vaultgemma", {kLlama, describe_gemma2}},
-      {"videomae", {kBert, describe_videomae}},
-      {"visual_bert", {kBert, describe_bert}},
-      {"vit", {kBert, describe_vit}},
-      {"vit_mae", {kBert, describe_vit}},
-      {"vit_msn", {kBert, describe_vit}},
-      {"vivit", {kBert, describe_vit}},
-      {"wav2vec2", {"encoder.layers.{}.attention", describe_wav2vec2}},
-      {"whisper",
-       bart_like(
-           describe_whisper, "max_source_positions", "max_target_positions")},
-      {"xglm", {kLlama, describe_xglm}},
-      {"xlm", {"attentions.{}", describe_xlm}},
-      {"xlm-roberta", {kBert, describe_bert}},
-      {"xlm-roberta-xl", {kBert, describe_bert}},
-      {"xmod", {kBert, describe_bert}},
-      {"yolos", {kBert, describe_vit}},
-  };
-  return table;
-}
 
 [[noreturn]] void refuse_type(
     const std::string& path,
@@ -387,6 +118,10 @@ Found find_family(
 
 int64_t layers_of(ModelConfig& config, const Found& found) {
   const auto* field = found.names().layers;
+  // Nemotron-H has its layers by their types.
+  if (const auto types = config.length("layers_block_type")) {
+    return *types;
+  }
   // T5's decoder has as many layers as its encoder unless it says otherwise.
   const auto layers = config.integer(field);
   return layers ? *layers : config.required_integer(found.family.names.layers);

@@ -62,6 +62,19 @@ void describe_glm(Layer& layer) {
   set_rotary(layer, with_partial(0.5), RotaryPairing::kInterleaved);
 }
 
+/// Queries, keys and values have biases whatever the configuration says.
+void describe_glm4v(Layer& layer) {
+  set_heads(layer);
+  layer.options.qkv_bias(true).out_bias(false);
+  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
+}
+
+void describe_glm_ocr(Layer& layer) {
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
+}
+
 void describe_glm4_moe(Layer& layer) {
   set_glm_heads(layer);
   if (layer.config.flag("use_qk_norm").value_or(false)) {

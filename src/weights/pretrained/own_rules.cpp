@@ -259,7 +259,6 @@ void describe_qwen3_next(Layer& layer) {
           "layer {} of \"{}\" has linear attention, which is not computed",
           layer.index,
           config.path()));
-  drop_sections(layer);
   set_heads(layer);
   set_biases(layer);
   set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");

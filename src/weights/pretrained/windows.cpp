@@ -124,26 +124,7 @@ void describe_qwen2_moe(Layer& layer) {
   set_rotary(layer);
 }
 
-void drop_sections(Layer& layer) {
-  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
-    layer.config.drop(object, "mrope_section");
-    layer.config.drop(object, "mrope_interleaved");
-    // The name of the default type in released files.
-    for (const std::string field : {"type", "rope_type"}) {
-      if (layer.config.object(object).value(field, "") == "mrope") {
-        layer.config.drop(object, field);
-      }
-    }
-  }
-}
-
-void describe_qwen2_vl(Layer& layer) {
-  drop_sections(layer);
-  describe_qwen2(layer);
-}
-
 void describe_qwen3_vl(Layer& layer) {
-  drop_sections(layer);
   set_heads(layer);
   set_biases(layer);
   set_norm(layer, HeadNormOptions(), "rms_norm_eps");

@@ -108,6 +108,12 @@ MAMBA = {
     "mamba_chunk_size": 4,
 }
 
+# Of time, height and width.
+SECTIONS = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [2, 1, 1],
+}
 GEMMA4 = {
     "head_dim": 8,
     "global_head_dim": 16,
@@ -194,6 +200,16 @@ DECODERS = (
         attention_k_eq_v=True,
         num_global_key_value_heads=1,
     ),
+    llama_like("gemma4_unified_text", **GEMMA4, layer_types=SLIDING_FIRST),
+    llama_like("glm4v_text", hidden_size=32, rope_parameters=SECTIONS),
+    llama_like(
+        "glm4v_moe_text",
+        **ROUTED_EXPERTS,
+        head_dim=8,
+        rope_parameters={**SECTIONS, "partial_rotary_factor": 1.0},
+    ),
+    llama_like("glm_ocr_text", head_dim=8, rope_parameters=SECTIONS),
+    llama_like("granite_docling_text", attention_multiplier=0.3),
     llama_like("olmo2"),
     llama_like("olmo3", sliding_window=3, layer_types=SLIDING_FIRST),
     llama_like("granite", attention_multiplier=0.3),
@@ -371,6 +387,17 @@ DECODERS = (
         },
     ),
     llama_like("nemotron", head_dim=8),
+    Model(
+        "nemotron_h",
+        "nemotron_h",
+        (Attention("layers.{}.mixer", layers=(1,)),),
+        {
+            **{key: GROUPED[key] for key in GROUPED if key != "num_hidden_layers"},
+            "head_dim": 8,
+            "layers_block_type": ["mlp", "full_attention"],
+        },
+        "backbone.",
+    ),
     llama_like("olmo"),
     llama_like("olmo_clipped", "olmo", clip_qkv=0.3),
     llama_like(

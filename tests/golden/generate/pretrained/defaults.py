@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parents[4]
-FAMILIES = ROOT / "src/weights/pretrained/families.cpp"
+FAMILIES = ROOT / "src/weights/pretrained/table.cpp"
 TARGET = ROOT / "src/weights/pretrained/defaults.cpp"
 
 # The names that the families ask for; others have names of their own.
