@@ -191,8 +191,8 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       }
     }
   }
-  // Their layers are those of models above, which pretrained_config_test.cpp
-  // shows: making these models takes minutes.
+  // Their layers are those of models above, which the next test and
+  // pretrained_config_test.cpp show.
   const std::set<std::string> of_others = {
       "aria",
       "bridgetower_text_model",
@@ -222,10 +222,12 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "granite_speech",
       "groupvit_text_model",
       "idefics2_vision",
+      "hunyuan_vl_text",
       "idefics3",
       "janus",
       "kimi_k2",
       "kimi_k25",
+      "kosmos_2_vision_model",
       "lfm2_vl",
       "lighton_ocr",
       "llama4",
@@ -263,6 +265,54 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   for (const auto& type : pretrained_model_types()) {
     CAPTURE(type);
     CHECK(types.count(type) + of_others.count(type) == 1);
+  }
+}
+
+TEST_CASE("Types that differ by name alone give the same numbers") {
+  const torch::NoGradGuard no_grad;
+  const std::map<std::string, std::vector<std::string>> types = {
+      {"bert",
+       {"bridgetower_text_model",
+        "chinese_clip_text_model",
+        "clap_text_model",
+        "dpr"}},
+      {"clip_text_model",
+       {"clipseg_text_model",
+        "groupvit_text_model",
+        "metaclip_2_text_model",
+        "owlv2_text_model",
+        "owlvit_text_model",
+        "xclip_text_model"}},
+      {"clip_vision_model",
+       {"clipseg_vision_model",
+        "git_vision_model",
+        "idefics2_vision",
+        "kosmos_2_vision_model",
+        "metaclip_2_vision_model",
+        "owlv2_vision_model",
+        "owlvit_vision_model",
+        "phi4_multimodal_vision",
+        "siglip2_text_model",
+        "siglip2_vision_model"}},
+      {"gpt2", {"gpt-sw3"}},
+      {"granite", {"granite4_vision_text"}},
+      {"hunyuan_v1_dense", {"hunyuan_vl_text"}},
+      {"llama", {"cosmos3_edge_text", "emu3_text_model"}},
+      {"qwen2", {"qwen2_5_omni_text"}},
+      {"qwen3_moe", {"qwen3_omni_moe_text"}},
+      {"starcoder2", {"paddleocr_vl_text"}},
+      {"vit", {"flava_image_model", "flava_text_model"}}};
+  for (const auto& [model, others] : types) {
+    for (const auto& other : others) {
+      CAPTURE(model, other);
+      auto config = config_of(model);
+      config["model_type"] = other;
+      const Changed changed(model, config);
+      auto attention = attention_from_pretrained(changed.path(), 1);
+      CHECK_THAT(
+          attention(expected(model, 1, "input")),
+          IsCloseTo(expected(model, 1, "output"), {1e-5, 1e-5}));
+    }
   }
 }
 

@@ -403,6 +403,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"hunyuan_vl_text",
+       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-05})"},
       {"hy_v3",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":64,)"
@@ -451,6 +455,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":262144,"num_attention_heads":48,)"
        R"("num_hidden_layers":50,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":513})"},
+      {"kosmos_2_vision_model",
+       R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"layoutlm",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"

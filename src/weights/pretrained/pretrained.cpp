@@ -32,8 +32,8 @@ namespace {
 
 /// Whether the path is that of a part which reads no text.
 bool is_beside_text(const std::string& path) {
-  constexpr std::array<std::string_view, 4> kWords{
-      "vision", "visual", "audio", "image"};
+  constexpr std::array<std::string_view, 5> kWords{
+      "vision", "visual", "video", "audio", "image"};
   return std::any_of(kWords.begin(), kWords.end(), [&](auto word) {
     return path.find(word) != std::string::npos;
   });

@@ -138,7 +138,13 @@ json parameters_of(
   if (of_type != parameters.end() && of_type->is_object() &&
       (config.lists("layer_types", layer_type) ||
        !parameters.contains("rope_theta"))) {
-    return *of_type;
+    auto own = *of_type;
+    // `transformers` reads it beside the types of layers.
+    own.erase("truncate");
+    if (parameters.contains("truncate")) {
+      own["truncate"] = parameters["truncate"];
+    }
+    return own;
   }
   if (!parameters.contains("rope_theta")) {
     parameters["rope_theta"] = theta;
