@@ -156,6 +156,9 @@ Maker make_heads(Random& random, bool wrapper) {
   if (maker.clips) {
     options.clip_qkv(0.5);
   }
+  if (random.once_in(5)) {
+    options.value_norm_eps(0.1);
+  }
   if (random.once_in(3)) {
     options.rotary(RotaryOptions().pairing(
         random.one_of({RotaryPairing::kHalves, RotaryPairing::kInterleaved})));

@@ -4,6 +4,9 @@
 #include <support/pretrained.h>
 
 #include <cmath>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace pretrained_config_test {
 
@@ -127,7 +130,7 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
   refused(
       "llama",
       {{"model_type", "lama"}},
-      "is not known, the nearest is \"llama\"; known are albert, apertus");
+      "is not known, the nearest is \"llama\"; known are afmoe, albert");
   refused("llama", {{"model_type", nullptr}}, "expected \"model_type\" in");
   refused(
       "llama",
@@ -149,7 +152,7 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
       "llama",
       {{"rope_parameters", {{"rope_type", "longest"}}}},
       "expected a rotary embedding of type default, linear, llama3, yarn, "
-      "dynamic or longrope");
+      "dynamic, longrope or proportional");
   refused(
       "llama",
       {{"rope_parameters", {{"rope_type", "longrope"}}}},
@@ -193,7 +196,16 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
       {{"model_type", "deepseek_v3"}},
       "is latent: latent_attention_from_pretrained loads it");
   refused("t5", json::object(), "has an encoder and a decoder: give");
-  refused("falcon", {{"alibi", true}}, "expected alibi = false");
+  refused("falcon", {{"alibi", true}}, "adds a bias by the distance");
+  refused(
+      "mistral",
+      {{"layer_types", {"full_attention", "full_attention"}}},
+      "expected sliding_attention as \"layer_types\"");
+  refused(
+      "llama",
+      {{"rope_parameters",
+        {{"rope_theta", 1e4}, {"full_attention", {{"rope_theta", 1e5}}}}}},
+      "\"full_attention\" of the rotary embedding");
   refused("mpt", {{"attn_config", {{"qk_ln", true}}}}, "\"qk_ln\" of");
   refused("mpnet", json::object(), "PretrainedOptions().bias_by_caller(true)");
   refused("jamba", json::object(), "layer 0 of");
@@ -343,6 +355,118 @@ TEST_CASE("Fields that released files have beside those of the class") {
   const auto rotary = *options_of(hunyuan, 0).rotary();
   CHECK(rotary.scaling() == RotaryScaling::kLinear);
   CHECK(rotary.theta() == Approx(1e4 * std::pow(1000.0, 128.0 / 126.0)));
+}
+
+TEST_CASE("Weights that are quantized are refused by name") {
+  auto config = config_of("llama");
+  const auto refused = [&](torch::ScalarType dtype, const char* text) {
+    const Changed changed("llama", config);
+    torch::OrderedDict<std::string, torch::Tensor> tensors;
+    for (const auto& item :
+         read_weights(model_folder("llama") + "/model.safetensors")) {
+      tensors.insert(item.key(), item.value().to(dtype));
+    }
+    write_weights(tensors, changed.path() + "/model.safetensors");
+    THROWS_WITH(attention_from_pretrained(changed.path(), 0), text);
+  };
+  refused(
+      torch::kFloat8_e4m3fn,
+      "the weights of \"model.layers.0.self_attn\" are quantized, which");
+  config["quantization_config"] = {{"quant_method", "fp8"}};
+  refused(torch::kFloat8_e4m3fn, "are quantized by fp8 (\"");
+  refused(torch::kInt, "call dequantize() on it");
+  // Of other layers than attention's.
+  const Changed changed("llama", config);
+  CHECK_NOTHROW(attention_from_pretrained(changed.path(), 0));
+}
+
+TEST_CASE("Models of text and images have the layers of their text") {
+  const std::map<std::string, std::string> types = {
+      {"aria", "aria_text"},
+      {"chinese_clip", ""},
+      {"gemma3n", "gemma3n_text"},
+      {"gemma4", "gemma4_text"},
+      {"idefics3", "llama"},
+      {"smolvlm", "llama"}};
+  for (const auto& [type, text] : types) {
+    CAPTURE(type);
+    const json config = {
+        {"model_type", type},
+        {"text_config", config_of(text.empty() ? "bert" : text)},
+        {"vision_config", config_of("chinese_clip_vision_model")}};
+    const TemporaryFolder folder;
+    std::ofstream(folder.file("config.json")) << config;
+    const auto part =
+        text.empty() ? PretrainedPart::kText : PretrainedPart::kAuto;
+    const auto options = options_from_config(folder.path(), 1, part);
+    CHECK(options.d_in() == 24);
+    CHECK(options.causal() == !text.empty());
+  }
+}
+
+TEST_CASE("Kimi K2 is DeepSeek-V3") {
+  const auto options_of = [](const json& config) {
+    const TemporaryFolder folder;
+    std::ofstream(folder.file("config.json")) << config;
+    return latent_options_from_config(folder.path(), 1);
+  };
+  auto config = config_of("deepseek_v3");
+  const auto deepseek = options_of(config);
+  const auto check = [&](const json& other) {
+    const auto kimi = options_of(other);
+    CHECK(kimi.query_rank() == deepseek.query_rank());
+    CHECK(kimi.rope_dim() == deepseek.rope_dim());
+    CHECK(kimi.rotary().pairing() == deepseek.rotary().pairing());
+  };
+  check({{"model_type", "kimi_k25"}, {"text_config", config}});
+  config["model_type"] = "kimi_k2";
+  check(config);
+}
+
+TEST_CASE("Fields of one layer take the place of those of all") {
+  auto config = config_of("llama");
+  config["per_layer_config"] = {{"1", {{"head_dim", 10}}}};
+  const Changed changed("llama", config);
+  CHECK(options_from_config(changed.path(), 1).head_dim() == 10);
+  CHECK(options_from_config(changed.path(), 0).head_dim() != 10);
+  // As released files of Gemma 4 have them.
+  auto gemma = config_of("gemma4_keys");
+  gemma.erase("per_layer_config");
+  gemma["global_head_dim"] = 16;
+  gemma["num_global_key_value_heads"] = 1;
+  const Changed released("gemma4_keys", gemma);
+  CHECK_NOTHROW(attention_from_pretrained(released.path(), 1));
+  CHECK(options_from_config(released.path(), 1).num_kv_heads() == 1);
+  gemma["num_kv_shared_layers"] = 1;
+  const Changed sharing("gemma4_keys", gemma);
+  CHECK_NOTHROW(options_from_config(sharing.path(), 0));
+  THROWS_WITH(
+      options_from_config(sharing.path(), 1),
+      "takes the keys and values of another layer");
+}
+
+TEST_CASE("Odd and proportional rotary embeddings have the same pairs") {
+  const auto rotary = [](const char* model, const json& parameters) {
+    auto config = config_of(model);
+    config["rope_parameters"] = parameters;
+    const Changed changed(model, config);
+    return *options_from_config(changed.path(), 0).rotary();
+  };
+  // 3 of 8 elements, of which transformers rotates 4.
+  const auto glm = rotary(
+      "glm",
+      {{"rope_theta", 1e3},
+       {"rope_type", "default"},
+       {"partial_rotary_factor", 0.4}});
+  CHECK(glm.dim() == 4);
+  CHECK(glm.theta() == Approx(1e4));
+  const auto proportional = rotary(
+      "llama",
+      {{"rope_theta", 1e4},
+       {"rope_type", "proportional"},
+       {"partial_rotary_factor", 0.5},
+       {"factor", 2}});
+  CHECK(proportional.short_factors() == std::vector<double>{2, 1e30, 1e30});
 }
 
 TEST_CASE("Folders and layers that are not there are refused by name") {

@@ -45,6 +45,7 @@ struct Known {
   PretrainedOptions options() const {
     PretrainedOptions result;
     result.bias_by_caller(get("bias").defined());
+    result.rotary_by_caller(get("cos").defined());
     if (part == "encoder.") {
       result.part(PretrainedPart::kEncoder);
     } else if (part == "decoder.") {
@@ -61,6 +62,9 @@ struct Known {
     ForwardOptions result;
     if (const auto bias = get("bias"); bias.defined()) {
       result.bias(bias);
+    }
+    if (const auto cos = get("cos"); cos.defined()) {
+      result.rotary_cos(cos).rotary_sin(get("sin"));
     }
     return result;
   }
@@ -129,6 +133,7 @@ struct Row {
             options.num_heads(),
         "grouped heads");
     add(options.rotary().has_value(), "rotary");
+    add(options.value_norm_eps().has_value(), "norms of values");
     add(options.window().has_value(), "window");
     add(options.qk_norm().has_value(), "norms");
     add(options.alibi(), "ALiBi");
@@ -186,13 +191,132 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       }
     }
   }
-  // Their layers are those of models above, which pretrained_config_test.cpp
-  // shows: making these models takes minutes.
+  // Their layers are those of models above, which the next test and
+  // pretrained_config_test.cpp show.
   const std::set<std::string> of_others = {
-      "llama4", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"};
+      "aria",
+      "bridgetower_text_model",
+      "chinese_clip",
+      "chinese_clip_text_model",
+      "clap_text_model",
+      "clipseg",
+      "clipseg_text_model",
+      "clipseg_vision_model",
+      "cohere2_vision",
+      "cosmos3_edge_text",
+      "deepseek_vl",
+      "dpr",
+      "emu3",
+      "emu3_text_model",
+      "exaone4_5",
+      "flava_image_model",
+      "flava_text_model",
+      "gemma3n",
+      "gemma4",
+      "gemma4_unified",
+      "git_vision_model",
+      "glm4v",
+      "glm4v_moe",
+      "got_ocr2",
+      "gpt-sw3",
+      "granite4_vision_text",
+      "granite_speech",
+      "groupvit_text_model",
+      "idefics2_vision",
+      "hunyuan_vl_text",
+      "idefics3",
+      "janus",
+      "kimi_k2",
+      "kimi_k25",
+      "kosmos_2_vision_model",
+      "lfm2_vl",
+      "lighton_ocr",
+      "llama4",
+      "llava_next_video",
+      "metaclip_2",
+      "metaclip_2_text_model",
+      "metaclip_2_vision_model",
+      "ovis2",
+      "owlv2",
+      "owlv2_text_model",
+      "owlv2_vision_model",
+      "owlvit",
+      "owlvit_text_model",
+      "owlvit_vision_model",
+      "paddleocr_vl_text",
+      "perception_lm",
+      "phi4_multimodal_vision",
+      "qwen2_5_omni_text",
+      "qwen2_audio",
+      "qwen2_audio_encoder",
+      "qwen3_5",
+      "qwen3_5_moe",
+      "qwen3_5_moe_text",
+      "qwen3_omni_moe_text",
+      "shieldgemma2",
+      "siglip2",
+      "siglip2_text_model",
+      "siglip2_vision_model",
+      "smolvlm",
+      "video_llava",
+      "voxtral",
+      "voxtral_encoder",
+      "xclip_text_model",
+  };
   for (const auto& type : pretrained_model_types()) {
     CAPTURE(type);
     CHECK(types.count(type) + of_others.count(type) == 1);
+  }
+}
+
+TEST_CASE("Types that differ by name alone give the same numbers") {
+  const torch::NoGradGuard no_grad;
+  const std::map<std::string, std::vector<std::string>> types = {
+      {"bert",
+       {"bridgetower_text_model",
+        "chinese_clip_text_model",
+        "clap_text_model",
+        "dpr"}},
+      {"clip_text_model",
+       {"clipseg_text_model",
+        "groupvit_text_model",
+        "metaclip_2_text_model",
+        "owlv2_text_model",
+        "owlvit_text_model",
+        "xclip_text_model"}},
+      {"clip_vision_model",
+       {"clipseg_vision_model",
+        "git_vision_model",
+        "idefics2_vision",
+        "kosmos_2_vision_model",
+        "metaclip_2_vision_model",
+        "owlv2_vision_model",
+        "owlvit_vision_model",
+        "phi4_multimodal_vision",
+        "siglip2_text_model",
+        "siglip2_vision_model"}},
+      {"gpt2", {"gpt-sw3"}},
+      {"granite", {"granite4_vision_text"}},
+      {"hunyuan_v1_dense", {"hunyuan_vl_text"}},
+      {"llama", {"cosmos3_edge_text", "emu3_text_model"}},
+      {"qwen2", {"qwen2_5_omni_text"}},
+      {"qwen3_moe", {"qwen3_omni_moe_text"}},
+      {"starcoder2", {"paddleocr_vl_text"}},
+      {"vit", {"flava_image_model", "flava_text_model"}}};
+  for (const auto& [model, others] : types) {
+    for (const auto& other : others) {
+      CAPTURE(model, other);
+      auto config = config_of(model);
+      config["model_type"] = other;
+      if (!config.contains("head_dim")) {
+        config["head_dim"] = nullptr; // not that of the other class
+      }
+      const Changed changed(model, config);
+      auto attention = attention_from_pretrained(changed.path(), 1);
+      CHECK_THAT(
+          attention(expected(model, 1, "input")),
+          IsCloseTo(expected(model, 1, "output"), {1e-5, 1e-5}));
+    }
   }
 }
 
@@ -242,7 +366,8 @@ TEST_CASE("Layers of pretrained models are computed in bfloat16") {
           known.options().dtype(torch::kBFloat16));
       const auto output = known.get("output");
       const auto ours =
-          attention(known.get("input").to(torch::kBFloat16)).to(torch::kFloat);
+          attention(known.get("input").to(torch::kBFloat16), known.call())
+              .to(torch::kFloat);
       // Of vectors, as single numbers may be nearly zero.
       const auto error = (ours - output).norm() / output.norm();
       CHECK(error.item<double>() < 0.05);
@@ -276,12 +401,12 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
       "expected PretrainedPart::kEncoder or kDecoder as the part of");
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
-      "expected a model with a bias by the distance of tokens, one of mpnet, mt5 "
-      "and t5, but got model_type \"llama\"");
+      "expected a model with a bias by the distance of tokens, one of mpnet, "
+      "mt5, switch_transformers and t5, but got model_type \"llama\"");
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
       "expected a model with latent attention, one of deepseek_v2, deepseek_v3, "
-      "glm4_moe_lite, minicpm3, youtu, but got model_type \"llama\"");
+      "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, youtu, but got model_type \"llama\"");
   THROWS_WITH(
       attention_from_pretrained(model_folder("deepseek_v3"), 0),
       "is latent: latent_attention_from_pretrained loads it");
@@ -363,6 +488,9 @@ TEST_CASE("The table of model types", "[.table]") {
             model_folder(model), known.layer, known.options());
         output = attention(x, known.call());
         row.cover(attention->options);
+      }
+      if (known.get("cos").defined()) {
+        row.covered.insert("angles by the caller");
       }
       if (known.get("bias").defined() && !known.is_cross()) {
         row.covered.insert("bias by the caller");

@@ -63,6 +63,12 @@ struct TORCH_ATTENTION_API PretrainedOptions {
   /// Default: false
   TORCH_ARG(bool, bias_by_caller) = false;
 
+  /// load a layer that sees images and rotates queries and keys by places in
+  /// two dimensions (Qwen-VL, Pixtral, DINOv3), though the module does not
+  /// compute them: each call gets the angles by `ForwardOptions().rotary_cos`
+  /// and `rotary_sin`. Without this such layers are refused. Default: false
+  TORCH_ARG(bool, rotary_by_caller) = false;
+
   using Stream = std::ostream*;
 
   /// where to print what was found, built and loaded. Default: nowhere

@@ -39,6 +39,11 @@ void check_options(const MultiHeadAttentionOptions& options) {
       kMultiHead,
       ": expected clip_qkv > 0, but got ",
       *options.clip_qkv());
+  TORCH_CHECK(
+      !options.value_norm_eps() || *options.value_norm_eps() >= 0,
+      kMultiHead,
+      ": expected value_norm_eps >= 0, but got ",
+      *options.value_norm_eps());
   if (options.temperature()) {
     detail::check_temperature(kMultiHead, *options.temperature());
   }
@@ -64,6 +69,16 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
       module.options.context_length());
 }
 
+/// Values (B, num_kv_heads, T, value_dim), each divided by its root mean
+/// square.
+torch::Tensor normalised(const torch::Tensor& values, double eps) {
+  const auto dtype = values.scalar_type();
+  const auto rows =
+      values.to(dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
+  const auto mean_square = rows.square().mean(-1, /*keepdim=*/true);
+  return (rows * (mean_square + eps).rsqrt()).to(dtype);
+}
+
 /// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
 /// values (B, num_kv_heads, T, value_dim); normalised, clipped, rotated if
 /// `table` is not null, and queries with their temperature, for tokens whose
@@ -86,6 +101,9 @@ Projected project_heads(
   projected.keys = project(module.W_key, kv_heads);
   projected.queries = project(module.W_query, options.num_heads());
   projected.values = project(module.W_value, kv_heads);
+  if (options.value_norm_eps()) {
+    projected.values = normalised(projected.values, *options.value_norm_eps());
+  }
   const bool norm_last = options.qk_norm() && options.qk_norm()->after_rotary();
   const auto normalise = [&] {
     projected.queries = module.q_norm->forward(projected.queries);
@@ -369,6 +387,9 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
   if (options.clip_qkv()) {
     stream << ", clip_qkv=" << *options.clip_qkv();
   }
+  if (options.value_norm_eps()) {
+    stream << ", value_norm_eps=" << *options.value_norm_eps();
+  }
   if (options.temperature()) {
     const auto& temperature = *options.temperature();
     stream << ", temperature_floor_scale=" << temperature.floor_scale()
@@ -395,8 +416,9 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   check_input(*this, x);
   const bool plain = rotary_table_ == nullptr && !options.alibi() &&
       !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
-      !options.temperature() && !options.output_gate() &&
-      !detail::drops_weights(*this) && detail::is_empty(call);
+      !options.value_norm_eps() && !options.temperature() &&
+      !options.output_gate() && !detail::drops_weights(*this) &&
+      detail::is_empty(call);
   if (plain) {
     const auto whole = whole_module(*this, x);
     if (kernels::takes_module(whole, options.kernel())) {

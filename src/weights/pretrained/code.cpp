@@ -189,6 +189,9 @@ std::string words_of(const MultiHeadAttentionOptions& options, bool is_cross) {
   if (options.clip_qkv()) {
     words.push_back(format_text("clipped to {}", *options.clip_qkv()));
   }
+  if (options.value_norm_eps()) {
+    words.emplace_back("norms of values");
+  }
   if (options.output_gate()) {
     words.emplace_back("gate");
   }
@@ -232,6 +235,7 @@ std::string code_of(const MultiHeadAttentionOptions& options) {
       .add("alibi", options.alibi(), false)
       .add("sinks", options.sinks(), false)
       .add("clip_qkv", options.clip_qkv())
+      .add("value_norm_eps", options.value_norm_eps())
       .add("output_gate", options.output_gate(), false)
       .text();
 }

@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "softcap",   "window"};
 
 /// Fields that have such a part and mean something else.
-constexpr std::array<std::string_view, 32> kFieldsOfOthers{
+constexpr std::array<std::string_view, 33> kFieldsOfOthers{
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_flash_attn_2_enabled",
@@ -64,6 +64,7 @@ constexpr std::array<std::string_view, 32> kFieldsOfOthers{
     "pool_scales",
     "pruned_heads",
     "routed_scaling_factor",
+    "router_scaling_factor",
     "scale_embedding",
     "use_auxiliary_head",
     "use_flash_attention_2",
@@ -261,6 +262,17 @@ std::optional<int64_t> ModelConfig::integer_at(
       find_at(field, index));
 }
 
+std::optional<double> ModelConfig::number_at(
+    const std::string& field,
+    int64_t index) {
+  return value_of<double>(
+      path_,
+      field,
+      "a list of numbers",
+      &json::is_number,
+      find_at(field, index));
+}
+
 json ModelConfig::object(const std::string& field) {
   return value_of<json>(
              path_, field, "an object", &json::is_object, find(field))
@@ -287,6 +299,32 @@ bool ModelConfig::has_element(const std::string& field, int64_t value) {
     refuse(path_, field, "a list of integers", *list);
   }
   return std::find(list->begin(), list->end(), json(value)) != list->end();
+}
+
+void ModelConfig::take_layer(int64_t layer) {
+  const auto of_layers = object("per_layer_config");
+  const auto found = of_layers.find(std::to_string(layer));
+  if (found == of_layers.end()) {
+    return;
+  }
+  if (!found->is_object()) {
+    refuse(path_, "per_layer_config", "an object for each layer", *found);
+  }
+  fields_.update(*found);
+}
+
+std::optional<int64_t> ModelConfig::length(const std::string& field) const {
+  const auto found = fields_.find(field);
+  return found != fields_.end() && found->is_array()
+      ? std::optional(static_cast<int64_t>(found->size()))
+      : std::nullopt;
+}
+
+bool ModelConfig::lists(const std::string& field, const std::string& text)
+    const {
+  const auto found = fields_.find(field);
+  return found != fields_.end() && found->is_array() &&
+      std::find(found->begin(), found->end(), json(text)) != found->end();
 }
 
 void ModelConfig::check_layer(int64_t layer, int64_t count) const {

@@ -69,6 +69,7 @@ class ModelConfig {
   /// Element `index` of a list of texts or numbers; none if there is no list.
   std::optional<std::string> text_at(const std::string& field, int64_t index);
   std::optional<int64_t> integer_at(const std::string& field, int64_t index);
+  std::optional<double> number_at(const std::string& field, int64_t index);
 
   /// An object in it, or an empty one. Its fields are not looked after.
   nlohmann::json object(const std::string& field);
@@ -81,6 +82,16 @@ class ModelConfig {
 
   /// Whether a list of numbers has this one.
   bool has_element(const std::string& field, int64_t value);
+
+  /// Fields that `per_layer_config` has for this layer take the place of those
+  /// of all layers.
+  void take_layer(int64_t layer);
+
+  /// The number of elements, if the field is there and a list.
+  std::optional<int64_t> length(const std::string& field) const;
+
+  /// Whether the field is there and a list that has this text.
+  bool lists(const std::string& field, const std::string& text) const;
 
   /// Throws c10::Error unless `layer` is one of `count`.
   void check_layer(int64_t layer, int64_t count) const;

@@ -9,6 +9,10 @@ namespace torch_attention::weights::pretrained {
 
 nlohmann::json default_fields(const std::string& model_type) {
   static const std::map<std::string, const char*> table{
+      {"afmoe",
+       R"({"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":16384,"num_attention_heads":16,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"sliding_window":1024})"},
       {"albert",
        R"({"hidden_size":4096,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":64,)"
@@ -21,6 +25,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":2560,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"aria_text",
+       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"audio-spectrogram-transformer",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -65,15 +73,37 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":64,"n_head":8,"n_layer":2,)"
        R"("names":{"hidden_size":"n_embed","num_attention_heads":"n_head",)"
        R"("num_hidden_layers":"n_layer"}})"},
+      {"bridgetower_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":514,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"camembert",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"chinese_clip_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"chinese_clip_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"clap_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":514,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"clip_text_model",
        R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"clip_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"clipseg_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"clipseg_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"codegen",
@@ -90,6 +120,15 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":8192,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
        R"("num_hidden_layers":40,"sliding_window":4096})"},
+      {"cohere2_moe",
+       R"({"head_dim":128,"hidden_size":8192,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":64,)"
+       R"("num_hidden_layers":40,"sliding_window":4096})"},
+      {"cosmos3_edge_text",
+       R"({"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":16,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":100000000.0})"},
       {"ctrl",
        R"({"n_embd":1280,"n_head":16,"n_layer":48,"n_positions":256,)"
        R"("names":{"hidden_size":"n_embd",)"
@@ -110,6 +149,11 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"data2vec-vision",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"dbrx",
+       R"({"d_model":2048,"max_seq_len":2048,"n_heads":16,"n_layers":24,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("max_position_embeddings":"max_seq_len",)"
+       R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
       {"deit",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -119,6 +163,9 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"dinov2_with_registers",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"dinov3_vit",
+       R"({"hidden_size":384,"layer_norm_eps":1e-05,"num_attention_heads":6,)"
+       R"("num_hidden_layers":12})"},
       {"distilbert",
        R"({"attention_dropout":0.1,"dim":768,"max_position_embeddings":512,)"
        R"("n_heads":12,"n_layers":6,"names":{"hidden_size":"dim",)"
@@ -128,10 +175,19 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_window_layers":62,"num_attention_heads":32,)"
        R"("num_hidden_layers":62,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+      {"dpr",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"electra",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":256,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":4,"num_hidden_layers":12})"},
+      {"emu3_text_model",
+       R"({"attention_dropout":0.1,"hidden_size":4096,)"
+       R"("max_position_embeddings":9216,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"ernie",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -178,6 +234,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":512,"n_heads":16,"n_layers":12,)"
        R"("names":{"hidden_size":"emb_dim","num_attention_heads":"n_heads",)"
        R"("num_hidden_layers":"n_layers"}})"},
+      {"flava_image_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"flava_text_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"flex_olmo",
        R"({"hidden_size":4096,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
@@ -198,6 +261,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_hidden_layers":26,"num_key_value_heads":4,)"
        R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
+      {"gemma3n_text",
+       R"({"head_dim":256,"hidden_size":2048,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":8,)"
+       R"("num_hidden_layers":35,"num_key_value_heads":2,)"
+       R"("num_kv_shared_layers":15,"rms_norm_eps":1e-06,)"
+       R"("sliding_window":512})"},
+      {"gemma4_text",
+       R"({"head_dim":256,"hidden_size":2304,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":8,)"
+       R"("num_hidden_layers":30,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":512})"},
+      {"gemma4_unified_text",
+       R"({"head_dim":256,"hidden_size":2304,)"
+       R"("max_position_embeddings":262144,"num_attention_heads":8,)"
+       R"("num_hidden_layers":30,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+      {"git_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"glm",
        R"({"attention_bias":true,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
@@ -212,6 +294,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":96,"num_hidden_layers":46,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+      {"glm4v_moe_text",
+       R"({"attention_bias":true,"hidden_size":4096,)"
+       R"("max_position_embeddings":65536,"num_attention_heads":96,)"
+       R"("num_hidden_layers":46,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"glm4v_text",
+       R"({"hidden_size":4096,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":32,"num_hidden_layers":40,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-05})"},
+      {"glm_ocr_text",
+       R"({"hidden_size":1024,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":16,"num_hidden_layers":16,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+      {"gpt-sw3",
+       R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
+       R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
+       R"("max_position_embeddings":"n_positions",)"
+       R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
+       R"("scale_attn_weights":true})"},
       {"gpt2",
        R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
        R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
@@ -248,10 +349,28 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"granite4_vision_text",
+       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"granite_docling_text",
+       R"({"attention_multiplier":0.015625,"hidden_size":1024,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"granite_swa",
+       R"({"attention_multiplier":1.0,"hidden_size":2560,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":20,)"
+       R"("num_hidden_layers":24,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-05,"sliding_window":128})"},
       {"granitemoe",
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"granitemoe_swa",
+       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-06,"sliding_window":128})"},
       {"granitemoehybrid",
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
@@ -260,11 +379,19 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_multiplier":1.0,"hidden_size":4096,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+      {"groupvit_text_model",
+       R"({"hidden_size":256,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":4,)"
+       R"("num_hidden_layers":12})"},
       {"helium",
        R"({"head_dim":128,"hidden_size":2560,"max_position_embeddings":4096,)"
        R"("num_attention_heads":20,"num_hidden_layers":24,)"
        R"("num_key_value_heads":20,"rms_norm_eps":1e-08,)"
        R"("rope_theta":100000.0})"},
+      {"higgs_audio_v2",
+       R"({"head_dim":128,"hidden_size":3072,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":24,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
       {"hubert",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
@@ -276,10 +403,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"hunyuan_vl_text",
+       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"hy_v3",
+       R"({"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":64,)"
+       R"("num_hidden_layers":80,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":11158840.0})"},
       {"hyperclovax",
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
+      {"idefics2_vision",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"idefics3_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":12})"},
       {"ijepa",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -289,6 +431,16 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
        R"("scale_attn_weights":true})"},
+      {"internlm3",
+       R"({"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":32,)"
+       R"("num_hidden_layers":48,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"iquestcoder",
+       R"({"head_dim":128,"hidden_size":5120,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":40,)"
+       R"("num_hidden_layers":80,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05})"},
       {"jais2",
        R"({"attention_bias":true,"hidden_size":3328,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":8192,"num_attention_heads":26,)"
@@ -298,6 +450,14 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":262144,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-06})"},
+      {"kolibri1",
+       R"({"head_dim":128,"hidden_size":2560,)"
+       R"("max_position_embeddings":262144,"num_attention_heads":48,)"
+       R"("num_hidden_layers":50,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":513})"},
+      {"kosmos_2_vision_model",
+       R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"layoutlm",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -333,6 +493,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"markuplm",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"mbart",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -348,6 +512,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":28,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+      {"metaclip_2_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"metaclip_2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"minimax_m2",
        R"({"head_dim":128,"hidden_size":3072,)"
        R"("max_position_embeddings":196608,"num_attention_heads":48,)"
@@ -374,8 +545,18 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":1000000.0})"},
       {"modernbert",
-       R"({"hidden_size":768,"max_position_embeddings":8192,)"
-       R"("norm_eps":1e-05,"num_attention_heads":12,"num_hidden_layers":22})"},
+       R"({"hidden_size":768,"local_attention":128,)"
+       R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":22})"},
+      {"modernbert-decoder",
+       R"({"hidden_size":768,"local_attention":128,)"
+       R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":22})"},
+      {"molmo2_text",
+       R"({"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":36864,"num_attention_heads":32,)"
+       R"("num_hidden_layers":36,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-06})"},
       {"mpnet",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -389,9 +570,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8})"},
+      {"mvp",
+       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"nemotron",
        R"({"hidden_size":6144,"max_position_embeddings":4096,)"
        R"("norm_eps":1e-05,"num_attention_heads":48,"num_hidden_layers":32})"},
+      {"nemotron_h",
+       R"({"head_dim":128,"hidden_size":4096,"max_position_embeddings":4096,)"
+       R"("num_attention_heads":32,"num_key_value_heads":8})"},
+      {"nllb-moe",
+       R"({"attention_dropout":0.1,"d_model":1024,)"
+       R"("decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"nomic_bert",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":2048,"names":{"hidden_size":"n_embd",)"
@@ -410,6 +607,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"sliding_window":4096})"},
+      {"olmo_hybrid",
+       R"({"hidden_size":3840,"max_position_embeddings":65536,)"
+       R"("num_attention_heads":30,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"olmoe",
        R"({"hidden_size":2048,"max_position_embeddings":4096,)"
        R"("num_attention_heads":16,"num_hidden_layers":16,)"
@@ -423,6 +624,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"enable_bias":true,"hidden_size":768,)"
        R"("max_position_embeddings":2048,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
+      {"owlv2_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":16,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"owlv2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"owlvit_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":16,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"owlvit_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"paddleocr_vl_text",
+       R"({"head_dim":128,"hidden_size":1024,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":16,)"
+       R"("num_hidden_layers":18,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
       {"pegasus",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -441,11 +661,20 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"phi4_multimodal_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27})"},
       {"phimoe",
        R"({"hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":1000000.0})"},
+      {"pixio",
+       R"({"hidden_size":1280,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":32,"qkv_bias":true})"},
+      {"pixtral",
+       R"({"hidden_size":1024,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24})"},
       {"plbart",
        R"({"attention_dropout":0.1,"d_model":768,)"
        R"("decoder_attention_heads":12,"decoder_layers":6,)"
@@ -458,11 +687,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_window_layers":28,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+      {"qwen2_5_omni_text",
+       R"({"hidden_size":3584,"max_position_embeddings":32768,)"
+       R"("max_window_layers":28,"num_attention_heads":28,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"rope_theta":1000000.0,)"
+       R"("sliding_window":32768})"},
       {"qwen2_5_vl_text",
        R"({"hidden_size":8192,"max_position_embeddings":32768,)"
        R"("max_window_layers":80,"num_attention_heads":64,)"
        R"("num_hidden_layers":80,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096})"},
+      {"qwen2_5_vl_vision",
+       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"window_size":112})"},
+      {"qwen2_audio_encoder",
+       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
+       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"qwen2_moe",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":16,)"
@@ -473,6 +716,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_window_layers":80,"num_attention_heads":64,)"
        R"("num_hidden_layers":80,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096})"},
+      {"qwen2_vl_vision",
+       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"qwen3",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":32768,"max_window_layers":28,)"
@@ -484,11 +730,17 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":32768,"num_attention_heads":16,)"
        R"("num_hidden_layers":40,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-06})"},
+      {"qwen3_5_moe_vision",
+       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"qwen3_5_text",
        R"({"head_dim":256,"hidden_size":4096,)"
        R"("max_position_embeddings":32768,"num_attention_heads":16,)"
        R"("num_hidden_layers":32,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06})"},
+      {"qwen3_5_vision",
+       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"qwen3_moe",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("num_attention_heads":32,"num_hidden_layers":24,)"
@@ -499,11 +751,27 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":32768,"num_attention_heads":16,)"
        R"("num_hidden_layers":48,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-06})"},
+      {"qwen3_omni_moe_text",
+       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":28,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":1000000.0})"},
+      {"qwen3_vl_moe_text",
+       R"({"hidden_size":2048,"max_position_embeddings":128000,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,)"
+       R"("num_key_value_heads":16,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":500000.0})"},
+      {"qwen3_vl_moe_vision",
+       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"qwen3_vl_text",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":128000,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"rope_theta":500000.0})"},
+      {"qwen3_vl_vision",
+       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"rembert",
        R"({"hidden_size":1152,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":18,)"
@@ -516,6 +784,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"roc_bert",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"roformer",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1536,)"
@@ -525,6 +797,16 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("hidden_size":4096,"max_position_embeddings":524288,)"
        R"("num_attention_heads":80,"num_hidden_layers":64,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
+      {"sew",
+       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"siglip2_text_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("max_position_embeddings":64,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
+      {"siglip2_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"siglip_text_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("max_position_embeddings":64,"num_attention_heads":12,)"
@@ -537,6 +819,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("no_rope_layer_interval":4,"num_attention_heads":16,)"
        R"("num_hidden_layers":36,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"rope_theta":2000000.0})"},
+      {"smolvlm_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":12})"},
       {"solar_open",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":64,)"
@@ -561,12 +846,25 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":24,"num_hidden_layers":30,)"
        R"("num_key_value_heads":2,"use_bias":true})"},
+      {"switch_transformers",
+       R"({"d_kv":64,"d_model":768,"dropout_rate":0.1,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_decoder_layers":12,)"
+       R"("num_heads":12,"num_layers":12})"},
       {"t5",
        R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
        R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6})"},
+      {"tapas",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":1024,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"unispeech",
+       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"unispeech-sat",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"vaultgemma",
@@ -578,6 +876,10 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"videomae",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qv_bias":true})"},
+      {"visual_bert",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"vit",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -590,6 +892,9 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"vivit",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"voxtral_encoder",
+       R"({"hidden_size":1280,"max_source_positions":1500,)"
+       R"("num_attention_heads":20,"num_hidden_layers":32})"},
       {"wav2vec2",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
@@ -600,6 +905,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"xclip_text_model",
+       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":77,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
       {"xglm",
        R"({"attention_dropout":0.1,"attention_heads":16,"d_model":1024,)"
        R"("max_position_embeddings":2048,"names":{"hidden_size":"d_model",)"

@@ -44,13 +44,52 @@ void set_type(Layer& layer, bool otherwise) {
   }
 }
 
+void set_type_by_pattern(Layer& layer, int64_t count) {
+  auto& config = layer.config;
+  set_type(
+      layer,
+      is_before_last_of(
+          layer,
+          config.integer("sliding_window_pattern")
+              .value_or(
+                  config.integer("_sliding_window_pattern").value_or(count))));
+}
+
+void see_both_sides(Layer& layer) {
+  layer.options.causal(false);
+  if (const auto window = layer.options.window()) {
+    const auto side = *window / 2;
+    layer.options.window(side + 1).window_after(side);
+  }
+}
+
 /// Whether the layer is not the last of `count` in turn, as in models of which
 /// every so many see all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count) {
   return count > 0 && (layer.index + 1) % count != 0;
 }
 
+namespace {
+
+/// Takes the sections of time, height and width out of the parameters of the
+/// rotary embedding: for text all three positions are the same.
+void drop_sections(Layer& layer) {
+  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
+    layer.config.drop(object, "mrope_section");
+    layer.config.drop(object, "mrope_interleaved");
+    // The name of the default type in released files.
+    for (const std::string field : {"type", "rope_type"}) {
+      if (layer.config.object(object).value(field, "") == "mrope") {
+        layer.config.drop(object, field);
+      }
+    }
+  }
+}
+
+} // namespace
+
 void set_rotary(Layer& layer, const RotaryRules& rules, RotaryPairing pairing) {
+  drop_sections(layer);
   layer.options.rotary(
       rotary_of(layer.config, layer.type, layer.head_dim(), rules)
           .pairing(pairing));

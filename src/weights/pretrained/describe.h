@@ -12,7 +12,7 @@
 #include <vector>
 
 // How the families of models describe a layer beyond its sizes. A function for
-// each; `families.cpp` has the table of them.
+// each; `table.cpp` has the table of them.
 
 namespace torch_attention::weights::pretrained {
 
@@ -35,6 +35,8 @@ struct Layer {
   std::string path = {};
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
+  /// Rotates by angles that only the caller can give.
+  bool needs_rotary = false;
 
   int64_t head_dim() const {
     return options.head_dim().value_or(options.d_out() / options.num_heads());
@@ -52,6 +54,13 @@ void set_biases(Layer& layer, const char* field = "attention_bias");
 /// The type of a layer from `layer_types`, or by `otherwise` in configurations
 /// that are older than that field, and the window of that type.
 void set_type(Layer& layer, bool otherwise);
+
+/// The layers before the last of so many in turn have a window, unless the
+/// configuration says otherwise.
+void set_type_by_pattern(Layer& layer, int64_t count);
+
+/// Half of the window to each side, as Gemma does, or all tokens.
+void see_both_sides(Layer& layer);
 
 /// Whether the layer is not the last of `count` in turn, as in models of which
 /// every so many see all tokens.
@@ -92,15 +101,13 @@ void rename_norms(
     const std::string& query,
     const std::string& key);
 
-/// Takes the sections of time, height and width out of the parameters of the
-/// rotary embedding: for text all three positions are the same.
-void drop_sections(Layer& layer);
-
 void describe_llama(Layer& layer);
 void describe_cohere(Layer& layer);
 void describe_ernie4_5(Layer& layer);
 void describe_glm(Layer& layer);
 void describe_glm4_moe(Layer& layer);
+void describe_glm4v(Layer& layer);
+void describe_glm_ocr(Layer& layer);
 void describe_granite(Layer& layer);
 void describe_helium(Layer& layer);
 void describe_hunyuan(Layer& layer);
@@ -108,6 +115,8 @@ void describe_minimax_m2(Layer& layer);
 void describe_nemotron(Layer& layer);
 void describe_olmo2(Layer& layer);
 void describe_apertus(Layer& layer);
+void describe_internlm3(Layer& layer);
+void describe_molmo2(Layer& layer);
 void describe_persimmon(Layer& layer);
 void describe_phi(Layer& layer);
 void describe_phi3(Layer& layer);
@@ -117,26 +126,34 @@ void describe_solar_open(Layer& layer);
 void describe_stablelm(Layer& layer);
 void describe_starcoder2(Layer& layer);
 void describe_cohere2(Layer& layer);
+void describe_cohere2_moe(Layer& layer);
 void describe_cwm(Layer& layer);
 void describe_dots1(Layer& layer);
 void describe_exaone4(Layer& layer);
 void describe_gemma(Layer& layer);
 void describe_gemma2(Layer& layer);
 void describe_gemma3(Layer& layer);
+void describe_kolibri1(Layer& layer);
 void describe_mellum(Layer& layer);
+void describe_ministral(Layer& layer);
 void describe_mistral(Layer& layer);
 void describe_olmo3(Layer& layer);
 void describe_qwen2(Layer& layer);
 void describe_qwen2_moe(Layer& layer);
-void describe_qwen2_vl(Layer& layer);
 void describe_qwen3(Layer& layer);
 void describe_qwen3_moe(Layer& layer);
 void describe_qwen3_vl(Layer& layer);
 void describe_smollm3(Layer& layer);
+void describe_afmoe(Layer& layer);
+void describe_dbrx(Layer& layer);
+void describe_gemma3n(Layer& layer);
+void describe_gemma4(Layer& layer);
 void describe_gpt_oss(Layer& layer);
+void describe_granite_swa(Layer& layer);
 void describe_llama4(Layer& layer);
 void describe_ministral3(Layer& layer);
 void describe_modernbert(Layer& layer);
+void describe_modernbert_decoder(Layer& layer);
 void describe_olmo(Layer& layer);
 void describe_olmoe(Layer& layer);
 void describe_qwen3_next(Layer& layer);
@@ -145,6 +162,8 @@ void describe_falcon_h1(Layer& layer);
 void describe_granite_hybrid(Layer& layer);
 void describe_jamba(Layer& layer);
 void describe_lfm2(Layer& layer);
+void describe_nemotron_h(Layer& layer);
+void describe_olmo_hybrid(Layer& layer);
 void describe_biogpt(Layer& layer);
 void describe_bloom(Layer& layer);
 void describe_codegen(Layer& layer);
@@ -170,11 +189,16 @@ void describe_eurobert(Layer& layer);
 void describe_mpnet(Layer& layer);
 void describe_nomic_bert(Layer& layer);
 void describe_roformer(Layer& layer);
+void describe_tapas(Layer& layer);
 void describe_vit(Layer& layer);
 void describe_videomae(Layer& layer);
 void describe_wav2vec2(Layer& layer);
 void describe_xlm(Layer& layer);
+void describe_dinov3(Layer& layer);
+void describe_pixtral(Layer& layer);
+void describe_qwen_vision(Layer& layer);
 void describe_bart(Layer& layer);
 void describe_whisper(Layer& layer);
+void describe_whisper_encoder(Layer& layer);
 void describe_t5(Layer& layer);
 } // namespace torch_attention::weights::pretrained

@@ -49,6 +49,12 @@ void describe_whisper(Layer& layer) {
   layer.options.key_bias(false);
 }
 
+/// Without a decoder, as models of sound and text have it.
+void describe_whisper_encoder(Layer& layer) {
+  describe_whisper(layer);
+  layer.options.causal(false);
+}
+
 /// Scores are not scaled, and the self-attention of layer 0 holds the bias by
 /// distance that all layers add.
 void describe_t5(Layer& layer) {

@@ -57,6 +57,14 @@ void describe_bert(Layer& layer) {
   layer.layout = bert_layout();
 }
 
+/// To both sides, whatever `is_decoder` says.
+void describe_tapas(Layer& layer) {
+  describe_bert(layer);
+  layer.options.causal(false);
+  // Of the embeddings.
+  layer.config.ignore("reset_position_index_per_cell");
+}
+
 void describe_roformer(Layer& layer) {
   refuse_flag(layer, "rotary_value", "rotated values are not computed");
   describe_bert(layer);

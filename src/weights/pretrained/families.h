@@ -27,6 +27,8 @@ struct DescribedAttention {
   PretrainedPart part = PretrainedPart::kAuto;
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
+  /// Rotates by angles that only the caller can give.
+  bool needs_rotary = false;
 };
 
 /// Which attention of a model is meant.

@@ -123,7 +123,8 @@ void describe_bloom(Layer& layer) {
   layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
   // Of the training program.
   for (const auto* field :
-       {"attention_softmax_in_fp32",
+       {"apply_residual_connection_post_layernorm",
+        "attention_softmax_in_fp32",
         "bias_dropout_fusion",
         "offset_alibi",
         "skip_bias_add",
@@ -146,10 +147,6 @@ void describe_gpt_neox(Layer& layer) {
 
 void describe_falcon(Layer& layer) {
   auto& config = layer.config;
-  refuse_flag(
-      layer,
-      "alibi",
-      "ALiBi whose slopes are divided by the root of head_dim is not computed");
   set_dropout(layer, "attention_dropout");
   set_all_biases(layer, config.flag("bias").value_or(false));
   const auto heads = layer.options.num_heads();
@@ -161,7 +158,13 @@ void describe_falcon(Layer& layer) {
   layer.layout = WeightLayout::gpt_neox(heads, kv_heads);
   config.ignore("parallel_attn");
   config.ignore("num_ln_in_parallel_attn");
-  set_rotary(layer);
+  // ALiBi in bfloat16, divided by the root of head_dim: the caller's.
+  layer.needs_bias = config.flag("alibi").value_or(false);
+  if (layer.needs_bias) {
+    ignore_rotary(config);
+  } else {
+    set_rotary(layer);
+  }
 }
 
 /// StarCoder and SantaCoder.

@@ -105,6 +105,66 @@ void describe_jamba(Layer& layer) {
   layer.options.out_bias(false);
 }
 
+/// Without positions where there is no theta.
+void describe_olmo_hybrid(Layer& layer) {
+  auto& config = layer.config;
+  require_attention_by(layer, "layer_types", !is_before_last_of(layer, 4));
+  for (const auto* field :
+       {"linear_conv_kernel_dim",
+        "linear_key_head_dim",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_value_head_dim"}) {
+    config.ignore(field);
+  }
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(
+      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
+  const auto parameters = config.object("rope_parameters");
+  const auto theta = parameters.find("rope_theta");
+  const bool rotates = config.has("rope_theta") ||
+      (theta != parameters.end() && theta->is_number());
+  if (rotates) {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
+/// Without positions. Each layer is one of attention, Mamba or experts.
+void describe_nemotron_h(Layer& layer) {
+  auto& config = layer.config;
+  const auto block = static_cast<size_t>(layer.index);
+  // "M" is Mamba, "-" and "E" are others, in older configurations.
+  constexpr auto* kPattern = "hybrid_override_pattern";
+  const auto pattern = config.text(kPattern).value_or("");
+  if (config.has("layer_types") || config.has("layers_block_type")) {
+    require_attention_by(
+        layer,
+        config.has("layer_types") ? "layer_types" : "layers_block_type",
+        false);
+  } else {
+    require_attention(layer, block < pattern.size() && pattern[block] == '*');
+  }
+  for (const auto* field :
+       {"chunk_size",
+        "conv_kernel",
+        "layer_types",
+        "layers_block_type",
+        "mamba_head_dim",
+        "mamba_num_heads",
+        "mamba_proj_bias",
+        "rescale_prenorm_residual",
+        "use_bias",
+        "use_conv_bias"}) {
+    config.ignore(field);
+  }
+  ignore_rotary(config);
+  set_heads(layer);
+  set_biases(layer);
+}
+
 void describe_lfm2(Layer& layer) {
   auto& config = layer.config;
   require_attention_by(

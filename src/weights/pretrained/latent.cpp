@@ -32,11 +32,16 @@ const std::map<std::string, LatentDefaults>& latent_families() {
        {1536, 512, 128, 64, 128, RotaryPairing::kInterleaved, false}},
       {"deepseek_v3", {1536, 512, 128, 64, 128}},
       {"glm4_moe_lite", {768, 512, 192, 64, 256}},
+      {"kimi_k2", {1536, 512, 128, 64, 128}},
+      {"kimi_k25", {1536, 512, 128, 64, 128}},
       {"minicpm3", {768, 256, 64, 32, 64, RotaryPairing::kHalves, false}},
       {"youtu", {1536, 512, 128, 64, 128}},
   };
   return table;
 }
+
+/// The configuration of the text of a model that sees images.
+constexpr auto* kText = "text_config";
 
 /// YaRN's part of the factor of the scores.
 double scale_of_yarn(ModelConfig& config) {
@@ -57,6 +62,10 @@ double scale_of_yarn(ModelConfig& config) {
 } // namespace
 
 DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
+  if (config.has(kText)) {
+    auto text = config.nested(kText);
+    return describe_latent(text, layer);
+  }
   const auto type = config.text("model_type").value_or("none");
   const auto found = latent_families().find(type);
   TORCH_CHECK(
@@ -68,6 +77,7 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
           type,
           config.path()));
   const auto& defaults = found->second;
+  config.take_layer(layer);
   config.check_layer(layer, config.required_integer("num_hidden_layers"));
   const auto size = config.required_integer("hidden_size");
   LatentAttentionOptions options(
@@ -111,6 +121,12 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
   config.check_no_more(type);
   return {
       type, options, format_text("layers.{}.self_attn", std::to_string(layer))};
+}
+
+int64_t count_latent_layers(ModelConfig& config) {
+  constexpr auto* kLayers = "num_hidden_layers";
+  return config.has(kText) ? config.nested(kText).required_integer(kLayers)
+                           : config.required_integer(kLayers);
 }
 
 bool is_latent_type(const std::string& model_type) {

@@ -20,6 +20,9 @@ struct DescribedLatent {
 /// Throws c10::Error if the model is not known or has no such layer.
 DescribedLatent describe_latent(ModelConfig& config, int64_t layer);
 
+/// The number of layers of such a model.
+int64_t count_latent_layers(ModelConfig& config);
+
 /// Returns whether the attention of models of this `model_type` is latent.
 bool is_latent_type(const std::string& model_type);
 

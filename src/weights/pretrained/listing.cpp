@@ -49,6 +49,9 @@ Group group_of(ModelConfig config, const Wanted& wanted) {
     if (described.needs_bias) {
       words += ", a bias that the caller gives";
     }
+    if (described.needs_rotary) {
+      words += " by angles that the caller gives";
+    }
     return {{wanted.layer}, std::move(words), code_of(described.options)};
   } catch (const std::exception& error) {
     return {{wanted.layer}, error_message(error), ""};
@@ -132,7 +135,7 @@ void print_latent(
     const std::string& folder,
     ModelConfig& config,
     std::ostream& out) {
-  const auto count = config.required_integer("num_hidden_layers");
+  const auto count = count_latent_layers(config);
   const auto options = describe_latent(config, /*layer=*/0).options;
   out << format_text(
       "layers 0-{}: latent attention, {} heads of {} + {}, values of {}, made of "

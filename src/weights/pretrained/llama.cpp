@@ -17,6 +17,16 @@ void describe_llama(Layer& layer) {
   set_rotary(layer);
 }
 
+/// Released files have the flag by another name.
+void describe_internlm3(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(
+      layer, config.contains("qkv_bias") ? "qkv_bias" : "attention_bias");
+  config.ignore("bias");
+  set_rotary(layer);
+}
+
 void describe_cohere(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
@@ -50,6 +60,19 @@ void set_glm_heads(Layer& layer) {
 void describe_glm(Layer& layer) {
   set_glm_heads(layer);
   set_rotary(layer, with_partial(0.5), RotaryPairing::kInterleaved);
+}
+
+/// Queries, keys and values have biases whatever the configuration says.
+void describe_glm4v(Layer& layer) {
+  set_heads(layer);
+  layer.options.qkv_bias(true).out_bias(false);
+  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
+}
+
+void describe_glm_ocr(Layer& layer) {
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
 }
 
 void describe_glm4_moe(Layer& layer) {
@@ -154,6 +177,35 @@ void describe_olmo2(Layer& layer) {
   set_norm(
       layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
   set_rotary(layer);
+}
+
+/// Norms as of OLMo 2 or Qwen 3; the rotary embedding is scaled in some layers.
+void describe_molmo2(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.out_bias(false);
+  const auto type = config.text("qk_norm_type").value_or("qwen3");
+  TORCH_CHECK(
+      type == "qwen3" || type == "olmo",
+      "expected qwen3 or olmo as \"qk_norm_type\" of \"",
+      config.path(),
+      "\", but got \"",
+      type,
+      "\"");
+  set_norm(
+      layer,
+      HeadNormOptions().scope(
+          type == "olmo" ? HeadNormScope::kAllHeads : HeadNormScope::kHead),
+      "rms_norm_eps");
+  set_rotary(layer);
+  constexpr auto* kScaled = "rope_scaling_layers";
+  if (config.has(kScaled) && !config.has_element(kScaled, layer.index)) {
+    layer.options.rotary(RotaryOptions()
+                             .theta(layer.options.rotary()->theta())
+                             .dim(layer.head_dim()));
+  }
+  layer.layout = joined_layout("molmo2", "att_proj", "attn_out");
 }
 
 void describe_apertus(Layer& layer) {

@@ -14,22 +14,55 @@ const std::map<std::string, Multimodal>& models() {
   constexpr auto* kClip = "clip_vision_model";
   constexpr auto* kSiglip = "siglip_vision_model";
   static const std::map<std::string, Multimodal> table{
+      {"aria", {"aria_text", ""}},
       {"aya_vision", {"cohere2", kSiglip}},
       {"clip", {"clip_text_model", kClip, false}},
+      {"clipseg", {"clipseg_text_model", "clipseg_vision_model", false}},
+      {"cohere2_vision", {"cohere2", kSiglip}},
+      {"deepseek_vl", {"llama", kSiglip}},
+      {"emu3", {"emu3_text_model", ""}},
+      {"exaone4_5", {"exaone4", ""}},
+      {"chinese_clip",
+       {"chinese_clip_text_model", "chinese_clip_vision_model", false}},
       {"gemma3", {"gemma3_text", kSiglip}},
+      {"gemma3n", {"gemma3n_text", ""}},
+      {"gemma4", {"gemma4_text", ""}},
+      {"gemma4_unified", {"gemma4_unified_text", ""}},
+      {"glm4v", {"glm4v_text", ""}},
+      {"glm4v_moe", {"glm4v_moe_text", ""}},
+      {"got_ocr2", {"qwen2", ""}},
+      {"granite_speech", {"granite", ""}},
+      {"idefics3", {"llama", "idefics3_vision"}},
       {"internvl", {"qwen2", ""}},
+      {"janus", {"llama", ""}},
+      {"lfm2_vl", {"lfm2", "siglip2_vision_model"}},
+      {"lighton_ocr", {"qwen3", "pixtral"}},
       {"llama4", {"llama4_text", ""}},
       {"llava", {"llama", kClip}},
       {"llava_next", {"llama", kClip}},
+      {"llava_next_video", {"llama", kClip}},
       {"llava_onevision", {"qwen2", kSiglip}},
-      {"mistral3", {"mistral", ""}},
-      {"qwen2_5_vl", {"qwen2_5_vl_text", ""}},
-      {"qwen2_vl", {"qwen2_vl_text", ""}},
-      {"qwen3_5", {"qwen3_5_text", ""}},
-      {"qwen3_5_moe", {"qwen3_5_moe_text", ""}},
-      {"qwen3_vl", {"qwen3_vl_text", ""}},
+      {"metaclip_2",
+       {"metaclip_2_text_model", "metaclip_2_vision_model", false}},
+      {"mistral3", {"mistral", "pixtral"}},
+      {"owlv2", {"owlv2_text_model", "owlv2_vision_model", false}},
+      {"owlvit", {"owlvit_text_model", "owlvit_vision_model", false}},
+      {"ovis2", {"qwen2", ""}},
+      {"perception_lm", {"llama", ""}},
+      {"qwen2_audio", {"qwen2", ""}},
+      {"qwen2_5_vl", {"qwen2_5_vl_text", "qwen2_5_vl_vision"}},
+      {"qwen2_vl", {"qwen2_vl_text", "qwen2_vl_vision"}},
+      {"qwen3_5", {"qwen3_5_text", "qwen3_5_vision"}},
+      {"qwen3_5_moe", {"qwen3_5_moe_text", "qwen3_5_moe_vision"}},
+      {"qwen3_vl", {"qwen3_vl_text", "qwen3_vl_vision"}},
+      {"qwen3_vl_moe", {"qwen3_vl_moe_text", "qwen3_vl_moe_vision"}},
+      {"smolvlm", {"llama", "smolvlm_vision"}},
+      {"siglip2", {"siglip2_text_model", "siglip2_vision_model", false}},
       {"siglip", {"siglip_text_model", kSiglip, false}},
+      {"shieldgemma2", {"gemma3_text", kSiglip}},
+      {"video_llava", {"llama", kClip}},
       {"vipllava", {"llama", kClip}},
+      {"voxtral", {"llama", ""}},
   };
   return table;
 }
@@ -89,7 +122,9 @@ ModelPart part_of(
   }
   auto inner = config.nested(field);
   const auto own_type = inner.text("model_type").value_or(type);
-  return {std::move(inner), own_type, part};
+  // Released files may have the type of the whole model there.
+  const bool is_whole = own_type == config.text("model_type");
+  return {std::move(inner), is_whole ? type : own_type, part};
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -1,5 +1,5 @@
 // Models with a rule of their own: sinks, chunks and a temperature, windows to
-// both sides, gates behind the heads, clipped projections.
+// both sides, gates behind the heads, clipped projections, norms of values.
 
 #include <weights/pretrained/describe.h>
 
@@ -14,6 +14,119 @@ void describe_gpt_oss(Layer& layer) {
   set_biases(layer);
   set_type(layer, layer.index % 2 == 0);
   layer.options.sinks(true);
+  set_rotary(layer);
+}
+
+/// Sinks, and a theta for each layer, 0 for one without positions.
+void describe_granite_swa(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  set_type(layer, layer.index % 4 != 0);
+  layer.options.sinks(true).scale(config.number("attention_multiplier"));
+  set_rotary(layer);
+  if (const auto theta = config.number_at("layer_rope_theta", layer.index)) {
+    auto rotary = *layer.options.rotary();
+    layer.options.rotary(
+        *theta == 0 ? std::nullopt
+                    : std::optional<RotaryOptions>(rotary.theta(*theta)));
+  }
+}
+
+/// A gate, which has no bias, and a rotary embedding beside windows.
+void describe_afmoe(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  set_type(
+      layer,
+      is_before_last_of(
+          layer, config.integer("global_attn_every_n_layers").value_or(4)));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  layer.options.output_gate(true);
+  layer.layout.rename("gate_proj.weight", "W_gate.weight");
+  if (layer.options.qkv_bias()) {
+    layer.layout.zeros("W_gate.bias");
+  }
+  config.ignore("route_scale");
+  if (layer.type == "sliding_attention") {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
+namespace {
+
+/// The last layers of Gemma 3n and 4 project no keys and values.
+void require_own_keys(Layer& layer) {
+  auto& config = layer.config;
+  const auto shared = config.integer("num_kv_shared_layers").value_or(0);
+  const auto layers = config.required_integer("num_hidden_layers");
+  TORCH_CHECK(
+      layer.index < layers - shared,
+      format_text(
+          "layer {} of \"{}\" takes the keys and values of another layer, which "
+          "is not computed",
+          layer.index,
+          config.path()));
+}
+
+/// Norms of queries, keys and values; scores are not scaled.
+void set_gemma_norms(Layer& layer) {
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  layer.options.scale(1.0).value_norm_eps(layer.options.qk_norm()->eps());
+}
+
+} // namespace
+
+void describe_gemma3n(Layer& layer) {
+  require_own_keys(layer);
+  set_type_by_pattern(layer, 5);
+  set_heads(layer);
+  set_biases(layer);
+  set_gemma_norms(layer);
+  RotaryRules rules;
+  rules.theta = 1e6;
+  rules.local_theta = 10000;
+  set_rotary(layer, rules);
+  for (const auto* field : {"altup_coef_clip", "altup_correct_scale"}) {
+    layer.config.ignore(field);
+  }
+}
+
+/// Layers that see all tokens have larger heads, and may have no projection of
+/// values: those are the keys before their norm.
+void describe_gemma4(Layer& layer) {
+  auto& config = layer.config;
+  require_own_keys(layer);
+  set_type_by_pattern(layer, 6);
+  set_heads(layer);
+  set_biases(layer);
+  const bool sees_all = layer.type == "full_attention";
+  const bool reuses_keys = config.flag("attention_k_eq_v").value_or(false);
+  const auto all_dim = config.integer("global_head_dim").value_or(512);
+  const auto all_heads = config.integer("num_global_key_value_heads");
+  // `save_pretrained` writes sizes that differ by layer.
+  if (sees_all && !config.has("per_layer_config")) {
+    layer.options.head_dim(all_dim);
+    if (reuses_keys && all_heads) {
+      layer.options.num_kv_heads(all_heads);
+    }
+  }
+  if (sees_all && reuses_keys) {
+    for (const std::string part : {".weight", ".bias"}) {
+      layer.layout.rename("k_proj" + part, "W_value" + part);
+    }
+  }
+  set_gemma_norms(layer);
+  // "vision" is of the tokens of images.
+  if (config.text("use_bidirectional_attention").value_or("vision") == "all") {
+    see_both_sides(layer);
+  }
+  TORCH_CHECK(
+      config.has("rope_parameters"),
+      format_text("expected \"rope_parameters\" in \"{}\"", config.path()));
   set_rotary(layer);
 }
 
@@ -39,6 +152,28 @@ void describe_modernbert(Layer& layer) {
         "deterministic_flash_attn",
         "norm_bias",
         "position_embedding_type"}) {
+    config.ignore(field);
+  }
+}
+
+/// Half of the tokens that `local_attention` counts, unless there is a window.
+void describe_modernbert_decoder(Layer& layer) {
+  auto& config = layer.config;
+  set_biases(layer);
+  const auto turn = config.integer("global_attn_every_n_layers").value_or(3);
+  set_type(layer, turn > 0 && layer.index % turn != 0);
+  const auto half = config.integer("local_attention").value_or(128) / 2;
+  layer.options.dropout(config.number("attention_dropout").value_or(0));
+  if (layer.type == "sliding_attention" && !layer.options.window()) {
+    layer.options.window(half);
+  }
+  RotaryRules rules;
+  rules.theta = config.number("global_rope_theta").value_or(160000);
+  rules.local_theta = config.number("local_rope_theta").value_or(10000);
+  set_rotary(layer, rules);
+  layer.layout =
+      linear_layers("modernbert-decoder", "q_proj", "k_proj", "v_proj", "Wo");
+  for (const auto* field : {"decoder_bias", "norm_bias"}) {
     config.ignore(field);
   }
 }
@@ -124,7 +259,6 @@ void describe_qwen3_next(Layer& layer) {
           "layer {} of \"{}\" has linear attention, which is not computed",
           layer.index,
           config.path()));
-  drop_sections(layer);
   set_heads(layer);
   set_biases(layer);
   set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");
@@ -149,6 +283,21 @@ void describe_qwen3_next(Layer& layer) {
         "linear_value_head_dim"}) {
     config.ignore(field);
   }
+}
+
+/// What is attention's lies in an object of its own.
+void describe_dbrx(Layer& layer) {
+  auto inner = layer.config.nested("attn_config");
+  layer.options.num_kv_heads(inner.integer("kv_n_heads").value_or(1))
+      .clip_qkv(inner.number("clip_qkv"))
+      .out_bias(false)
+      .dropout(inner.number("attn_pdrop").value_or(0));
+  RotaryRules rules;
+  rules.theta = inner.number("rope_theta").value_or(rules.theta);
+  set_rotary(layer, rules);
+  layer.config.ignore("num_key_value_heads");
+  inner.check_no_more("dbrx");
+  layer.layout = joined_layout("dbrx", "Wqkv", "out_proj");
 }
 
 void describe_olmo(Layer& layer) {

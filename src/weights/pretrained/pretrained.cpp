@@ -7,6 +7,7 @@
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
+#include <weights/pretrained/quantized.h>
 #include <weights/pretrained/relative_bias.h>
 #include <weights/read.h>
 #include <weights/select.h>
@@ -31,8 +32,8 @@ namespace {
 
 /// Whether the path is that of a part which reads no text.
 bool is_beside_text(const std::string& path) {
-  constexpr std::array<std::string_view, 4> kWords{
-      "vision", "visual", "audio", "image"};
+  constexpr std::array<std::string_view, 5> kWords{
+      "vision", "visual", "video", "audio", "image"};
   return std::any_of(kWords.begin(), kWords.end(), [&](auto word) {
     return path.find(word) != std::string::npos;
   });
@@ -129,15 +130,17 @@ struct Located {
 /// Where a folder has what is at `path`, under the module's own names.
 WeightsOfModel locate_path(
     const std::string& folder,
-    const ModelConfig& config,
+    ModelConfig& config,
     const std::string& model_type,
     const std::string& path) {
   auto file = find_weight_file(folder);
-  const auto keys = whole_keys(read_weight_file(file));
+  const auto weights = read_weight_file(file);
+  const auto keys = whole_keys(weights);
   auto found = find_path(keys, path, PretrainedPart::kAuto, file);
   if (!found) {
     throw_no_path(keys, path, file);
   }
+  check_not_quantized(config, weights, *found);
   return {
       config.path(),
       model_type,
@@ -160,8 +163,19 @@ Located locate(
           "each call needs the bias, as ForwardOptions().bias",
           described.model_type,
           config.path()));
+  TORCH_CHECK(
+      !described.needs_rotary || options.rotary_by_caller(),
+      format_text(
+          "model_type \"{}\" of \"{}\" rotates by places in two dimensions, "
+          "which are not computed: with "
+          "PretrainedOptions().rotary_by_caller(true) the layer is loaded, and "
+          "each call needs ForwardOptions().rotary_cos and rotary_sin",
+          described.model_type,
+          config.path()));
   auto file = find_weight_file(folder);
-  auto place = find_place(whole_keys(read_weight_file(file)), described, file);
+  const auto weights = read_weight_file(file);
+  auto place = find_place(whole_keys(weights), described, file);
+  check_not_quantized(config, weights, place.path);
   return {
       {config.path(), described.model_type, std::move(file), std::move(place)},
       std::move(described)};

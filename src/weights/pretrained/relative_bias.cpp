@@ -12,10 +12,11 @@ DescribedRelativeBias describe_relative_bias(
   const auto type = config.text("model_type").value_or("none");
   const bool is_mpnet = type == "mpnet";
   TORCH_CHECK(
-      is_mpnet || type == "t5" || type == "mt5",
+      is_mpnet || type == "t5" || type == "mt5" ||
+          type == "switch_transformers",
       format_text(
           "expected a model with a bias by the distance of tokens, one of mpnet, "
-          "mt5 and t5, but got model_type \"{}\" in \"{}\"",
+          "mt5, switch_transformers and t5, but got model_type \"{}\" in \"{}\"",
           type,
           config.path()));
   const bool is_decoder = part == PretrainedPart::kDecoder;

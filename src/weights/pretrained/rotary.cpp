@@ -134,8 +134,17 @@ json parameters_of(
   const auto theta = config.number("rope_theta").value_or(rules.theta);
   const auto local_theta = config.number("rope_local_base_freq");
   const auto of_type = parameters.find(layer_type);
-  if (of_type != parameters.end() && of_type->is_object()) {
-    return *of_type;
+  // Beside parameters for all layers those of other types are not read.
+  if (of_type != parameters.end() && of_type->is_object() &&
+      (config.lists("layer_types", layer_type) ||
+       !parameters.contains("rope_theta"))) {
+    auto own = *of_type;
+    // `transformers` reads it beside the types of layers.
+    own.erase("truncate");
+    if (parameters.contains("truncate")) {
+      own["truncate"] = parameters["truncate"];
+    }
+    return own;
   }
   if (!parameters.contains("rope_theta")) {
     parameters["rope_theta"] = theta;
@@ -222,21 +231,49 @@ void set_longrope(
       .attention_factor(parameters.number("attention_factor"));
 }
 
-} // namespace
-
-double yarn_scale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+/// The first pairs of the head are rotated, as if all of it were.
+void set_proportional(
+    const Parameters& parameters,
+    int64_t head_dim,
+    RotaryOptions& options) {
+  parameters.check_only({"factor"});
+  // So slow a pair does not turn, and no text is so long.
+  constexpr double kStill = 1e30;
+  constexpr int64_t kEndless = int64_t{1} << 40;
+  const auto share = parameters.number("partial_rotary_factor").value_or(1);
+  const auto factor = parameters.number("factor").value_or(1);
+  const auto turning = static_cast<size_t>(
+      static_cast<double>(head_dim) * std::clamp(share, 0.0, 1.0) / 2);
+  std::vector<double> factors(static_cast<size_t>(head_dim / 2), kStill);
+  std::fill_n(factors.begin(), turning, factor);
+  options.dim(head_dim)
+      .scaling(RotaryScaling::kLongRope)
+      .original_context_length(kEndless)
+      .short_factors(factors)
+      .long_factors(factors)
+      .attention_factor(1.0);
 }
 
-RotaryOptions rotary_of(
+/// The number of elements that are rotated. `transformers` rounds an odd one
+/// up, with the frequencies of the odd one: those of another theta.
+void set_dim(double dim, RotaryOptions& options) {
+  const auto floor = static_cast<int64_t>(dim);
+  options.dim(floor);
+  const bool goes_by_dim = options.scaling() != RotaryScaling::kLinear &&
+      options.scaling() != RotaryScaling::kLlama3;
+  if (floor % 2 == 0 || goes_by_dim) {
+    return;
+  }
+  const auto even = floor + 1;
+  const auto power = static_cast<double>(even) / static_cast<double>(floor);
+  options.dim(even).theta(std::pow(options.theta(), power));
+}
+
+/// The share of each head that is rotated.
+double share_of(
     ModelConfig& config,
-    const std::string& layer_type,
-    int64_t head_dim,
+    const Parameters& parameters,
     const RotaryRules& rules) {
-  const Parameters parameters{
-      config.path(), parameters_of(config, layer_type, rules)};
-  RotaryOptions options;
-  options.theta(parameters.number("rope_theta").value_or(rules.theta));
   const auto of_config = config.number("partial_rotary_factor");
   const auto share =
       parameters.number("partial_rotary_factor")
@@ -254,8 +291,32 @@ RotaryOptions rotary_of(
           "expected partial_rotary_factor in (0, 1] in \"{}\", but got {}",
           config.path(),
           share));
-  options.dim(static_cast<int64_t>(static_cast<double>(head_dim) * share));
+  return share;
+}
+
+} // namespace
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+RotaryOptions rotary_of(
+    ModelConfig& config,
+    const std::string& layer_type,
+    int64_t head_dim,
+    const RotaryRules& rules) {
+  const Parameters parameters{
+      config.path(), parameters_of(config, layer_type, rules)};
+  RotaryOptions options;
+  options.theta(parameters.number("rope_theta").value_or(rules.theta));
   const auto type = parameters.type();
+  config.ignore("original_max_position_embeddings");
+  if (type == "proportional") {
+    config.ignore("partial_rotary_factor");
+    set_proportional(parameters, head_dim, options);
+    return options;
+  }
+  const auto share = share_of(config, parameters, rules);
   if (type == "default") {
     parameters.check_only({});
   } else if (type == "linear") {
@@ -287,11 +348,11 @@ RotaryOptions rotary_of(
         false,
         format_text(
             "expected a rotary embedding of type default, linear, llama3, yarn, "
-            "dynamic or longrope in \"{}\", but got \"{}\"",
+            "dynamic, longrope or proportional in \"{}\", but got \"{}\"",
             config.path(),
             type));
   }
-  config.ignore("original_max_position_embeddings");
+  set_dim(static_cast<double>(head_dim) * share, options);
   return options;
 }
 

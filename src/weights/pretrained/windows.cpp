@@ -20,21 +20,15 @@ void describe_plain(Layer& layer, bool has_norms) {
   set_rotary(layer);
 }
 
-/// The layers before the last of so many in turn have a window.
-void set_type_by_pattern(Layer& layer, int64_t count) {
-  auto& config = layer.config;
-  set_type(
-      layer,
-      is_before_last_of(
-          layer,
-          config.integer("sliding_window_pattern")
-              .value_or(
-                  config.integer("_sliding_window_pattern").value_or(count))));
-}
-
 } // namespace
 
+/// All layers see the window, if there is any.
 void describe_mistral(Layer& layer) {
+  layer.options.window(layer.config.integer("sliding_window"));
+  describe_plain(layer, /*has_norms=*/false);
+}
+
+void describe_ministral(Layer& layer) {
   set_type(layer, layer.config.has("sliding_window"));
   describe_plain(layer, /*has_norms=*/false);
 }
@@ -54,6 +48,23 @@ void describe_cohere2(Layer& layer) {
   set_biases(layer);
   set_type_by_pattern(layer, 4);
   if (layer.type == "sliding_attention") {
+    set_rotary(layer, {}, RotaryPairing::kInterleaved);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
+
+/// The same, but for dense layers before the others, which may rotate too.
+void describe_cohere2_moe(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  set_type_by_pattern(layer, 4);
+  const bool is_dense =
+      config.text_at("mlp_layer_types", layer.index).value_or("") == "dense";
+  const auto pattern = config.integer("prefix_dense_sliding_window_pattern");
+  const bool rotates = is_dense && pattern.value_or(1) == 1;
+  if (rotates || layer.type == "sliding_attention") {
     set_rotary(layer, {}, RotaryPairing::kInterleaved);
   } else {
     ignore_rotary(layer.config);
@@ -93,10 +104,8 @@ void set_qwen2_heads(Layer& layer) {
 void describe_dots1(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
-  set_type(
-      layer,
-      layer.config.has("sliding_window") &&
-          layer.index >= max_window_layers(layer));
+  const auto full = max_window_layers(layer);
+  set_type(layer, layer.config.has("sliding_window") && layer.index >= full);
   set_norm(layer, HeadNormOptions(), "rms_norm_eps");
   set_rotary(layer);
 }
@@ -115,26 +124,7 @@ void describe_qwen2_moe(Layer& layer) {
   set_rotary(layer);
 }
 
-void drop_sections(Layer& layer) {
-  for (const std::string object : {"rope_parameters", "rope_scaling"}) {
-    layer.config.drop(object, "mrope_section");
-    layer.config.drop(object, "mrope_interleaved");
-    // The name of the default type in released files.
-    for (const std::string field : {"type", "rope_type"}) {
-      if (layer.config.object(object).value(field, "") == "mrope") {
-        layer.config.drop(object, field);
-      }
-    }
-  }
-}
-
-void describe_qwen2_vl(Layer& layer) {
-  drop_sections(layer);
-  describe_qwen2(layer);
-}
-
 void describe_qwen3_vl(Layer& layer) {
-  drop_sections(layer);
   set_heads(layer);
   set_biases(layer);
   set_norm(layer, HeadNormOptions(), "rms_norm_eps");
@@ -173,18 +163,6 @@ void set_gemma_heads(Layer& layer) {
   set_biases(layer);
 }
 
-/// EmbeddingGemma: half of the window to each side.
-void see_both_sides(Layer& layer) {
-  if (!layer.config.flag("use_bidirectional_attention").value_or(false)) {
-    return;
-  }
-  layer.options.causal(false);
-  if (const auto window = layer.options.window()) {
-    const auto side = *window / 2;
-    layer.options.window(side + 1).window_after(side);
-  }
-}
-
 void refuse_both_sides(Layer& layer) {
   refuse_flag(
       layer,
@@ -195,8 +173,7 @@ void refuse_both_sides(Layer& layer) {
 void set_query_scalar(Layer& layer) {
   const auto scalar =
       layer.config.number("query_pre_attn_scalar").value_or(256);
-  layer.options.scale(1 / std::sqrt(scalar))
-      .softcap(layer.config.number("attn_logit_softcapping"));
+  layer.options.scale(1 / std::sqrt(scalar));
 }
 
 } // namespace
@@ -211,6 +188,7 @@ void describe_gemma2(Layer& layer) {
   set_type(layer, layer.index % 2 == 0);
   describe_gemma(layer);
   set_query_scalar(layer);
+  layer.options.softcap(layer.config.number("attn_logit_softcapping"));
   // The same under another name, in released files.
   layer.config.ignore("sliding_window_size");
 }
@@ -218,9 +196,14 @@ void describe_gemma2(Layer& layer) {
 void describe_gemma3(Layer& layer) {
   set_type_by_pattern(layer, 6);
   set_gemma_heads(layer);
-  see_both_sides(layer);
+  // EmbeddingGemma.
+  if (layer.config.flag("use_bidirectional_attention").value_or(false)) {
+    see_both_sides(layer);
+  }
   set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");
   set_query_scalar(layer);
+  // Without effect in the model.
+  layer.config.ignore("attn_logit_softcapping");
   RotaryRules rules;
   rules.theta = 1e6;
   rules.local_theta = 10000;
@@ -266,6 +249,19 @@ bool slides_by_pattern(Layer& layer) {
 }
 
 } // namespace
+
+void describe_kolibri1(Layer& layer) {
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_type(layer, is_before_last_of(layer, 5));
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  if (layer.type == "sliding_attention" ||
+      !layer.config.has("sliding_window")) {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
 
 void describe_exaone4(Layer& layer) {
   layer.config.ignore("sliding_window_pattern");

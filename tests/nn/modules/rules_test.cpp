@@ -248,6 +248,23 @@ TEST_CASE("Root mean square without weights, after rotary, is Llama 4's norm") {
   CHECK_THAT(attention(x).detach(), IsCloseTo(expected.detach(), {1e-5, 1e-6}));
 }
 
+TEST_CASE("Values are divided by their root mean square") {
+  auto attention = make(base().value_norm_eps(1e-3));
+  const auto x = draw_input();
+  const auto expected = by_hand(
+      attention,
+      x,
+      Options().causal(true),
+      [](const auto&, const auto&, auto& value) {
+        const auto squares = value.square().mean(-1, /*keepdim=*/true);
+        value = value / (squares + 1e-3).sqrt();
+      });
+  CHECK_THAT(attention(x).detach(), IsCloseTo(expected.detach()));
+  THROWS_WITH(
+      MultiHeadAttention(base().value_norm_eps(-1)),
+      "MultiHeadAttention: expected value_norm_eps >= 0, but got -1");
+}
+
 TEST_CASE("Decoding has every rule") {
   const auto kernel =
       GENERATE(Kernel::kReference, Kernel::kFused, Kernel::kAuto);
@@ -260,6 +277,7 @@ TEST_CASE("Decoding has every rule") {
                            .sinks(true)
                            .chunk(chunk)
                            .clip_qkv(0.8)
+                           .value_norm_eps(1e-5)
                            .temperature(TemperatureOptions(3));
   auto attention = make(options);
   const auto x = draw_input(2, 41);

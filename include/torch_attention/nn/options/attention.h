@@ -290,6 +290,10 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// and OLMo do. Default: no
   TORCH_ARG(std::optional<double>, clip_qkv) = std::nullopt;
 
+  /// divide each head's values by the root of their mean square plus this
+  /// number, without weights, as Gemma 4 does (Gemma Team 2026). Default: no
+  TORCH_ARG(std::optional<double>, value_norm_eps) = std::nullopt;
+
   /// multiply the heads' context by sigmoid(W_gate(x)) before `out_proj`, with
   /// a projection `W_gate` that has a bias where that of queries has one, as in
   /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parents[4]
-FAMILIES = ROOT / "src/weights/pretrained/families.cpp"
+FAMILIES = ROOT / "src/weights/pretrained/table.cpp"
 TARGET = ROOT / "src/weights/pretrained/defaults.cpp"
 
 # The names that the families ask for; others have names of their own.
@@ -50,6 +50,7 @@ FIELDS = re.compile(
     r"|emb_dim|attention_heads|num_kv_heads|multi_query|rotary_dim|qk_layernorm"
     r"|use_qk_norm|scale_attn_weights|attn_layer_(period|offset)|max_seq_len"
     r"|qv_bias|key_multiplier|window_size|no_rope_layer_interval"
+    r"|num_kv_shared_layers|local_attention"
 )
 
 HEAD = """\

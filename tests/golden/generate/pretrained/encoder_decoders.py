@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoders import GROUPED, SIZES
+from .decoders import EXPERTS, GROUPED, SIZES
 from .encoders import IMAGES
 from .model import LAYERS, Attention, Model
 
@@ -31,7 +31,10 @@ SPECTRA = {
 
 
 def bart_like(
-    model_type: str, inputs: str = "text to text", **config: Any
+    model_type: str,
+    inputs: str = "text to text",
+    cross: str = "encoder_attn",
+    **config: Any,
 ) -> Model:
     return Model(
         model_type.replace("-", "_"),
@@ -39,7 +42,7 @@ def bart_like(
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
             Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            Attention(f"decoder.layers.{{}}.{cross}", label="cross."),
         ),
         {**STACKS, **config},
         prefix="model.",
@@ -47,7 +50,7 @@ def bart_like(
     )
 
 
-def t5_like(name: str) -> Model:
+def t5_like(name: str, **config: Any) -> Model:
     return Model(
         name,
         name,
@@ -74,6 +77,7 @@ def t5_like(name: str) -> Model:
             "pad_token_id": 0,
             "eos_token_id": 1,
             "decoder_start_token_id": 0,
+            **config,
         },
         inputs="text to text",
     )
@@ -126,6 +130,14 @@ VISION = {
         "patch_size": 4,
         "intermediate_size": 8,
     },
+    "qwen3_vl_moe": {
+        "hidden_size": 16,
+        "depth": 1,
+        "out_hidden_size": 24,
+        "num_heads": 2,
+        "patch_size": 4,
+        "intermediate_size": 8,
+    },
     "internvl": {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
     "mistral3": {**IMAGES, "model_type": "pixtral", "head_dim": 6},
 }
@@ -158,6 +170,8 @@ ENCODER_DECODERS = (
     bart_like("blenderbot"),
     bart_like("blenderbot-small"),
     bart_like("plbart"),
+    bart_like("mvp"),
+    bart_like("nllb-moe", cross="cross_attention", num_experts=2, expert_capacity=4),
     bart_like(
         "whisper",
         "spectra to text",
@@ -173,6 +187,7 @@ ENCODER_DECODERS = (
     ),
     t5_like("t5"),
     t5_like("mt5"),
+    t5_like("switch_transformers", num_experts=2, expert_capacity=9),
     two_towers("clip"),
     two_towers("siglip"),
     with_images("aya_vision", "cohere2", "siglip_vision_model", head_dim=6),
@@ -185,6 +200,13 @@ ENCODER_DECODERS = (
     with_images("mistral3", "mistral"),
     with_images("qwen2_vl", "qwen2_vl_text", rope_parameters=MULTIMODAL_ROPE),
     with_images("qwen2_5_vl", "qwen2_5_vl_text", rope_parameters=MULTIMODAL_ROPE),
+    with_images(
+        "qwen3_vl_moe",
+        "qwen3_vl_moe_text",
+        **EXPERTS,
+        head_dim=6,
+        rope_parameters=MULTIMODAL_ROPE,
+    ),
     with_images(
         "qwen3_vl", "qwen3_vl_text", head_dim=6, rope_parameters=MULTIMODAL_ROPE
     ),

@@ -75,6 +75,24 @@ def clip_like(model_type: str, inputs: str, **config: Any) -> Model:
     )
 
 
+def qwen_vision(model_type: str, **config: Any) -> Model:
+    return Model(
+        model_type,
+        model_type,
+        (Attention("blocks.{}.attn", rotary=True),),
+        {
+            "hidden_size": 16,
+            "depth": LAYERS,
+            "num_heads": 2,
+            "patch_size": 4,
+            "intermediate_size": 8,
+            "out_hidden_size": 24,
+            **config,
+        },
+        inputs="patches",
+    )
+
+
 ENCODERS = (
     bert_like("bert", "bert."),
     bert_like("bert-generation"),
@@ -83,14 +101,25 @@ ENCODERS = (
     bert_like("electra", "electra.", embedding_size=24),
     bert_like("ernie", "ernie."),
     bert_like("layoutlm", "layoutlm."),
+    bert_like("markuplm", "markuplm.", xpath_unit_hidden_size=4),
     bert_like("megatron-bert", "bert."),
     bert_like(
         "rembert", "rembert.", input_embedding_size=8, output_embedding_size=8
     ),
     bert_like("roberta", "roberta."),
     bert_like("roberta-prelayernorm", "roberta_prelayernorm."),
+    bert_like(
+        "roc_bert",
+        "roc_bert.",
+        pronunciation_vocab_size=12,
+        pronunciation_embed_dim=4,
+        shape_vocab_size=12,
+        shape_embed_dim=4,
+    ),
     bert_like("roformer", "roformer."),
     bert_like("splinter", "splinter."),
+    bert_like("tapas", "tapas."),
+    bert_like("visual_bert", "visual_bert.", visual_embedding_dim=4),
     bert_like("xlm-roberta"),
     bert_like("xlm-roberta-xl", "roberta."),
     bert_like("xmod", "roberta.", languages=["en_XX"], default_language="en_XX"),
@@ -194,6 +223,7 @@ ENCODERS = (
         decoder_num_hidden_layers=1,
         decoder_intermediate_size=8,
     ),
+    vit_like("pixio"),
     vit_like("vit_msn"),
     vit_like("ijepa"),
     vit_like("yolos", BERT_LIKE, image_size=[8, 8], num_detection_tokens=2),
@@ -227,9 +257,33 @@ ENCODERS = (
     ),
     sound_like("wav2vec2"),
     sound_like("hubert"),
+    sound_like("sew"),
+    sound_like("unispeech-sat"),
     sound_like("data2vec-audio"),
     sound_like("unispeech"),
     clip_like("clip_text_model", "text", **SIZES),
     clip_like("clip_vision_model", "images", **IMAGES),
+    Model(
+        "pixtral",
+        "pixtral",
+        (Attention("transformer.layers.{}.attention", rotary=True),),
+        {**IMAGES, "hidden_size": 32},
+        inputs="image",
+    ),
+    Model(
+        "dinov3_vit",
+        "dinov3_vit",
+        (Attention("model.layer.{}.attention", "layer.{}.attention", rotary=True),),
+        {**IMAGES, "hidden_size": 32, "num_register_tokens": 2},
+        inputs="images",
+    ),
+    qwen_vision("qwen2_5_vl_vision"),
+    qwen_vision("qwen3_vl_vision", deepstack_visual_indexes=[0]),
+    qwen_vision("qwen3_vl_moe_vision", deepstack_visual_indexes=[0]),
+    qwen_vision("qwen3_5_vision"),
+    qwen_vision("qwen3_5_moe_vision"),
     clip_like("siglip_vision_model", "images", **IMAGES),
+    clip_like("chinese_clip_vision_model", "images", **IMAGES),
+    clip_like("idefics3_vision", "images", **IMAGES),
+    clip_like("smolvlm_vision", "images", **IMAGES),
 )

@@ -43,6 +43,8 @@ class Attention:
     layers: tuple[int, ...] = tuple(range(LAYERS))
     # Whether the caller is to give the bias by the distance of tokens.
     bias: bool = False
+    # Whether the caller is to give the angles of the rotary embedding.
+    rotary: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,13 @@ class Model:
                         tensor = given.get(argument)
                         is_bias = what == "bias"
                         if isinstance(tensor, Tensor) and each.bias >= is_bias:
-                            seen[f"{name}.{what}"] = tensor.detach().clone()
+                            seen[f"{name}.{what}"] = batched(tensor)
+                if each.rotary:
+                    tokens = seen[f"{name}.input"].shape[1]
+                    for what, angles, still in zip(
+                        ("cos", "sin"), given["position_embeddings"], (1, 0)
+                    ):
+                        seen[f"{name}.{what}"] = of_pairs(angles, tokens, still)
 
             def see_output(_, args, output, key, left, each):
                 name = f"{each.label}{left[key].pop(0)}"
@@ -121,7 +129,7 @@ class Model:
                     if each.bias and isinstance(bias, Tensor):
                         seen.setdefault(f"{name}.bias", bias.detach())
                     output = output[0]
-                seen[f"{name}.output"] = output.detach().clone()
+                seen[f"{name}.output"] = batched(output)
 
             paths = sorted({path for path, _ in calls})
             for path in paths:
@@ -171,6 +179,21 @@ class Model:
         }
 
 
+def batched(tensor: Tensor) -> Tensor:
+    """A batch, of models that put all images after each other too."""
+    copy = tensor.detach().clone()
+    return copy.unsqueeze(0) if copy.dim() == 2 else copy
+
+
+def of_pairs(angles: Tensor, tokens: int, still: float) -> Tensor:
+    """Cosines or sines of pairs, which models have twice; tokens before those
+    of patches are not rotated."""
+    angles = angles.detach().reshape(-1, angles.shape[-1])
+    angles = angles[:, : angles.shape[-1] // 2]
+    before = torch.full((tokens - len(angles), angles.shape[-1]), float(still))
+    return torch.cat([before, angles.float()])
+
+
 def bound(function, **known):
     return lambda *arguments: function(*arguments, **known)
 
@@ -186,6 +209,13 @@ def draw_inputs(kind: str) -> dict[str, Tensor]:
         }
     if kind == "images":
         return {"pixel_values": torch.randn(2, 3, 8, 8)}
+    if kind == "image":
+        return {"pixel_values": torch.randn(1, 3, 8, 8)}
+    if kind == "patches":
+        return {
+            "hidden_states": torch.randn(16, 96),
+            "grid_thw": torch.tensor([[1, 4, 4]]),
+        }
     if kind == "videos":
         return {"pixel_values": torch.randn(2, 4, 3, 8, 8)}
     if kind == "text and images":

@@ -1,0 +1,73 @@
+#include <weights/pretrained/quantized.h>
+
+#include <format_text.h>
+#include <weights/text.h>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// "fp8", for example; empty if the configuration does not speak of it.
+std::string method_of(ModelConfig& config) {
+  for (const auto* field : {"quantization_config", "compression_config"}) {
+    const auto fields = config.object(field);
+    if (!fields.empty()) {
+      const auto method = fields.find("quant_method");
+      return method != fields.end() && method->is_string()
+          ? method->get<std::string>()
+          : field;
+    }
+  }
+  return "";
+}
+
+/// Whether a tensor holds numbers that are no weights without a scale. Masks
+/// lie beside weights, too.
+bool is_packed(const torch::Tensor& tensor) {
+  return tensor.scalar_type() != torch::kBool &&
+      (!tensor.is_floating_point() || tensor.element_size() < 2);
+}
+
+} // namespace
+
+void check_not_quantized(
+    ModelConfig& config,
+    const files::WeightFile& file,
+    const std::string& path) {
+  const auto start = path + ".";
+  const auto method = method_of(config);
+  const auto is_quantized = [&](const std::string& key, bool packed) {
+    const bool is_weight =
+        !method.empty() || key.find("weight") != std::string::npos;
+    return packed && is_weight && starts_with(key, start);
+  };
+  const bool found =
+      std::any_of(
+          file.tensors.begin(),
+          file.tensors.end(),
+          [&](const auto& item) {
+            return is_quantized(item.key(), is_packed(item.value()));
+          }) ||
+      (!method.empty() &&
+       std::any_of(
+           file.unreadable.begin(),
+           file.unreadable.end(),
+           [&](const auto& each) { return is_quantized(each.first, true); }));
+  TORCH_CHECK(
+      !found,
+      format_text(
+          "the weights of \"{}\" are quantized{}, which is not read: load the "
+          "model in transformers, call dequantize() on it, and save_pretrained "
+          "it into another folder",
+          path,
+          method.empty()
+              ? ""
+              : format_text(" by {} (\"{}\")", method, config.path())));
+}
+
+} // namespace torch_attention::weights::pretrained

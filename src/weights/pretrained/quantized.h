@@ -1,0 +1,17 @@
+#pragma once
+
+#include <weights/files/weight_file.h>
+#include <weights/pretrained/config.h>
+
+#include <string>
+
+namespace torch_attention::weights::pretrained {
+
+/// Throws c10::Error if weights below `path` in the file are quantized: their
+/// numbers need scales, of which modules know nothing.
+void check_not_quantized(
+    ModelConfig& config,
+    const files::WeightFile& file,
+    const std::string& path);
+
+} // namespace torch_attention::weights::pretrained
