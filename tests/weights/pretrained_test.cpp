@@ -12,6 +12,8 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace pretrained_test {
 
@@ -514,6 +516,15 @@ TEST_CASE("The table of model types", "[.table]") {
         fmt::join(row.covered, ", "),
         row.largest);
   }
+  std::vector<std::string> others;
+  for (const auto& type : pretrained_model_types()) {
+    if (rows.count(type) == 0) {
+      others.push_back(fmt::format("`{}`", type));
+    }
+  }
+  page << fmt::format(
+      "\nAlso known, as models of these parts or under another name: {}.\n",
+      fmt::join(others, ", "));
   page << "\n## Not computed\n\n| `model_type` | why |\n| --- | --- |\n";
   for (const auto& [type, why] : weights::pretrained::unsupported_types()) {
     page << fmt::format("| `{}` | {} |\n", type, why);
