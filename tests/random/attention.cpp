@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -37,10 +38,22 @@ struct Magnitudes {
   double scale = 1;
   double query = 0;
   double key = 0;
+  /// the heads that share keys
+  double group = 1;
+  /// how many elements of query, key and value are one in memory
+  std::array<double, 3> copies{};
 };
 
 double largest_finite(const torch::Tensor& x) {
   return largest(torch::nan_to_num(x.to(torch::kDouble), 0, 0, 0));
+}
+
+double copies_of(const torch::Tensor& x) {
+  double copies = 1;
+  for (int64_t i = 0; i < x.dim(); ++i) {
+    copies *= x.stride(i) == 0 ? static_cast<double>(x.size(i)) : 1.0;
+  }
+  return copies;
 }
 
 Magnitudes magnitudes_of(const Problem& problem) {
@@ -52,6 +65,11 @@ Magnitudes magnitudes_of(const Problem& problem) {
   m.query = largest(x[0]);
   m.key = largest(x[1]);
   m.value = largest(x[2]);
+  m.group = static_cast<double>(x[0].size(1)) /
+      static_cast<double>(std::max<int64_t>(1, x[1].size(1)));
+  for (size_t i = 0; i < m.copies.size(); ++i) {
+    m.copies[i] = copies_of(x[i]);
+  }
   m.scale = std::abs(problem.options.scale().value_or(
       1 / std::sqrt(static_cast<double>(x[0].size(-1)))));
   m.scores = norm(x[0]) * norm(x[1]) * m.scale;
@@ -79,10 +97,17 @@ Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result) {
   const bool packed =
       problem.bases.size() < 3 || problem.layouts[0].text == "packed";
   const auto T = static_cast<double>(problem.grad_output.size(-2));
-  const auto grad_query = m.grad_score * m.scale * m.key;
-  // These are sums over the queries.
-  const auto grad_key = m.grad_score * m.scale * m.query * std::sqrt(T);
-  const auto grad_value = largest(problem.grad_output) * std::sqrt(T);
+  const auto sizes = problem.grad_output.sizes();
+  const auto rows = static_cast<double>(sizes[0] * sizes[1]) * T;
+  // Sums of what is one in memory; the others also over the queries of the
+  // heads that share keys.
+  const auto of_rows = [&](size_t input) {
+    return std::sqrt(T * m.group * m.copies[input]);
+  };
+  const auto grad_query =
+      m.grad_score * m.scale * m.key * std::sqrt(m.copies[0]);
+  const auto grad_key = m.grad_score * m.scale * m.query * of_rows(1);
+  const auto grad_value = largest(problem.grad_output) * of_rows(2);
   if (result == 0) {
     bound.magnitude = m.value;
   } else if (packed) {
@@ -91,7 +116,7 @@ Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result) {
     bound.magnitude = result == 1 ? grad_query
         : result == 2             ? grad_key
         : result == 3             ? grad_value
-                                  : m.grad_score * std::sqrt(T);
+                                  : m.grad_score * std::sqrt(rows);
   }
   return bound;
 }
