@@ -125,6 +125,27 @@ bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
   return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
 }
 
+/// Returns whether `x`, `weight` and `bias` are of a layer of this dtype whose
+/// memory may be read, outside of what needs LibTorch's own operator.
+bool is_plain_layer(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias,
+    torch::ScalarType dtype) {
+  const auto fits = [&](const torch::Tensor& tensor) {
+    return tensor.scalar_type() == dtype && is_plain(tensor);
+  };
+  return fits(x) && fits(weight) && (!bias.defined() || fits(bias)) &&
+      is_linear_layer(weight, bias, x.size(-1)) && !is_traced() &&
+      !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+bool is_contiguous_layer(
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  return weight.is_contiguous() && (!bias.defined() || bias.is_contiguous());
+}
+
 /// The most rows that our kernel, which reads the weight once, computes faster
 /// than LibTorch's; 0 for other dtypes.
 int64_t most_few_rows(torch::ScalarType dtype) {
@@ -150,16 +171,10 @@ bool has_few_rows(
   constexpr int64_t kLeastNumbers = 1 << 12;
   constexpr int64_t kLeastOut = 4;
   const auto dtype = x.scalar_type();
-  const auto fits = [&](const torch::Tensor& tensor) {
-    return tensor.scalar_type() == dtype && is_plain(tensor);
-  };
-  return fits(x) && fits(weight) && (!bias.defined() || fits(bias)) &&
-      is_linear_layer(weight, bias, x.size(-1)) &&
+  return is_plain_layer(x, weight, bias, dtype) &&
       weight.numel() >= kLeastNumbers && weight.size(0) >= kLeastOut &&
       x.numel() > 0 && x.numel() <= weight.size(1) * most_few_rows(dtype) &&
-      weight.is_contiguous() && (!bias.defined() || bias.is_contiguous()) &&
-      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
-      !is_recorded({&x, &weight, &bias});
+      is_contiguous_layer(weight, bias) && !is_recorded({&x, &weight, &bias});
 }
 
 template <typename X>
@@ -193,13 +208,8 @@ bool pays_in_float32(
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
   static const bool is_slow = !multiplies_float16();
-  const auto fits = [](const torch::Tensor& tensor) {
-    return tensor.scalar_type() == torch::kHalf && is_plain(tensor);
-  };
-  return is_slow && fits(x) && fits(weight) &&
-      (!bias.defined() || fits(bias)) &&
-      is_linear_layer(weight, bias, x.size(-1)) && pays(x, weight) &&
-      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU);
+  return is_slow && is_plain_layer(x, weight, bias, torch::kHalf) &&
+      pays(x, weight);
 }
 
 } // namespace
@@ -216,14 +226,8 @@ bool has_onednn_linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  const auto fits = [](const torch::Tensor& tensor) {
-    return tensor.scalar_type() == torch::kFloat && is_plain(tensor) &&
-        tensor.numel() > 0;
-  };
-  return fits(x) && fits(weight) && is_linear_layer(weight, bias, x.size(-1)) &&
-      weight.is_contiguous() &&
-      (!bias.defined() || (fits(bias) && bias.is_contiguous())) &&
-      !is_traced() && !at::autocast::is_autocast_enabled(at::kCPU) &&
+  return is_plain_layer(x, weight, bias, torch::kFloat) && x.numel() > 0 &&
+      weight.numel() > 0 && is_contiguous_layer(weight, bias) &&
       at::globalContext().userEnabledMkldnn() && onednn_operator().has_value();
 }
 
