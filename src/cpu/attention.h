@@ -169,14 +169,16 @@ void backward(
     const BackwardArguments<X>& gradients,
     const Threads& threads);
 
-/// What the kernels are compiled for, slowest first.
-enum class InstructionSet { kPortable, kAvx2, kAvx512 };
+/// What the kernels are compiled for, slowest first. kAvx512Bf16 is kAvx512
+/// with products of bfloat16 by pairs.
+enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
 
 /// Whether this machine has it, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
 /// The fastest supported, unless set otherwise, here or by the environment:
-/// ATEN_CPU_CAPABILITY=avx2 or =default, LibTorch's variable, holds for us too.
+/// ATEN_CPU_CAPABILITY=avx512 (without pairs of bfloat16), =avx2 or =default,
+/// LibTorch's variable, holds for us too.
 InstructionSet instruction_set();
 
 /// For tests and benchmarks; must be supported.

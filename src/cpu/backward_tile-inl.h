@@ -217,7 +217,7 @@ void compute_again(
       kWidth,
       a.head_dim,
       m.scores,
-      static_cast<T*>(nullptr));
+      Lanes<T>{});
   multiply_scores<Product<Start::kZero>, kVectors>(
       Broadcast<T>{m.value + (range.s - m.first_key) * E, E, 1},
       range.n,
@@ -225,7 +225,7 @@ void compute_again(
       kWidth,
       a.value_dim,
       m.grad_scores,
-      static_cast<T*>(nullptr));
+      Lanes<T>{});
   bend_scores(head.rule, range.n * kWidth, m.scores, m.derivative);
   if (cut) {
     place_scores<kVectors>(

@@ -10,6 +10,7 @@
 
 #include <cpu/conversion-inl.h>
 #include <cpu/dropout-inl.h>
+#include <cpu/forward_memory-inl.h>
 #include <cpu/forward_plan-inl.h>
 #include <cpu/head.h>
 #include <cpu/math-inl.h>
@@ -28,76 +29,10 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Up to kMaxTileQueries rows of a head, or of several by turns, on the lanes.
-template <typename T>
-struct QueryTile {
-  int64_t first = 0;
-  int64_t rows = 0;
-  int vectors = 0;
-  /// whether `output` and `sum` hold something yet
-  bool started = false;
-  /// between the rows of `query` and `output`
-  int64_t row = 0;
-  T* query = nullptr; // (D, width), scaled
-  T* output = nullptr; // (E, width), not divided by the sum
-  T* maximum = nullptr; // (width), of the scores
-  T* sum = nullptr; // (width), of the weights
-
-  int64_t width() const {
-    return vectors * kLanes<T>;
-  }
-};
-/// Keys [begin, end) and where they are.
-template <typename T>
-struct KeyBlock {
-  int64_t begin = 0;
-  int64_t end = 0;
-  const T* key = nullptr;
-  const T* value = nullptr;
-  int64_t key_row = 0;
-  int64_t value_row = 0;
-  /// how many keys before they are read they are asked for; 0: not at all
-  int64_t ahead = 0;
-};
-template <typename T>
-struct ForwardMemory {
-  QueryTile<T> tiles[kMaxTiles];
-  T* scores = nullptr; // (kKeyBlock, width), then the weights
-  T* previous = nullptr; // (width), maximum before a block of keys
-  T* scale = nullptr; // (width)
-  AddedMemory<T> added;
-  T* key = nullptr; // (kKeyBlock, D padded)
-  T* value = nullptr; // (kKeyBlock, E padded)
-
-  template <typename X>
-  ForwardMemory(
-      Parts& parts,
-      const AttentionArguments<X>& a,
-      const ForwardPlan& plan) {
-    constexpr int64_t W = kMaxTileQueries<T>;
-    for (int i = 0; i < plan.tiles_per_task; ++i) {
-      tiles[i].query = parts.take<T>(W * a.head_dim);
-      tiles[i].output = parts.take<T>(W * a.value_dim);
-      tiles[i].maximum = parts.take<T>(W);
-      tiles[i].sum = parts.take<T>(W);
-    }
-    scores = parts.take<T>(kKeyBlock * W);
-    previous = parts.take<T>(W);
-    scale = parts.take<T>(W);
-    if (has_bias_or_mask(a)) {
-      added.rows = parts.take<T>(W * kKeyBlock);
-      added.tile = parts.take<T>(kKeyBlock * W);
-    }
-    if (plan.packs_keys) {
-      key = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.head_dim));
-      value = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.value_dim));
-    }
-  }
-};
-
 /// Scores become weights exp(score - maximum), dropped ones 0; the sum grows by
-/// all, and `scale` takes what was there before to the new maximum.
-template <int kVectors, bool kCut, bool kDropout, typename T>
+/// all, and `scale` takes what was there before to the new maximum. kPairs: the
+/// weights become pairs of those of two keys.
+template <int kVectors, bool kCut, bool kDropout, bool kPairs, typename T>
 HWY_NOINLINE void weigh_scores(
     const QueryTile<T>& tile,
     const Range& range,
@@ -125,34 +60,58 @@ HWY_NOINLINE void weigh_scores(
     sum[v] =
         tile.started ? hn::Mul(factor, load(d, tile.sum + v * N)) : hn::Zero(d);
   }
-  if constexpr (!kDropout) {
-    for (int64_t i = 0; i < n; ++i) {
-      HWY_UNROLL(3)
-      for (int v = 0; v < kVectors; ++v) {
-        auto* at = scores + (i * kVectors + v) * N;
-        const auto weight = weight_of<kCut, T>(load(d, at), shift[v]);
-        sum[v] = hn::Add(sum[v], weight);
-        store(weight, d, at);
-      }
+  const auto weigh = [&](int64_t i, int v) {
+    if (i >= n) {
+      return hn::Zero(d);
     }
-  } else {
+    const auto weight =
+        weight_of<kCut, T>(load(d, scores + (i * kVectors + v) * N), shift[v]);
+    sum[v] = hn::Add(sum[v], weight);
+    return weight;
+  };
+  const auto put_weight = [&](Vector<T> weight, int64_t row, int v) {
+    store(weight, d, scores + (row * kVectors + v) * N);
+  };
+  // A pair takes a place that has been read.
+  if constexpr (kDropout) {
     for (int64_t i = 0; i < n; i += 4) {
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
         const Philox<T> philox(tile.first + v * N, s + i, head, dropout.seed);
-        const auto weigh = [&](auto key) {
+        const auto keep = [&](auto key) {
           constexpr int kKey = decltype(key)::value;
-          if (i + kKey < n) {
-            auto* at = scores + ((i + kKey) * kVectors + v) * N;
-            const auto weight = weight_of<kCut, T>(load(d, at), shift[v]);
-            sum[v] = hn::Add(sum[v], weight);
-            store(philox.template keep<kKey>(weight, dropout.threshold), d, at);
-          }
+          return philox.template keep<kKey>(
+              weigh(i + kKey, v), dropout.threshold);
         };
-        weigh(std::integral_constant<int, 0>());
-        weigh(std::integral_constant<int, 1>());
-        weigh(std::integral_constant<int, 2>());
-        weigh(std::integral_constant<int, 3>());
+        const auto weight0 = keep(std::integral_constant<int, 0>());
+        const auto weight1 = keep(std::integral_constant<int, 1>());
+        const auto weight2 = keep(std::integral_constant<int, 2>());
+        const auto weight3 = keep(std::integral_constant<int, 3>());
+        if constexpr (kPairs) {
+          put_weight(pairs_of(weight0, weight1), i / 2, v);
+          put_weight(pairs_of(weight2, weight3), i / 2 + 1, v);
+        } else {
+          // There is room for four.
+          put_weight(weight0, i, v);
+          put_weight(weight1, i + 1, v);
+          put_weight(weight2, i + 2, v);
+          put_weight(weight3, i + 3, v);
+        }
+      }
+    }
+  } else if constexpr (kPairs) {
+    for (int64_t i = 0; i < n; i += 2) {
+      HWY_UNROLL(3)
+      for (int v = 0; v < kVectors; ++v) {
+        const auto first = weigh(i, v);
+        put_weight(pairs_of(first, weigh(i + 1, v)), i / 2, v);
+      }
+    }
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      HWY_UNROLL(3)
+      for (int v = 0; v < kVectors; ++v) {
+        put_weight(weigh(i, v), i, v);
       }
     }
   }
@@ -176,16 +135,30 @@ HWY_INLINE void compute_scores(
     const QueryTile<T>& tile,
     const ForwardMemory<T>& memory) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
-  const auto* key = block.key + (range.s - block.begin) * block.key_row;
   const auto multiply = [&](auto product, T* maximum) {
-    multiply_scores<decltype(product), kVectors>(
-        Broadcast<T>{key, block.key_row, 1, block.ahead * block.key_row},
-        range.n,
-        tile.query,
-        tile.row,
-        a.head_dim,
-        memory.scores,
-        maximum);
+    const auto multiply_by = [&](auto form, int64_t head_dim) {
+      multiply_scores<decltype(form), kVectors>(
+          Broadcast<T>{
+              block.key_at(range.s),
+              block.key_row,
+              1,
+              block.ahead * block.key_row},
+          range.n,
+          tile.query,
+          tile.row,
+          head_dim,
+          memory.scores,
+          Lanes<T>{nullptr, maximum, head.rule.scale});
+    };
+    if constexpr (kHasPairs<X>) {
+      if (block.pairs) {
+        multiply_by(
+            PairProduct<decltype(product), /*kFactor=*/true>(),
+            num_pairs(a.head_dim));
+        return;
+      }
+    }
+    multiply_by(product, a.head_dim);
   };
   if (!cut) {
     multiply(Product<Start::kZero, Skip::kNothing, true>(), tile.maximum);
@@ -195,6 +168,61 @@ HWY_INLINE void compute_scores(
   bend_scores<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
   place_scores<kVectors>(
       head.rule, head.visibility, range, added, memory.scores, tile.maximum);
+}
+
+/// Scores become weights, by the form of `weigh_scores` for what they are.
+template <int kVectors, bool kPairs, typename X, typename T>
+void weigh(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool cut,
+    const QueryTile<T>& tile,
+    const ForwardMemory<T>& memory) {
+  const auto dropout = dropout_of(a);
+  const auto weigh = dropout.threshold > 0
+      ? (cut ? weigh_scores<kVectors, true, true, kPairs, T>
+             : weigh_scores<kVectors, false, true, kPairs, T>)
+      : (cut ? weigh_scores<kVectors, true, false, kPairs, T>
+             : weigh_scores<kVectors, false, false, kPairs, T>);
+  weigh(tile, range, head.index, dropout, memory);
+}
+
+/// Scales the output and adds the values by their weights.
+template <int kVectors, bool kPairs, typename X, typename T>
+void add_values(
+    const AttentionArguments<X>& a,
+    const KeyBlock<T>& block,
+    const Range& range,
+    bool careful,
+    QueryTile<T>& tile,
+    const ForwardMemory<T>& memory) {
+  const auto multiply = [&](auto product) {
+    multiply_output<decltype(product), kVectors>(
+        Broadcast<T>{
+            block.value_at(range.s),
+            1,
+            block.value_row,
+            block.ahead * block.value_row},
+        a.value_dim,
+        memory.scores,
+        kPairs ? num_pairs(range.n) : range.n,
+        tile.output,
+        tile.row,
+        memory.scale);
+  };
+  using First = Product<Start::kZero>;
+  using Next = Product<Start::kScale>;
+  if constexpr (kPairs) {
+    tile.started ? multiply(PairProduct<Next>())
+                 : multiply(PairProduct<First>());
+  } else if (careful) {
+    tile.started ? multiply(Product<Start::kScale, Skip::kZeroVector>())
+                 : multiply(Product<Start::kZero, Skip::kZeroVector>());
+  } else {
+    tile.started ? multiply(Next()) : multiply(First());
+  }
+  tile.started = true;
 }
 
 /// One tile of queries against one block of keys.
@@ -235,38 +263,19 @@ void attend(
       head.rule.bends || head.rule.adds || careful;
   compute_scores<kVectors>(a, head, block, range, added, cut, tile, memory);
 
-  // 2.
-  const auto dropout = dropout_of(a);
-  const auto weigh = dropout.threshold > 0
-      ? (cut ? weigh_scores<kVectors, true, true, T>
-             : weigh_scores<kVectors, false, true, T>)
-      : (cut ? weigh_scores<kVectors, true, false, T>
-             : weigh_scores<kVectors, false, false, T>);
-  weigh(tile, range, head.index, dropout, memory);
-
-  // 3.
-  using First = Product<Start::kZero>;
-  using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
-  using Next = Product<Start::kScale>;
-  using NextCareful = Product<Start::kScale, Skip::kZeroVector>;
-  const auto multiply = tile.started
-      ? (careful ? multiply_output<NextCareful, kVectors, T>
-                 : multiply_output<Next, kVectors, T>)
-      : (careful ? multiply_output<FirstCareful, kVectors, T>
-                 : multiply_output<First, kVectors, T>);
-  multiply(
-      Broadcast<T>{
-          block.value + (range.s - block.begin) * block.value_row,
-          1,
-          block.value_row,
-          block.ahead * block.value_row},
-      a.value_dim,
-      memory.scores,
-      range.n,
-      tile.output,
-      tile.row,
-      memory.scale);
-  tile.started = true;
+  // 2. and 3.
+  const auto weigh_and_multiply = [&](auto pairs) {
+    constexpr bool kPairs = decltype(pairs)::value;
+    weigh<kVectors, kPairs>(a, head, range, cut, tile, memory);
+    add_values<kVectors, kPairs>(a, block, range, careful, tile, memory);
+  };
+  if constexpr (kHasPairs<X>) {
+    if (block.pairs) {
+      weigh_and_multiply(std::true_type());
+      return;
+    }
+  }
+  weigh_and_multiply(std::false_type());
 }
 
 /// The same in steps down a causal diagonal: keys that the first vector of
@@ -291,10 +300,6 @@ void attend_in_steps(
       before.end = std::max(seen, block.begin);
       attend<kVectors>(a, head, before, careful, tile, memory);
       if (tile.started) {
-        auto after = block;
-        after.begin = before.end;
-        after.key += (after.begin - block.begin) * block.key_row;
-        after.value += (after.begin - block.begin) * block.value_row;
         auto others = tile;
         others.first += N;
         others.rows -= N;
@@ -303,7 +308,8 @@ void attend_in_steps(
         others.output += N;
         others.maximum += N;
         others.sum += N;
-        attend_in_steps<kVectors - 1>(a, head, after, careful, others, memory);
+        attend_in_steps<kVectors - 1>(
+            a, head, block.from(before.end), careful, others, memory);
         return;
       }
     }
@@ -315,6 +321,7 @@ template <typename X, typename T>
 void start_tile(
     const AttentionArguments<X>& a,
     const Head<X>& head,
+    bool pairs,
     int64_t first,
     int64_t rows,
     QueryTile<T>& tile) {
@@ -329,9 +336,15 @@ void start_tile(
       first,
       tile.rows,
       a.head_dim,
-      head.rule.scale,
+      // Scaled numbers may not be bfloat16: with pairs the scores are scaled.
+      pairs ? T(1) : head.rule.scale,
       tile.query,
       tile.width());
+  if constexpr (kHasPairs<X>) {
+    if (pairs) {
+      pair_rows(tile.query, a.head_dim, tile.width(), tile.query);
+    }
+  }
   fill(tile.maximum, tile.width(), -kInfinity<T>);
 }
 
@@ -415,42 +428,6 @@ bool finish_tile(
   return true;
 }
 
-/// Keys [s, s_end) where they are in memory, or packed.
-template <typename X, typename T>
-KeyBlock<T> block_of(
-    const AttentionArguments<X>& a,
-    const Head<X>& head,
-    const ForwardPlan& plan,
-    int64_t s,
-    int64_t s_end,
-    const ForwardMemory<T>& memory) {
-  KeyBlock<T> block;
-  block.begin = s;
-  block.end = s_end;
-  block.key_row = a.key.strides.token;
-  block.value_row = a.value.strides.token;
-  const auto* key = head.key + s * block.key_row;
-  const auto* value = head.value + s * block.value_row;
-  if constexpr (std::is_same_v<X, T>) {
-    block.key = key;
-    block.value = value;
-    block.ahead = plan.prefetches ? kKeyBlock : 0;
-  }
-  if (plan.packs_keys) {
-    const auto n = s_end - s;
-    const auto D = round_up_to_lanes<T>(a.head_dim);
-    const auto E = round_up_to_lanes<T>(a.value_dim);
-    pack_rows(key, block.key_row, n, a.head_dim, T(1), memory.key, D);
-    pack_rows(value, block.value_row, n, a.value_dim, T(1), memory.value, E);
-    block.key = memory.key;
-    block.value = memory.value;
-    block.key_row = D;
-    block.value_row = E;
-    block.ahead = 0;
-  }
-  return block;
-}
-
 /// The tiles of a task, rows from `range.t` on of a head or of several by
 /// turns, against the keys of `range`.
 ///
@@ -470,11 +447,13 @@ void attend_tiles(
     const ForwardResult<Y>& result,
     ForwardMemory<T>& memory,
     bool careful = false) {
+  const bool pairs = !careful && multiplies_pairs<X>();
+
   // 1.
   int tiles = 0;
   for (auto t = range.t; t < range.t_end(); t += kMaxTileQueries<T>) {
     const auto rows = std::min<int64_t>(kMaxTileQueries<T>, range.t_end() - t);
-    start_tile(a, head, t, rows, memory.tiles[tiles++]);
+    start_tile(a, head, pairs, t, rows, memory.tiles[tiles++]);
   }
 
   // 2.
@@ -483,7 +462,7 @@ void attend_tiles(
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   for (auto s = begin; s < end; s += kKeyBlock) {
     const auto block =
-        block_of(a, head, plan, s, std::min(s + kKeyBlock, end), memory);
+        block_of(a, head, plan, pairs, s, std::min(s + kKeyBlock, end), memory);
     for (int i = 0; i < tiles; ++i) {
       with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
         attend_in_steps<decltype(vectors)::value>(

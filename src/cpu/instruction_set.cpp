@@ -16,12 +16,16 @@ InstructionSet most_allowed() {
   const std::string allowed = value == nullptr ? "" : value;
   return allowed == "default" ? InstructionSet::kPortable
       : allowed == "avx2"     ? InstructionSet::kAvx2
-                              : InstructionSet::kAvx512;
+      : allowed == "avx512"   ? InstructionSet::kAvx512
+                              : InstructionSet::kAvx512Bf16;
 }
 
 InstructionSet fastest() {
   const auto most = most_allowed();
-  for (const auto set : {InstructionSet::kAvx512, InstructionSet::kAvx2}) {
+  for (const auto set :
+       {InstructionSet::kAvx512Bf16,
+        InstructionSet::kAvx512,
+        InstructionSet::kAvx2}) {
     if (set <= most && is_supported(set)) {
       return set;
     }
@@ -43,12 +47,15 @@ bool is_supported(InstructionSet set) {
   if (set == InstructionSet::kAvx2) {
     return (HWY_TARGETS & HWY_AVX2) != 0 && avx2;
   }
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
   if (set == InstructionSet::kAvx512) {
-    return (HWY_TARGETS & HWY_AVX3) != 0 && avx2 &&
-        __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw");
+    return (HWY_TARGETS & HWY_AVX3) != 0 && avx512;
+  }
+  if (set == InstructionSet::kAvx512Bf16) {
+    return (HWY_TARGETS & HWY_AVX3) != 0 && avx512 &&
+        __builtin_cpu_supports("avx512bf16");
   }
 #endif
   return set == InstructionSet::kPortable;

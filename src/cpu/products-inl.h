@@ -17,6 +17,7 @@
 #endif
 
 #include <cpu/conversion-inl.h>
+#include <cpu/pairs-inl.h>
 #include <cpu/vector-inl.h>
 
 #include <hwy/cache_control.h>
@@ -116,13 +117,26 @@ struct Product {
   static constexpr Skip kSkip = kSkip_;
   /// True if `maximum` takes in the results.
   static constexpr bool kMaximum = kMaximum_;
+  /// True if a and x are pairs of bfloat16.
+  static constexpr bool kPairs = false;
+  /// True if the results are multiplied by `factor`.
+  static constexpr bool kFactor = false;
 };
 
-/// The places of `scale` and `maximum`, with one number for each lane.
+/// The same of pairs.
+template <typename P, bool kFactor_ = false>
+struct PairProduct : P {
+  static constexpr bool kPairs = true;
+  static constexpr bool kFactor = kFactor_;
+};
+
+/// The places of `scale` and `maximum`, with one number for each lane, and the
+/// factor of all results.
 template <typename T>
 struct Lanes {
   const T* scale = nullptr;
   T* maximum = nullptr;
+  T factor = 1;
 };
 
 /// Computes kRows rows of kVectors vectors. The rows of `x` and `result` are
@@ -174,6 +188,10 @@ HWY_INLINE void product_in_registers(
       const auto factor = hn::Set(d, kUnitStep ? a_data[r * a.row] : a_data[r]);
       HWY_UNROLL(4)
       for (int v = 0; v < kVectors; ++v) {
+        if constexpr (P::kPairs) {
+          sum[r][v] = add_products_of_pairs(factor, in[v], sum[r][v]);
+          continue;
+        }
         const auto next = hn::MulAdd(factor, in[v], sum[r][v]);
         if constexpr (P::kSkip == Skip::kNothing) {
           sum[r][v] = next;
@@ -186,6 +204,16 @@ HWY_INLINE void product_in_registers(
     }
     x += x_row;
     a_data += kUnitStep ? 1 : a.step;
+  }
+  if constexpr (P::kFactor) {
+    const auto factor = hn::Set(d, lanes.factor);
+    HWY_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      HWY_UNROLL(4)
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = hn::Mul(sum[r][v], factor);
+      }
+    }
   }
   if constexpr (P::kMaximum) {
     HWY_UNROLL(4)
@@ -241,7 +269,7 @@ HWY_INLINE void product_rows(
 }
 
 /// Sets scores[key][query] = sum over d of key[key][d] * query[d][query], for a
-/// tile of kVectors vectors of queries.
+/// tile of kVectors vectors of queries. `head_dim` counts pairs if P does.
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_scores(
     const Broadcast<T>& key,
@@ -250,22 +278,14 @@ HWY_NOINLINE void multiply_scores(
     int64_t query_row,
     int64_t head_dim,
     T* scores,
-    T* maximum) {
+    const Lanes<T>& lanes) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   product_rows<P, kVectors, rows_for(kVectors), true>(
-      0,
-      num_keys,
-      key,
-      query,
-      query_row,
-      head_dim,
-      scores,
-      kWidth,
-      Lanes<T>{nullptr, maximum});
+      0, num_keys, key, query, query_row, head_dim, scores, kWidth, lanes);
 }
 
 /// Adds to output[e][query] the sum over keys of value[key][e] *
-/// weights[key][query].
+/// weights[key][query]. `num_keys` counts pairs if P does.
 template <typename P, int kVectors, typename T>
 HWY_NOINLINE void multiply_output(
     const Broadcast<T>& value,

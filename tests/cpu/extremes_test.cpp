@@ -68,7 +68,12 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  const auto set = each_instruction_set();
+  // Hidden NaN takes a way that knows no pairs, and so does not round the
+  // weights.
+  const bool rounds =
+      set == InstructionSet::kAvx512Bf16 && std::is_same_v<TestType, BFloat16>;
+  const double allowed = rounds ? 1.0 / 64 : 0;
   // Halves have no room for the bits.
   const double nan = sizeof(TestType) == 2 ? kNaN : unusual_nan();
   const double bad = GENERATE_COPY(kNaN, nan, kInfinity);
@@ -95,7 +100,9 @@ TEMPLATE_TEST_CASE(
         const auto same = [&](Buffer<TestType>& x, Buffer<TestType>& y) {
           bool result = true;
           for (int64_t i = 0; i < 16; ++i) {
-            result &= number(x(0, h, t, i)) == number(y(0, h, t, i));
+            const auto expected = number(x(0, h, t, i));
+            result &= std::abs(number(y(0, h, t, i)) - expected) <=
+                allowed * (1 + std::abs(expected));
           }
           return result;
         };

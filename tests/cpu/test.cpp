@@ -13,6 +13,8 @@ namespace {
 
 const char* name_of(InstructionSet set) {
   switch (set) {
+    case InstructionSet::kAvx512Bf16:
+      return "AVX-512 with pairs of bfloat16";
     case InstructionSet::kAvx512:
       return "AVX-512";
     case InstructionSet::kAvx2:
@@ -66,7 +68,8 @@ InstructionSet each_instruction_set() {
   for (const auto set :
        {InstructionSet::kPortable,
         InstructionSet::kAvx2,
-        InstructionSet::kAvx512}) {
+        InstructionSet::kAvx512,
+        InstructionSet::kAvx512Bf16}) {
     if (is_supported(set)) {
       sets.push_back(set);
     }

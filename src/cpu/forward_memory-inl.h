@@ -1,0 +1,178 @@
+// Memory of the pass forward: tiles of queries, blocks of keys.
+
+#if defined(TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_
+#undef TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_
+#endif
+
+#include <cpu/forward_plan-inl.h>
+#include <cpu/head.h>
+#include <cpu/packing-inl.h>
+#include <cpu/pairs-inl.h>
+#include <cpu/products-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+#include <cpu/workspace.h>
+
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Up to kMaxTileQueries rows of a head, or of several by turns, on the lanes.
+template <typename T>
+struct QueryTile {
+  int64_t first = 0;
+  int64_t rows = 0;
+  int vectors = 0;
+  /// whether `output` and `sum` hold something yet
+  bool started = false;
+  /// between the rows of `query` and `output`
+  int64_t row = 0;
+  T* query = nullptr; // (D, width), scaled; or pairs of it, which are not
+  T* output = nullptr; // (E, width), not divided by the sum
+  T* maximum = nullptr; // (width), of the scores
+  T* sum = nullptr; // (width), of the weights
+
+  int64_t width() const {
+    return vectors * kLanes<T>;
+  }
+};
+
+/// Keys [begin, end) and where they are.
+template <typename T>
+struct KeyBlock {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const T* key = nullptr;
+  const T* value = nullptr;
+  int64_t key_row = 0;
+  int64_t value_row = 0;
+  /// how many keys before they are read they are asked for; 0: not at all
+  int64_t ahead = 0;
+  /// whether a row of `key` is pairs of its numbers, and one of `value` those
+  /// of two keys
+  bool pairs = false;
+
+  const T* key_at(int64_t s) const {
+    return key + (s - begin) * key_row;
+  }
+  /// With pairs, of an even number of keys after `begin`.
+  const T* value_at(int64_t s) const {
+    return value + (pairs ? (s - begin) / 2 : s - begin) * value_row;
+  }
+  /// Without those before `s`.
+  KeyBlock from(int64_t s) const {
+    auto rest = *this;
+    rest.begin = s;
+    rest.key = key_at(s);
+    rest.value = value_at(s);
+    return rest;
+  }
+};
+
+/// The memory of a task.
+template <typename T>
+struct ForwardMemory {
+  QueryTile<T> tiles[kMaxTiles];
+  T* scores = nullptr; // (kKeyBlock, width), then the weights
+  T* previous = nullptr; // (width), maximum before a block of keys
+  T* scale = nullptr; // (width)
+  AddedMemory<T> added;
+  T* key = nullptr; // (kKeyBlock, D padded)
+  T* value = nullptr; // (kKeyBlock, E padded)
+
+  template <typename X>
+  ForwardMemory(
+      Parts& parts,
+      const AttentionArguments<X>& a,
+      const ForwardPlan& plan) {
+    constexpr int64_t W = kMaxTileQueries<T>;
+    for (int i = 0; i < plan.tiles_per_task; ++i) {
+      tiles[i].query = parts.take<T>(W * a.head_dim);
+      tiles[i].output = parts.take<T>(W * a.value_dim);
+      tiles[i].maximum = parts.take<T>(W);
+      tiles[i].sum = parts.take<T>(W);
+    }
+    scores = parts.take<T>(kKeyBlock * W);
+    previous = parts.take<T>(W);
+    scale = parts.take<T>(W);
+    if (has_bias_or_mask(a)) {
+      added.rows = parts.take<T>(W * kKeyBlock);
+      added.tile = parts.take<T>(kKeyBlock * W);
+    }
+    if (plan.packs_keys) {
+      key = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.head_dim));
+      value = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.value_dim));
+    }
+  }
+};
+
+/// Keys [s, s_end) where they are in memory, or packed.
+template <typename X, typename T>
+KeyBlock<T> block_of(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const ForwardPlan& plan,
+    bool pairs,
+    int64_t s,
+    int64_t s_end,
+    const ForwardMemory<T>& memory) {
+  KeyBlock<T> block;
+  block.begin = s;
+  block.end = s_end;
+  block.key_row = a.key.strides.token;
+  block.value_row = a.value.strides.token;
+  const auto* key = head.key + s * block.key_row;
+  const auto* value = head.value + s * block.value_row;
+  if constexpr (std::is_same_v<X, T>) {
+    block.key = key;
+    block.value = value;
+    block.ahead = plan.prefetches ? kKeyBlock : 0;
+  }
+  if (!plan.packs_keys) {
+    return block;
+  }
+  block.key = memory.key;
+  block.value = memory.value;
+  block.key_row = round_up_to_lanes<T>(a.head_dim);
+  block.value_row = round_up_to_lanes<T>(a.value_dim);
+  block.ahead = 0;
+  const auto n = s_end - s;
+  if constexpr (kHasPairs<X>) {
+    if (pairs) {
+      block.pairs = true;
+      pack_pairs_of_columns(
+          key, a.key.strides.token, n, a.head_dim, memory.key, block.key_row);
+      pack_pairs_of_rows(
+          value,
+          a.value.strides.token,
+          n,
+          a.value_dim,
+          memory.value,
+          block.value_row);
+      return block;
+    }
+  }
+  pack_rows(
+      key, a.key.strides.token, n, a.head_dim, T(1), memory.key, block.key_row);
+  pack_rows(
+      value,
+      a.value.strides.token,
+      n,
+      a.value_dim,
+      T(1),
+      memory.value,
+      block.value_row);
+  return block;
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

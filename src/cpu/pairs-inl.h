@@ -1,0 +1,147 @@
+// Products of bfloat16 by pairs: two multiply-adds in the time of one, where
+// the processor has them (AVX512_BF16).
+//
+// A pair takes the place of a float, so that memory, vectors and broadcasts are
+// those of floats: the first number in the low half of its bits, the second in
+// the high half.
+
+#if defined(TORCH_ATTENTION_CPU_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_PAIRS_INL_H_
+#undef TORCH_ATTENTION_CPU_PAIRS_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_PAIRS_INL_H_
+#endif
+
+#include <cpu/conversion-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Whether the kernels of this instruction set can multiply numbers stored as X
+/// by pairs.
+template <typename X>
+constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
+
+/// Whether they do.
+template <typename X>
+bool multiplies_pairs() {
+  return kHasPairs<X> && instruction_set() == InstructionSet::kAvx512Bf16;
+}
+
+constexpr int64_t num_pairs(int64_t n) {
+  return (n + 1) / 2;
+}
+
+/// Returns sum + a.first * b.first + a.second * b.second.
+template <typename V>
+HWY_INLINE V add_products_of_pairs(V a, V b, V sum) {
+#if HWY_TARGET == HWY_AVX3
+  // Highway 1.0 has no target with this instruction, and an intrinsic could not
+  // be inlined into functions of another target.
+  // NOLINTNEXTLINE(hicpp-no-assembler)
+  __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#else
+  (void)a;
+  (void)b;
+#endif
+  return sum;
+}
+
+/// Returns the pairs of what is stored in two vectors, rounded to the nearest
+/// bfloat16. NaN may become another number if its lowest bits are set, as they
+/// are not after conversion from bfloat16 or arithmetic.
+template <typename V>
+HWY_INLINE V pairs_of(V first, V second) {
+  const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> bits;
+  const auto half = hn::Set(bits, 0x8000U);
+  const auto low = hn::ShiftRight<16>(hn::Add(hn::BitCast(bits, first), half));
+  const auto high = hn::And(
+      hn::Add(hn::BitCast(bits, second), half), hn::Set(bits, 0xFFFF0000U));
+  return hn::BitCast(d, hn::Or(low, high));
+}
+
+/// Sets pairs[i] to row 2 i and row 2 i + 1 of `x` (rows, width), which holds
+/// bfloat16 as floats; of an odd number of rows the last is beside zeros. May
+/// be in place.
+HWY_INLINE void pair_rows(
+    const float* x,
+    int64_t rows,
+    int64_t width,
+    float* pairs) {
+  const Tag<float> d;
+  for (int64_t r = 0; r < rows; r += 2) {
+    for (int64_t c = 0; c < width; c += kLanes<float>) {
+      const auto* at = x + r * width + c;
+      const auto second = r + 1 < rows ? load(d, at + width) : hn::Zero(d);
+      store(pairs_of(load(d, at), second), d, pairs + r / 2 * width + c);
+    }
+  }
+}
+
+/// Sets row r of `to` to the pairs of columns of row r of `from`; an odd number
+/// of columns ends with zero.
+template <typename X>
+HWY_INLINE void pack_pairs_of_columns(
+    const X* from,
+    int64_t from_row,
+    int64_t rows,
+    int64_t columns,
+    float* to,
+    int64_t to_row) {
+  for (int64_t r = 0; r < rows; ++r) {
+    auto* out = to + r * to_row;
+    out[num_pairs(columns) - 1] = 0;
+    std::memcpy(
+        out, from + r * from_row, static_cast<size_t>(columns) * sizeof(X));
+  }
+}
+
+/// Sets row r of `to` to the pairs of rows 2 r and 2 r + 1 of `from`; an odd
+/// number of rows ends with zeros. `to_row` is `columns` rounded up to vectors.
+template <typename X>
+HWY_NOINLINE void pack_pairs_of_rows(
+    const X* from,
+    int64_t from_row,
+    int64_t rows,
+    int64_t columns,
+    float* to,
+    int64_t to_row) {
+  const Tag<float> d;
+  constexpr int N = kLanes<float>;
+  HWY_ALIGN X rest[2][N] = {};
+  for (int64_t r = 0; r < rows; r += 2) {
+    const auto* in = from + r * from_row;
+    const bool is_last = r + 1 == rows;
+    auto* out = to + r / 2 * to_row;
+    for (int64_t c = 0; c < columns; c += N) {
+      const auto* first = in + c;
+      const auto* second = first + from_row;
+      if (c + N > columns) {
+        const auto bytes = static_cast<size_t>(columns - c) * sizeof(X);
+        std::memcpy(rest[0], first, bytes);
+        first = rest[0];
+        if (!is_last) {
+          std::memcpy(rest[1], second, bytes);
+          second = rest[1];
+        }
+      }
+      store(
+          pairs_of(load(d, first), is_last ? hn::Zero(d) : load(d, second)),
+          d,
+          out + c);
+    }
+  }
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,110 @@
+// How exact half precision is: the pass forward and its gradients are at least
+// as near to the result in float64 as those of LibTorch's kernel in the same
+// dtype.
+
+#include <support/test.h>
+
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <random>
+#include <vector>
+
+namespace half_precision_test {
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+namespace F = torch_attention::functional;
+using Options = F::ScaledDotProductAttentionFuncOptions;
+
+namespace {
+
+using Attend = std::function<torch::Tensor(const std::vector<torch::Tensor>&)>;
+
+/// The output and the gradients of query, key and value, as float64.
+std::vector<torch::Tensor> results_of(
+    const Attend& attend,
+    const std::vector<torch::Tensor>& inputs,
+    const torch::Tensor& grad_output) {
+  std::vector<torch::Tensor> leaves;
+  for (const auto& x : inputs) {
+    leaves.push_back(x.detach().requires_grad_());
+  }
+  const auto output = attend(leaves);
+  auto results = torch::autograd::grad({output}, leaves, {grad_output});
+  results.insert(results.begin(), output.detach());
+  for (auto& x : results) {
+    x = x.to(torch::kDouble);
+  }
+  return results;
+}
+
+/// Sums of squares of the differences from `exact`.
+struct Errors {
+  double ours = 0;
+  double theirs = 0;
+};
+
+} // namespace
+
+TEST_CASE("Half precision is as exact as LibTorch's kernel") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  CAPTURE(dtype);
+  torch::manual_seed(3);
+  std::mt19937 random(3);
+  const auto draw = [&](std::vector<int64_t> choices) {
+    return choices[random() % choices.size()];
+  };
+  // Of the output, and of the gradients of query, key and value.
+  std::vector<Errors> sums(4);
+  for (int i = 0; i < 500; ++i) {
+    const auto H = draw({1, 2, 3});
+    const auto T = draw({16, 17, 33, 64});
+    const auto D = draw({8, 13, 16, 32, 64, 80});
+    const bool causal = draw({0, 1}) == 1;
+    const double spread = static_cast<double>(draw({1, 2, 4}));
+    CAPTURE(i, H, T, D, causal, spread);
+    std::vector<torch::Tensor> inputs;
+    for (int j = 0; j < 3; ++j) {
+      inputs.push_back(
+          (torch::randn({1, H, T, D}) * (j == 0 ? spread : 1)).to(dtype));
+    }
+    const auto grad_output = torch::randn({1, H, T, D}).to(dtype);
+    const auto ours = [&](const std::vector<torch::Tensor>& x) {
+      return F::scaled_dot_product_attention(
+          x[0], x[1], x[2], Options().causal(causal).kernel(Kernel::kFused));
+    };
+    const auto theirs = [&](const std::vector<torch::Tensor>& x) {
+      return at::scaled_dot_product_attention(
+          x[0], x[1], x[2], std::nullopt, 0.0, causal);
+    };
+    std::vector<torch::Tensor> wide;
+    for (const auto& x : inputs) {
+      wide.push_back(x.to(torch::kDouble));
+    }
+    const auto exact = results_of(ours, wide, grad_output.to(torch::kDouble));
+    const auto by_ours = results_of(ours, inputs, grad_output);
+    const auto by_theirs = results_of(theirs, inputs, grad_output);
+    for (size_t j = 0; j < exact.size(); ++j) {
+      CAPTURE(j);
+      const auto size = exact[j].square().mean().item<double>();
+      const auto error = [&](const std::vector<torch::Tensor>& x) {
+        return (x[j] - exact[j]).square().mean().item<double>() / size;
+      };
+      const auto our_error = error(by_ours);
+      const auto their_error = error(by_theirs);
+      // Few numbers differ by chance.
+      CHECK(our_error <= 4 * their_error);
+      sums[j].ours += our_error;
+      sums[j].theirs += their_error;
+    }
+  }
+  for (size_t j = 0; j < sums.size(); ++j) {
+    CAPTURE(j, sums[j].ours, sums[j].theirs);
+    CHECK(sums[j].ours <= sums[j].theirs);
+  }
+}
+
+} // namespace half_precision_test
