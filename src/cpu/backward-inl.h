@@ -32,12 +32,13 @@ void store_rows(
     int64_t from_row,
     int64_t rows,
     int64_t columns,
+    T scale,
     X* to,
     int64_t to_row) {
   for (int64_t r = 0; r < rows; ++r) {
     const auto* row = from + r * from_row;
     store_each<T>(to + r * to_row, columns, [&](int64_t c, auto d) {
-      return load(d, row + c);
+      return hn::Mul(load(d, row + c), hn::Set(d, scale));
     });
   }
 }
@@ -54,6 +55,27 @@ Queries tiles_of(
   queries.begin = queries.begin / W * W;
   queries.end = std::min((queries.end + W - 1) / W * W, a.num_queries);
   return queries;
+}
+
+/// The pairs of `n` keys and values from `s` on.
+template <typename X, typename T>
+void pack_key_pairs(
+    const AttentionArguments<X>& a,
+    int64_t b,
+    int64_t g,
+    int64_t s,
+    int64_t n,
+    BackwardMemory<T>& m) {
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  const auto E = round_up_to_lanes<T>(a.value_dim);
+  const auto key_row = a.key.strides.token;
+  const auto value_row = a.value.strides.token;
+  const auto* key = at(a.key, b, g) + s * key_row;
+  const auto* value = at(a.value, b, g) + s * value_row;
+  pack_pairs_of_columns(key, key_row, n, a.head_dim, m.key_columns, D / 2);
+  pack_pairs_of_columns(
+      value, value_row, n, a.value_dim, m.value_columns, E / 2);
+  pack_pairs_of_rows(key, key_row, n, a.head_dim, m.key_rows, D);
 }
 
 /// Keys [s, s_end) of one key/value head, against all queries.
@@ -107,6 +129,11 @@ void differentiate_chunk(
         m.value,
         E);
   }
+  if constexpr (kHasPairs<X>) {
+    if (seen > 0 && m.finite_keys && multiplies_pairs<X>()) {
+      pack_key_pairs(a, b, g, s, seen, m);
+    }
+  }
   fill(m.grad_key, n * D, T(0));
   fill(m.grad_value, n * E, T(0));
 
@@ -137,6 +164,7 @@ void differentiate_chunk(
       D,
       n,
       a.head_dim,
+      static_cast<T>(a.rule.factor(a.head_dim)),
       at(grad_key, b, g) + s * grad_key.strides.token,
       grad_key.strides.token);
   store_rows(
@@ -144,6 +172,7 @@ void differentiate_chunk(
       E,
       n,
       a.value_dim,
+      T(1),
       at(grad_value, b, g) + s * grad_value.strides.token,
       grad_value.strides.token);
 }

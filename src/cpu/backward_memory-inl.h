@@ -76,7 +76,7 @@ struct BackwardMemory {
   // For a tile of queries
   T* query_lanes = nullptr; // (D, width), scaled
   T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
-  T* query_rows = nullptr; // (width, D), scaled
+  T* query_rows = nullptr; // (width, D)
   T* grad_output_rows = nullptr; // (width, E)
   T* grad_query_lanes = nullptr; // (D, width)
   T* grad_query_rows = nullptr; // (width, D)
@@ -90,6 +90,14 @@ struct BackwardMemory {
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
   AddedMemory<T> added;
   T* distances = nullptr; // (width), of keys times gradients of their scores
+  // Where bfloat16 is multiplied by pairs; the lanes above are then pairs of D
+  // and E, not scaled.
+  T* key_columns = nullptr; // (chunk, D / 2)
+  T* value_columns = nullptr; // (chunk, E / 2)
+  T* key_rows = nullptr; // (chunk / 2, D)
+  T* query_row_pairs = nullptr; // (width / 2, D)
+  T* grad_output_row_pairs = nullptr; // (width / 2, E)
+  T* grad_score_pairs = nullptr; // (kKeyBlock / 2, width)
 
   template <typename X>
   BackwardMemory(
@@ -124,6 +132,14 @@ struct BackwardMemory {
     }
     if (a.alibi_slopes != nullptr) {
       distances = parts.take<T>(W);
+    }
+    if (multiplies_pairs<X>()) {
+      key_columns = parts.take<T>(plan.chunk_keys * D / 2);
+      value_columns = parts.take<T>(plan.chunk_keys * E / 2);
+      key_rows = parts.take<T>(plan.chunk_keys * D / 2);
+      query_row_pairs = parts.take<T>(W * D / 2);
+      grad_output_row_pairs = parts.take<T>(W * E / 2);
+      grad_score_pairs = parts.take<T>(kKeyBlock * W / 2);
     }
   }
 };

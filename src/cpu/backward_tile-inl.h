@@ -145,10 +145,15 @@ struct HeadGradients {
   /// of its slope; null: not asked for
   double* slope = nullptr;
 };
+
+/// How a tile is multiplied.
+enum class Products { kPlain, kPairs, kCareful };
+
 /// Packs what is read of a tile of queries, both ways round, and what its
-/// softmax was made of. Returns whether all of it is finite.
+/// softmax was made of. Returns how to multiply it: without what is hidden
+/// where something is not finite.
 template <int kVectors, typename X, typename T>
-bool load_tile(
+Products load_tile(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
     const Head<X>& head,
@@ -158,8 +163,6 @@ bool load_tile(
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  const auto scale = head.rule.scale;
-  const auto kept = static_cast<T>(dropout_of(a).scale());
   const auto query_row = a.query.strides.token;
   const auto* query = head.query + t * query_row;
   const auto row_of = [&](const auto& x) {
@@ -169,20 +172,40 @@ bool load_tile(
   const auto* grad_output = row_of(gradients.grad_output);
   const auto output_row = gradients.output.strides.token;
   const auto* output = row_of(gradients.output);
+  bool finite = m.finite_keys;
+  finite &=
+      pack_rows(query, query_row, rows, a.head_dim, T(1), m.query_rows, D);
+  finite &= pack_rows(
+      grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
+  const auto products = !finite ? Products::kCareful
+      : multiplies_pairs<X>()   ? Products::kPairs
+                                : Products::kPlain;
+  // Scaled numbers may not be bfloat16: with pairs the products are scaled.
+  const bool pairs = products == Products::kPairs;
   pack_transposed(
-      head.rows_of(a.query), t, rows, a.head_dim, scale, m.query_lanes, kWidth);
+      head.rows_of(a.query),
+      t,
+      rows,
+      a.head_dim,
+      pairs ? T(1) : head.rule.scale,
+      m.query_lanes,
+      kWidth);
   pack_transposed(
       head.rows_of(gradients.grad_output),
       t,
       rows,
       a.value_dim,
-      kept,
+      pairs ? T(1) : static_cast<T>(dropout_of(a).scale()),
       m.grad_output_lanes,
       kWidth);
-  bool finite =
-      pack_rows(query, query_row, rows, a.head_dim, scale, m.query_rows, D);
-  finite &= pack_rows(
-      grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
+  if constexpr (kHasPairs<X>) {
+    if (pairs) {
+      pair_rows(m.query_lanes, a.head_dim, kWidth, m.query_lanes);
+      pair_rows(m.grad_output_lanes, a.value_dim, kWidth, m.grad_output_lanes);
+      pair_rows(m.query_rows, rows, D, m.query_row_pairs);
+      pair_rows(m.grad_output_rows, rows, E, m.grad_output_row_pairs);
+    }
+  }
   fill(m.maximum, kWidth, T(0));
   fill(m.inverse_sum, kWidth, T(0));
   fill(m.delta, kWidth, T(0));
@@ -194,7 +217,7 @@ bool load_tile(
     m.delta[r] =
         dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
   }
-  return finite;
+  return products;
 }
 
 /// Scores (n, width) of a block of keys, computed again, and the gradients of
@@ -205,27 +228,60 @@ void compute_again(
     const Head<X>& head,
     const Range& range,
     const Added<T>& added,
+    Products products,
     bool cut,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto first = range.s - m.first_key;
+  // key or value (chunk, row) times lanes (n, width)
+  const auto multiply = [&](auto product,
+                            const T* from,
+                            int64_t row,
+                            const T* lanes,
+                            int64_t n,
+                            T factor,
+                            T* to) {
+    multiply_scores<decltype(product), kVectors>(
+        Broadcast<T>{from + first * row, row, 1},
+        range.n,
+        lanes,
+        kWidth,
+        n,
+        to,
+        Lanes<T>{nullptr, nullptr, factor});
+  };
+  using Plain = Product<Start::kZero>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  multiply_scores<Product<Start::kZero>, kVectors>(
-      Broadcast<T>{m.key + (range.s - m.first_key) * D, D, 1},
-      range.n,
-      m.query_lanes,
-      kWidth,
-      a.head_dim,
-      m.scores,
-      Lanes<T>{});
-  multiply_scores<Product<Start::kZero>, kVectors>(
-      Broadcast<T>{m.value + (range.s - m.first_key) * E, E, 1},
-      range.n,
-      m.grad_output_lanes,
-      kWidth,
-      a.value_dim,
-      m.grad_scores,
-      Lanes<T>{});
+  const auto& lanes = m.query_lanes;
+  const auto& grad_lanes = m.grad_output_lanes;
+  if constexpr (kHasPairs<X>) {
+    if (products == Products::kPairs) {
+      using Pairs = PairProduct<Plain, /*kFactor=*/true>;
+      const auto scale = head.rule.scale;
+      const auto kept = static_cast<T>(dropout_of(a).scale());
+      multiply(
+          Pairs(),
+          m.key_columns,
+          D / 2,
+          lanes,
+          num_pairs(a.head_dim),
+          scale,
+          m.scores);
+      multiply(
+          Pairs(),
+          m.value_columns,
+          E / 2,
+          grad_lanes,
+          num_pairs(a.value_dim),
+          kept,
+          m.grad_scores);
+    }
+  }
+  if (products != Products::kPairs) {
+    multiply(Plain(), m.key, D, lanes, a.head_dim, T(1), m.scores);
+    multiply(Plain(), m.value, E, grad_lanes, a.value_dim, T(1), m.grad_scores);
+  }
   bend_scores(head.rule, range.n * kWidth, m.scores, m.derivative);
   if (cut) {
     place_scores<kVectors>(
@@ -273,57 +329,89 @@ void differentiate_rule(
 }
 
 /// Adds what one block of keys gives to the gradients of query, key and value.
-/// `careful`: leaves out what is hidden; `started`: that of query holds
-/// something yet.
+/// `started`: that of query holds something yet.
 template <int kVectors, typename X, typename T>
 void add_gradients(
     const AttentionArguments<X>& a,
     const Range& range,
-    bool careful,
+    Products products,
     bool started,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto first = range.s - m.first_key;
-  const auto add_features = careful
-      ? multiply_features<Product<Start::kLoad, Skip::kZeroBroadcast>, T, T>
-      : multiply_features<Product<Start::kLoad>, T, T>;
-  add_features(
-      m.scores,
-      kWidth,
-      range.n,
-      m.grad_output_rows,
-      E,
-      range.rows,
-      m.grad_value + first * E,
-      E);
-  add_features(
-      m.grad_scores,
-      kWidth,
-      range.n,
-      m.query_rows,
-      D,
-      range.rows,
-      m.grad_key + first * D,
-      D);
+  // scores (n, row) times rows (n, size), and their key (n, D) times the same
+  const auto add = [&](auto product,
+                       int64_t row,
+                       const T* grad_output_rows,
+                       const T* query_rows,
+                       int64_t num_queries) {
+    multiply_features<decltype(product)>(
+        m.scores,
+        row,
+        range.n,
+        grad_output_rows,
+        E,
+        num_queries,
+        m.grad_value + first * E,
+        E);
+    multiply_features<decltype(product)>(
+        m.grad_scores,
+        row,
+        range.n,
+        query_rows,
+        D,
+        num_queries,
+        m.grad_key + first * D,
+        D);
+  };
+  const auto add_query =
+      [&](auto product, const T* key, const T* grad_scores, int64_t num_keys) {
+        multiply_output<decltype(product), kVectors>(
+            Broadcast<T>{key, 1, D},
+            a.head_dim,
+            grad_scores,
+            num_keys,
+            m.grad_query_lanes,
+            kWidth,
+            static_cast<const T*>(nullptr));
+      };
   using First = Product<Start::kZero>;
-  using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
   using Next = Product<Start::kLoad>;
-  using NextCareful = Product<Start::kLoad, Skip::kZeroVector>;
-  const auto add_query = started
-      ? (careful ? multiply_output<NextCareful, kVectors, T>
-                 : multiply_output<Next, kVectors, T>)
-      : (careful ? multiply_output<FirstCareful, kVectors, T>
-                 : multiply_output<First, kVectors, T>);
-  add_query(
-      Broadcast<T>{m.key + first * D, 1, D},
-      a.head_dim,
-      m.grad_scores,
-      range.n,
-      m.grad_query_lanes,
-      kWidth,
-      static_cast<const T*>(nullptr));
+  if constexpr (kHasPairs<X>) {
+    if (products == Products::kPairs) {
+      pair_rows(m.grad_scores, range.n, kWidth, m.grad_score_pairs);
+      pair_columns(m.scores, range.n * kWidth);
+      pair_columns(m.grad_scores, range.n * kWidth);
+      add(PairProduct<Next>(),
+          kWidth / 2,
+          m.grad_output_row_pairs,
+          m.query_row_pairs,
+          num_pairs(range.rows));
+      const auto* key = m.key_rows + first / 2 * D;
+      const auto n = num_pairs(range.n);
+      started ? add_query(PairProduct<Next>(), key, m.grad_score_pairs, n)
+              : add_query(PairProduct<First>(), key, m.grad_score_pairs, n);
+      return;
+    }
+  }
+  const auto* key = m.key + first * D;
+  if (products == Products::kCareful) {
+    add(Product<Start::kLoad, Skip::kZeroBroadcast>(),
+        kWidth,
+        m.grad_output_rows,
+        m.query_rows,
+        range.rows);
+    using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
+    using NextCareful = Product<Start::kLoad, Skip::kZeroVector>;
+    started ? add_query(NextCareful(), key, m.grad_scores, range.n)
+            : add_query(FirstCareful(), key, m.grad_scores, range.n);
+    return;
+  }
+  add(Next(), kWidth, m.grad_output_rows, m.query_rows, range.rows);
+  started ? add_query(Next(), key, m.grad_scores, range.n)
+          : add_query(First(), key, m.grad_scores, range.n);
 }
 
 /// Adds the gradients of a tile of queries to those of its head.
@@ -381,9 +469,8 @@ void differentiate_tile(
   const auto dropout = dropout_of(a);
 
   // 1.
-  const bool finite =
-      load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m) &&
-      m.finite_keys;
+  const auto products =
+      load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m);
   if (to_add.slope != nullptr) {
     fill(m.distances, kWidth, T(0));
   }
@@ -404,8 +491,8 @@ void differentiate_tile(
       continue;
     }
     const bool cut = verdict == Tile::kCut || added.data != nullptr ||
-        head.rule.bends || head.rule.adds || !finite;
-    compute_again<kVectors>(a, head, range, added, cut, m);
+        head.rule.bends || head.rule.adds || products == Products::kCareful;
+    compute_again<kVectors>(a, head, range, added, products, cut, m);
     const auto differentiate = dropout.threshold > 0
         ? (cut ? differentiate_weights<kVectors, true, true, T>
                : differentiate_weights<kVectors, false, true, T>)
@@ -413,7 +500,7 @@ void differentiate_tile(
                : differentiate_weights<kVectors, false, false, T>);
     differentiate(range, head.index, dropout, m);
     differentiate_rule<kVectors>(a, gradients, head, range, m);
-    add_gradients<kVectors>(a, range, !finite, started, m);
+    add_gradients<kVectors>(a, range, products, started, m);
     started = true;
   }
 

@@ -85,6 +85,16 @@ HWY_INLINE void pair_rows(
   }
 }
 
+/// Turns `n` floats, whole vectors, into half as many pairs of neighbours in
+/// the first half of their place.
+HWY_INLINE void pair_columns(float* x, int64_t n) {
+  const Tag<float> d;
+  auto* to = reinterpret_cast<BFloat16*>(x);
+  for (int64_t i = 0; i < n; i += kLanes<float>) {
+    store(load(d, x + i), d, to + i);
+  }
+}
+
 /// Sets row r of `to` to the pairs of columns of row r of `from`; an odd number
 /// of columns ends with zero.
 template <typename X>

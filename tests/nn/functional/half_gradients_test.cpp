@@ -8,6 +8,9 @@
 // its weights round to 1 and 0.) It is bounded all the same: by half a unit of
 // the output's last place, times the gradient, times the factor of the scores,
 // times the keys.
+//
+// Where bfloat16 is multiplied by pairs, weights and gradients of scores are
+// rounded to it as well.
 
 #include <support/close.h>
 #include <support/test.h>
@@ -78,18 +81,22 @@ TEST_CASE("Gradients in half precision are as exact as the output") {
       ((output * grad).abs().sum(-1, /*keepdim=*/true) * unit);
   const auto weights = torch::softmax(
       torch::matmul(exact[0], exact[1].transpose(-2, -1)) * scale, -1);
-  const auto check = [&](size_t i, const torch::Tensor& from_mean) {
+  const auto factor_unit = dtype == torch::kBFloat16 ? unit : 0;
+  const auto grad_weights = torch::matmul(grad, exact[2].transpose(-2, -1));
+  const auto mean = (output * grad).sum(-1, /*keepdim=*/true);
+  // (..., T, S)
+  const auto score_error = weights * mean_error +
+      (weights * (grad_weights - mean)).abs() * factor_unit;
+  const auto check = [&](size_t i, const torch::Tensor& from_factors) {
     CAPTURE(i);
     const auto error = (result[i].to(torch::kDouble) - expected[i]).abs();
-    const auto bound = (from_mean + expected[i].abs() * unit) * 1.05 + 4e-5;
+    const auto bound = (from_factors + expected[i].abs() * unit) * 1.05 + 4e-5;
     CHECK((error <= bound).all().item<bool>());
   };
-  check(0, mean_error * torch::matmul(weights, exact[1].abs()) * scale);
+  check(0, torch::matmul(score_error, exact[1].abs()) * scale);
   check(
-      1,
-      torch::matmul((weights * mean_error).transpose(-2, -1), exact[0].abs()) *
-          scale);
-  check(2, torch::zeros_like(expected[2]));
+      1, torch::matmul(score_error.transpose(-2, -1), exact[0].abs()) * scale);
+  check(2, torch::matmul(weights.transpose(-2, -1), grad.abs()) * factor_unit);
 }
 
 TEST_CASE("Expanded batches are computed as their copies are") {
