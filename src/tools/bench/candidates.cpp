@@ -102,6 +102,7 @@ Candidate candidate_of(
     const Data& data,
     const Options& options) {
   const auto module = std::make_shared<Impl>(options);
+  module->to(data.input.scalar_type());
   copy_weights(*data.weights, *module);
   return module_candidate(name, module, data.input, data.cotangent);
 }
@@ -190,6 +191,15 @@ ModuleData draw_module(const Work& work, bool mask) {
   data.weights->W_key->weight.mul_(kSharper);
   data.input = at::randn({work.B, work.T, work.C});
   data.cotangent = draw_cotangent(work);
+  return data;
+}
+
+ModuleData in_dtype(ModuleData data, torch::Dtype dtype) {
+  data.weights->to(dtype);
+  data.input = data.input.to(dtype);
+  if (data.cotangent.defined()) {
+    data.cotangent = data.cotangent.to(dtype);
+  }
   return data;
 }
 

@@ -63,6 +63,9 @@ struct ModuleData {
 /// Draws the weights and the input. `mask` as in `MultiHeadAttentionOptions`.
 ModuleData draw_module(const Work& work, bool mask = true);
 
+/// Returns `data` rounded to `dtype`; the module is the same, which changes.
+ModuleData in_dtype(ModuleData data, torch::Dtype dtype);
+
 /// Returns our module. With `Kernel::kReference` it is the documents' sequence
 /// of LibTorch's operations.
 Candidate our_module(

@@ -96,6 +96,37 @@ void add_module_cases(std::vector<Case>& cases) {
   }
 }
 
+/// Adds modules in half precision, beside ours in float32.
+void add_half_module_cases(std::vector<Case>& cases) {
+  // Of the largest element, after two roundings of products of many.
+  constexpr double kAllowed = 0.05;
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    for (const auto& work :
+         {gpt2_module(8, 1024),
+          gpt2_module(1, 128),
+          with_backward(gpt2_module(4, 1024), 0)}) {
+      Case result;
+      result.name =
+          format_text("module {} {}", description(work), toString(dtype));
+      result.work = work;
+      result.recording = work.backward ? Recording::kGraph : Recording::kNone;
+      result.is_quick = false;
+      result.make_candidates = [work, dtype](bool /*quick*/) {
+        const auto data = in_dtype(draw_module(work), dtype);
+        std::vector<Candidate> candidates{
+            our_module(kOurs, data, Kernel::kAuto),
+            sdpa_module(kSdpaModule, data),
+            our_module("ours, float32", draw_module(work), Kernel::kAuto)};
+        for (auto& candidate : candidates) {
+          candidate.allowed_difference = kAllowed;
+        }
+        return candidates;
+      };
+      cases.push_back(result);
+    }
+  }
+}
+
 void add_wrapper_cases(std::vector<Case>& cases) {
   auto work = gpt2_module(8, 1024);
   work.out_proj = false;
@@ -307,6 +338,7 @@ std::vector<Case> all_cases() {
   add_decode_cases(/*B=*/1, cases);
   add_decode_cases(/*B=*/8, cases);
   add_module_cases(cases);
+  add_half_module_cases(cases);
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);

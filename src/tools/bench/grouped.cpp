@@ -135,11 +135,11 @@ struct Step {
 };
 
 std::vector<Candidate> candidates_of(const Step& step) {
-  constexpr int64_t kRoom = 16;
+  constexpr int64_t kSpareTokens = 16;
   at::manual_seed(kSeed);
   const auto D = step.C / step.H;
   MultiHeadAttention attention(
-      MultiHeadAttentionOptions(step.C, step.C, step.S + kRoom, step.H)
+      MultiHeadAttentionOptions(step.C, step.C, step.S + kSpareTokens, step.H)
           .num_kv_heads(step.G)
           .register_mask(false));
   attention->to(step.dtype);
@@ -153,7 +153,7 @@ std::vector<Candidate> candidates_of(const Step& step) {
   const auto cache = std::make_shared<KVCache>(attention->make_cache(1));
   cache->append(key, value);
   const auto with_room = [&](const torch::Tensor& rows) {
-    auto all = at::empty({1, step.G, step.S + kRoom, D}, rows.options());
+    auto all = at::empty({1, step.G, step.S + kSpareTokens, D}, rows.options());
     all.narrow(2, 0, step.S).copy_(rows);
     return all;
   };
