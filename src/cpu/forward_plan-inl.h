@@ -98,8 +98,11 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
     plan.query_tasks = ceil_div(tiles, plan.tiles_per_task);
   }
   const auto tasks = heads * plan.query_tasks;
-  if (tasks < kEnoughTasks / 2) {
-    plan.key_splits = std::min(most_splits, ceil_div(kEnoughTasks / 2, tasks));
+  // Joining the results of more rows costs more.
+  constexpr int64_t kFewRows = 64;
+  const auto enough = rows <= kFewRows ? kEnoughTasks : kEnoughTasks / 2;
+  if (tasks < enough) {
+    plan.key_splits = std::min(most_splits, ceil_div(enough, tasks));
   }
   // Rows far apart collide in the cache; packing pays when it serves many
   // queries.

@@ -164,6 +164,10 @@ HWY_INLINE void compute_scores(
     multiply(Product<Start::kZero, Skip::kNothing, true>(), tile.maximum);
     return;
   }
+  if (added.data == memory.scores) {
+    multiply(Product<Start::kLoad, Skip::kNothing, true>(), tile.maximum);
+    return;
+  }
   multiply(Product<Start::kZero>(), nullptr);
   bend_scores<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
   place_scores<kVectors>(
@@ -252,7 +256,13 @@ void attend(
   if (range.n <= 0 || verdict == Tile::kSkipped) {
     return;
   }
-  const auto added = added_to_tile(a, head, range, kWidth, memory.added);
+  // Where nothing else changes the scores, their products start from the bias.
+  auto added_memory = memory.added;
+  if (verdict == Tile::kFull && !head.rule.bends && !head.rule.adds &&
+      !careful && !block.pairs) {
+    added_memory.tile = memory.scores;
+  }
+  const auto added = added_to_tile(a, head, range, kWidth, added_memory);
   if (added.hides_all) {
     return;
   }
