@@ -1,4 +1,4 @@
-#include <kernels/attention.h>
+#include <kernels/tiled.h>
 
 #include <cpu/attention.h>
 #include <kernels/backward_node.h>
@@ -56,6 +56,20 @@ torch::Tensor empty_heads(
     int64_t head_dim) {
   return at::empty({like.size(0), tokens, heads, head_dim}, like.options())
       .transpose(1, 2);
+}
+
+torch::Tensor empty_output(const Attention& a, OutputLayout layout) {
+  const auto& query = a.query;
+  const auto E = a.value.size(3);
+  switch (layout) {
+    case OutputLayout::kLikeQuery:
+      return at::empty_like(query);
+    case OutputLayout::kHeadsFirst:
+      return at::empty(
+          {query.size(0), query.size(1), query.size(2), E}, query.options());
+    default:
+      return empty_heads(query, query.size(1), query.size(2), E);
+  }
 }
 
 cpu::Strides strides_of(const torch::Tensor& x) {
@@ -120,49 +134,42 @@ cpu::AttentionArguments<X> arguments_of(
   return arguments;
 }
 
-/// Output (B, H, T, Dv) and, if asked for, statistics (2, B, H, T) for
-/// `run_backward`.
-std::tuple<torch::Tensor, torch::Tensor> run_forward(
+} // namespace
+
+TiledResults run_forward(
     const Attention& a,
     uint64_t dropout_seed,
-    bool with_statistics) {
+    bool with_statistics,
+    OutputLayout layout) {
   // What is allocated here is nobody's view.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto& query = a.query;
-  const auto output =
-      empty_heads(query, query.size(1), query.size(2), a.value.size(3));
-  torch::Tensor statistics;
+  TiledResults results;
+  results.dropout_seed = dropout_seed;
+  results.output = empty_output(a, layout);
   if (with_statistics) {
-    statistics = at::empty(
+    results.statistics = at::empty(
         {2, query.size(0), query.size(1), query.size(2)},
         query.options().dtype(compute_dtype(query.scalar_type())));
   }
   with_element(query.scalar_type(), [&](auto element) {
     using X = decltype(element);
+    using T = cpu::Compute<X>;
+    const auto& statistics = results.statistics;
     cpu::forward(
         arguments_of<X>(a, dropout_seed),
-        write<X>(output),
-        with_statistics ? rows_of(
-                              statistics.mutable_data_ptr<cpu::Compute<X>>(),
-                              statistics.numel())
-                        : cpu::RowStatistics<cpu::Compute<X>>(),
+        write<X>(results.output),
+        with_statistics
+            ? rows_of(statistics.mutable_data_ptr<T>(), statistics.numel())
+            : cpu::RowStatistics<T>(),
         threads());
   });
-  return {output, statistics};
+  return results;
 }
 
-/// Needed by a backward pass beside the attention itself.
-struct ForwardResults {
-  torch::Tensor output;
-  torch::Tensor statistics;
-  uint64_t dropout_seed = 0;
-};
-
-/// The gradients of what `tensors_of` lists first; of slopes, sinks and bias if
-/// they are wanted.
 variable_list run_backward(
     const Attention& a,
-    const ForwardResults& results,
+    const TiledResults& results,
     const BackwardRequest& request) {
   const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
@@ -213,6 +220,8 @@ variable_list run_backward(
   return gradients;
 }
 
+namespace {
+
 /// Inputs are all `tensors_of` the attention; saved beside them are output and
 /// statistics.
 struct TiledBackward {
@@ -257,8 +266,8 @@ struct TiledBackward {
   }
 };
 
-/// As the kernels read it: (B, H, T, D) and so on with contiguous rows, none
-/// expanded where the kernels can do without. Mask and bias (B, H, T, S).
+} // namespace
+
 Attention prepared(const Attention& attention) {
   auto a = attention;
   for (auto* x : {&a.query, &a.key, &a.value}) {
@@ -307,8 +316,6 @@ uint64_t draw_seed() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-} // namespace
-
 bool is_tiled(const Attention& a) {
   const auto& query = a.query;
   switch (query.scalar_type()) {
@@ -328,21 +335,25 @@ bool is_tiled(const Attention& a) {
   return !is_traced();
 }
 
-torch::Tensor tiled(const Attention& attention) {
+torch::Tensor tiled(const Attention& attention, OutputLayout layout) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
   const auto inputs = tensors_of(a);
   const bool recorded = is_recorded(inputs);
-  const auto [output, statistics] =
-      run_forward(a, dropout_seed, /*with_statistics=*/recorded);
+  const auto results =
+      run_forward(a, dropout_seed, /*with_statistics=*/recorded, layout);
   if (recorded) {
     record_backward(
         TiledBackward{a.rule, a.dropout, dropout_seed},
-        output,
+        results.output,
         inputs,
-        {&output, &statistics});
+        {&results.output, &results.statistics});
   }
-  return from_rank_4(output, attention.query);
+  return from_rank_4(results.output, attention.query);
+}
+
+torch::Tensor tiled(const Attention& attention) {
+  return tiled(attention, OutputLayout::kTokensFirst);
 }
 
 } // namespace torch_attention::kernels

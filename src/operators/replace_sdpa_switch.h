@@ -1,0 +1,15 @@
+#pragma once
+
+/// Whether our kernels compute LibTorch's attention. The kernels that the
+/// dispatcher calls stay registered as long as the library is loaded, and ask
+/// here at each call: the dispatcher's tables may not change while threads read
+/// them.
+namespace torch_attention::operators {
+
+/// Returns whether calls are to be computed by our kernels.
+bool is_switched_on();
+
+/// Counts a call, made while it is switched on.
+void count_call(bool ours);
+
+} // namespace torch_attention::operators
