@@ -11,6 +11,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
 
 #include <mutex>
@@ -222,6 +223,25 @@ variable_list run_backward(
 
 namespace {
 
+/// Returns the factors of the weights (B, H, T, S) under dropout: 0 where they
+/// are dropped. The kernels draw them anew: among equal scores, with the rows
+/// of the unit matrix as values, the output is the weights.
+torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
+  const torch::NoGradGuard no_grad;
+  const auto S = attention.key.size(2);
+  const auto sizes = attention.query.sizes();
+  const auto options =
+      at::TensorOptions(compute_dtype(attention.query.scalar_type()));
+  Attention a;
+  a.dropout = attention.dropout;
+  a.query = at::zeros({sizes[0], sizes[1], sizes[2], 1}, options);
+  a.key = at::zeros({sizes[0], 1, S, 1}, options);
+  a.value = at::eye(S, options).expand({sizes[0], 1, S, S});
+  const auto results = run_forward(
+      a, dropout_seed, /*with_statistics=*/false, OutputLayout::kHeadsFirst);
+  return (results.output * S).to(attention.query.scalar_type());
+}
+
 /// Inputs are all `tensors_of` the attention; saved beside them are output and
 /// statistics.
 struct TiledBackward {
@@ -238,17 +258,14 @@ struct TiledBackward {
       return run_backward(
           a, {request.saved[n], request.saved[n + 1], dropout_seed}, request);
     }
-    TORCH_CHECK(
-        dropout == 0,
-        "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
-        "gradient of its gradient (create_graph) and none of wrapped tensors "
-        "(vmap); use Kernel::kReference");
+    const auto kept =
+        dropout > 0 ? kept_weights(a, dropout_seed) : torch::Tensor();
     const auto& x = request.saved;
     return differentiable_gradients(
         {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n)},
         request,
         [&](const variable_list& inputs) {
-          return std::get<0>(reference(attention_of(inputs)));
+          return reference(attention_of(inputs), kept);
         });
   }
 

@@ -60,7 +60,7 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
   const bool flash = choice == at::SDPBackend::flash_attention;
   const bool math = choice == at::SDPBackend::math;
   // LibTorch's definition takes one or the other, its flash kernel both.
-  const bool math_refuses = x.causal && x.mask;
+  const bool math_refuses = x.causal && x.has_mask();
   if (!flash && (!math || math_refuses)) {
     return {};
   }

@@ -142,10 +142,14 @@ bool are_results(
   const auto& query = a.query;
   const auto dtype = query.scalar_type();
   const auto wide = dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return is_readable({grad_output, output, output, {}, 0, false, {}}) &&
-      output.scalar_type() == dtype && output.sizes() == query.sizes() &&
-      output.stride(-1) == 1 && grad_output.sizes() == query.sizes() &&
-      logsumexp.is_cpu() && logsumexp.scalar_type() == wide &&
+  for (const auto* x : {&grad_output, &output}) {
+    if (!has_memory(*x) || x->scalar_type() != dtype ||
+        x->sizes() != query.sizes()) {
+      return false;
+    }
+  }
+  return output.stride(-1) == 1 && has_memory(logsumexp) &&
+      logsumexp.scalar_type() == wide &&
       logsumexp.sizes() == query.sizes().slice(0, 3);
 }
 

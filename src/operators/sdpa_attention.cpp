@@ -20,10 +20,6 @@ bool is_computed(torch::ScalarType dtype) {
       dtype == torch::kBFloat16 || dtype == torch::kHalf;
 }
 
-bool has_memory(const torch::Tensor& x) {
-  return x.defined() && !x.is_nested() && kernels::is_plain(x);
-}
-
 torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
   return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
@@ -106,7 +102,7 @@ bool set_rule(Attention& a, const SdpaArguments& x) {
       a.query_offsets = at::zeros({batch_of(a.query)}, torch::kLong);
     }
   }
-  if (!x.mask) {
+  if (!x.has_mask()) {
     return true;
   }
   if (!fits_scores(*x.mask, a)) {
@@ -126,6 +122,10 @@ bool has_numbers(const Attention& a) {
 
 } // namespace
 
+bool has_memory(const torch::Tensor& x) {
+  return x.defined() && !x.is_nested() && kernels::is_plain(x);
+}
+
 bool is_readable(const SdpaArguments& x) {
   if (!has_memory(x.query) || !has_memory(x.key) || !has_memory(x.value)) {
     return false;
@@ -135,7 +135,7 @@ bool is_readable(const SdpaArguments& x) {
       x.value.scalar_type() != dtype) {
     return false;
   }
-  return !x.mask ||
+  return !x.has_mask() ||
       (has_memory(*x.mask) &&
        (x.mask->scalar_type() == dtype ||
         x.mask->scalar_type() == torch::kBool));
@@ -182,7 +182,7 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
     return std::nullopt;
   }
   // The operator itself takes no bool mask, and no other head_dim of value.
-  if ((x.mask &&
+  if ((x.has_mask() &&
        (x.mask->scalar_type() == torch::kBool ||
         (x.mask->dim() != 2 && x.mask->dim() != 4))) ||
       x.value.size(3) != x.query.size(3)) {

@@ -18,7 +18,15 @@ struct SdpaArguments {
   double dropout;
   bool causal;
   std::optional<double> scale;
+
+  /// Autograd passes an undefined one for none.
+  bool has_mask() const {
+    return mask && mask->defined();
+  }
 };
+
+/// Returns whether our kernels may read the memory of `x`.
+bool has_memory(const torch::Tensor& x);
 
 /// Returns whether all tensors lie in the CPU's memory, in one dtype that our
 /// kernels compute; a mask may be bool.
