@@ -25,13 +25,6 @@ namespace {
 
 using kernels::Attention;
 
-/// The keys after BackendSelect, by which LibTorch's own kernel is called.
-c10::DispatchKeySet after_ours(c10::DispatchKeySet keys) {
-  return keys &
-      c10::DispatchKeySet(
-             c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
-}
-
 /// Returns the attention as the kernels read it, or nothing if LibTorch is to
 /// compute it. LibTorch's kernel does not know autocast.
 std::optional<Attention> prepared_flash(const SdpaArguments& x) {

@@ -15,11 +15,6 @@ namespace {
 
 using kernels::Attention;
 
-bool is_computed(torch::ScalarType dtype) {
-  return dtype == torch::kFloat || dtype == torch::kDouble ||
-      dtype == torch::kBFloat16 || dtype == torch::kHalf;
-}
-
 torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
   return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
@@ -121,6 +116,11 @@ bool has_numbers(const Attention& a) {
 }
 
 } // namespace
+
+bool is_computed(torch::ScalarType dtype) {
+  return dtype == torch::kFloat || dtype == torch::kDouble ||
+      dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
 
 bool has_memory(const torch::Tensor& x) {
   return x.defined() && !x.is_nested() && kernels::is_plain(x);

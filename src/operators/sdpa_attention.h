@@ -25,6 +25,9 @@ struct SdpaArguments {
   }
 };
 
+/// Returns whether our kernels compute numbers of this dtype.
+bool is_computed(torch::ScalarType dtype);
+
 /// Returns whether our kernels may read the memory of `x`.
 bool has_memory(const torch::Tensor& x);
 

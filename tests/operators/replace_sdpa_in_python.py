@@ -64,6 +64,33 @@ module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
 x = torch.randn(2, 5, 16)
 check("module", lambda: module(x, x, x, need_weights=False)[0], 1)
 
+# In evaluation PyTorch computes whole layers by operators of their own.
+encoder = torch.nn.TransformerEncoder(
+    torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+    num_layers=2,
+    enable_nested_tensor=False,
+)
+x = torch.randn(2, 5, 16)
+causal = torch.nn.Transformer.generate_square_subsequent_mask(5)
+padding = torch.zeros(2, 5, dtype=torch.bool)
+padding[1, 3:] = True
+# Dropout 0.1, from a stream of our own: only the calls are compared.
+assert ours(lambda: encoder(x))[1] == 2
+encoder.eval()
+with torch.no_grad():
+    check("encoder", lambda: encoder(x), 2)
+    check("causal encoder", lambda: encoder(x, mask=causal < 0), 2)
+    check("padded encoder", lambda: encoder(x, src_key_padding_mask=padding), 2)
+    check(
+        "encoder with both",
+        lambda: encoder(x, mask=causal < 0, src_key_padding_mask=padding),
+        2,
+    )
+    scripted = torch.jit.script(encoder)
+    check("scripted encoder", lambda: scripted(x), 2)
+    module.eval()
+    check("weights", lambda: module(x, x, x)[1], 0)
+
 # A compiled program keeps LibTorch's operator, forward and backward: these are ours.
 compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
 with_gradients(compiled)
