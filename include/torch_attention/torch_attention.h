@@ -24,6 +24,7 @@
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/temperature.h>
 #include <torch_attention/nn/utils/swap.h>
+#include <torch_attention/operators/replace_sdpa.h>
 #include <torch_attention/version.h>
 #include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/dtype.h>

@@ -73,6 +73,10 @@ auto tensors_of(T& attention) {
 /// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);
 
+/// Output (..., T, Dv), with weights that are multiplied by `kept` (..., T, S),
+/// if that is defined, in place of dropout.
+torch::Tensor reference(const Attention& attention, const torch::Tensor& kept);
+
 /// Softmax of masked and scaled scores (..., T, S), which are overwritten where
 /// autograd allows. query, key and value of `attention` are not read.
 torch::Tensor weights_of_scores(

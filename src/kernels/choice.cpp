@@ -1,8 +1,32 @@
 #include <kernels/choice.h>
 
-#include <algorithm>
+#include <c10/util/Exception.h>
 
-namespace torch_attention::kernels {
+#include <algorithm>
+#include <atomic>
+
+namespace torch_attention {
+
+namespace {
+
+std::atomic<Kernel> kernel_of_process{Kernel::kAuto};
+
+} // namespace
+
+void set_default_kernel(Kernel kernel) {
+  TORCH_CHECK(
+      kernel == Kernel::kAuto || kernel == Kernel::kReference ||
+          kernel == Kernel::kFused,
+      "set_default_kernel: expected kAuto, kReference or kFused, but got ",
+      static_cast<int>(kernel));
+  kernel_of_process = kernel;
+}
+
+Kernel default_kernel() {
+  return kernel_of_process.load(std::memory_order_relaxed);
+}
+
+namespace kernels {
 
 namespace {
 
@@ -17,7 +41,12 @@ bool has_non_finite(const Attention& a) {
 
 } // namespace
 
-Choice choose(const Attention& a, Kernel asked) {
+Kernel resolved(Kernel asked) {
+  return asked == Kernel::kAuto ? default_kernel() : asked;
+}
+
+Choice choose(const Attention& a, Kernel asked_in_call) {
+  const auto asked = resolved(asked_in_call);
   const bool by_tiles = is_tiled(a);
   // Kernels differ in what they make of empty tensors. For a single key, whose
   // weight is 1, LibTorch's give rounding noise as the gradients of query and
@@ -54,7 +83,9 @@ torch::Tensor compute(Choice choice, const Attention& attention) {
 }
 
 bool takes_module(const ModuleAttention& module, Kernel asked) {
-  return asked != Kernel::kReference && is_small_module(module);
+  return resolved(asked) != Kernel::kReference && is_small_module(module);
 }
 
-} // namespace torch_attention::kernels
+} // namespace kernels
+
+} // namespace torch_attention

@@ -21,6 +21,9 @@ namespace torch_attention::kernels {
 
 enum class Choice { kTiled, kLibTorch, kReference };
 
+/// What the user asked for: `default_kernel` where it is kAuto.
+Kernel resolved(Kernel asked);
+
 /// The kernel for `attention` where the user asked for `asked`.
 Choice choose(const Attention& attention, Kernel asked);
 

@@ -95,14 +95,31 @@ torch::Tensor weights_of_scores(
       .to(dtype);
 }
 
-std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {
+namespace {
+
+/// Before dropout.
+torch::Tensor weights_of(const Attention& attention) {
   const auto key = share_heads(attention.key, attention.query);
-  const auto value = share_heads(attention.value, attention.query);
   auto scores = torch::matmul(attention.query, key.transpose(-2, -1));
-  auto weights =
-      weights_of_scores(std::move(scores), attention.query.size(-1), attention);
-  weights = torch::dropout(weights, attention.dropout, /*train=*/true);
-  return {torch::matmul(weights, value), weights};
+  return weights_of_scores(
+      std::move(scores), attention.query.size(-1), attention);
+}
+
+torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
+  return torch::matmul(weights, share_heads(a.value, a.query));
+}
+
+} // namespace
+
+std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {
+  const auto weights =
+      torch::dropout(weights_of(attention), attention.dropout, /*train=*/true);
+  return {output_of(weights, attention), weights};
+}
+
+torch::Tensor reference(const Attention& attention, const torch::Tensor& kept) {
+  const auto weights = weights_of(attention);
+  return output_of(kept.defined() ? weights * kept : weights, attention);
 }
 
 } // namespace torch_attention::kernels

@@ -1,4 +1,4 @@
-#include <kernels/attention.h>
+#include <kernels/tiled.h>
 
 #include <cpu/attention.h>
 #include <kernels/backward_node.h>
@@ -11,6 +11,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
 
 #include <mutex>
@@ -56,6 +57,20 @@ torch::Tensor empty_heads(
     int64_t head_dim) {
   return at::empty({like.size(0), tokens, heads, head_dim}, like.options())
       .transpose(1, 2);
+}
+
+torch::Tensor empty_output(const Attention& a, OutputLayout layout) {
+  const auto& query = a.query;
+  const auto E = a.value.size(3);
+  switch (layout) {
+    case OutputLayout::kLikeQuery:
+      return at::empty_like(query);
+    case OutputLayout::kHeadsFirst:
+      return at::empty(
+          {query.size(0), query.size(1), query.size(2), E}, query.options());
+    default:
+      return empty_heads(query, query.size(1), query.size(2), E);
+  }
 }
 
 cpu::Strides strides_of(const torch::Tensor& x) {
@@ -120,49 +135,42 @@ cpu::AttentionArguments<X> arguments_of(
   return arguments;
 }
 
-/// Output (B, H, T, Dv) and, if asked for, statistics (2, B, H, T) for
-/// `run_backward`.
-std::tuple<torch::Tensor, torch::Tensor> run_forward(
+} // namespace
+
+TiledResults run_forward(
     const Attention& a,
     uint64_t dropout_seed,
-    bool with_statistics) {
+    bool with_statistics,
+    OutputLayout layout) {
   // What is allocated here is nobody's view.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto& query = a.query;
-  const auto output =
-      empty_heads(query, query.size(1), query.size(2), a.value.size(3));
-  torch::Tensor statistics;
+  TiledResults results;
+  results.dropout_seed = dropout_seed;
+  results.output = empty_output(a, layout);
   if (with_statistics) {
-    statistics = at::empty(
+    results.statistics = at::empty(
         {2, query.size(0), query.size(1), query.size(2)},
         query.options().dtype(compute_dtype(query.scalar_type())));
   }
   with_element(query.scalar_type(), [&](auto element) {
     using X = decltype(element);
+    using T = cpu::Compute<X>;
+    const auto& statistics = results.statistics;
     cpu::forward(
         arguments_of<X>(a, dropout_seed),
-        write<X>(output),
-        with_statistics ? rows_of(
-                              statistics.mutable_data_ptr<cpu::Compute<X>>(),
-                              statistics.numel())
-                        : cpu::RowStatistics<cpu::Compute<X>>(),
+        write<X>(results.output),
+        with_statistics
+            ? rows_of(statistics.mutable_data_ptr<T>(), statistics.numel())
+            : cpu::RowStatistics<T>(),
         threads());
   });
-  return {output, statistics};
+  return results;
 }
 
-/// Needed by a backward pass beside the attention itself.
-struct ForwardResults {
-  torch::Tensor output;
-  torch::Tensor statistics;
-  uint64_t dropout_seed = 0;
-};
-
-/// The gradients of what `tensors_of` lists first; of slopes, sinks and bias if
-/// they are wanted.
 variable_list run_backward(
     const Attention& a,
-    const ForwardResults& results,
+    const TiledResults& results,
     const BackwardRequest& request) {
   const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
@@ -213,6 +221,27 @@ variable_list run_backward(
   return gradients;
 }
 
+namespace {
+
+/// Returns the factors of the weights (B, H, T, S) under dropout: 0 where they
+/// are dropped. The kernels draw them anew: among equal scores, with the rows
+/// of the unit matrix as values, the output is the weights.
+torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
+  const torch::NoGradGuard no_grad;
+  const auto S = attention.key.size(2);
+  const auto sizes = attention.query.sizes();
+  const auto options =
+      at::TensorOptions(compute_dtype(attention.query.scalar_type()));
+  Attention a;
+  a.dropout = attention.dropout;
+  a.query = at::zeros({sizes[0], sizes[1], sizes[2], 1}, options);
+  a.key = at::zeros({sizes[0], 1, S, 1}, options);
+  a.value = at::eye(S, options).expand({sizes[0], 1, S, S});
+  const auto results = run_forward(
+      a, dropout_seed, /*with_statistics=*/false, OutputLayout::kHeadsFirst);
+  return (results.output * S).to(attention.query.scalar_type());
+}
+
 /// Inputs are all `tensors_of` the attention; saved beside them are output and
 /// statistics.
 struct TiledBackward {
@@ -229,17 +258,14 @@ struct TiledBackward {
       return run_backward(
           a, {request.saved[n], request.saved[n + 1], dropout_seed}, request);
     }
-    TORCH_CHECK(
-        dropout == 0,
-        "scaled_dot_product_attention: with dropout, Kernel::kFused has no "
-        "gradient of its gradient (create_graph) and none of wrapped tensors "
-        "(vmap); use Kernel::kReference");
+    const auto kept =
+        dropout > 0 ? kept_weights(a, dropout_seed) : torch::Tensor();
     const auto& x = request.saved;
     return differentiable_gradients(
         {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n)},
         request,
         [&](const variable_list& inputs) {
-          return std::get<0>(reference(attention_of(inputs)));
+          return reference(attention_of(inputs), kept);
         });
   }
 
@@ -257,8 +283,8 @@ struct TiledBackward {
   }
 };
 
-/// As the kernels read it: (B, H, T, D) and so on with contiguous rows, none
-/// expanded where the kernels can do without. Mask and bias (B, H, T, S).
+} // namespace
+
 Attention prepared(const Attention& attention) {
   auto a = attention;
   for (auto* x : {&a.query, &a.key, &a.value}) {
@@ -307,8 +333,6 @@ uint64_t draw_seed() {
   return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
 }
 
-} // namespace
-
 bool is_tiled(const Attention& a) {
   const auto& query = a.query;
   switch (query.scalar_type()) {
@@ -328,21 +352,25 @@ bool is_tiled(const Attention& a) {
   return !is_traced();
 }
 
-torch::Tensor tiled(const Attention& attention) {
+torch::Tensor tiled(const Attention& attention, OutputLayout layout) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
   const auto inputs = tensors_of(a);
   const bool recorded = is_recorded(inputs);
-  const auto [output, statistics] =
-      run_forward(a, dropout_seed, /*with_statistics=*/recorded);
+  const auto results =
+      run_forward(a, dropout_seed, /*with_statistics=*/recorded, layout);
   if (recorded) {
     record_backward(
         TiledBackward{a.rule, a.dropout, dropout_seed},
-        output,
+        results.output,
         inputs,
-        {&output, &statistics});
+        {&results.output, &results.statistics});
   }
-  return from_rank_4(output, attention.query);
+  return from_rank_4(results.output, attention.query);
+}
+
+torch::Tensor tiled(const Attention& attention) {
+  return tiled(attention, OutputLayout::kTokensFirst);
 }
 
 } // namespace torch_attention::kernels

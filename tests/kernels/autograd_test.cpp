@@ -92,17 +92,36 @@ TEST_CASE("A hook of an input is called once") {
   CHECK(calls == 1);
 }
 
-TEST_CASE("With dropout there is no gradient of the gradient, and it says so") {
-  const Leaves leaves;
-  const auto output = leaves.attend(causal(Kernel::kFused).dropout(0.5));
-  THROWS_WITH(
-      torch::autograd::grad(
-          {output.sum()},
-          {leaves.query},
-          {},
-          /*retain_graph=*/true,
-          /*create_graph=*/true),
-      "Kernel::kFused has no gradient of its gradient");
+TEST_CASE("The gradient of the gradient drops the same weights") {
+  torch::manual_seed(1);
+  const auto x = [](int64_t heads) {
+    return torch::randn({2, heads, 6, 4}, torch::kDouble);
+  };
+  const auto key = x(2);
+  const auto value = x(2);
+  const auto slope = [&](const torch::Tensor& query, bool differentiable) {
+    torch::manual_seed(2);
+    const auto output = functional::scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        causal(Kernel::kFused).dropout(0.5).enable_gqa(true));
+    return torch::autograd::grad(
+        {output.pow(2).sum()}, {query}, {}, {}, differentiable)[0];
+  };
+  const auto query = x(4).requires_grad_();
+  const auto by_operators = slope(query, /*differentiable=*/true);
+  CHECK_THAT(by_operators.detach(), IsCloseTo(slope(query, false)));
+
+  const auto direction = x(4);
+  const auto second =
+      torch::autograd::grad({(by_operators * direction).sum()}, {query})[0];
+  constexpr double kStep = 1e-5;
+  const auto slope_at = [&](double step) {
+    return slope((query.detach() + step * direction).requires_grad_(), false);
+  };
+  const auto expected = (slope_at(kStep) - slope_at(-kStep)) / (2 * kStep);
+  CHECK_THAT(second, IsCloseTo(expected, {1e-5, 1e-7}));
 }
 
 TEST_CASE("Only what needs a gradient gets one") {

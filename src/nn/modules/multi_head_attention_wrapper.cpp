@@ -200,7 +200,8 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
     const ForwardOptions& call) {
   check_input(heads, x);
   const auto options_of_call = options_of(heads, x, call);
-  if (head(heads, 0).options.kernel() != Kernel::kReference &&
+  if (kernels::resolved(head(heads, 0).options.kernel()) !=
+          Kernel::kReference &&
       x.size(0) * x.size(1) >= kFewTokens && are_alike(heads)) {
     return forward_together(heads, x, options_of_call);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kernels/choice.h>
 #include <kernels/linear.h>
 #include <torch_attention/nn/options/attention.h>
 
@@ -27,7 +28,7 @@ inline torch::Tensor linear(
     const torch::nn::Linear& module,
     const torch::Tensor& x,
     Kernel kernel) {
-  return kernel == Kernel::kReference
+  return kernels::resolved(kernel) == Kernel::kReference
       ? torch::linear(x, module->weight, module->bias)
       : kernels::linear(x, module->weight, module->bias);
 }

@@ -17,7 +17,8 @@ namespace torch_attention {
 /// How attention is computed. All kernels compute the same function; they
 /// differ in speed, memory and, under dropout, in the random stream.
 enum class Kernel {
-  /// The fastest kernel that computes the function asked for.
+  /// The fastest kernel that computes the function asked for, unless
+  /// `set_default_kernel` names another.
   kAuto,
   /// The Python classes' sequence, op for op: matmul, `masked_fill_`, softmax,
   /// dropout, matmul. A seeded run equals Python's, dropout included. Memory
@@ -34,6 +35,21 @@ enum class Kernel {
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     Kernel kernel);
+
+/// Sets what `Kernel::kAuto` means in this process, for all functions and
+/// modules that do not name another kernel, from their next call on. With
+/// `Kernel::kReference` a seeded training run equals Python's. Any thread may
+/// call it.
+///
+/// Example:
+/// ```
+/// set_default_kernel(Kernel::kReference);
+/// ```
+TORCH_ATTENTION_API void set_default_kernel(Kernel kernel);
+
+/// Returns what `set_default_kernel` was last given; at first `Kernel::kAuto`,
+/// the fastest.
+TORCH_ATTENTION_API Kernel default_kernel();
 
 /// Options for `SelfAttentionV1` and `SelfAttentionV2`.
 ///

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <kernels/attention.h>
+#include <kernels/backward_node.h>
+
+#include <cstdint>
+
+/// The steps of `tiled`, for callers that keep autograd's books themselves.
+namespace torch_attention::kernels {
+
+/// How an output (B, H, T, Dv) lies in memory.
+enum class OutputLayout {
+  /// (B, T, H, Dv), as the projection after attention wants it
+  kTokensFirst,
+  /// (B, H, T, Dv)
+  kHeadsFirst,
+  /// as the query, for Dv = D
+  kLikeQuery,
+};
+
+/// Needed by a backward pass beside the attention itself.
+struct TiledResults {
+  /// (B, H, T, Dv)
+  torch::Tensor output;
+  /// (2, B, H, T): `maximum`, then `sum` of cpu::RowStatistics
+  torch::Tensor statistics;
+  uint64_t dropout_seed = 0;
+};
+
+/// Returns `attention` as the kernels read it: (B, H, T, D) and so on with
+/// contiguous rows, none expanded where the kernels can do without. Mask and
+/// bias (B, H, T, S).
+Attention prepared(const Attention& attention);
+
+/// Draws from LibTorch's default generator.
+uint64_t draw_seed();
+
+/// Computes what is `prepared`. Statistics stay undefined if not asked for.
+TiledResults run_forward(
+    const Attention& attention,
+    uint64_t dropout_seed,
+    bool with_statistics,
+    OutputLayout layout);
+
+/// Returns the gradients of what `tensors_of` lists first; of slopes, sinks and
+/// bias if they are wanted. `attention` as given to `run_forward`; of `request`
+/// only `grad_output` and `wanted` are read.
+variable_list run_backward(
+    const Attention& attention,
+    const TiledResults& results,
+    const BackwardRequest& request);
+
+/// `tiled`, with the output in the memory layout that is asked for if query has
+/// four dimensions.
+torch::Tensor tiled(const Attention& attention, OutputLayout layout);
+
+} // namespace torch_attention::kernels

@@ -1,0 +1,200 @@
+#include <operators/sdpa_attention.h>
+
+#include <kernels/plain.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/logical_not.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <vector>
+
+namespace torch_attention::operators {
+
+namespace {
+
+using kernels::Attention;
+
+torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
+  return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
+}
+
+/// Sets `result` to the sizes that `a` and `b` broadcast to. Returns whether
+/// there are any.
+bool broadcast(
+    torch::IntArrayRef a,
+    torch::IntArrayRef b,
+    std::vector<int64_t>& result) {
+  const auto& longer = a.size() >= b.size() ? a : b;
+  const auto& shorter = a.size() >= b.size() ? b : a;
+  auto sizes = longer.vec();
+  const auto offset = longer.size() - shorter.size();
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    auto& size = sizes[offset + i];
+    if (size == 1) {
+      size = shorter[i];
+    } else if (shorter[i] != 1 && shorter[i] != size) {
+      return false;
+    }
+  }
+  result = std::move(sizes);
+  return true;
+}
+
+/// Gives query, key and value the same leading dimensions but for the last
+/// `kept`. Returns whether they broadcast.
+bool broadcast_leading(Attention& a, int64_t kept) {
+  if (leading(a.query, kept) == leading(a.key, kept) &&
+      leading(a.query, kept) == leading(a.value, kept)) {
+    return true;
+  }
+  std::vector<int64_t> sizes;
+  if (!broadcast(leading(a.query, kept), leading(a.key, kept), sizes) ||
+      !broadcast(sizes, leading(a.value, kept), sizes)) {
+    return false;
+  }
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    auto expanded = sizes;
+    for (auto i = kept; i > 0; --i) {
+      expanded.push_back(x->size(-i));
+    }
+    *x = x->expand(expanded);
+  }
+  return true;
+}
+
+bool fits_scores(const torch::Tensor& mask, const Attention& a) {
+  auto scores = a.query.sizes().vec();
+  scores.back() = a.key.size(-2);
+  return mask.dim() <= a.query.dim() &&
+      at::is_expandable_to(mask.sizes(), scores);
+}
+
+/// The product of the leading dimensions but for the heads: the batch that
+/// kernels see.
+int64_t batch_of(const torch::Tensor& query) {
+  if (query.dim() == 3) {
+    return query.size(0);
+  }
+  int64_t batch = 1;
+  for (int64_t i = 0; i < query.dim() - 3; ++i) {
+    batch *= query.size(i);
+  }
+  return batch;
+}
+
+/// Sets what goes by the shapes of query, key and value. Returns whether we
+/// compute it.
+bool set_rule(Attention& a, const SdpaArguments& x) {
+  if (x.scale && !std::isfinite(*x.scale)) {
+    return false;
+  }
+  a.rule.scale = x.scale;
+  if (x.causal) {
+    a.rule.causal = true;
+    // Ours is aligned with the last key otherwise.
+    if (a.query.size(-2) != a.key.size(-2)) {
+      a.query_offsets = at::zeros({batch_of(a.query)}, torch::kLong);
+    }
+  }
+  if (!x.has_mask()) {
+    return true;
+  }
+  if (!fits_scores(*x.mask, a)) {
+    return false;
+  }
+  if (x.mask->scalar_type() == torch::kBool) {
+    a.mask = at::logical_not(*x.mask);
+  } else {
+    a.bias = *x.mask;
+  }
+  return true;
+}
+
+bool has_numbers(const Attention& a) {
+  return a.query.numel() > 0 && a.key.numel() > 0 && a.value.numel() > 0;
+}
+
+} // namespace
+
+bool is_computed(torch::ScalarType dtype) {
+  return dtype == torch::kFloat || dtype == torch::kDouble ||
+      dtype == torch::kBFloat16 || dtype == torch::kHalf;
+}
+
+bool has_memory(const torch::Tensor& x) {
+  return x.defined() && !x.is_nested() && kernels::is_plain(x);
+}
+
+bool is_readable(const SdpaArguments& x) {
+  if (!has_memory(x.query) || !has_memory(x.key) || !has_memory(x.value)) {
+    return false;
+  }
+  const auto dtype = x.query.scalar_type();
+  if (!is_computed(dtype) || x.key.scalar_type() != dtype ||
+      x.value.scalar_type() != dtype) {
+    return false;
+  }
+  return !x.has_mask() ||
+      (has_memory(*x.mask) &&
+       (x.mask->scalar_type() == dtype ||
+        x.mask->scalar_type() == torch::kBool));
+}
+
+std::optional<Attention> attention_of_call(
+    const SdpaArguments& x,
+    bool shares_heads) {
+  const int64_t kept = shares_heads ? 3 : 2;
+  if (x.query.dim() < kept || x.key.dim() < kept || x.value.dim() < kept ||
+      !(x.dropout >= 0 && x.dropout <= 1)) {
+    return std::nullopt;
+  }
+  Attention a;
+  a.query = x.query;
+  a.key = x.key;
+  a.value = x.value;
+  a.dropout = x.dropout;
+  if (!has_numbers(a) || a.query.size(-1) != a.key.size(-1) ||
+      a.key.size(-2) != a.value.size(-2) || !broadcast_leading(a, kept)) {
+    return std::nullopt;
+  }
+  if (shares_heads) {
+    if (a.key.size(-3) != a.value.size(-3) ||
+        a.query.size(-3) % a.key.size(-3) != 0) {
+      return std::nullopt;
+    }
+    // The kernels take the first of three dimensions for a batch.
+    if (a.query.dim() == 3) {
+      for (auto* tensor : {&a.query, &a.key, &a.value}) {
+        *tensor = tensor->unsqueeze(0);
+      }
+    }
+  }
+  if (!set_rule(a, x)) {
+    return std::nullopt;
+  }
+  return a;
+}
+
+std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
+  if (x.query.dim() != 4 || x.key.dim() != 4 || x.value.dim() != 4 ||
+      x.dropout != 0) {
+    return std::nullopt;
+  }
+  // The operator itself takes no bool mask, and no other head_dim of value.
+  if ((x.has_mask() &&
+       (x.mask->scalar_type() == torch::kBool ||
+        (x.mask->dim() != 2 && x.mask->dim() != 4))) ||
+      x.value.size(3) != x.query.size(3)) {
+    return std::nullopt;
+  }
+  auto a = attention_of_call(x, /*shares_heads=*/true);
+  // It does not broadcast either.
+  if (!a || a->query.sizes() != x.query.sizes() ||
+      a->key.sizes() != x.key.sizes() || a->value.sizes() != x.value.sizes()) {
+    return std::nullopt;
+  }
+  return a;
+}
+
+} // namespace torch_attention::operators
