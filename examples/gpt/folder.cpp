@@ -49,9 +49,9 @@ std::vector<int64_t> read_stop_tokens(const std::string& folder) {
   if (found == config.end() || found->is_null()) {
     return {};
   }
-  return found->is_array() ? field<std::vector<int64_t>>(config, "eos_token_id")
-                           : std::vector<int64_t>{
-                                 field<int64_t>(config, "eos_token_id")};
+  return found->is_array()
+      ? field<std::vector<int64_t>>(config, "eos_token_id")
+      : std::vector<int64_t>{field<int64_t>(config, "eos_token_id")};
 }
 
 bool has_bytes_as_tokens(const std::string& folder) {

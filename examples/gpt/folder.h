@@ -2,9 +2,9 @@
 
 #include <c10/util/Exception.h>
 
-#include <nlohmann/json.hpp>
 #include <torch/ordered_dict.h>
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>

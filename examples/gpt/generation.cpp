@@ -65,27 +65,22 @@ void check(
       options.repetition_penalty);
 }
 
-Tensor penalized(
-    const Tensor& logits,
-    const Texts& texts,
-    double penalty) {
+Tensor penalized(const Tensor& logits, const Texts& texts, double penalty) {
   auto result = logits.clone();
   for (size_t b = 0; b < texts.size(); ++b) {
     auto row = result[static_cast<int64_t>(b)];
     const auto seen = torch::tensor(texts[b]);
     const auto scores = row.index_select(0, seen);
     row.index_copy_(
-        0,
-        seen,
-        torch::where(scores < 0, scores * penalty, scores / penalty));
+        0, seen, torch::where(scores < 0, scores * penalty, scores / penalty));
   }
   return result;
 }
 
 /// Keeps the k largest logits, and those that equal the last of them.
 Tensor keep_top_k(const Tensor& logits, int64_t k) {
-  const auto least = std::get<0>(logits.topk(std::min(k, logits.size(-1))))
-                         .slice(-1, -1);
+  const auto least =
+      std::get<0>(logits.topk(std::min(k, logits.size(-1)))).slice(-1, -1);
   return logits.masked_fill(logits < least, -INFINITY);
 }
 
@@ -163,7 +158,8 @@ Generation generate(
   result.tokens.resize(batch_size);
   auto texts = prompts; // with what is generated
   std::vector<bool> ended(batch_size, false);
-  const auto generator = torch::make_generator<at::CPUGeneratorImpl>(options.seed);
+  const auto generator =
+      torch::make_generator<at::CPUGeneratorImpl>(options.seed);
   auto caches = model.make_caches(static_cast<int64_t>(batch_size));
 
   auto start = Clock::now();
@@ -187,10 +183,10 @@ Generation generate(
       texts[b].push_back(token);
       result.tokens[b].push_back(token);
       result.num_text_tokens += step > 0;
-      ended[b] = std::count(
-                     options.stop_tokens.begin(),
-                     options.stop_tokens.end(),
-                     token) > 0;
+      ended[b] =
+          std::count(
+              options.stop_tokens.begin(), options.stop_tokens.end(), token) >
+          0;
     }
     result.text_seconds = seconds_since(start);
     if (options.on_tokens) {

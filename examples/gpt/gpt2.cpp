@@ -77,12 +77,10 @@ TransformerBlockImpl::TransformerBlockImpl(const Gpt2Config& config)
               config.n_heads,
               config.qkv_bias))),
       ff(register_module("ff", FeedForward(config))),
-      norm1(register_module(
-          "norm1",
-          LayerNorm(config.emb_dim, config.norm_eps))),
-      norm2(register_module(
-          "norm2",
-          LayerNorm(config.emb_dim, config.norm_eps))),
+      norm1(
+          register_module("norm1", LayerNorm(config.emb_dim, config.norm_eps))),
+      norm2(
+          register_module("norm2", LayerNorm(config.emb_dim, config.norm_eps))),
       drop_shortcut(register_module(
           "drop_shortcut",
           torch::nn::Dropout(config.drop_rate))) {}
@@ -118,8 +116,8 @@ Gpt2Impl::Gpt2Impl(const Gpt2Config& config_)
   for (int64_t i = 0; i < config.n_layers; ++i) {
     trf_blocks->push_back(TransformerBlock(config));
   }
-  final_norm = register_module(
-      "final_norm", LayerNorm(config.emb_dim, config.norm_eps));
+  final_norm =
+      register_module("final_norm", LayerNorm(config.emb_dim, config.norm_eps));
   if (!config.tied) {
     out_head = register_module(
         "out_head",
@@ -137,7 +135,8 @@ Tensor Gpt2Impl::forward(const Tensor& ids) {
       " but got ",
       ids.sizes());
   const auto positions = torch::arange(ids.size(1), ids.options());
-  auto x = drop_emb->forward(tok_emb->forward(ids) + pos_emb->forward(positions));
+  auto x =
+      drop_emb->forward(tok_emb->forward(ids) + pos_emb->forward(positions));
   for (const auto& block : *trf_blocks) {
     x = block->as<TransformerBlock>()->forward(x);
   }
@@ -178,7 +177,8 @@ Tensor Gpt2Impl::head(const Tensor& x) {
 Caches Gpt2Impl::make_caches(int64_t batch_size) const {
   Caches caches;
   for (const auto& block : *trf_blocks) {
-    caches.push_back(block->as<TransformerBlock>()->att->make_cache(batch_size));
+    caches.push_back(
+        block->as<TransformerBlock>()->att->make_cache(batch_size));
   }
   return caches;
 }
@@ -284,9 +284,7 @@ std::shared_ptr<Gpt2Impl> load_gpt2(
         block_path(i) + ".att",
         &TransformerBlockImpl::att,
         torch_attention::attention_from_pretrained(
-            folder,
-            i,
-            torch_attention::PretrainedOptions().dtype(dtype)));
+            folder, i, torch_attention::PretrainedOptions().dtype(dtype)));
     weights.take_all(prefix + "h." + std::to_string(i) + ".attn");
   }
   weights.check_all_taken(prefix + "h.");
@@ -312,9 +310,8 @@ void save_gpt2(
   torch::OrderedDict<std::string, Tensor> attention;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const auto path = "transformer.h." + std::to_string(i) + ".attn.";
-    auto& att = *model.trf_blocks[static_cast<size_t>(i)]
-                     ->as<TransformerBlock>()
-                     ->att;
+    auto& att =
+        *model.trf_blocks[static_cast<size_t>(i)]->as<TransformerBlock>()->att;
     for (const auto& item : att.named_parameters()) {
       attention.insert(path + item.key(), item.value());
     }
@@ -345,7 +342,8 @@ void save_gpt2(
       {"n_embd", config.emb_dim},
       {"n_head", config.n_heads},
       {"n_layer", config.n_layers},
-      {"n_inner", config.hidden_dim > 0 ? config.hidden_dim : 4 * config.emb_dim},
+      {"n_inner",
+       config.hidden_dim > 0 ? config.hidden_dim : 4 * config.emb_dim},
       {"attn_pdrop", config.drop_rate},
       {"embd_pdrop", config.drop_rate},
       {"resid_pdrop", config.drop_rate},

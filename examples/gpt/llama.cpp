@@ -19,14 +19,8 @@ using torch_attention::MultiHeadAttention;
 
 namespace {
 
-constexpr std::array kTypes = {
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "gemma3_text"};
+constexpr std::array kTypes =
+    {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"};
 
 } // namespace
 
@@ -59,8 +53,8 @@ LlamaConfig LlamaConfig::read(const std::string& folder) {
       fields, "hidden_act", std::string(config.is_gemma ? "gelu" : "silu"));
   if (config.is_gemma) {
     // Gemma was trained with the tangent, which the first files call "gelu".
-    config.activation = field(
-        fields, "hidden_activation", std::string("gelu_pytorch_tanh"));
+    config.activation =
+        field(fields, "hidden_activation", std::string("gelu_pytorch_tanh"));
   }
   TORCH_CHECK(
       config.activation == "silu" || config.activation == "gelu_pytorch_tanh",
@@ -193,9 +187,7 @@ LlamaImpl::LlamaImpl(const std::string& folder, torch::Dtype dtype)
     layers->push_back(LlamaBlock(
         config,
         torch_attention::attention_from_pretrained(
-            folder,
-            i,
-            torch_attention::PretrainedOptions().dtype(dtype)),
+            folder, i, torch_attention::PretrainedOptions().dtype(dtype)),
         dtype));
     weights.take_all(prefix + "layers." + std::to_string(i) + ".self_attn");
   }
@@ -208,8 +200,9 @@ LlamaImpl::LlamaImpl(const std::string& folder, torch::Dtype dtype)
     lm_head = register_module(
         "lm_head",
         Projection(config.hidden_size, config.vocab_size, false, dtype));
-    weights.copy(weights.prefix_of("lm_head.weight") + "lm_head.weight",
-                 lm_head->weight);
+    weights.copy(
+        weights.prefix_of("lm_head.weight") + "lm_head.weight",
+        lm_head->weight);
   }
   weights.check_all_taken(prefix);
   eval();
@@ -243,8 +236,7 @@ Tensor LlamaImpl::embed(const Tensor& ids) {
     return x;
   }
   // Rounded to the dtype of the weights, as Gemma was trained.
-  return x *
-      torch::full({}, std::sqrt(config.hidden_size), x.options());
+  return x * torch::full({}, std::sqrt(config.hidden_size), x.options());
 }
 
 Tensor LlamaImpl::head(const Tensor& x) {

@@ -80,7 +80,9 @@ void draw_losses(const std::string& path, const std::vector<double>& losses) {
   }
   const auto [least, most] = std::minmax_element(losses.begin(), losses.end());
   const Axes axes{
-      losses.size(), std::floor(*least), std::max(std::ceil(*most), std::floor(*least) + 1)};
+      losses.size(),
+      std::floor(*least),
+      std::max(std::ceil(*most), std::floor(*least) + 1)};
   std::ostringstream svg;
   svg << "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 " << kWidth
       << ' ' << kHeight << "' font-family='sans-serif' font-size='12'>\n"
@@ -88,9 +90,8 @@ void draw_losses(const std::string& path, const std::vector<double>& losses) {
   for (auto loss = axes.lowest; loss <= axes.highest; ++loss) {
     svg << "<line stroke='#ddd' x1='" << axes.x(0) << "' x2='"
         << axes.x(losses.size() - 1) << "' y1='" << axes.y(loss) << "' y2='"
-        << axes.y(loss) << "'/><text text-anchor='end' x='"
-        << axes.x(0) - 6 << "' y='" << axes.y(loss) + 4 << "'>" << loss
-        << "</text>\n";
+        << axes.y(loss) << "'/><text text-anchor='end' x='" << axes.x(0) - 6
+        << "' y='" << axes.y(loss) + 4 << "'>" << loss << "</text>\n";
   }
   draw_line(svg, axes, losses, "stroke='#9cc4e8'");
   draw_line(

@@ -19,8 +19,7 @@ torch::Tensor read_bytes(const std::string& path) {
   const std::string text{
       std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   TORCH_CHECK(!file.bad(), "Cannot read ", path);
-  auto bytes =
-      torch::empty(static_cast<int64_t>(text.size()), torch::kUInt8);
+  auto bytes = torch::empty(static_cast<int64_t>(text.size()), torch::kUInt8);
   std::memcpy(bytes.data_ptr(), text.data(), text.size());
   return bytes;
 }
@@ -77,8 +76,7 @@ TextData::Batch TextData::validation(int64_t count) const {
 TextData::Batch TextData::windows(
     const torch::Tensor& part,
     const torch::Tensor& starts) const {
-  const auto places =
-      starts.unsqueeze(1) + torch::arange(context_length_ + 1);
+  const auto places = starts.unsqueeze(1) + torch::arange(context_length_ + 1);
   const auto bytes = part.index({places}).to(torch::kLong); // (B, T + 1)
   return {
       bytes.slice(1, 0, context_length_).contiguous(),

@@ -116,10 +116,7 @@ AdamW make_optimizer(Gpt2Impl& model, const TrainingOptions& options) {
   return AdamW(groups, adamw);
 }
 
-Tensor loss_of(
-    Gpt2Impl& model,
-    const TextData::Batch& batch,
-    bool bfloat16) {
+Tensor loss_of(Gpt2Impl& model, const TextData::Batch& batch, bool bfloat16) {
   const Autocast autocast(bfloat16);
   const auto logits = model.forward(batch.ids); // (B, T, V)
   return torch::cross_entropy_loss(
@@ -160,8 +157,8 @@ double validate(
     const TrainingOptions& options) {
   const torch::NoGradGuard no_gradients;
   model.eval();
-  const auto loss = loss_of(
-      model, text.validation(kValidationSequences), options.bfloat16);
+  const auto loss =
+      loss_of(model, text.validation(kValidationSequences), options.bfloat16);
   model.train();
   return loss.item<double>();
 }
@@ -182,8 +179,7 @@ std::vector<double> train(
     const TrainingOptions& options,
     const std::function<void(const TrainingProgress&)>& on_step) {
   check_options(options);
-  const TextData text(
-      options.text, options.model.context_length, options.seed);
+  const TextData text(options.text, options.model.context_length, options.seed);
   torch::manual_seed(options.seed);
   Gpt2 model(options.model);
   auto optimizer = make_optimizer(*model, options);
@@ -196,8 +192,8 @@ std::vector<double> train(
   const auto first = static_cast<int64_t>(losses.size());
   const auto last =
       std::min(options.stop_after.value_or(options.steps), options.steps);
-  const auto tokens_per_step = options.accumulate * options.batch_size *
-      options.model.context_length;
+  const auto tokens_per_step =
+      options.accumulate * options.batch_size * options.model.context_length;
   const auto start = std::chrono::steady_clock::now();
   model->train();
   for (auto step = first; step < last; ++step) {
@@ -205,9 +201,9 @@ std::vector<double> train(
     progress.loss = take_step(*model, optimizer, text, options, step);
     losses.push_back(progress.loss);
     progress.step = step + 1;
-    const auto seconds = std::chrono::duration<double>(
-                             std::chrono::steady_clock::now() - start)
-                             .count();
+    const auto seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+            .count();
     const auto done = static_cast<double>(progress.step - first);
     progress.tokens_per_second =
         done * static_cast<double>(tokens_per_step) / seconds;

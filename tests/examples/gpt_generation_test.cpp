@@ -41,8 +41,7 @@ TEST_CASE("64 greedy tokens of prompts of different lengths are Python's") {
     const auto model = gpt::load_model(decoder_folder(name));
     const auto generation =
         gpt::generate(*model, prompts_of(name), gpt::GenerationOptions());
-    CHECK_THAT(
-        tokens_of(generation), IsCloseTo(expected_of(name, "greedy")));
+    CHECK_THAT(tokens_of(generation), IsCloseTo(expected_of(name, "greedy")));
     CHECK(generation.num_prompt_tokens == 9 + 4 + 1);
     CHECK(generation.num_text_tokens == 3 * 63);
     CHECK(generation.prompt_seconds > 0);
@@ -53,12 +52,10 @@ TEST_CASE("64 greedy tokens of prompts of different lengths are Python's") {
 TEST_CASE("Options change the probabilities of the next token") {
   gpt::GenerationOptions options;
   options.temperature = 1;
-  CHECK_THAT(
-      probabilities(options), IsCloseTo(softmax_of({2, 1, 0, -1})));
+  CHECK_THAT(probabilities(options), IsCloseTo(softmax_of({2, 1, 0, -1})));
   SECTION("temperature") {
     options.temperature = 0.5;
-    CHECK_THAT(
-        probabilities(options), IsCloseTo(softmax_of({4, 2, 0, -2})));
+    CHECK_THAT(probabilities(options), IsCloseTo(softmax_of({4, 2, 0, -2})));
   }
   SECTION("top-k") {
     options.top_k = 2;
@@ -66,8 +63,7 @@ TEST_CASE("Options change the probabilities of the next token") {
         probabilities(options),
         IsCloseTo(softmax_of({2, 1, -INFINITY, -INFINITY})));
     options.top_k = 9;
-    CHECK_THAT(
-        probabilities(options), IsCloseTo(softmax_of({2, 1, 0, -1})));
+    CHECK_THAT(probabilities(options), IsCloseTo(softmax_of({2, 1, 0, -1})));
   }
   SECTION("top-p: 0.64 + 0.24 < 0.9 <= 0.64 + 0.24 + 0.09") {
     options.top_p = 0.9;
@@ -80,8 +76,7 @@ TEST_CASE("Options change the probabilities of the next token") {
   }
   SECTION("repetition penalty, once for each token") {
     options.repetition_penalty = 2;
-    CHECK_THAT(
-        probabilities(options), IsCloseTo(softmax_of({1, 1, 0, -2})));
+    CHECK_THAT(probabilities(options), IsCloseTo(softmax_of({1, 1, 0, -2})));
   }
 }
 
@@ -138,8 +133,7 @@ TEST_CASE("A stop token ends its sequence alone") {
   for (int64_t b = 0; b < 3; ++b) {
     const auto& tokens = result.tokens[static_cast<size_t>(b)];
     const auto size = static_cast<int64_t>(tokens.size());
-    CHECK_THAT(
-        torch::tensor(tokens), IsCloseTo(greedy[b].slice(0, 0, size)));
+    CHECK_THAT(torch::tensor(tokens), IsCloseTo(greedy[b].slice(0, 0, size)));
     const auto stops = (greedy[b] == stop).nonzero();
     CHECK(size == (stops.size(0) > 0 ? stops[0].item<int64_t>() + 1 : 64));
   }
@@ -158,7 +152,8 @@ TEST_CASE("What cannot be generated is an error") {
       "Expected tokens from 0 to 63 but got 64");
   options.top_p = 0;
   THROWS_WITH(
-      gpt::generate(*model, {{1}}, options), "Expected 0 < top_p <= 1 but got 0");
+      gpt::generate(*model, {{1}}, options),
+      "Expected 0 < top_p <= 1 but got 0");
   options = {};
   options.max_new_tokens = 96;
   THROWS_WITH(

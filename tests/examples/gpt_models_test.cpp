@@ -116,7 +116,8 @@ TEST_CASE("Other models are refused") {
   THROWS_WITH(
       gpt::load_model(TORCH_ATTENTION_GOLDEN_DIR "/pretrained/phi3"),
       "got the model_type phi3");
-  THROWS_WITH(gpt::load_model("nothing"), "Expected a file nothing/config.json");
+  THROWS_WITH(
+      gpt::load_model("nothing"), "Expected a file nothing/config.json");
   // It has the weights of attention only.
   THROWS_WITH(
       gpt::load_model(TORCH_ATTENTION_GOLDEN_DIR "/pretrained/qwen3"),

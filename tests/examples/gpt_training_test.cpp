@@ -152,8 +152,7 @@ TEST_CASE("What cannot be trained is an error") {
   }
   SECTION("a short text") {
     options.model.context_length = 4096;
-    THROWS_WITH(
-        gpt::train(options, kSilent), "expected more than 40970 bytes");
+    THROWS_WITH(gpt::train(options, kSilent), "expected more than 40970 bytes");
   }
   SECTION("no checkpoint") {
     options.resume = true;
