@@ -10,6 +10,9 @@
 #include <torch_attention/weights/pretrained.h>
 #include <torch_attention/weights/write.h>
 
+#include <cmath>
+#include <vector>
+
 namespace gpt {
 
 using torch::Tensor;
@@ -239,6 +242,42 @@ void for_each_name(int64_t num_layers, const F& f) {
   }
 }
 
+/// How the configuration says by what scores are multiplied.
+struct ScoreScale {
+  bool by_head_dim = true;
+  bool by_layer = false;
+};
+
+/// Throws c10::Error if GPT-2's configuration has no words for the scales of
+/// the blocks' attention.
+ScoreScale score_scale_of(Gpt2Impl& model) {
+  std::vector<double> scales;
+  for (const auto& block : *model.trf_blocks) {
+    const auto& att = *block->as<TransformerBlock>()->att;
+    const auto usual = 1 / std::sqrt(static_cast<double>(att.head_dim));
+    scales.push_back(att.options.scale().value_or(usual));
+  }
+  const auto usual = 1 /
+      std::sqrt(static_cast<double>(
+          model.config.emb_dim / model.config.n_heads));
+  for (const auto candidate :
+       {ScoreScale{true, false},
+        ScoreScale{true, true},
+        ScoreScale{false, false},
+        ScoreScale{false, true}}) {
+    bool fits = true;
+    for (size_t i = 0; i < scales.size(); ++i) {
+      const auto expected = (candidate.by_head_dim ? usual : 1) /
+          (candidate.by_layer ? static_cast<double>(i + 1) : 1);
+      fits = fits && std::abs(scales[i] - expected) < 1e-6 * expected;
+    }
+    if (fits) {
+      return candidate;
+    }
+  }
+  TORCH_CHECK(false, "GPT-2 has no such scales of scores: ", scales);
+}
+
 Gpt2Config config_of(const nlohmann::json& fields) {
   const auto activation =
       field<std::string>(fields, "activation_function", "gelu_new");
@@ -298,6 +337,7 @@ void save_gpt2(
     bool bytes_as_tokens) {
   const torch::NoGradGuard no_gradients;
   const auto& config = model.config;
+  const auto scale = score_scale_of(model);
   const auto parameters = model.named_parameters();
   torch::OrderedDict<std::string, Tensor> tensors;
   for_each_name(
@@ -348,6 +388,8 @@ void save_gpt2(
       {"embd_pdrop", config.drop_rate},
       {"resid_pdrop", config.drop_rate},
       {"layer_norm_epsilon", config.norm_eps},
+      {"scale_attn_weights", scale.by_head_dim},
+      {"scale_attn_by_inverse_layer_idx", scale.by_layer},
       {"tie_word_embeddings", config.tied},
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},

@@ -14,10 +14,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -26,10 +27,6 @@
 namespace {
 
 using Texts = std::vector<std::vector<int64_t>>;
-
-const std::map<std::string, torch::Dtype> kDtypes = {
-    {"float32", torch::kFloat},
-    {"bfloat16", torch::kBFloat16}};
 
 /// Makes a folder, unless it is there.
 void make_folder(const std::string& folder) {
@@ -84,7 +81,7 @@ struct GenerateArguments {
   std::string folder;
   std::vector<std::string> ids;
   std::vector<std::string> prompts;
-  torch::Dtype dtype = torch::kFloat;
+  std::string dtype = "float32";
   gpt::GenerationOptions options;
   bool ignores_stop = false;
 };
@@ -121,7 +118,9 @@ void run_generate(GenerateArguments& arguments) {
   if (!arguments.ignores_stop && options.stop_tokens.empty()) {
     options.stop_tokens = gpt::read_stop_tokens(arguments.folder);
   }
-  const auto model = gpt::load_model(arguments.folder, arguments.dtype);
+  const auto model = gpt::load_model(
+      arguments.folder,
+      arguments.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat);
   // A single text is printed as it grows, several one after the other.
   const auto streams = prompts.size() == 1;
   if (streams) {
@@ -183,8 +182,8 @@ void add_generate(CLI::App& app) {
       "tokens that end a text (default: eos_token_id of the model)");
   command->add_flag(
       "--ignore-stop", arguments->ignores_stop, "no token ends a text");
-  command->add_option("--dtype", arguments->dtype, "float32 or bfloat16")
-      ->transform(CLI::CheckedTransformer(kDtypes));
+  command->add_option("--dtype", arguments->dtype, "default: float32")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   command->callback([arguments] { run_generate(*arguments); });
 }
 
@@ -235,6 +234,11 @@ void add_train(CLI::App& app) {
       "--resume", options->resume, "go on from the folder's checkpoint");
   command->callback([options] {
     make_folder(options->folder);
+    const auto checkpoint = options->folder + "/checkpoint.pt";
+    TORCH_CHECK(
+        options->resume || !std::ifstream(checkpoint),
+        options->folder,
+        " has a checkpoint: give --resume to go on, or another folder");
     gpt::ProgressLine line(options->steps);
     gpt::train(*options, [&](const gpt::TrainingProgress& progress) {
       line.show(progress);

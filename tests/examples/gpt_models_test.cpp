@@ -95,12 +95,15 @@ TEST_CASE("Decoders compute in bfloat16, too") {
 
 TEST_CASE("A GPT-2 that was saved is the same") {
   const TemporaryFolder folder;
-  SECTION("tied, with biases") {
-    const auto model = gpt::load_gpt2(decoder_folder("gpt2"));
-    gpt::save_gpt2(*model, folder.path());
-    CHECK_THAT(
-        gpt::load_model(folder.path())->forward(expected_of("gpt2", "ids")),
-        IsCloseTo(expected_of("gpt2", "logits"), kLogits));
+  SECTION("tied or not, with scales by layer or not") {
+    for (const auto* name : {"gpt2", "gpt2_untied"}) {
+      CAPTURE(name);
+      const auto model = gpt::load_gpt2(decoder_folder(name));
+      gpt::save_gpt2(*model, folder.path());
+      CHECK_THAT(
+          gpt::load_model(folder.path())->forward(expected_of(name, "ids")),
+          IsCloseTo(expected_of(name, "logits"), kLogits));
+    }
   }
   SECTION("the book's, without") {
     torch::manual_seed(123);
@@ -122,6 +125,15 @@ TEST_CASE("Other models are refused") {
   THROWS_WITH(
       gpt::load_model(TORCH_ATTENTION_GOLDEN_DIR "/pretrained/qwen3"),
       "expected a tensor embed_tokens.weight");
+}
+
+TEST_CASE("A GPT-2 with other scales of scores is not saved") {
+  const TemporaryFolder folder;
+  const auto model = gpt::load_gpt2(decoder_folder("gpt2"));
+  model->trf_blocks[1]->as<gpt::TransformerBlock>()->att->options.scale(0.7);
+  THROWS_WITH(
+      gpt::save_gpt2(*model, folder.path()),
+      "GPT-2 has no such scales of scores");
 }
 
 } // namespace gpt_models_test
