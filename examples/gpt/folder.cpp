@@ -1,6 +1,5 @@
 #include "folder.h"
 
-#include <c10/core/InferenceMode.h>
 #include <torch/utils.h>
 
 #include <torch_attention/weights/read.h>
@@ -74,8 +73,14 @@ FolderWeights::FolderWeights(const std::string& folder)
           folder,
           torch_attention::ReadOptions().mmap(true).check(false))) {}
 
-bool FolderWeights::has(const std::string& name) const {
-  return tensors_.contains(name);
+const torch::Tensor& FolderWeights::get(const std::string& name) const {
+  const auto* found = tensors_.find(name);
+  TORCH_CHECK(found, folder_, ": expected a tensor ", name);
+  return *found;
+}
+
+std::vector<int64_t> FolderWeights::sizes(const std::string& name) const {
+  return get(name).sizes().vec();
 }
 
 std::string FolderWeights::prefix_of(const std::string& name) const {
@@ -91,9 +96,8 @@ void FolderWeights::copy(
     const std::string& name,
     torch::Tensor parameter,
     bool transposed) {
-  const auto* found = tensors_.find(name);
-  TORCH_CHECK(found, folder_, ": expected a tensor ", name);
-  const auto value = transposed ? found->t() : *found;
+  const auto& tensor = get(name);
+  const auto value = transposed ? tensor.t() : tensor;
   TORCH_CHECK(
       value.sizes() == parameter.sizes(),
       folder_,
@@ -102,7 +106,7 @@ void FolderWeights::copy(
       " of shape ",
       transposed ? parameter.t().sizes() : parameter.sizes(),
       " but got ",
-      found->sizes());
+      tensor.sizes());
   const torch::NoGradGuard no_gradients;
   parameter.copy_(value);
   taken_.insert(name);

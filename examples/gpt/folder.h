@@ -63,11 +63,12 @@ class FolderWeights {
   /// in the files until they are copied.
   explicit FolderWeights(const std::string& folder);
 
-  bool has(const std::string& name) const;
-
   /// Returns what comes before `name` in the name that ends with it:
   /// "transformer." for "wte.weight". Throws c10::Error if there is none.
   std::string prefix_of(const std::string& name) const;
+
+  /// Returns the shape of a tensor. Throws c10::Error if there is none.
+  std::vector<int64_t> sizes(const std::string& name) const;
 
   /// Copies a tensor, or its transpose, into a parameter.
   /// Throws c10::Error if there is none, or its shape is another.
@@ -83,6 +84,8 @@ class FolderWeights {
   void check_all_taken(const std::string& path) const;
 
  private:
+  const torch::Tensor& get(const std::string& name) const;
+
   std::string folder_;
   torch::OrderedDict<std::string, torch::Tensor> tensors_;
   std::unordered_set<std::string> taken_;

@@ -28,7 +28,9 @@ bool is_llama_like(const std::string& model_type) {
   return std::find(kTypes.begin(), kTypes.end(), model_type) != kTypes.end();
 }
 
-LlamaConfig LlamaConfig::read(const std::string& folder) {
+LlamaConfig LlamaConfig::read(
+    const std::string& folder,
+    const FolderWeights& weights) {
   const auto fields = read_config(folder);
   const auto type = field<std::string>(fields, "model_type");
   TORCH_CHECK(
@@ -40,11 +42,14 @@ LlamaConfig LlamaConfig::read(const std::string& folder) {
   LlamaConfig config;
   config.is_gemma = type.rfind("gemma", 0) == 0;
   config.has_norms_after = config.is_gemma && type != "gemma";
-  config.vocab_size = field<int64_t>(fields, "vocab_size");
-  config.hidden_size = field<int64_t>(fields, "hidden_size");
+  const auto embedding = weights.sizes(
+      weights.prefix_of("embed_tokens.weight") + "embed_tokens.weight");
+  config.vocab_size = embedding[0];
+  config.hidden_size = embedding[1];
   config.intermediate_size = field<int64_t>(fields, "intermediate_size");
   config.num_layers = field<int64_t>(fields, "num_hidden_layers");
-  config.context_length = field<int64_t>(fields, "max_position_embeddings");
+  config.context_length =
+      torch_attention::options_from_config(folder, 0).context_length();
   config.norm_eps = field(fields, "rms_norm_eps", 1e-6);
   config.mlp_bias = field(fields, "mlp_bias", false);
   // Gemma's configurations leave out that it is.
@@ -174,14 +179,16 @@ Tensor LlamaBlockImpl::add(const Tensor& x, const Tensor& attended) {
   return sum + post_feedforward_layernorm->forward(transformed);
 }
 
-LlamaImpl::LlamaImpl(const std::string& folder, torch::Dtype dtype)
-    : config(LlamaConfig::read(folder)),
+LlamaImpl::LlamaImpl(
+    const std::string& folder,
+    FolderWeights& weights,
+    torch::Dtype dtype)
+    : config(LlamaConfig::read(folder, weights)),
       embed_tokens(register_module(
           "embed_tokens",
           Projection(config.hidden_size, config.vocab_size, false, dtype))),
       layers(register_module("layers", torch::nn::ModuleList())),
       norm(register_module("norm", RmsNorm(config, dtype))) {
-  FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("embed_tokens.weight");
   for (int64_t i = 0; i < config.num_layers; ++i) {
     layers->push_back(LlamaBlock(
@@ -268,7 +275,8 @@ int64_t LlamaImpl::vocab_size() const {
 std::shared_ptr<LlamaImpl> load_llama(
     const std::string& folder,
     torch::Dtype dtype) {
-  return std::make_shared<LlamaImpl>(folder, dtype);
+  FolderWeights weights(folder);
+  return std::make_shared<LlamaImpl>(folder, weights, dtype);
 }
 
 } // namespace gpt

@@ -14,12 +14,17 @@
 
 namespace gpt {
 
+class FolderWeights;
+
 /// What models of Llama's class differ in, beside attention, whose options our
 /// library reads from the configuration.
 struct LlamaConfig {
   /// Reads `config.json` of Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 or
-  /// Gemma 3. Throws c10::Error for another model type.
-  static LlamaConfig read(const std::string& folder);
+  /// Gemma 3. Sizes that it may lack are those of the weights.
+  /// Throws c10::Error for another model type.
+  static LlamaConfig read(
+      const std::string& folder,
+      const FolderWeights& weights);
 
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -120,8 +125,12 @@ TORCH_MODULE(LlamaBlock);
 /// ```
 class LlamaImpl : public LanguageModel {
  public:
-  /// Reads configuration and weights of a folder; sharded ones, too.
-  LlamaImpl(const std::string& folder, torch::Dtype dtype);
+  /// Takes configuration and attention from the folder, and the rest from its
+  /// `weights`.
+  LlamaImpl(
+      const std::string& folder,
+      FolderWeights& weights,
+      torch::Dtype dtype);
 
   torch::Tensor forward(const torch::Tensor& ids) override;
   torch::Tensor decode(

@@ -21,7 +21,8 @@ constexpr const char* kDecoders[] = {
     "qwen3",
     "gemma",
     "gemma2",
-    "gemma3"};
+    "gemma3",
+    "gemma3_with_images"};
 
 inline std::string decoder_folder(const std::string& name) {
   return TORCH_ATTENTION_GOLDEN_DIR "/models/" + name;

@@ -27,6 +27,8 @@ class Decoder:
     name: str
     model_type: str
     config: Mapping[str, Any] = field(default_factory=dict)
+    # Of transformers' automatic classes.
+    auto: str = "AutoModelForCausalLM"
     seed: int = 1
     # Bytes of each file of weights; none for one file.
     shard_size: int | None = None
@@ -57,7 +59,7 @@ class Decoder:
             self.model_type, **self.config
         )
         config._attn_implementation = "eager"
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        model = getattr(transformers, self.auto).from_config(config).eval()
         draw_weights(model)
         model.save_pretrained(
             folder,
@@ -166,5 +168,25 @@ DECODERS = (
             "sliding_window": 8,
             "layer_types": ["sliding_attention", "full_attention"],
         },
+    ),
+    Decoder(
+        "gemma3_with_images",
+        "gemma3",
+        {
+            "text_config": {**GEMMA, "sliding_window": 8},
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 8,
+                "patch_size": 4,
+            },
+            "mm_tokens_per_image": 1,
+            "image_token_index": 2,
+            "eos_token_id": None,
+            "tie_word_embeddings": True,
+        },
+        auto="AutoModelForImageTextToText",
     ),
 )
