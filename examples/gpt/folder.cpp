@@ -18,7 +18,7 @@ nlohmann::json read_json(const std::string& path) {
   try {
     return nlohmann::json::parse(file);
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK(false, path, ": ", error.what());
+    C10_THROW_ERROR(Error, c10::str(path, ": ", error.what()));
   }
 }
 
@@ -89,7 +89,7 @@ std::string FolderWeights::prefix_of(const std::string& name) const {
       return key.substr(0, key.size() - name.size());
     }
   }
-  TORCH_CHECK(false, folder_, ": expected a tensor ", name);
+  C10_THROW_ERROR(Error, c10::str(folder_, ": expected a tensor ", name));
 }
 
 void FolderWeights::copy(

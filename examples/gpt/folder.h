@@ -31,7 +31,7 @@ T field(
   try {
     return found->get<T>();
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK(false, "config.json: ", name, ": ", error.what());
+    C10_THROW_ERROR(Error, c10::str("config.json: ", name, ": ", error.what()));
   }
 }
 

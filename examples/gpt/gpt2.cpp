@@ -275,7 +275,8 @@ ScoreScale score_scale_of(Gpt2Impl& model) {
       return candidate;
     }
   }
-  TORCH_CHECK(false, "GPT-2 has no such scales of scores: ", scales);
+  C10_THROW_ERROR(
+      Error, c10::str("GPT-2 has no such scales of scores: ", scales));
 }
 
 Gpt2Config config_of(const nlohmann::json& fields) {

@@ -214,11 +214,11 @@ void add_train(CLI::App& app) {
       "--accumulate",
       options->accumulate,
       "batches whose gradients are added in a step (default: 1)");
-  command->add_option("--lr", options->lr, "default: 0.001");
+  command->add_option("--lr", options->lr, "default: 0.003");
   command->add_option(
       "--warmup",
       options->warmup,
-      "steps in which the learning rate rises (default: 50)");
+      "steps in which the learning rate rises (default: 100)");
   command->add_option("--weight-decay", options->weight_decay, "default: 0.1");
   command->add_option(
       "--clip", options->clip, "largest norm of gradients (default: 1)");

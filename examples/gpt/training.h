@@ -25,8 +25,8 @@ struct TrainingOptions {
   int64_t accumulate = 1;
   /// AdamW (Loshchilov and Hutter 2019). The rate rises for `warmup` steps and
   /// then falls to a tenth along a cosine.
-  double lr = 1e-3;
-  int64_t warmup = 50;
+  double lr = 3e-3;
+  int64_t warmup = 100;
   /// Of matrices; not of biases and norms.
   double weight_decay = 0.1;
   /// The largest norm of all gradients.

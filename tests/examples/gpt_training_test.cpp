@@ -34,6 +34,7 @@ gpt::TrainingOptions options_of_golden(const TemporaryFolder& folder) {
   options.steps = 50;
   options.batch_size = 4;
   options.accumulate = 2;
+  options.lr = 1e-3;
   options.warmup = 5;
   return options;
 }
