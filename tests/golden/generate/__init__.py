@@ -4,6 +4,8 @@
                values beside them
     files      small weight files of every format
     layouts    weights of many attention classes, and their outputs
+    pretrained attention of small models of Hugging Face
+    models     whole decoders, for the example gpt
 
 The classes and the formats themselves are shared with the exporter that users
 run, so they lie in scripts/torch_attention_reference.

@@ -1,0 +1,319 @@
+// The command line: `gpt --help`.
+
+#include "folder.h"
+#include "generation.h"
+#include "gpt2.h"
+#include "progress_line.h"
+#include "training.h"
+
+#include <torch/utils.h>
+#include <CLI/CLI.hpp>
+
+#include <torch_attention/weights/write.h>
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Texts = std::vector<std::vector<int64_t>>;
+
+/// Makes a folder, unless it is there.
+void make_folder(const std::string& folder) {
+  TORCH_CHECK(
+      ::mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST,
+      "Cannot make the folder ",
+      folder,
+      ": ",
+      std::strerror(errno));
+}
+
+/// Returns the tokens of "1,2,3".
+std::vector<int64_t> parse_ids(const std::string& text) {
+  std::vector<int64_t> ids;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) {
+    size_t end = 0;
+    int64_t id = -1;
+    try {
+      id = std::stoll(part, &end);
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    TORCH_CHECK(
+        end > 0 && end == part.size() && id >= 0,
+        "Expected tokens as 1,2,3 but got \"",
+        text,
+        "\"");
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<int64_t> bytes_of(const std::string& text) {
+  std::vector<int64_t> ids;
+  for (const auto byte : text) {
+    ids.push_back(static_cast<unsigned char>(byte));
+  }
+  return ids;
+}
+
+/// Prints a token as the byte that it is, or as a number and a space.
+void print_token(int64_t token, bool is_byte) {
+  if (is_byte) {
+    std::cout << static_cast<char>(token);
+  } else {
+    std::cout << token << ' ';
+  }
+}
+
+struct GenerateArguments {
+  std::string folder;
+  std::vector<std::string> ids;
+  std::vector<std::string> prompts;
+  std::string dtype = "float32";
+  gpt::GenerationOptions options;
+  bool ignores_stop = false;
+};
+
+void print_speed(const gpt::Generation& generation) {
+  const auto print = [](const char* what, int64_t tokens, double seconds) {
+    std::cerr << what << ": " << tokens << " tokens";
+    if (tokens > 0 && seconds > 0) {
+      std::cerr << ", " << std::llround(static_cast<double>(tokens) / seconds)
+                << " tokens/s";
+    }
+    std::cerr << '\n';
+  };
+  print("prompt", generation.num_prompt_tokens, generation.prompt_seconds);
+  // The first token of each sequence belongs to the prompt's time.
+  print("text", generation.num_text_tokens, generation.text_seconds);
+}
+
+void run_generate(GenerateArguments& arguments) {
+  const auto bytes = gpt::has_bytes_as_tokens(arguments.folder);
+  TORCH_CHECK(
+      bytes || arguments.prompts.empty(),
+      "--prompt is for models that `gpt train` made: give --prompt-ids, which "
+      "tokens.py makes of a text");
+  Texts prompts;
+  for (const auto& ids : arguments.ids) {
+    prompts.push_back(parse_ids(ids));
+  }
+  for (const auto& text : arguments.prompts) {
+    prompts.push_back(bytes_of(text));
+  }
+  TORCH_CHECK(!prompts.empty(), "Expected --prompt-ids or --prompt");
+  auto& options = arguments.options;
+  if (!arguments.ignores_stop && options.stop_tokens.empty()) {
+    options.stop_tokens = gpt::read_stop_tokens(arguments.folder);
+  }
+  const auto model = gpt::load_model(
+      arguments.folder,
+      arguments.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat);
+  // A single text is printed as it grows, several one after the other.
+  const auto streams = prompts.size() == 1;
+  if (streams) {
+    options.on_tokens = [&](const gpt::GenerationOptions::NewTokens& tokens) {
+      print_token(*tokens[0], bytes);
+      std::cout << std::flush;
+    };
+  }
+  const auto generation = gpt::generate(*model, prompts, options);
+  if (!streams) {
+    for (const auto& tokens : generation.tokens) {
+      for (const auto token : tokens) {
+        print_token(token, bytes);
+      }
+      std::cout << '\n';
+    }
+  } else {
+    std::cout << '\n';
+  }
+  print_speed(generation);
+}
+
+void add_generate(CLI::App& app) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  auto& options = arguments->options;
+  auto* command = app.add_subcommand(
+      "generate", "Continue prompts by a model that save_pretrained wrote");
+  command->add_option("FOLDER", arguments->folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option(
+      "--prompt-ids",
+      arguments->ids,
+      "tokens of a prompt, as 1,2,3; several prompts may be given");
+  command->add_option(
+      "--prompt",
+      arguments->prompts,
+      "a prompt as text, for models whose tokens are bytes");
+  command->add_option(
+      "--max-new-tokens", options.max_new_tokens, "default: 64");
+  command->add_option(
+      "--temperature",
+      options.temperature,
+      "default: 0, which takes the likeliest token");
+  command->add_option(
+      "--top-k", options.top_k, "draw from the K likeliest tokens");
+  command->add_option(
+      "--top-p",
+      options.top_p,
+      "draw from the likeliest tokens that have probability P together");
+  command->add_option(
+      "--repetition-penalty",
+      options.repetition_penalty,
+      "divides the logits of tokens that the text has");
+  command->add_option("--seed", options.seed, "default: 0");
+  command->add_option(
+      "--stop",
+      options.stop_tokens,
+      "tokens that end a text (default: eos_token_id of the model)");
+  command->add_flag(
+      "--ignore-stop", arguments->ignores_stop, "no token ends a text");
+  command->add_option("--dtype", arguments->dtype, "default: float32")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  command->callback([arguments] { run_generate(*arguments); });
+}
+
+void add_train(CLI::App& app) {
+  auto options = std::make_shared<gpt::TrainingOptions>();
+  auto& model = options->model;
+  model.vocab_size = 256;
+  model.context_length = 128;
+  model.emb_dim = 192;
+  model.n_heads = 6;
+  model.n_layers = 4;
+  auto* command = app.add_subcommand(
+      "train", "Train a GPT-2 on the bytes of a text, from scratch");
+  command->add_option("TEXT", options->text, "a file")
+      ->required()
+      ->check(CLI::ExistingFile);
+  command->add_option("--out", options->folder, "folder of the results")
+      ->required();
+  command->add_option("--context", model.context_length, "default: 128");
+  command->add_option("--width", model.emb_dim, "default: 192");
+  command->add_option("--heads", model.n_heads, "default: 6");
+  command->add_option("--layers", model.n_layers, "default: 4");
+  command->add_option("--dropout", model.drop_rate, "default: 0.1");
+  command->add_option("--steps", options->steps, "default: 1000");
+  command->add_option(
+      "--batch", options->batch_size, "sequences of a batch (default: 16)");
+  command->add_option(
+      "--accumulate",
+      options->accumulate,
+      "batches whose gradients are added in a step (default: 1)");
+  command->add_option("--lr", options->lr, "default: 0.003");
+  command->add_option(
+      "--warmup",
+      options->warmup,
+      "steps in which the learning rate rises (default: 100)");
+  command->add_option("--weight-decay", options->weight_decay, "default: 0.1");
+  command->add_option(
+      "--clip", options->clip, "largest norm of gradients (default: 1)");
+  command->add_flag("--bfloat16", options->bfloat16, "compute in bfloat16");
+  command->add_option("--seed", options->seed, "default: 1");
+  command->add_option(
+      "--save-every",
+      options->save_every,
+      "steps between checkpoints (default: 200)");
+  command->add_option(
+      "--stop-after", options->stop_after, "end after this step");
+  command->add_flag(
+      "--resume", options->resume, "go on from the folder's checkpoint");
+  command->callback([options] {
+    make_folder(options->folder);
+    const auto checkpoint = options->folder + "/checkpoint.pt";
+    TORCH_CHECK(
+        options->resume || !std::ifstream(checkpoint),
+        options->folder,
+        " has a checkpoint: give --resume to go on, or another folder");
+    gpt::ProgressLine line(options->steps);
+    gpt::train(*options, [&](const gpt::TrainingProgress& progress) {
+      line.show(progress);
+    });
+  });
+}
+
+void add_logits(CLI::App& app) {
+  struct Arguments {
+    std::string folder;
+    std::string ids;
+    std::string out;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* command = app.add_subcommand(
+      "logits", "Write the logits of a text, to compare them with Python's");
+  command->add_option("FOLDER", arguments->folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--ids", arguments->ids, "tokens, as 1,2,3")->required();
+  command
+      ->add_option(
+          "--out", arguments->out, "a file whose name ends in .safetensors")
+      ->required();
+  command->callback([arguments] {
+    const torch::NoGradGuard no_gradients;
+    const auto ids = torch::tensor(parse_ids(arguments->ids));
+    const auto model = gpt::load_model(arguments->folder);
+    torch::OrderedDict<std::string, torch::Tensor> tensors;
+    tensors.insert("logits", model->forward(ids.unsqueeze(0)).squeeze(0));
+    torch_attention::write_weights(tensors, arguments->out);
+  });
+}
+
+void add_save(CLI::App& app) {
+  struct Arguments {
+    std::string folder;
+    std::string out;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* command = app.add_subcommand(
+      "save", "Write a GPT-2 again, as transformers reads it");
+  command->add_option("FOLDER", arguments->folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--out", arguments->out, "folder of the copy")
+      ->required();
+  command->callback([arguments] {
+    make_folder(arguments->out);
+    gpt::save_gpt2(
+        *gpt::load_gpt2(arguments->folder),
+        arguments->out,
+        gpt::has_bytes_as_tokens(arguments->folder));
+  });
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Decoders with the attention of TorchAttention");
+  app.require_subcommand(1);
+  add_generate(app);
+  add_train(app);
+  add_logits(app);
+  add_save(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const c10::Error& error) {
+    std::cerr << "gpt: " << error.what_without_backtrace() << '\n';
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "gpt: " << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}

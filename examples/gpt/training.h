@@ -1,0 +1,77 @@
+#pragma once
+
+#include "gpt2.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+/// How a GPT-2 is trained on the bytes of a text.
+struct TrainingOptions {
+  std::string text;
+  /// Gets `checkpoint.pt`, `losses.csv`, `losses.svg`, and the model as
+  /// `save_pretrained` writes it.
+  std::string folder;
+  /// Sizes; `vocab_size` is 256.
+  Gpt2Config model;
+
+  int64_t steps = 1000;
+  /// Sequences of a batch, of which a step adds the gradients of `accumulate`.
+  int64_t batch_size = 16;
+  int64_t accumulate = 1;
+  /// AdamW (Loshchilov and Hutter 2019). The rate rises for `warmup` steps and
+  /// then falls to a tenth along a cosine.
+  double lr = 3e-3;
+  int64_t warmup = 100;
+  /// Of matrices; not of biases and norms.
+  double weight_decay = 0.1;
+  /// The largest norm of all gradients.
+  double clip = 1;
+  /// Compute in bfloat16 where LibTorch's autocast does; weights stay float32.
+  bool bfloat16 = false;
+  uint64_t seed = 1;
+  /// Checkpoints are written after so many steps, and after the last.
+  int64_t save_every = 200;
+  /// Go on from the checkpoint of the folder.
+  bool resume = false;
+  /// End after this step as if interrupted, with a checkpoint. Default: steps
+  std::optional<int64_t> stop_after;
+};
+
+/// What `train` says after each step.
+struct TrainingProgress {
+  /// Counts from 1.
+  int64_t step = 0;
+  double loss = 0;
+  double tokens_per_second = 0;
+  double seconds_left = 0;
+  /// After checkpoints.
+  std::optional<double> validation_loss;
+};
+
+/// Returns the learning rate of a step, counted from 0.
+double learning_rate(const TrainingOptions& options, int64_t step);
+
+/// Trains a model from scratch, or goes on from a checkpoint with what would
+/// have been computed without the interruption, bit for bit. Returns the losses
+/// of all steps.
+///
+/// Throws c10::Error if the text or the checkpoint cannot be read, the
+/// checkpoint is of other options, or the loss is not finite.
+///
+/// Example:
+/// ```
+/// TrainingOptions options;
+/// options.text = "text.txt";
+/// options.folder = "trained"; // exists
+/// train(options, [](const TrainingProgress&) {});
+/// ```
+std::vector<double> train(
+    const TrainingOptions& options,
+    const std::function<void(const TrainingProgress&)>& on_step);
+
+} // namespace gpt

@@ -1,0 +1,129 @@
+"""Runs the program gpt of examples/gpt.
+
+    python gpt_program.py GPT GOLDEN LICENSE
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+GPT, GOLDEN, TEXT = sys.argv[1:4]
+MODEL = f"{GOLDEN}/models/llama"
+failures = 0
+
+
+def gpt(*arguments: str, status: int = 0) -> tuple[str, str]:
+    """Returns what the program writes to standard output and error."""
+    run = subprocess.run([GPT, *map(str, arguments)], capture_output=True)
+    out, err = run.stdout.decode("latin-1"), run.stderr.decode()
+    check(
+        (run.returncode == 0) == (status == 0),
+        f"{arguments} ended with {run.returncode}: {err}",
+    )
+    return out, err
+
+
+def check(holds: bool, problem: str) -> None:
+    global failures
+    if not holds:
+        failures += 1
+        print("FAIL", problem)
+
+
+def check_error(message: str, *arguments: str) -> None:
+    err = gpt(*arguments, status=1)[1]
+    check(message in err, f"{arguments}: expected {message!r} but got {err!r}")
+    check("frame #" not in err, f"{arguments}: a backtrace in {err!r}")
+
+
+def integers(path: Path, name: str) -> list[list[int]]:
+    """Returns the rows of an int64 matrix of a safetensors file."""
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    entry = json.loads(data[8 : 8 + size])[name]
+    begin, end = (8 + size + offset for offset in entry["data_offsets"])
+    values = struct.unpack(f"<{(end - begin) // 8}q", data[begin:end])
+    columns = entry["shape"][1]
+    return [list(values[i : i + columns]) for i in range(0, len(values), columns)]
+
+
+def test_generate() -> None:
+    expected = Path(MODEL) / "expected.safetensors"
+    prompts = [row[-n:] for row, n in zip(integers(expected, "prompts"), (9, 4, 1))]
+    greedy = integers(expected, "greedy")
+    arguments = []
+    for prompt, tokens in zip(prompts, greedy):
+        ids = ",".join(map(str, prompt))
+        arguments += ["--prompt-ids", ids]
+        out, err = gpt("generate", MODEL, "--prompt-ids", ids)
+        check([int(token) for token in out.split()] == tokens, f"{ids}: {out}")
+        check(f"prompt: {len(prompt)} tokens, " in err, err)
+        check("text: 63 tokens, " in err and "tokens/s" in err, err)
+    out = gpt("generate", MODEL, *arguments)[0]
+    rows = [[int(token) for token in row.split()] for row in out.splitlines()]
+    check(rows == greedy, f"a batch: {out}")
+    stop = ["--stop", str(greedy[0][2])]
+    out = gpt("generate", MODEL, *arguments[:2], *stop)[0]
+    check(len(out.split()) <= 3, f"stop: {out}")
+
+    drawn = ["generate", MODEL, *arguments, "--temperature", "1", "--top-k", "40"]
+    first = gpt(*drawn, "--top-p", "0.9", "--seed", "1")[0]
+    check(first == gpt(*drawn, "--top-p", "0.9", "--seed", "1")[0], "the seed")
+    check(first != gpt(*drawn, "--top-p", "0.9", "--seed", "2")[0], "another seed")
+
+
+def test_errors() -> None:
+    ids = ["--prompt-ids", "1,2"]
+    check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
+    check_error("Expected --prompt-ids or --prompt", "generate", MODEL)
+    check_error("--prompt is for models", "generate", MODEL, "--prompt", "Once")
+    check_error("Expected tokens from 0 to 63", "generate", MODEL, "--prompt-ids", "64")
+    check_error("Expected temperature >= 0", "generate", MODEL, *ids, "--temperature=-1")
+    check_error("does not exist", "generate", "nothing", *ids)
+    check_error("got the model_type phi3", "generate", f"{GOLDEN}/pretrained/phi3", *ids)
+    check_error("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
+    check_error("A subcommand is required")
+
+
+def test_training(folder: Path) -> None:
+    sizes = ["--context=32", "--width=16", "--heads=2", "--layers=1", "--batch=2"]
+    run = ["train", TEXT, *sizes, "--steps=8", "--warmup=2", "--save-every=3"]
+    whole, parts = folder / "whole", folder / "parts"
+    err = gpt(*run, "--out", whole)[1]
+    check("step 8 of 8, loss 5." in err and "validation loss" in err, err)
+    gpt(*run, "--out", parts, "--stop-after=4")
+    check_error("has a checkpoint", *run, "--out", parts)
+    gpt(*run, "--out", parts, "--resume")
+    for name in ("losses.csv", "losses.svg", "model.safetensors", "config.json"):
+        same = (whole / name).read_bytes() == (parts / name).read_bytes()
+        check(same, f"{name} differs after an interruption")
+    check(len((whole / "losses.csv").read_text().splitlines()) == 9, "losses.csv")
+    (whole / "losses.svg").read_text().index("<polyline")
+    out = gpt("generate", whole, "--prompt", "The", "--max-new-tokens=7")[0]
+    check(len(out) == 8, f"bytes: {out!r}")
+    check_error("another text, model or options", *run, "--resume", "--lr=1", "--out", parts)
+
+    saved = folder / "saved"
+    gpt("save", f"{GOLDEN}/models/gpt2", "--out", saved)
+    logits = folder / "logits.safetensors"
+    gpt("logits", saved, "--ids", "1,2,3", "--out", logits)
+    copies = logits.read_bytes()
+    gpt("logits", f"{GOLDEN}/models/gpt2", "--ids", "1,2,3", "--out", logits)
+    check(logits.read_bytes() == copies, "a saved model has other logits")
+
+
+def main() -> None:
+    check("generate" in gpt("--help")[0], "--help")
+    test_generate()
+    test_errors()
+    with tempfile.TemporaryDirectory() as folder:
+        test_training(Path(folder))
+    sys.exit(failures > 0)
+
+
+main()
