@@ -83,6 +83,25 @@ torch::Tensor weights_of_scores(
 /// Output (..., T, Dv), by our own kernels on the CPU.
 torch::Tensor tiled(const Attention& attention);
 
+/// What the forward pass of `tiled` leaves for its backward pass.
+struct TiledResults {
+  /// (..., T, Dv)
+  torch::Tensor output;
+  /// float32, of float64 float64; two numbers for each row of the output
+  torch::Tensor statistics;
+  /// which weights were dropped
+  uint64_t dropout_seed = 0;
+};
+
+/// The forward pass of `tiled` alone, which autograd does not record.
+TiledResults tiled_forward(const Attention& attention);
+
+/// Returns the output of `tiled_forward` with the history that `tiled` would
+/// give it. Computes nothing.
+torch::Tensor tiled_recorded(
+    const Attention& attention,
+    const TiledResults& results);
+
 /// Whether `tiled` computes it.
 bool is_tiled(const Attention& attention);
 

@@ -151,18 +151,11 @@ std::tuple<torch::Tensor, torch::Tensor> run_forward(
   return {output, statistics};
 }
 
-/// Needed by a backward pass beside the attention itself.
-struct ForwardResults {
-  torch::Tensor output;
-  torch::Tensor statistics;
-  uint64_t dropout_seed = 0;
-};
-
 /// The gradients of what `tensors_of` lists first; of slopes, sinks and bias if
-/// they are wanted.
+/// they are wanted. The output of `results` is (B, H, T, Dv).
 variable_list run_backward(
     const Attention& a,
-    const ForwardResults& results,
+    const TiledResults& results,
     const BackwardRequest& request) {
   const bool with_bias = request.wanted[kBias];
   const auto gradient_of = [](const torch::Tensor& x) {
@@ -301,6 +294,16 @@ Attention prepared(const Attention& attention) {
   return a;
 }
 
+/// Makes the output (B, H, T, Dv) of `results` that of `a`, which is as
+/// `prepared` gives it, in autograd's graph.
+void record(const Attention& a, const TiledResults& results) {
+  record_backward(
+      TiledBackward{a.rule, a.dropout, results.dropout_seed},
+      results.output,
+      tensors_of(a),
+      {&results.output, &results.statistics});
+}
+
 uint64_t draw_seed() {
   auto generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -331,18 +334,32 @@ bool is_tiled(const Attention& a) {
 torch::Tensor tiled(const Attention& attention) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
-  const auto inputs = tensors_of(a);
-  const bool recorded = is_recorded(inputs);
+  const bool recorded = is_recorded(tensors_of(a));
   const auto [output, statistics] =
       run_forward(a, dropout_seed, /*with_statistics=*/recorded);
   if (recorded) {
-    record_backward(
-        TiledBackward{a.rule, a.dropout, dropout_seed},
-        output,
-        inputs,
-        {&output, &statistics});
+    record(a, {output, statistics, dropout_seed});
   }
   return from_rank_4(output, attention.query);
+}
+
+TiledResults tiled_forward(const Attention& attention) {
+  const torch::NoGradGuard no_grad;
+  const auto a = prepared(attention);
+  const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
+  const auto [output, statistics] =
+      run_forward(a, dropout_seed, /*with_statistics=*/true);
+  return {
+      from_rank_4(output, attention.query), statistics.flatten(), dropout_seed};
+}
+
+torch::Tensor tiled_recorded(
+    const Attention& attention,
+    const TiledResults& results) {
+  auto rank_4 = results;
+  rank_4.output = to_rank_4(results.output.detach());
+  record(prepared(attention), rank_4);
+  return from_rank_4(rank_4.output, attention.query);
 }
 
 } // namespace torch_attention::kernels
