@@ -8,9 +8,11 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace torch_attention::operators {
@@ -154,6 +156,45 @@ void attention_forward_meta(const Operator& /*op*/, Stack* stack) {
       {output,
        empty_statistics(output),
        at::empty({}, call.query.options().dtype(torch::kLong))});
+}
+
+void sdpa(const Operator& /*op*/, Stack* stack) {
+  constexpr size_t kNumSdpaArguments = 8;
+  const auto last = torch::jit::last(*stack, kNumSdpaArguments);
+  const Stack given(last.begin(), last.end());
+  const auto query = given[0].toTensor();
+  const auto key = given[1].toTensor();
+  const auto attn_mask = tensor_of(given[3]);
+  TORCH_CHECK(
+      !attn_mask.defined() || !given[5].toBool(),
+      "scaled_dot_product_attention: expected attn_mask or is_causal, but got "
+      "both");
+  // As the schema of `attention` has them.
+  Stack arguments(kNumArguments);
+  std::copy_n(given.begin(), 3, arguments.begin());
+  arguments[3] = false;
+  if (attn_mask.defined() && attn_mask.scalar_type() == torch::kBool) {
+    arguments[9] = attn_mask.logical_not();
+  } else if (attn_mask.defined()) {
+    arguments[10] = attn_mask;
+  }
+  arguments[11] = given[6];
+  arguments[15] = given[7];
+  arguments[16] = given[4];
+  if (given[5].toBool()) {
+    const auto T = query.sym_size(-2);
+    const auto S = key.sym_size(-2);
+    if (T == S) {
+      arguments[3] = true;
+    } else {
+      // LibTorch's is aligned with the first key, ours with the last.
+      const auto options = query.options().dtype(torch::kLong);
+      arguments[9] =
+          at::arange(S, options).gt(at::arange(T, options).unsqueeze(1));
+    }
+  }
+  find_operator("attention").callBoxed(&arguments);
+  replace_last(*stack, kNumSdpaArguments, {arguments.back()});
 }
 
 void autocast_attention(const Operator& op, Stack* stack) {

@@ -22,6 +22,9 @@ void attention_forward(const Operator& op, Stack* stack);
 void attention_forward_meta(const Operator& op, Stack* stack);
 void attention_backward(const Operator& op, Stack* stack);
 
+/// Calls `attention` for the arguments of LibTorch's operator.
+void sdpa(const Operator& op, Stack* stack);
+
 /// Of both backward operators.
 void gradients_meta(const Operator& op, Stack* stack);
 

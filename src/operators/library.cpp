@@ -62,12 +62,22 @@ const char* attention_name() {
   return "torch_attention::attention";
 }
 
+const char* sdpa_name() {
+  return "torch_attention::scaled_dot_product_attention";
+}
+
 TORCH_LIBRARY(torch_attention, library) {
   // `dropout_p` draws from LibTorch's stream of random numbers.
   const std::vector<at::Tag> random{
       at::Tag::nondeterministic_seeded, at::Tag::pt2_compliant_tag};
   const std::vector<at::Tag> plain{at::Tag::pt2_compliant_tag};
   define(library, with_rules("attention", "") + "Tensor", random);
+  define(
+      library,
+      "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, "
+      "Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+      "float? scale=None, bool enable_gqa=False) -> Tensor",
+      random);
   define(
       library,
       with_rules("attention_with_weights", "") +
@@ -127,6 +137,10 @@ TORCH_LIBRARY_IMPL(torch_attention, Meta, library) {
   library.impl("_attention_backward", boxed<&gradients_meta>());
   library.impl("_attention_with_weights_backward", boxed<&gradients_meta>());
   library.impl("_rotary_backward", boxed<&rotary_meta>());
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, CompositeImplicitAutograd, library) {
+  library.impl("scaled_dot_product_attention", boxed<&sdpa>());
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {

@@ -12,4 +12,8 @@ namespace torch_attention::operators {
 /// operators.
 const char* attention_name();
 
+/// That of the operator with the arguments of LibTorch's
+/// `scaled_dot_product_attention`.
+const char* sdpa_name();
+
 } // namespace torch_attention::operators
