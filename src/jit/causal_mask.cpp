@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -20,27 +22,6 @@ using torch::jit::Value;
 
 /// Scores so low weigh nothing beside any other.
 constexpr double kLowest = -1e4;
-
-/// Returns the object that a chain of attributes of `module` leads to.
-std::optional<c10::IValue> attribute(
-    const torch::jit::Module& module,
-    const Value* value) {
-  const auto* node = value->node();
-  if (node->kind() == torch::jit::prim::Param) {
-    const auto inputs = value->owningGraph()->inputs();
-    return !inputs.empty() && inputs[0] == value && value->type()->is_module()
-        ? std::make_optional<c10::IValue>(module._ivalue())
-        : std::nullopt;
-  }
-  if (node->kind() != torch::jit::prim::GetAttr) {
-    return std::nullopt;
-  }
-  const auto owner = attribute(module, node->input());
-  if (!owner || !owner->isObject()) {
-    return std::nullopt;
-  }
-  return owner->toObject()->getAttr(node->s(torch::jit::attr::name));
-}
 
 /// A program that computes a value from sizes, cut out of a graph.
 class Excerpt {
@@ -117,23 +98,44 @@ class Excerpt {
         copy(node->input(0)) == nullptr) {
       return size_of(node->input(0)->node()->input(0), node->input(1));
     }
-    const auto* schema = node->maybeSchema();
-    if (schema != nullptr && schema->is_mutable()) {
-      return nullptr;
-    }
     for (auto* input : node->inputs()) {
       if (copy(input) == nullptr) {
         return nullptr;
       }
     }
-    auto* cloned = graph_->insertNode(graph_->createClone(
-        node, [&](Value* input) { return copies_.at(input); }));
+    const auto* schema = node->maybeSchema();
+    auto* cloned = schema != nullptr && schema->is_mutable()
+        ? copy_in_place(node)
+        : graph_->createClone(
+              node, [&](Value* input) { return copies_.at(input); });
+    if (cloned == nullptr) {
+      return nullptr;
+    }
+    graph_->insertNode(cloned);
     for (size_t i = 0; i < node->outputs().size(); ++i) {
       if (node->outputs()[i] == value) {
         return cloned->outputs()[i];
       }
     }
     return nullptr;
+  }
+
+  /// An operator in place, such as masked_fill_, as the one that returns a new
+  /// tensor. Null if something else reads the tensor that it changes.
+  Node* copy_in_place(Node* node) {
+    auto name = std::string(node->kind().toQualString());
+    if (name.back() != '_' || node->outputs().size() != 1 ||
+        node->input(0)->uses().size() != 1) {
+      return nullptr;
+    }
+    name.pop_back();
+    std::vector<Value*> inputs;
+    for (auto* input : node->inputs()) {
+      inputs.push_back(copies_.at(input));
+    }
+    auto* made = graph_->create(c10::Symbol::fromQualString(name), inputs);
+    made->output()->setType(c10::TensorType::get());
+    return made->maybeSchema() == nullptr ? nullptr : made;
   }
 
   /// An input for the size of a tensor that is computed elsewhere.
@@ -198,12 +200,32 @@ std::vector<std::vector<int64_t>> choices(
 
 } // namespace
 
+std::optional<c10::IValue> attribute_behind(
+    const torch::jit::Module& module,
+    const Value* value) {
+  const auto* node = value->node();
+  if (node->kind() == torch::jit::prim::Param) {
+    const auto inputs = value->owningGraph()->inputs();
+    return !inputs.empty() && inputs[0] == value && value->type()->is_module()
+        ? std::make_optional<c10::IValue>(module._ivalue())
+        : std::nullopt;
+  }
+  if (node->kind() != torch::jit::prim::GetAttr) {
+    return std::nullopt;
+  }
+  const auto owner = attribute_behind(module, node->input());
+  if (!owner || !owner->isObject()) {
+    return std::nullopt;
+  }
+  return owner->toObject()->getAttr(node->s(torch::jit::attr::name));
+}
+
 torch::Tensor tensor_behind(
     const torch::jit::Module& module,
     const Value* value) {
   const auto found = value->node()->kind() == torch::jit::prim::Constant
       ? torch::jit::toIValue(value)
-      : attribute(module, value);
+      : attribute_behind(module, value);
   return found && found->isTensor() ? found->toTensor() : torch::Tensor();
 }
 

@@ -21,6 +21,12 @@ bool is_causal_mask(
     torch::jit::Value* mask,
     MaskMeaning meaning);
 
+/// Returns what a value stands for if it is an attribute of `module`, or one of
+/// its attributes, and so on.
+std::optional<c10::IValue> attribute_behind(
+    const torch::jit::Module& module,
+    const torch::jit::Value* value);
+
 /// Returns the tensor that a value stands for, a constant or an attribute of
 /// `module`; undefined if it is neither.
 torch::Tensor tensor_behind(

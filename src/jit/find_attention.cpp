@@ -4,6 +4,7 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -41,10 +42,14 @@ std::optional<double> number_of(const Value* value) {
   return std::nullopt;
 }
 
-/// Returns whether a value is a positive number that follows from sizes.
-bool is_positive_number(const Value* value) {
+/// Returns whether a value is a positive number that follows from sizes and
+/// attributes.
+bool is_positive_number(const torch::jit::Module& module, const Value* value) {
   if (const auto number = number_of(value)) {
     return *number > 0;
+  }
+  if (const auto attribute = attribute_behind(module, value)) {
+    return attribute->isScalar() && attribute->toScalar().toDouble() > 0;
   }
   const auto* node = value->node();
   if (is(node, {"aten::size"})) {
@@ -67,9 +72,9 @@ bool is_positive_number(const Value* value) {
            "aten::__getitem__"})) {
     return false;
   }
-  return is_positive_number(node->input(0)) &&
+  return is_positive_number(module, node->input(0)) &&
       (!is(node, {"aten::mul", "aten::div"}) ||
-       is_positive_number(node->input(1)));
+       is_positive_number(module, node->input(1)));
 }
 
 /// Goes up from a softmax to the product of queries and keys.
@@ -141,6 +146,11 @@ class Upwards {
       Mask::Kind kind,
       double fill = -std::numeric_limits<double>::infinity()) {
     Mask mask;
+    mask.causal = is_causal_mask(
+        module_,
+        value,
+        kind == Mask::Kind::kHides ? MaskMeaning::kHides
+                                   : MaskMeaning::kOfLibTorch);
     mask.value = value;
     mask.kind = kind;
     mask.fill = fill;
@@ -200,7 +210,7 @@ class Upwards {
         return "its scores are multiplied by " + std::to_string(factor.number);
       }
       constant_ *= factor.number;
-    } else if (is_positive_number(other)) {
+    } else if (is_positive_number(module_, other)) {
       factor.value = other;
       varies_ = true;
     } else {
@@ -309,6 +319,16 @@ std::string walk_down(
   }
 }
 
+/// Returns whether a query all of whose keys are hidden would weigh them alike,
+/// and which keys those are is up to several masks.
+bool fills_beside_others(const AttentionNodes& found) {
+  return found.masks.size() > 1 &&
+      std::any_of(found.masks.begin(), found.masks.end(), [](const Mask& mask) {
+           return mask.kind != Mask::Kind::kAdded && !mask.causal &&
+               std::isfinite(mask.fill);
+         });
+}
+
 } // namespace
 
 Finding find_attention(const torch::jit::Module& module, Node* softmax) {
@@ -337,6 +357,8 @@ Finding find_attention(const torch::jit::Module& module, Node* softmax) {
   if (!is_last) {
     finding.reason =
         "its softmax is over a dimension that may not be that of keys";
+  } else if (fills_beside_others(found)) {
+    finding.reason = "a mask that leaves its scores finite is not the only one";
   } else if (!above.empty() || !below.empty()) {
     finding.reason = above.empty() ? below : above;
   } else {

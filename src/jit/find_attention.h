@@ -29,6 +29,8 @@ struct Mask {
     /// added to the scores
     kAdded,
   } kind = Kind::kHides;
+  /// known to hide just what comes later
+  bool causal = false;
   /// what hidden scores become, before `factor`
   double fill = 0.0;
   /// product of the constant factors of the scores that come after it

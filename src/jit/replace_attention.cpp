@@ -65,14 +65,13 @@ bool may_drop(Value* dropout) {
   return !known || known->toDouble() > 0;
 }
 
-/// A bias of `fill` where `hidden`, else 0.
-Value* insert_fill(Graph& graph, Value* hidden, double fill) {
-  auto* zeros = call(
-      graph,
-      "aten::zeros_like",
-      {hidden},
-      {NamedValue("dtype", static_cast<int64_t>(torch::kFloat))});
-  return call(graph, "aten::masked_fill", {zeros, hidden, fill});
+/// Where all keys are hidden, the mean of the values: there a finite fill
+/// weighs all keys alike, and ours gives zeros.
+Value* insert_means(Graph& graph, Value* hidden, Value* value, Value* output) {
+  auto* none = call(graph, "aten::all", {hidden, int64_t{-1}, true});
+  auto* mean =
+      call(graph, "aten::mean", {value, std::vector<int64_t>{-2}, true});
+  return call(graph, "aten::where", {none, mean, output});
 }
 
 /// What becomes of all masks.
@@ -80,6 +79,8 @@ struct Masks {
   bool causal = false;
   Value* hidden = nullptr;
   Value* bias = nullptr;
+  /// whether hidden scores stay finite
+  bool fills = false;
 };
 
 void add_bias(Graph& graph, Masks& masks, Value* bias) {
@@ -88,16 +89,10 @@ void add_bias(Graph& graph, Masks& masks, Value* bias) {
       : call(graph, "aten::add", {masks.bias, bias});
 }
 
-Masks insert_masks(
-    Graph& graph,
-    const torch::jit::Module& module,
-    const std::vector<Mask>& all) {
+Masks insert_masks(Graph& graph, const std::vector<Mask>& all) {
   Masks masks;
   for (const auto& mask : all) {
-    const auto meaning = mask.kind == Mask::Kind::kHides
-        ? MaskMeaning::kHides
-        : MaskMeaning::kOfLibTorch;
-    if (is_causal_mask(module, mask.value, meaning)) {
+    if (mask.causal) {
       masks.causal = true;
       continue;
     }
@@ -113,14 +108,10 @@ Masks insert_masks(
     auto* hidden = mask.kind == Mask::Kind::kHides
         ? mask.value
         : call(graph, "aten::logical_not", {mask.value});
-    if (std::isfinite(mask.fill)) {
-      // Where all keys are hidden, all weigh the same.
-      add_bias(graph, masks, insert_fill(graph, hidden, mask.fill));
-    } else {
-      masks.hidden = masks.hidden == nullptr
-          ? hidden
-          : call(graph, "aten::logical_or", {masks.hidden, hidden});
-    }
+    masks.fills = std::isfinite(mask.fill);
+    masks.hidden = masks.hidden == nullptr
+        ? hidden
+        : call(graph, "aten::logical_or", {masks.hidden, hidden});
   }
   return masks;
 }
@@ -164,21 +155,23 @@ void put(
   auto* output = call(graph, operators::attention_name(), arguments, named);
   output->node()->copyMetadata(node);
   output->setType(c10::TensorType::get());
+  if (masks.fills) {
+    output =
+        insert_means(graph, masks.hidden, arguments[2].value(graph), output);
+  }
   node->output()->replaceAllUsesWith(output);
 }
 
 } // namespace
 
-std::string replace_attention(
-    const torch::jit::Module& module,
-    const AttentionNodes& found) {
+std::string replace_attention(const AttentionNodes& found) {
   auto& graph = *found.last->owningGraph();
   const torch::jit::WithInsertPoint point(found.last);
   auto* key = call(
       graph,
       "aten::transpose",
       {found.transposed_key, int64_t{-2}, int64_t{-1}});
-  const auto masks = insert_masks(graph, module, found.masks);
+  const auto masks = insert_masks(graph, found.masks);
   auto* dropout = insert_dropout(graph, found.dropout, found.training);
   put(graph,
       found.last,
@@ -213,10 +206,13 @@ std::string replace_sdpa_node(const torch::jit::Module& module, Node* node) {
         gqa->toBool());
     return describe(masks, may_drop(dropout));
   }
+  const auto positional = node->inputs().slice(0, 6);
   auto* output = call(
       graph,
       operators::sdpa_name(),
-      std::vector<NamedValue>(node->inputs().begin(), node->inputs().end()));
+      std::vector<NamedValue>(positional.begin(), positional.end()),
+      {NamedValue("scale", node->namedInput("scale")),
+       NamedValue("enable_gqa", node->namedInput("enable_gqa"))});
   output->node()->copyMetadata(node);
   node->output()->replaceAllUsesWith(output);
   return std::string("scaled_dot_product_attention") +

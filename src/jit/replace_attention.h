@@ -9,9 +9,7 @@ namespace torch_attention::graphs {
 
 /// Lets our operator compute what was found. Returns what it was taken for. The
 /// old operators stay where they are, without a reader.
-std::string replace_attention(
-    const torch::jit::Module& module,
-    const AttentionNodes& found);
+std::string replace_attention(const AttentionNodes& found);
 
 /// Lets ours compute a `aten::scaled_dot_product_attention`.
 std::string replace_sdpa_node(

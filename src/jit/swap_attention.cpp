@@ -53,6 +53,19 @@ std::string path_of(const Node* node) {
   return path;
 }
 
+/// Lets those who read a tensor after an operator in place read what that
+/// returns, which is the same tensor: then values tell what happens to them.
+void name_changes(Block* block) {
+  for (auto* node : nodes_of(block)) {
+    if (node->kind() == c10::Symbol::fromQualString("aten::masked_fill_") ||
+        node->kind() == c10::Symbol::fromQualString("aten::add_") ||
+        node->kind() == c10::Symbol::fromQualString("aten::mul_") ||
+        node->kind() == c10::Symbol::fromQualString("aten::div_")) {
+      node->input(0)->replaceAllUsesAfterNodeWith(node, node->output());
+    }
+  }
+}
+
 /// Returns whether something between the two products changes in place what
 /// our operator reads only at the last.
 bool is_changed(const AttentionNodes& found, torch::jit::AliasDb& aliases) {
@@ -87,6 +100,7 @@ class Swap {
     torch::jit::ConstantPropagation(graph);
     torch::jit::EliminateCommonSubexpression(graph);
     torch::jit::EliminateDeadCode(graph);
+    name_changes(graph->block());
     swap_softmaxes(graph);
     for (auto* node : nodes_of(graph->block())) {
       graphs::take_apart(node);
@@ -135,7 +149,7 @@ class Swap {
     }
     for (const auto& found : all) {
       const auto where = place_of(found.softmax);
-      add(report_.swapped, where, graphs::replace_attention(module_, found));
+      add(report_.swapped, where, graphs::replace_attention(found));
     }
   }
 
