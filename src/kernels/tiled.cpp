@@ -327,6 +327,20 @@ Attention prepared(const Attention& attention) {
   return a;
 }
 
+namespace {
+
+/// Makes the output (B, H, T, Dv) of `results` that of `a`, which is as
+/// `prepared` gives it, in autograd's graph.
+void record(const Attention& a, const TiledResults& results) {
+  record_backward(
+      TiledBackward{a.rule, a.dropout, results.dropout_seed},
+      results.output,
+      tensors_of(a),
+      {&results.output, &results.statistics});
+}
+
+} // namespace
+
 uint64_t draw_seed() {
   auto generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -355,22 +369,37 @@ bool is_tiled(const Attention& a) {
 torch::Tensor tiled(const Attention& attention, OutputLayout layout) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
-  const auto inputs = tensors_of(a);
-  const bool recorded = is_recorded(inputs);
+  const bool recorded = is_recorded(tensors_of(a));
   const auto results =
       run_forward(a, dropout_seed, /*with_statistics=*/recorded, layout);
   if (recorded) {
-    record_backward(
-        TiledBackward{a.rule, a.dropout, dropout_seed},
-        results.output,
-        inputs,
-        {&results.output, &results.statistics});
+    record(a, results);
   }
   return from_rank_4(results.output, attention.query);
 }
 
 torch::Tensor tiled(const Attention& attention) {
   return tiled(attention, OutputLayout::kTokensFirst);
+}
+
+TiledResults tiled_forward(const Attention& attention) {
+  const torch::NoGradGuard no_grad;
+  const auto a = prepared(attention);
+  const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
+  auto results = run_forward(
+      a, dropout_seed, /*with_statistics=*/true, OutputLayout::kTokensFirst);
+  results.output = from_rank_4(results.output, attention.query);
+  results.statistics = results.statistics.flatten();
+  return results;
+}
+
+torch::Tensor tiled_recorded(
+    const Attention& attention,
+    const TiledResults& results) {
+  auto rank_4 = results;
+  rank_4.output = to_rank_4(results.output.detach());
+  record(prepared(attention), rank_4);
+  return from_rank_4(rank_4.output, attention.query);
 }
 
 } // namespace torch_attention::kernels

@@ -54,4 +54,14 @@ variable_list run_backward(
 /// four dimensions.
 torch::Tensor tiled(const Attention& attention, OutputLayout layout);
 
+/// Computes the pass forward of `tiled`, which autograd does not record. The
+/// output is (..., T, Dv), and the statistics have one dimension.
+TiledResults tiled_forward(const Attention& attention);
+
+/// Returns the output of `tiled_forward` with the history that `tiled` would
+/// give it. Computes nothing.
+torch::Tensor tiled_recorded(
+    const Attention& attention,
+    const TiledResults& results);
+
 } // namespace torch_attention::kernels

@@ -6,6 +6,7 @@
 #include <tools/completion.h>
 #include <tools/convert.h>
 #include <tools/inspect.h>
+#include <tools/swap_model.h>
 #include <tools/verify.h>
 #include <torch_attention/version.h>
 
@@ -259,6 +260,42 @@ Action add_bench(CLI::App& app) {
   };
 }
 
+Action add_swap(CLI::App& app) {
+  struct Arguments {
+    std::string input;
+    std::string output;
+    std::string check;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* swap = app.add_subcommand(
+      "swap", "Let our operator compute the attention of a TorchScript model");
+  swap->add_option("IN", arguments->input, "TorchScript model")
+      ->required()
+      ->check(CLI::ExistingPath);
+  swap->add_option("OUT", arguments->output, "file of the swapped model")
+      ->required();
+  swap->add_option(
+          "--check",
+          arguments->check,
+          "compare the models' outputs and gradients on the tensors of this "
+          "file, and measure them by turns")
+      ->check(CLI::ExistingPath);
+  swap->footer(
+      "The code of the model is run, so swap only models that you trust. The "
+      "tensors of the --check file\n(torch.save of a dict, or safetensors) are "
+      "the arguments of forward, in the file's order.\n\n"
+      "Example:\n"
+      "  torch-attention swap model.pt swapped.pt --check x.pt\n\n"
+      "Exit status: 0, 1 if nothing was written (no attention found, or the "
+      "outputs differ), 2 if the command\nline is wrong.");
+  return [arguments] {
+    return swap_model(
+               arguments->input, arguments->output, arguments->check, std::cout)
+        ? 0
+        : 1;
+  };
+}
+
 Action add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   auto* completion = app.add_subcommand(
@@ -284,6 +321,7 @@ int main(int argc, char** argv) {
       {"verify", add_verify(app)},
       {"inspect", add_inspect(app)},
       {"convert", add_convert(app)},
+      {"swap", add_swap(app)},
       {"bench", add_bench(app)},
       {"completion", add_completion(app)}};
   // CLI11 would say that a subcommand is required.

@@ -5,6 +5,7 @@
 #include <kernels/heads.h>
 #include <kernels/positions.h>
 #include <nn/checks.h>
+#include <nn/functional/attention_of_call.h>
 #include <nn/score_rule.h>
 
 #include <ATen/ExpandUtils.h>
@@ -275,15 +276,16 @@ void set_numbers(
   attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
 }
 
-/// Returns whether heads of a query (H, T, D) share keys. The kernels take the
-/// first of three dimensions for a batch, and so want one of size 1 before it;
-/// but not if lengths or offsets are to go by it.
+} // namespace
+
+namespace detail {
+
 bool lacks_batch(const Options& options, const torch::Tensor& query) {
   return options.enable_gqa() && query.dim() == 3 &&
       !options.key_lengths().defined() && !options.query_offsets().defined();
 }
 
-kernels::Attention make_attention(
+kernels::Attention attention_of_call(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
@@ -319,7 +321,7 @@ kernels::Attention make_attention(
   return attention;
 }
 
-} // namespace
+} // namespace detail
 
 torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
   TORCH_CHECK(x.defined(), "softmax_naive: the input is undefined");
@@ -403,14 +405,14 @@ torch::Tensor scaled_dot_product_attention(
     const torch::Tensor& key,
     const torch::Tensor& value,
     const Options& options) {
-  const auto attention = make_attention(query, key, value, options);
+  const auto attention = detail::attention_of_call(query, key, value, options);
   const auto kernel = kernels::choose(attention, options.kernel());
   // LibTorch's kernels save less, and say so themselves.
   if (kernel != kernels::Choice::kLibTorch) {
     checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   }
   const auto output = kernels::compute(kernel, attention);
-  return lacks_batch(options, query) ? output.squeeze(0) : output;
+  return detail::lacks_batch(options, query) ? output.squeeze(0) : output;
 }
 
 std::tuple<torch::Tensor, torch::Tensor>
@@ -424,10 +426,10 @@ scaled_dot_product_attention_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
-  const auto attention = make_attention(query, key, value, options);
+  const auto attention = detail::attention_of_call(query, key, value, options);
   checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   const auto [output, weights] = kernels::reference(attention);
-  if (lacks_batch(options, query)) {
+  if (detail::lacks_batch(options, query)) {
     return {output.squeeze(0), weights.squeeze(0)};
   }
   return {output, weights};

@@ -1,6 +1,7 @@
 #include <torch_attention/nn/functional/rotary.h>
 
 #include <nn/checks.h>
+#include <nn/functional/rotary_of_call.h>
 #include <nn/rotation.h>
 
 #include <c10/util/Exception.h>
@@ -63,17 +64,31 @@ torch::Tensor for_heads(torch::Tensor table, int64_t dim) {
 
 } // namespace
 
+namespace detail {
+
+torch::Tensor rotary_of_call(
+    const torch::Tensor& x,
+    const torch::Tensor& positions,
+    const RotaryOptions& options,
+    bool backwards) {
+  check_x_and_positions(x, positions);
+  torch_attention::detail::check_rotary(kRotary, options, x.size(-1));
+  const auto [cos, sin] =
+      torch_attention::detail::rotation_at(positions, options, x.size(-1));
+  return torch_attention::detail::rotate(
+      x,
+      {for_heads(cos, x.dim()),
+       for_heads(backwards ? sin.neg() : sin, x.dim())},
+      options.pairing());
+}
+
+} // namespace detail
+
 torch::Tensor rotary_embedding(
     const torch::Tensor& x,
     const torch::Tensor& positions,
     const RotaryOptions& options) {
-  check_x_and_positions(x, positions);
-  detail::check_rotary(kRotary, options, x.size(-1));
-  const auto rotation = detail::rotation_at(positions, options, x.size(-1));
-  return detail::rotate(
-      x,
-      {for_heads(rotation.cos, x.dim()), for_heads(rotation.sin, x.dim())},
-      options.pairing());
+  return detail::rotary_of_call(x, positions, options, /*backwards=*/false);
 }
 
 } // namespace torch_attention::functional

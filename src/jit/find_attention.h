@@ -1,0 +1,69 @@
+#pragma once
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+/// Attention in TorchScript graphs.
+namespace torch_attention::graphs {
+
+/// A factor of scores: a number, or a value of the graph that is one, a float,
+/// an int or a tensor of one element.
+struct Factor {
+  double number = 1.0;
+  torch::jit::Value* value = nullptr;
+  bool divides = false;
+};
+
+/// What hides keys, or is added to scores.
+struct Mask {
+  torch::jit::Value* value = nullptr;
+  enum class Kind {
+    /// bool, true hides
+    kHides,
+    /// bool, true attends
+    kAttends,
+    /// added to the scores
+    kAdded,
+  } kind = Kind::kHides;
+  /// known to hide just what comes later
+  bool causal = false;
+  /// what hidden scores become, before `factor`
+  double fill = 0.0;
+  /// product of the constant factors of the scores that come after it
+  double factor = 1.0;
+};
+
+/// Attention by single operators: softmax(factors (q k^T) + masks) v.
+struct AttentionNodes {
+  torch::jit::Value* query = nullptr;
+  /// (..., D, S)
+  torch::jit::Value* transposed_key = nullptr;
+  torch::jit::Value* value = nullptr;
+  std::vector<Factor> factors;
+  std::vector<Mask> masks;
+  /// null: none
+  torch::jit::Value* dropout = nullptr;
+  /// null: always
+  torch::jit::Value* training = nullptr;
+  torch::jit::Node* first = nullptr;
+  torch::jit::Node* softmax = nullptr;
+  torch::jit::Node* last = nullptr;
+};
+
+/// The outcome for a softmax.
+struct Finding {
+  std::optional<AttentionNodes> attention;
+  /// why it is none; empty if it does not even look like it
+  std::string reason;
+};
+
+/// Looks at what comes before and after a softmax.
+Finding find_attention(
+    const torch::jit::Module& module,
+    torch::jit::Node* softmax);
+
+} // namespace torch_attention::graphs

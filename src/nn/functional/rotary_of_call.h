@@ -1,0 +1,16 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <torch_attention/nn/options/rotary.h>
+
+namespace torch_attention::functional::detail {
+
+/// `rotary_embedding`, or its gradient: rotates `backwards`.
+torch::Tensor rotary_of_call(
+    const torch::Tensor& x,
+    const torch::Tensor& positions,
+    const RotaryOptions& options,
+    bool backwards);
+
+} // namespace torch_attention::functional::detail

@@ -1,0 +1,117 @@
+#include <operators/attention_call.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+namespace torch_attention::operators {
+
+namespace {
+
+c10::SymIntArrayRef leading(const torch::Tensor& x, int64_t kept) {
+  return x.sym_sizes().slice(0, static_cast<size_t>(x.dim() - kept));
+}
+
+} // namespace
+
+torch::Tensor tensor_of(const c10::IValue& value) {
+  return value.isNone() ? torch::Tensor() : value.toTensor();
+}
+
+AttentionCall read_call(const torch::jit::Stack& stack) {
+  const auto values = torch::jit::last(stack, kNumArguments);
+  size_t next = 0;
+  const auto read = [&]() -> const c10::IValue& { return values[next++]; };
+  AttentionCall call;
+  call.query = read().toTensor();
+  call.key = read().toTensor();
+  call.value = read().toTensor();
+  auto& options = call.options;
+  options.causal(read().toBool());
+  options.window(optional_of<int64_t>(read()));
+  options.window_after(optional_of<int64_t>(read()));
+  options.chunk(optional_of<int64_t>(read()));
+  options.key_lengths(tensor_of(read()));
+  options.query_offsets(tensor_of(read()));
+  options.mask(tensor_of(read()));
+  options.bias(tensor_of(read()));
+  options.scale(optional_of<double>(read()));
+  options.softcap(optional_of<double>(read()));
+  options.alibi_slopes(tensor_of(read()));
+  options.sinks(tensor_of(read()));
+  options.enable_gqa(read().toBool());
+  options.dropout(read().toDouble());
+  return call;
+}
+
+bool is_watched(const torch::jit::Stack& stack, size_t n) {
+  const auto values = torch::jit::last(stack, n);
+  return std::any_of(values.begin(), values.end(), [](const auto& value) {
+    return value.isTensor() && value.toTensor().defined() &&
+        value.toTensor().layout() == torch::kStrided &&
+        at::isTensorSubclassLike(value.toTensor());
+  });
+}
+
+void replace_last(
+    torch::jit::Stack& stack,
+    size_t n,
+    std::initializer_list<c10::IValue> results) {
+  torch::jit::drop(stack, n);
+  stack.insert(stack.end(), results.begin(), results.end());
+}
+
+torch::Tensor empty_heads_last(
+    std::vector<c10::SymInt> sizes,
+    const torch::TensorOptions& options) {
+  const auto dim = sizes.size();
+  if (dim < 4) {
+    return at::empty_symint(sizes, options);
+  }
+  std::swap(sizes[dim - 3], sizes[dim - 2]);
+  return at::empty_symint(sizes, options).transpose(-3, -2);
+}
+
+torch::Tensor empty_output(const AttentionCall& call) {
+  TORCH_CHECK(
+      call.query.dim() >= 2 && call.key.dim() >= 2 && call.value.dim() >= 2,
+      "attention: expected query, key and value (..., tokens, head_dim), but "
+      "got ",
+      call.query.sym_sizes(),
+      ", ",
+      call.key.sym_sizes(),
+      ", ",
+      call.value.sym_sizes());
+  const bool grouped = call.options.enable_gqa() && call.query.dim() >= 3 &&
+      call.key.dim() >= 3 && call.value.dim() >= 3;
+  const int64_t kept = grouped ? 3 : 2;
+  const auto broadcast = at::infer_size_symdimvector(
+      at::infer_size_symdimvector(
+          leading(call.query, kept), leading(call.key, kept)),
+      leading(call.value, kept));
+  std::vector<c10::SymInt> sizes(broadcast.begin(), broadcast.end());
+  if (grouped) {
+    sizes.push_back(call.query.sym_size(-3));
+  }
+  sizes.push_back(call.query.sym_size(-2));
+  sizes.push_back(call.value.sym_size(-1));
+  return empty_heads_last(std::move(sizes), call.query.options());
+}
+
+torch::Tensor as_output(const torch::Tensor& output) {
+  const auto sizes = output.sym_sizes();
+  const auto expected = empty_heads_last(
+      {sizes.begin(), sizes.end()}, output.options().device(torch::kMeta));
+  for (int64_t i = 0; i < output.dim(); ++i) {
+    if (output.size(i) != 1 && output.stride(i) != expected.stride(i)) {
+      return empty_heads_last({sizes.begin(), sizes.end()}, output.options())
+          .copy_(output);
+    }
+  }
+  return output;
+}
+
+} // namespace torch_attention::operators

@@ -1,0 +1,139 @@
+#include <operators/decode.h>
+
+#include <kernels/cache_rows.h>
+#include <nn/checks.h>
+#include <operators/attention_call.h>
+#include <torch_attention/nn/functional/attention.h>
+
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+
+namespace torch_attention::operators {
+
+namespace {
+
+constexpr size_t kNumDecodeArguments = 12;
+constexpr const char* kDecode = "torch_attention::decode";
+
+struct DecodeCall {
+  AttentionCall attention;
+  torch::Tensor key_cache;
+  torch::Tensor value_cache;
+  torch::Tensor lengths;
+};
+
+DecodeCall read_decode(const torch::jit::Stack& stack) {
+  const auto values = torch::jit::last(stack, kNumDecodeArguments);
+  size_t next = 0;
+  const auto read = [&]() -> const c10::IValue& { return values[next++]; };
+  DecodeCall call;
+  call.attention.query = read().toTensor();
+  call.attention.key = read().toTensor();
+  call.attention.value = read().toTensor();
+  call.key_cache = read().toTensor();
+  call.value_cache = read().toTensor();
+  call.lengths = read().toTensor();
+  auto& options = call.attention.options;
+  options.causal(true);
+  options.window(optional_of<int64_t>(read()));
+  options.chunk(optional_of<int64_t>(read()));
+  options.scale(optional_of<double>(read()));
+  options.softcap(optional_of<double>(read()));
+  options.alibi_slopes(tensor_of(read()));
+  options.sinks(tensor_of(read()));
+  return call;
+}
+
+/// Checks the new rows (B, G, T, D) of a cache (B, G, capacity, D).
+void check_rows(
+    const char* what,
+    const torch::Tensor& rows,
+    const torch::Tensor& cache,
+    const torch::Tensor& query) {
+  const bool fits = rows.dim() == 4 && cache.dim() == 4 && query.dim() == 4 &&
+      rows.size(0) == query.size(0) && rows.size(2) == query.size(2) &&
+      cache.size(0) == rows.size(0) && cache.size(1) == rows.size(1) &&
+      cache.size(3) == rows.size(3) &&
+      cache.scalar_type() == query.scalar_type() &&
+      cache.device() == query.device();
+  TORCH_CHECK(
+      fits,
+      kDecode,
+      ": expected a query (B, H, T, D), a ",
+      what,
+      " (B, G, T, D) and its cache (B, G, capacity, D) of the query's dtype "
+      "and device, but got ",
+      query.sizes(),
+      ", ",
+      rows.sizes(),
+      " and a cache ",
+      cache.sizes(),
+      " of ",
+      cache.scalar_type(),
+      " on ",
+      cache.device());
+}
+
+} // namespace
+
+void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
+  const torch::NoGradGuard no_grad;
+  auto call = read_decode(*stack);
+  auto& [query, key, value, options] = call.attention;
+  check_rows("key", key, call.key_cache, query);
+  check_rows("value", value, call.value_cache, query);
+  const auto B = query.size(0);
+  const auto T = query.size(2);
+  const auto capacity =
+      std::min(call.key_cache.size(2), call.value_cache.size(2));
+  TORCH_CHECK(
+      T <= capacity,
+      kDecode,
+      ": expected at most ",
+      capacity,
+      " tokens, the capacity of the cache, but got ",
+      T);
+  const auto lengths =
+      checks::to_counts(kDecode, "lengths", call.lengths, B, capacity - T)
+          .contiguous();
+  const torch::IntArrayRef first(
+      lengths.const_data_ptr<int64_t>(), static_cast<size_t>(B));
+  kernels::write_rows(
+      {{call.key_cache, key}, {call.value_cache, value}},
+      first,
+      std::vector<int64_t>(static_cast<size_t>(B), T));
+  const auto most = B > 0 ? *std::max_element(first.begin(), first.end()) : 0;
+  options.query_offsets(lengths);
+  options.key_lengths(lengths + T);
+  options.enable_gqa(key.size(1) != query.size(1));
+  const auto output = functional::scaled_dot_product_attention(
+      query,
+      call.key_cache.narrow(2, 0, most + T),
+      call.value_cache.narrow(2, 0, most + T),
+      options);
+  replace_last(*stack, kNumDecodeArguments, {as_output(output)});
+}
+
+void decode_meta(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
+  const auto call = read_decode(*stack);
+  const auto& query = call.attention.query;
+  auto sizes = query.sym_sizes().vec();
+  sizes.back() = call.attention.value.sym_size(-1);
+  replace_last(
+      *stack, kNumDecodeArguments, {empty_heads_last(sizes, query.options())});
+}
+
+void autocast_decode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  const auto dtype =
+      torch::jit::peek(*stack, 3, kNumDecodeArguments).toTensor().scalar_type();
+  for (size_t i = 0; i < 3; ++i) {
+    auto& x = torch::jit::peek(*stack, i, kNumDecodeArguments);
+    x = x.toTensor().to(dtype);
+  }
+  op.callBoxed(stack);
+}
+
+} // namespace torch_attention::operators

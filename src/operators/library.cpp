@@ -1,0 +1,175 @@
+#include <operators/library.h>
+
+#include <operators/attention.h>
+#include <operators/attention_call.h>
+#include <operators/decode.h>
+#include <operators/rotary.h>
+
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <string>
+#include <vector>
+
+namespace torch_attention::operators {
+
+namespace {
+
+using BoxedKernel = void(const c10::OperatorHandle&, torch::jit::Stack*);
+
+template <BoxedKernel* kernel>
+torch::CppFunction boxed() {
+  return torch::CppFunction::makeFromBoxedFunction<kernel>();
+}
+
+std::string with_rules(const std::string& name, const std::string& first) {
+  return name + "(" + first + "Tensor query, Tensor key, Tensor value, " +
+      kRules + ") -> ";
+}
+
+/// The alias analysis goes by the schema: what is not written there is not
+/// aliased.
+void define(
+    torch::Library& library,
+    const std::string& schema,
+    const std::vector<at::Tag>& tags) {
+  library.def(torch::schema(schema.c_str()), tags);
+}
+
+/// The kernels that devices with numbers have.
+void add_device_kernels(torch::Library& library) {
+  library.impl("attention", boxed<&attention>());
+  library.impl("attention_with_weights", boxed<&attention_with_weights>());
+  library.impl("decode", boxed<&decode>());
+  library.impl("rotary", boxed<&rotary>());
+  library.impl("_attention_forward", boxed<&attention_forward>());
+  library.impl("_attention_backward", boxed<&attention_backward>());
+  library.impl(
+      "_attention_with_weights_backward",
+      boxed<&attention_with_weights_backward>());
+  library.impl("_rotary_backward", boxed<&rotary_backward>());
+}
+
+void add_autocast_kernels(torch::Library& library) {
+  library.impl("attention", boxed<&autocast_attention>());
+  library.impl("attention_with_weights", boxed<&autocast_attention>());
+  library.impl("decode", boxed<&autocast_decode>());
+}
+
+} // namespace
+
+const char* attention_name() {
+  return "torch_attention::attention";
+}
+
+const char* sdpa_name() {
+  return "torch_attention::scaled_dot_product_attention";
+}
+
+TORCH_LIBRARY(torch_attention, library) {
+  // `dropout_p` draws from LibTorch's stream of random numbers.
+  const std::vector<at::Tag> random{
+      at::Tag::nondeterministic_seeded, at::Tag::pt2_compliant_tag};
+  const std::vector<at::Tag> plain{at::Tag::pt2_compliant_tag};
+  define(library, with_rules("attention", "") + "Tensor", random);
+  define(
+      library,
+      "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, "
+      "Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+      "float? scale=None, bool enable_gqa=False) -> Tensor",
+      random);
+  define(
+      library,
+      with_rules("attention_with_weights", "") +
+          "(Tensor output, Tensor weights)",
+      random);
+  define(
+      library,
+      std::string("decode(") + kDecodeArguments + ") -> Tensor",
+      plain);
+  define(
+      library,
+      std::string("rotary(Tensor x, ") + kRotaryArguments + ") -> Tensor",
+      plain);
+  // The steps of the first two that compilers see when gradients are wanted.
+  define(
+      library,
+      with_rules("_attention_forward", "") +
+          "(Tensor output, Tensor statistics, Tensor seed)",
+      random);
+  define(
+      library,
+      with_rules(
+          "_attention_backward",
+          "Tensor grad_output, Tensor output, Tensor statistics, Tensor seed, "
+          "bool[] wanted, ") +
+          "Tensor[]",
+      plain);
+  define(
+      library,
+      with_rules(
+          "_attention_with_weights_backward",
+          "Tensor grad_output, Tensor grad_weights, Tensor output, "
+          "Tensor weights, bool[] wanted, ") +
+          "Tensor[]",
+      plain);
+  define(
+      library,
+      std::string("_rotary_backward(Tensor grad_output, ") + kRotaryArguments +
+          ") -> Tensor",
+      plain);
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, CPU, library) {
+  add_device_kernels(library);
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, CUDA, library) {
+  add_device_kernels(library);
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, Meta, library) {
+  library.impl("attention", boxed<&attention_meta>());
+  library.impl("attention_with_weights", boxed<&attention_with_weights_meta>());
+  library.impl("decode", boxed<&decode_meta>());
+  library.impl("rotary", boxed<&rotary_meta>());
+  library.impl("_attention_forward", boxed<&attention_forward_meta>());
+  library.impl("_attention_backward", boxed<&gradients_meta>());
+  library.impl("_attention_with_weights_backward", boxed<&gradients_meta>());
+  library.impl("_rotary_backward", boxed<&rotary_meta>());
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, CompositeImplicitAutograd, library) {
+  library.impl("scaled_dot_product_attention", boxed<&sdpa>());
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {
+  library.impl("attention", boxed<&attention_autograd>());
+  library.impl(
+      "attention_with_weights", boxed<&attention_with_weights_autograd>());
+  library.impl("rotary", boxed<&rotary_autograd>());
+  // Their gradients are an error that names the operator.
+  for (const auto* name :
+       {"decode",
+        "_attention_forward",
+        "_attention_backward",
+        "_attention_with_weights_backward",
+        "_rotary_backward"}) {
+    library.impl(name, torch::autograd::autogradNotImplementedFallback());
+  }
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, ADInplaceOrView, library) {
+  library.impl(
+      "decode", torch::autograd::autogradNotImplementedInplaceOrViewFallback());
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, AutocastCPU, library) {
+  add_autocast_kernels(library);
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, AutocastCUDA, library) {
+  add_autocast_kernels(library);
+}
+
+} // namespace torch_attention::operators

@@ -1,0 +1,19 @@
+#pragma once
+
+/// Our operators in LibTorch's dispatcher, for TorchScript, Python and
+/// AOTInductor. The schemas are in library.cpp, described for users in
+/// docs/python.md.
+///
+/// Kernels are boxed: they read their arguments from a stack, which is how
+/// TorchScript and Python pass them.
+namespace torch_attention::operators {
+
+/// The name of the operator that computes attention. Whoever calls it links the
+/// operators.
+const char* attention_name();
+
+/// That of the operator with the arguments of LibTorch's
+/// `scaled_dot_product_attention`.
+const char* sdpa_name();
+
+} // namespace torch_attention::operators
