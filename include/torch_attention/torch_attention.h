@@ -16,6 +16,7 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 #include <torch_attention/nn/modules/relative_bias.h>
 #include <torch_attention/nn/modules/self_attention.h>
+#include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/cross_attention.h>
 #include <torch_attention/nn/options/forward.h>
@@ -25,6 +26,7 @@
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/temperature.h>
 #include <torch_attention/nn/utils/swap.h>
+#include <torch_attention/nn/utils/swap_transformer.h>
 #include <torch_attention/operators/replace_sdpa.h>
 #include <torch_attention/version.h>
 #include <torch_attention/weights/convert.h>

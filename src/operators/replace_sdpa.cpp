@@ -67,8 +67,7 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
   // As LibTorch would leave it in memory: callers may view it.
   const auto output = kernels::tiled(
       *attention,
-      flash ? kernels::OutputLayout::kLikeQuery
-            : kernels::OutputLayout::kHeadsFirst);
+      flash ? layout_of_flash() : kernels::OutputLayout::kHeadsFirst);
   return output.dim() > x.query.dim() && output.dim() > x.key.dim() &&
           output.dim() > x.value.dim()
       ? output.squeeze(0)

@@ -118,7 +118,7 @@ std::tuple<torch::Tensor, torch::Tensor> flash_attention(
           *a,
           /*dropout_seed=*/0,
           /*with_statistics=*/true,
-          kernels::OutputLayout::kLikeQuery);
+          layout_of_flash());
       return {results.output, logsumexp_of(results.statistics)};
     }
   }
@@ -170,7 +170,7 @@ std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> flash_backward(
             *a,
             /*dropout_seed=*/0,
             /*with_statistics=*/true,
-            kernels::OutputLayout::kLikeQuery);
+            layout_of_flash());
       }
       kernels::BackwardRequest request;
       request.grad_output = grad_output;

@@ -3,6 +3,7 @@
 #include <kernels/plain.h>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/logical_not.h>
 #include <ATen/ops/zeros.h>
 
@@ -195,6 +196,19 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
     return std::nullopt;
   }
   return a;
+}
+
+kernels::OutputLayout layout_of_flash() {
+  // Versions differ: ask it.
+  static const auto layout = [] {
+    const auto x = at::zeros({1, 2, 2, 8});
+    const auto output = std::get<0>(
+        at::cpu::_scaled_dot_product_flash_attention_for_cpu(x, x, x));
+    return output.stride(1) > output.stride(2)
+        ? kernels::OutputLayout::kLikeQuery
+        : kernels::OutputLayout::kTokensFirst;
+  }();
+  return layout;
 }
 
 } // namespace torch_attention::operators

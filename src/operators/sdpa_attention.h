@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kernels/attention.h>
+#include <kernels/tiled.h>
 
 #include <optional>
 
@@ -37,8 +38,7 @@ bool is_readable(const SdpaArguments& x);
 
 /// Returns the attention that `scaled_dot_product_attention` is asked for, of
 /// what `is_readable`; nothing if we do not compute it, be it wrong or unusual.
-/// The output has the shape of `query` but for the last dimension, unless
-/// `lacks_batch` says otherwise.
+/// Heads that share keys get a batch of size 1 if there is none.
 std::optional<kernels::Attention> attention_of_call(
     const SdpaArguments& x,
     bool shares_heads);
@@ -46,5 +46,8 @@ std::optional<kernels::Attention> attention_of_call(
 /// Returns the attention that LibTorch's flash operator is asked for, of what
 /// `is_readable`; nothing if we do not compute it.
 std::optional<kernels::Attention> attention_of_flash(const SdpaArguments& x);
+
+/// Returns how this LibTorch's flash kernel leaves its output in memory.
+kernels::OutputLayout layout_of_flash();
 
 } // namespace torch_attention::operators

@@ -9,11 +9,12 @@ namespace torch_attention {
 
 /// From here on our kernels compute `at::scaled_dot_product_attention` on the
 /// CPU, in this whole process: in C++, TorchScript and Python, with gradients,
-/// dropout, grouped heads and masks; and beneath it LibTorch's operator
+/// dropout, grouped heads and masks; beneath it LibTorch's operator
 /// `_scaled_dot_product_flash_attention_for_cpu` with its backward pass, which
-/// compiled programs call. Results are LibTorch's within rounding, in the same
-/// memory layout. Only dropped weights differ: they come from a stream of our
-/// own, which LibTorch's generator seeds.
+/// compiled programs call; and `_native_multi_head_attention`, which Python's
+/// TransformerEncoder calls in evaluation. Results are LibTorch's within
+/// rounding, in the same memory layout. Only dropped weights differ: they come
+/// from a stream of our own, which LibTorch's generator seeds.
 ///
 /// What we do not compute goes on to LibTorch's own kernel: other devices and
 /// dtypes, wrong arguments, tensors that are wrapped, traced or carry forward

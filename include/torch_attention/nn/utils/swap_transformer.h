@@ -1,0 +1,58 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+
+#include <string>
+#include <vector>
+
+/// Our attention in models of LibTorch's own modules.
+namespace torch_attention {
+
+/// What `swap_attention` found.
+struct ModuleSwapReport {
+  /// the paths of the encoders and decoders that attend by our kernels now
+  std::vector<std::string> swapped;
+  /// what attends by LibTorch's operators still: "path: why"
+  std::vector<std::string> left;
+};
+
+/// Lets the encoders and decoders in a model attend by our kernels: those of
+/// each `torch::nn::Transformer`, and children of `torch::nn::Sequential`.
+/// Weights are shared with the modules that were there, so that optimisers go
+/// on; paths in the state dict stay.
+///
+/// What the model's own classes hold by C++ members cannot be changed from
+/// outside, and is reported: declare an encoder as `SwappedTransformerEncoder`,
+/// a decoder as `SwappedTransformerDecoder`, and call a MultiheadAttention by
+/// `attend`.
+///
+/// Example:
+/// ```
+/// torch::nn::Transformer model(512, 8);
+/// swap_attention(*model); // report.swapped: "encoder", "decoder"
+/// ```
+TORCH_ATTENTION_API ModuleSwapReport swap_attention(torch::nn::Module& model);
+
+/// Returns the first result of `module->forward(query, key, value,
+/// key_padding_mask, /*need_weights=*/false, attn_mask)`, by our kernels: query
+/// and result (T, B, C), key and value (S, B, C), key_padding_mask bool (B, S),
+/// true hides, attn_mask (T, S), which is added to the scores. Modules with
+/// `bias_k` or `add_zero_attn` and masks of other shapes are left to LibTorch.
+///
+/// Example:
+/// ```
+/// auto y = attend(self_attn, x, x, x, padding, causal_mask);
+/// ```
+TORCH_ATTENTION_API torch::Tensor attend(
+    const torch::nn::MultiheadAttention& module,
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const torch::Tensor& key_padding_mask = {},
+    const torch::Tensor& attn_mask = {});
+
+} // namespace torch_attention
