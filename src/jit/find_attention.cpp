@@ -69,7 +69,8 @@ bool is_positive_number(const torch::jit::Module& module, const Value* value) {
            "aten::div",
            "aten::to",
            "aten::tensor",
-           "aten::__getitem__"})) {
+           "aten::__getitem__",
+           "prim::ListUnpack"})) {
     return false;
   }
   return is_positive_number(module, node->input(0)) &&
