@@ -131,8 +131,15 @@ TEST_CASE("Places that look like attention are left alone, with a reason") {
       reason_for(
           kScores + "    weights = torch.softmax(scores, dim=1)\n" + kOutput) ==
       "its softmax is over a dimension that may not be that of keys");
+}
+
+TEST_CASE("What is changed before our operator would read it is left alone") {
+  auto module = model(kScores + kWeights + "    x.add_(1.0)\n" + kOutput);
+  const auto report = swap_attention(module);
+  CHECK(report.swapped.empty());
+  REQUIRE(report.left_alone.size() == 1);
   CHECK(
-      reason_for(kScores + kWeights + "    q.add_(1.0)\n" + kOutput) ==
+      report.left_alone[0].what ==
       "its query, key, value or mask is changed in place");
 }
 
