@@ -91,12 +91,21 @@ class Excerpt {
     }
     if (node->kind() == torch::jit::aten::size && node->inputs().size() == 2 &&
         copy(node->input(0)) == nullptr) {
-      return size_of(node->input(0), node->input(1));
+      return size_of(node->input(0), torch::jit::toIValue(node->input(1)));
     }
     if (node->kind() == torch::jit::aten::__getitem__ &&
         node->input(0)->node()->kind() == torch::jit::aten::size &&
         copy(node->input(0)) == nullptr) {
-      return size_of(node->input(0)->node()->input(0), node->input(1));
+      return size_of(
+          node->input(0)->node()->input(0),
+          torch::jit::toIValue(node->input(1)));
+    }
+    if (node->kind() == torch::jit::prim::ListUnpack &&
+        node->input()->node()->kind() == torch::jit::aten::size &&
+        copy(node->input()) == nullptr) {
+      return size_of(
+          node->input()->node()->input(0),
+          static_cast<int64_t>(value->offset()));
     }
     for (auto* input : node->inputs()) {
       if (copy(input) == nullptr) {
@@ -139,8 +148,7 @@ class Excerpt {
   }
 
   /// An input for the size of a tensor that is computed elsewhere.
-  Value* size_of(Value* tensor, const Value* of_dim) {
-    const auto dim = torch::jit::toIValue(of_dim);
+  Value* size_of(Value* tensor, const std::optional<c10::IValue>& dim) {
     if (!dim) {
       return nullptr;
     }

@@ -69,7 +69,8 @@ bool is_positive_number(const torch::jit::Module& module, const Value* value) {
            "aten::div",
            "aten::to",
            "aten::tensor",
-           "aten::__getitem__"})) {
+           "aten::__getitem__",
+           "prim::ListUnpack"})) {
     return false;
   }
   return is_positive_number(module, node->input(0)) &&
@@ -112,7 +113,6 @@ class Upwards {
 
  private:
   std::string take_product(Node* node, Value* query, Value* key) {
-    has_product_ = true;
     if (!is(key->node(),
             {"aten::transpose",
              "aten::permute",
@@ -123,6 +123,7 @@ class Upwards {
              "aten::swapdims"})) {
       return "the second factor of its scores is not transposed";
     }
+    has_product_ = true;
     found_.query = query;
     found_.transposed_key = key;
     found_.first = node;

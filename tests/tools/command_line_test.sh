@@ -32,7 +32,7 @@ expect() {
 
 run 0 --help
 help="$out"
-for command in verify inspect convert bench completion; do
+for command in verify inspect convert swap bench completion; do
   expect "$help" "$command"
   run 0 "$command" --help
   expect "$out" "Example"

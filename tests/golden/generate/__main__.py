@@ -18,7 +18,7 @@ if not __package__:  # by its path
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 # generate comes first: it finds the other package.
-from generate import files, layouts, models, pretrained, reference
+from generate import files, jit, layouts, models, pretrained, reference
 from generate.reference import drawn, minilm
 from torch_attention_reference import ExportError
 
@@ -29,6 +29,7 @@ SETS = {
         files.GOLDEN_SET,
         layouts.GOLDEN_SET,
         pretrained.GOLDEN_SET,
+        jit.GOLDEN_SET,
         models.GOLDEN_SET,
     )
 }

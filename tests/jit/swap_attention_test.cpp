@@ -1,0 +1,264 @@
+#include <support/close.h>
+#include <support/golden.h>
+#include <support/test.h>
+
+#include <torch_attention/jit/swap_attention.h>
+#include <torch_attention/weights/read.h>
+
+#include <torch/script.h>
+
+#include <sstream>
+
+namespace torch_attention {
+namespace swap_attention_test {
+
+using testing::ContainsText;
+using testing::IsCloseTo;
+
+std::string printed(const GraphSwapReport& report) {
+  std::ostringstream text;
+  text << report;
+  return text.str();
+}
+
+/// Attention of x (B, T, 8) with itself; `mask` (L, L) is float.
+torch::jit::Module model(
+    const std::string& body,
+    const torch::Tensor& mask = torch::ones({9, 9}).triu(1)) {
+  torch::jit::Module module("Model");
+  module.register_parameter(
+      "w", torch::randn({8, 8}).requires_grad_(), /*is_buffer=*/false);
+  module.register_buffer("mask", mask);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.define("def forward(self, x):\n" + body);
+  return module;
+}
+
+const std::string kScores =
+    "    T = x.size(1)\n"
+    "    q = torch.matmul(x, self.w)\n"
+    "    scores = torch.matmul(q, x.transpose(1, 2))\n";
+const std::string kMasked = kScores +
+    "    hidden = self.mask.to(11)[:T, :T]\n"
+    "    scores.masked_fill_(hidden, float('-inf'))\n";
+const std::string kWeights =
+    "    weights = torch.softmax(scores / 2.5, dim=-1)\n";
+const std::string kOutput = "    return torch.matmul(weights, x)\n";
+
+std::string code(torch::jit::Module& module) {
+  return module.get_method("forward").graph()->toString();
+}
+
+bool is_ours(torch::jit::Module& module) {
+  return code(module).find("torch_attention::attention") != std::string::npos;
+}
+
+/// Swaps, and compares outputs and gradients with the model as it was.
+GraphSwapReport check_swapped(torch::jit::Module& module) {
+  const auto x = torch::randn({2, 5, 8});
+  const auto run = [&] {
+    const auto w = module.attr("w").toTensor();
+    w.mutable_grad() = torch::Tensor();
+    const auto y = module.forward({x}).toTensor();
+    y.sin().sum().backward();
+    return std::pair(y.detach(), w.grad().clone());
+  };
+  const auto [output, gradient] = run();
+  const auto report = swap_attention(module);
+  const auto [new_output, new_gradient] = run();
+  CHECK_THAT(new_output, IsCloseTo(output, {1e-5, 1e-5}));
+  CHECK_THAT(new_gradient, IsCloseTo(gradient, {1e-4, 1e-4}));
+  return report;
+}
+
+TEST_CASE("A mask in a buffer becomes causal if all its values are") {
+  auto module = model(kMasked + kWeights + kOutput);
+  const auto report = check_swapped(module);
+  CHECK(printed(report) == "swapped     forward: causal attention\n");
+  CHECK(is_ours(module));
+
+  auto mask = torch::ones({9, 9}).triu(1);
+  mask[8][0] = 1; // beyond the five tokens of the call
+  auto other = model(kMasked + kWeights + kOutput, mask);
+  CHECK(
+      printed(check_swapped(other)) ==
+      "swapped     forward: attention with a mask\n");
+}
+
+TEST_CASE("The values of a buffer are left as they were") {
+  auto module = model(kMasked + kWeights + kOutput);
+  const auto before = module.attr("mask").toTensor().clone();
+  check_swapped(module);
+  CHECK(torch::equal(module.attr("mask").toTensor(), before));
+}
+
+TEST_CASE("Only a product without a mask is plain attention") {
+  auto module = model(kScores + kWeights + kOutput);
+  CHECK(printed(check_swapped(module)) == "swapped     forward: attention\n");
+}
+
+TEST_CASE("Places that look like attention are left alone, with a reason") {
+  const auto reason_for = [](const std::string& body) {
+    auto module = model(body);
+    const auto before = code(module);
+    const auto report = check_swapped(module);
+    CHECK(report.swapped.empty());
+    CHECK(code(module) == before);
+    REQUIRE(report.left_alone.size() == 1);
+    return report.left_alone[0].what;
+  };
+  CHECK(
+      reason_for(
+          kScores + kWeights +
+          "    return torch.matmul(weights, x) + weights.sum()\n") ==
+      "its weights are read elsewhere as well");
+  CHECK(
+      reason_for(
+          kScores + kWeights +
+          "    return torch.matmul(weights, x) + "
+          "scores.sum()\n") == "its scores are read elsewhere as well");
+  CHECK_THAT(
+      reason_for(
+          kScores + "    weights = torch.softmax(scores * -1.0, dim=-1)\n" +
+          kOutput),
+      ContainsText("its scores are multiplied by -1"));
+  CHECK_THAT(
+      reason_for(
+          kMasked + "    scores.masked_fill_(x[:, :, :1] > 0, -3.0)\n" +
+          kWeights + kOutput),
+      ContainsText("which may not hide them"));
+  CHECK(
+      reason_for(
+          kScores + "    weights = torch.softmax(scores, dim=1)\n" + kOutput) ==
+      "its softmax is over a dimension that may not be that of keys");
+}
+
+TEST_CASE("What is changed before our operator would read it is left alone") {
+  auto module = model(kScores + kWeights + "    x.add_(1.0)\n" + kOutput);
+  const auto report = swap_attention(module);
+  CHECK(report.swapped.empty());
+  REQUIRE(report.left_alone.size() == 1);
+  CHECK(
+      report.left_alone[0].what ==
+      "its query, key, value or mask is changed in place");
+}
+
+TEST_CASE("A softmax that is no attention is not mentioned") {
+  auto module =
+      model("    return torch.softmax(torch.matmul(x, self.w), -1)\n");
+  CHECK(printed(swap_attention(module)) == "no attention found\n");
+}
+
+TEST_CASE("Swapped attention drops weights in training alone") {
+  auto module = model(
+      kMasked + kWeights +
+      "    weights = torch.dropout(weights, 0.5, self.training)\n" + kOutput);
+  module.eval();
+  const auto x = torch::randn({2, 5, 8});
+  const auto expected = module.forward({x}).toTensor();
+  CHECK(
+      printed(swap_attention(module)) ==
+      "swapped     forward: causal attention with dropout\n");
+  CHECK_THAT(module.forward({x}).toTensor(), IsCloseTo(expected));
+  module.train();
+  const auto dropped = module.forward({x}).toTensor();
+  CHECK_FALSE(torch::allclose(dropped, expected));
+}
+
+TEST_CASE("A model that has run is swapped, and shares its weights") {
+  auto module = model(kMasked + kWeights + kOutput);
+  auto original = module;
+  const auto x = torch::randn({2, 5, 8});
+  module.forward({x});
+  swap_attention(module);
+  CHECK(is_ours(module));
+  CHECK_FALSE(is_ours(original));
+  {
+    const torch::NoGradGuard no_grad;
+    original.attr("w").toTensor().mul_(2);
+  }
+  CHECK_THAT(
+      module.forward({x}).toTensor(),
+      IsCloseTo(original.forward({x}).toTensor(), {1e-5, 1e-5}));
+}
+
+TEST_CASE("A swapped model can be saved, and swapping again finds nothing") {
+  auto module = model(kMasked + kWeights + kOutput);
+  const auto x = torch::randn({2, 5, 8});
+  const auto expected = module.forward({x}).toTensor();
+  swap_attention(module);
+  std::stringstream file;
+  module.save(file);
+  auto loaded = torch::jit::load(file);
+  CHECK_THAT(loaded.forward({x}).toTensor(), IsCloseTo(expected, {1e-5, 1e-5}));
+  CHECK(printed(swap_attention(loaded)) == "no attention found\n");
+}
+
+TEST_CASE("Queries that a finite fill hides everything from see all alike") {
+  torch::jit::Module module("Model");
+  module.define(
+      "def forward(self, x, mask):\n"
+
+      "    scores = torch.matmul(x, x.transpose(1, 2))\n"
+      "    scores = scores.masked_fill(mask, -1e9)\n"
+      "    return torch.matmul(torch.softmax(scores, -1), x)\n");
+  auto x = torch::randn({2, 5, 8}).requires_grad_();
+  auto mask = torch::rand({2, 5, 5}) > 0.5;
+  mask[1][2] = true;
+  const auto run = [&] {
+    const auto y = module.forward({x, mask}).toTensor();
+    return std::pair(
+        y.detach(), torch::autograd::grad({y.sin().sum()}, {x})[0]);
+  };
+  const auto [output, gradient] = run();
+  CHECK(swap_attention(module).swapped.size() == 1);
+  const auto [new_output, new_gradient] = run();
+  CHECK_THAT(new_output, IsCloseTo(output, {1e-5, 1e-5}));
+  CHECK_THAT(new_gradient, IsCloseTo(gradient, {1e-4, 1e-4}));
+}
+
+TEST_CASE("LibTorch's operator keeps its alignment of causal masks") {
+  torch::jit::Module module("Model");
+  module.define(
+      "def forward(self, q, k):\n"
+      "    return torch.scaled_dot_product_attention(q, k, k, is_causal=True)\n");
+  const auto q = torch::randn({2, 3, 4, 8});
+  const auto k = torch::randn({2, 3, 6, 8});
+  const auto expected = module.forward({q, k}).toTensor();
+  CHECK(swap_attention(module).swapped.size() == 1);
+  CHECK_THAT(
+      module.forward({q, k}).toTensor(), IsCloseTo(expected, {1e-5, 1e-5}));
+}
+
+TEST_CASE("Models of transformers are swapped") {
+  for (const auto* name :
+       {"gpt2-eager",
+        "gpt2-sdpa",
+        "llama-eager",
+        "llama-sdpa",
+        "bert-eager",
+        "bert-sdpa",
+        "bert-mask-eager",
+        "bert-mask-sdpa"}) {
+    INFO(name);
+    const auto path = std::string(TORCH_ATTENTION_GOLDEN_DIR) + "/jit/" + name;
+    auto module = torch::jit::load(path + ".pt");
+    const auto recorded = read_weights(path + ".expected.pt");
+    std::vector<c10::IValue> inputs;
+    for (const auto& item : recorded) {
+      if (item.key() != "output") {
+        inputs.emplace_back(item.value());
+      }
+    }
+    const auto report = swap_attention(module);
+    CHECK(report.swapped.size() == 1);
+    CHECK(report.left_alone.empty());
+    const bool is_causal = std::string(name).find("bert") == std::string::npos;
+    CHECK((report.swapped[0].what == "causal attention") == is_causal);
+    const auto output = module.forward(inputs).toTuple()->elements()[0];
+    CHECK_THAT(output.toTensor(), IsCloseTo(recorded["output"], {1e-5, 1e-5}));
+  }
+}
+
+} // namespace swap_attention_test
+} // namespace torch_attention
