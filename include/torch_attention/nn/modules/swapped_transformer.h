@@ -18,7 +18,7 @@ namespace torch_attention {
 /// else, and what comes out, is LibTorch's, but for the stream of dropout.
 ///
 /// Change the type of a member to it, or wrap an encoder that exists: its
-/// layers are shared, not copied, so that optimisers go on.
+/// layers are shared, not copied, so that optimizers go on.
 ///
 /// Example:
 /// ```

@@ -22,7 +22,7 @@ struct ModuleSwapReport {
 
 /// Lets the encoders and decoders in a model attend by our kernels: those of
 /// each `torch::nn::Transformer`, and children of `torch::nn::Sequential`.
-/// Weights are shared with the modules that were there, so that optimisers go
+/// Weights are shared with the modules that were there, so that optimizers go
 /// on; paths in the state dict stay.
 ///
 /// What the model's own classes hold by C++ members cannot be changed from
