@@ -3,9 +3,9 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torch_attention::operators {
 

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 namespace torch_attention::operators {
 
