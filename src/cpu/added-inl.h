@@ -83,10 +83,17 @@ int64_t fill_added_row(
   int64_t hidden = 0;
   if (head.mask != nullptr) {
     const bool* mask = head.mask + head.offset(a.mask, t) + s * a.mask.key;
-    for (int64_t i = 0; i < n; ++i) {
-      const bool hides = mask[i * a.mask.key];
-      row[i] = hides ? -kInfinity<T> : row[i];
-      hidden += hides ? 1 : 0;
+    const auto hide = [&](auto distance) {
+      for (int64_t i = 0; i < n; ++i) {
+        const bool hides = mask[i * distance];
+        row[i] = hides ? -kInfinity<T> : row[i];
+        hidden += hides ? 1 : 0;
+      }
+    };
+    if (a.mask.key == 1) {
+      hide(std::integral_constant<int64_t, 1>()); // becomes vectors
+    } else {
+      hide(a.mask.key);
     }
   }
   return hidden;

@@ -130,7 +130,7 @@ void differentiate_chunk(
         E);
   }
   if constexpr (kHasPairs<X>) {
-    if (seen > 0 && m.finite_keys && multiplies_pairs<X>()) {
+    if (seen > 0 && multiplies_pairs<X>()) {
       pack_key_pairs(a, b, g, s, seen, m);
     }
   }

@@ -146,14 +146,10 @@ struct HeadGradients {
   double* slope = nullptr;
 };
 
-/// How a tile is multiplied.
-enum class Products { kPlain, kPairs, kCareful };
-
 /// Packs what is read of a tile of queries, both ways round, and what its
-/// softmax was made of. Returns how to multiply it: without what is hidden
-/// where something is not finite.
+/// softmax was made of. Returns whether all of it is finite.
 template <int kVectors, typename X, typename T>
-Products load_tile(
+bool load_tile(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
     const Head<X>& head,
@@ -172,16 +168,12 @@ Products load_tile(
   const auto* grad_output = row_of(gradients.grad_output);
   const auto output_row = gradients.output.strides.token;
   const auto* output = row_of(gradients.output);
-  bool finite = m.finite_keys;
-  finite &=
+  bool finite =
       pack_rows(query, query_row, rows, a.head_dim, T(1), m.query_rows, D);
   finite &= pack_rows(
       grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
-  const auto products = !finite ? Products::kCareful
-      : multiplies_pairs<X>()   ? Products::kPairs
-                                : Products::kPlain;
   // Scaled numbers may not be bfloat16: with pairs the products are scaled.
-  const bool pairs = products == Products::kPairs;
+  const bool pairs = multiplies_pairs<X>();
   pack_transposed(
       head.rows_of(a.query),
       t,
@@ -217,7 +209,7 @@ Products load_tile(
     m.delta[r] =
         dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
   }
-  return products;
+  return finite;
 }
 
 /// Scores (n, width) of a block of keys, computed again, and the gradients of
@@ -228,7 +220,6 @@ void compute_again(
     const Head<X>& head,
     const Range& range,
     const Added<T>& added,
-    Products products,
     bool cut,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
@@ -256,7 +247,7 @@ void compute_again(
   const auto& lanes = m.query_lanes;
   const auto& grad_lanes = m.grad_output_lanes;
   if constexpr (kHasPairs<X>) {
-    if (products == Products::kPairs) {
+    if (multiplies_pairs<X>()) {
       using Pairs = PairProduct<Plain, /*kFactor=*/true>;
       const auto scale = head.rule.scale;
       const auto kept = static_cast<T>(dropout_of(a).scale());
@@ -278,7 +269,7 @@ void compute_again(
           m.grad_scores);
     }
   }
-  if (products != Products::kPairs) {
+  if (!multiplies_pairs<X>()) {
     multiply(Plain(), m.key, D, lanes, a.head_dim, T(1), m.scores);
     multiply(Plain(), m.value, E, grad_lanes, a.value_dim, T(1), m.grad_scores);
   }
@@ -328,13 +319,28 @@ void differentiate_rule(
   }
 }
 
+/// The forms of products that add up gradients.
+template <bool kPairs, bool kCareful>
+struct Products {
+  static constexpr auto kBroadcast =
+      kCareful ? Skip::kZeroBroadcast : Skip::kNothing;
+  static constexpr auto kVector = kCareful ? Skip::kZeroVector : Skip::kNothing;
+
+  template <Start kStart, Skip kSkip>
+  using Of = std::conditional_t<
+      kPairs,
+      PairProduct<Product<kStart, kSkip>>,
+      Product<kStart, kSkip>>;
+};
+
 /// Adds what one block of keys gives to the gradients of query, key and value.
-/// `started`: that of query holds something yet.
+/// `careful`: leaves out what is hidden; `started`: that of query holds
+/// something yet.
 template <int kVectors, typename X, typename T>
 void add_gradients(
     const AttentionArguments<X>& a,
     const Range& range,
-    Products products,
+    bool careful,
     bool started,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
@@ -377,41 +383,42 @@ void add_gradients(
             kWidth,
             static_cast<const T*>(nullptr));
       };
-  using First = Product<Start::kZero>;
-  using Next = Product<Start::kLoad>;
+  // Pairs are rounded; all else is as it is.
+  const auto add_by = [&](auto form, bool pairs) {
+    using Form = decltype(form);
+    add(typename Form::template Of<Start::kLoad, Form::kBroadcast>(),
+        pairs ? kWidth / 2 : kWidth,
+        pairs ? m.grad_output_row_pairs : m.grad_output_rows,
+        pairs ? m.query_row_pairs : m.query_rows,
+        pairs ? num_pairs(range.rows) : range.rows);
+    const auto* key = pairs ? m.key_rows + first / 2 * D : m.key + first * D;
+    const auto* grad_scores = pairs ? m.grad_score_pairs : m.grad_scores;
+    const auto num_keys = pairs ? num_pairs(range.n) : range.n;
+    started ? add_query(
+                  typename Form::template Of<Start::kLoad, Form::kVector>(),
+                  key,
+                  grad_scores,
+                  num_keys)
+            : add_query(
+                  typename Form::template Of<Start::kZero, Form::kVector>(),
+                  key,
+                  grad_scores,
+                  num_keys);
+  };
   if constexpr (kHasPairs<X>) {
-    if (products == Products::kPairs) {
+    if (multiplies_pairs<X>()) {
       pair_rows(m.grad_scores, range.n, kWidth, m.grad_score_pairs);
-      pair_columns(m.scores, range.n * kWidth);
-      pair_columns(m.grad_scores, range.n * kWidth);
-      add(PairProduct<Next>(),
-          kWidth / 2,
-          m.grad_output_row_pairs,
-          m.query_row_pairs,
-          num_pairs(range.rows));
-      const auto* key = m.key_rows + first / 2 * D;
-      const auto n = num_pairs(range.n);
-      started ? add_query(PairProduct<Next>(), key, m.grad_score_pairs, n)
-              : add_query(PairProduct<First>(), key, m.grad_score_pairs, n);
+      // The last of an odd number of rows is beside one that is none.
+      const auto beside = range.rows % 2 == 0 ? kWidth : range.rows;
+      pair_columns(m.scores, range.n, kWidth, beside);
+      pair_columns(m.grad_scores, range.n, kWidth, beside);
+      careful ? add_by(Products<true, true>(), true)
+              : add_by(Products<true, false>(), true);
       return;
     }
   }
-  const auto* key = m.key + first * D;
-  if (products == Products::kCareful) {
-    add(Product<Start::kLoad, Skip::kZeroBroadcast>(),
-        kWidth,
-        m.grad_output_rows,
-        m.query_rows,
-        range.rows);
-    using FirstCareful = Product<Start::kZero, Skip::kZeroVector>;
-    using NextCareful = Product<Start::kLoad, Skip::kZeroVector>;
-    started ? add_query(NextCareful(), key, m.grad_scores, range.n)
-            : add_query(FirstCareful(), key, m.grad_scores, range.n);
-    return;
-  }
-  add(Next(), kWidth, m.grad_output_rows, m.query_rows, range.rows);
-  started ? add_query(Next(), key, m.grad_scores, range.n)
-          : add_query(First(), key, m.grad_scores, range.n);
+  careful ? add_by(Products<false, true>(), false)
+          : add_by(Products<false, false>(), false);
 }
 
 /// Adds the gradients of a tile of queries to those of its head.
@@ -469,8 +476,9 @@ void differentiate_tile(
   const auto dropout = dropout_of(a);
 
   // 1.
-  const auto products =
-      load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m);
+  const bool finite =
+      load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m) &&
+      m.finite_keys;
   if (to_add.slope != nullptr) {
     fill(m.distances, kWidth, T(0));
   }
@@ -491,8 +499,8 @@ void differentiate_tile(
       continue;
     }
     const bool cut = verdict == Tile::kCut || added.data != nullptr ||
-        head.rule.bends || head.rule.adds || products == Products::kCareful;
-    compute_again<kVectors>(a, head, range, added, products, cut, m);
+        head.rule.bends || head.rule.adds || !finite;
+    compute_again<kVectors>(a, head, range, added, cut, m);
     const auto differentiate = dropout.threshold > 0
         ? (cut ? differentiate_weights<kVectors, true, true, T>
                : differentiate_weights<kVectors, false, true, T>)
@@ -500,7 +508,7 @@ void differentiate_tile(
                : differentiate_weights<kVectors, false, false, T>);
     differentiate(range, head.index, dropout, m);
     differentiate_rule<kVectors>(a, gradients, head, range, m);
-    add_gradients<kVectors>(a, range, products, started, m);
+    add_gradients<kVectors>(a, range, !finite, started, m);
     started = true;
   }
 

@@ -215,16 +215,16 @@ void add_values(
         tile.row,
         memory.scale);
   };
-  using First = Product<Start::kZero>;
-  using Next = Product<Start::kScale>;
-  if constexpr (kPairs) {
-    tile.started ? multiply(PairProduct<Next>())
-                 : multiply(PairProduct<First>());
-  } else if (careful) {
-    tile.started ? multiply(Product<Start::kScale, Skip::kZeroVector>())
-                 : multiply(Product<Start::kZero, Skip::kZeroVector>());
+  const auto multiply_as = [&](auto product) {
+    using P = decltype(product);
+    multiply(std::conditional_t<kPairs, PairProduct<P>, P>());
+  };
+  if (careful) {
+    tile.started ? multiply_as(Product<Start::kScale, Skip::kZeroVector>())
+                 : multiply_as(Product<Start::kZero, Skip::kZeroVector>());
   } else {
-    tile.started ? multiply(Next()) : multiply(First());
+    tile.started ? multiply_as(Product<Start::kScale>())
+                 : multiply_as(Product<Start::kZero>());
   }
   tile.started = true;
 }
@@ -457,7 +457,7 @@ void attend_tiles(
     const ForwardResult<Y>& result,
     ForwardMemory<T>& memory,
     bool careful = false) {
-  const bool pairs = !careful && multiplies_pairs<X>();
+  const bool pairs = multiplies_pairs<X>();
 
   // 1.
   int tiles = 0;

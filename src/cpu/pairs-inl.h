@@ -53,6 +53,16 @@ HWY_INLINE V add_products_of_pairs(V a, V b, V sum) {
   return sum;
 }
 
+/// Returns `pairs` with 0 for the numbers beside which `other` has 0.
+template <typename V>
+HWY_INLINE V zero_beside_zero(V pairs, V other) {
+  const Tag<float> d;
+  const hn::Repartition<uint16_t, Tag<float>> numbers;
+  const auto is_zero = hn::Eq(hn::BitCast(numbers, other), hn::Zero(numbers));
+  return hn::BitCast(
+      d, hn::IfThenZeroElse(is_zero, hn::BitCast(numbers, pairs)));
+}
+
 /// Returns the pairs of what is stored in two vectors, rounded to the nearest
 /// bfloat16. NaN may become another number if its lowest bits are set, as they
 /// are not after conversion from bfloat16 or arithmetic.
@@ -85,13 +95,23 @@ HWY_INLINE void pair_rows(
   }
 }
 
-/// Turns `n` floats, whole vectors, into half as many pairs of neighbours in
-/// the first half of their place.
-HWY_INLINE void pair_columns(float* x, int64_t n) {
+/// Turns x (rows, width), whole vectors, into pairs of neighbours (rows, width
+/// / 2) in the first half of its place. Column `zero`, if there is one, becomes
+/// 0.
+HWY_INLINE void pair_columns(
+    float* x,
+    int64_t rows,
+    int64_t width,
+    int64_t zero) {
   const Tag<float> d;
   auto* to = reinterpret_cast<BFloat16*>(x);
-  for (int64_t i = 0; i < n; i += kLanes<float>) {
-    store(load(d, x + i), d, to + i);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (zero < width) {
+      x[r * width + zero] = 0;
+    }
+    for (auto i = r * width; i < (r + 1) * width; i += kLanes<float>) {
+      store(load(d, x + i), d, to + i);
+    }
   }
 }
 

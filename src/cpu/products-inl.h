@@ -189,7 +189,12 @@ HWY_INLINE void product_in_registers(
       HWY_UNROLL(4)
       for (int v = 0; v < kVectors; ++v) {
         if constexpr (P::kPairs) {
-          sum[r][v] = add_products_of_pairs(factor, in[v], sum[r][v]);
+          sum[r][v] = add_products_of_pairs(
+              P::kSkip == Skip::kZeroVector ? zero_beside_zero(factor, in[v])
+                                            : factor,
+              P::kSkip == Skip::kZeroBroadcast ? zero_beside_zero(in[v], factor)
+                                               : in[v],
+              sum[r][v]);
           continue;
         }
         const auto next = hn::MulAdd(factor, in[v], sum[r][v]);

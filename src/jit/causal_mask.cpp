@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <map>

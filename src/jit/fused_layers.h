@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/csrc/jit/ir/ir.h>
+#include <torch/types.h>
 
 namespace torch_attention::graphs {
 

@@ -45,7 +45,9 @@ torch::Tensor empty_statistics(const torch::Tensor& output) {
   return at::empty_symint({2 * rows}, output.options().dtype(dtype));
 }
 
-torch::Tensor weights_of(const AttentionCall& call, torch::Tensor output) {
+torch::Tensor weights_of(
+    const AttentionCall& call,
+    const torch::Tensor& output) {
   auto sizes = output.sym_sizes().vec();
   sizes.back() = call.key.sym_size(-2);
   return at::empty_symint(sizes, call.query.options());

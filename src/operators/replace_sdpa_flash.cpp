@@ -43,6 +43,7 @@ std::optional<Attention> prepared_flash(const SdpaArguments& x) {
 /// Calls `fn` with a zero of the dtype of statistics.
 template <typename Fn>
 void with_statistics_dtype(const torch::Tensor& x, const Fn& fn) {
+  // NOLINTNEXTLINE(bugprone-branch-clone): of different types
   if (x.scalar_type() == torch::kDouble) {
     fn(double());
   } else {
