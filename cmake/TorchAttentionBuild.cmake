@@ -39,9 +39,12 @@ if(TORCH_ATTENTION_SANITIZE)
   # All targets but those with this property.
   set(sanitized
       "$<NOT:$<BOOL:$<TARGET_PROPERTY:TORCH_ATTENTION_NOT_SANITIZED>>>")
+  # Of those with this one, objects' dynamic types are not checked.
+  set(untyped "$<BOOL:$<TARGET_PROPERTY:TORCH_ATTENTION_TYPES_NOT_SANITIZED>>")
   target_compile_options(
     torch_attention_build
     INTERFACE "$<${sanitized}:-fsanitize=${TORCH_ATTENTION_SANITIZE}>"
+              "$<${untyped}:-fno-sanitize=vptr>"
               -fno-sanitize-recover=all -fno-omit-frame-pointer
               # The instrumented C++ library causes false warnings.
               $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)

@@ -16,7 +16,7 @@ namespace {
 
 using kernels::Attention;
 
-torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
+torch::IntArrayRef leading_sizes(const torch::Tensor& x, int64_t kept) {
   return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
 
@@ -45,13 +45,14 @@ bool broadcast(
 /// Gives query, key and value the same leading dimensions but for the last
 /// `kept`. Returns whether they broadcast.
 bool broadcast_leading(Attention& a, int64_t kept) {
-  if (leading(a.query, kept) == leading(a.key, kept) &&
-      leading(a.query, kept) == leading(a.value, kept)) {
+  if (leading_sizes(a.query, kept) == leading_sizes(a.key, kept) &&
+      leading_sizes(a.query, kept) == leading_sizes(a.value, kept)) {
     return true;
   }
   std::vector<int64_t> sizes;
-  if (!broadcast(leading(a.query, kept), leading(a.key, kept), sizes) ||
-      !broadcast(sizes, leading(a.value, kept), sizes)) {
+  if (!broadcast(
+          leading_sizes(a.query, kept), leading_sizes(a.key, kept), sizes) ||
+      !broadcast(sizes, leading_sizes(a.value, kept), sizes)) {
     return false;
   }
   for (auto* x : {&a.query, &a.key, &a.value}) {
