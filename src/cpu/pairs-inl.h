@@ -125,7 +125,7 @@ HWY_INLINE void pack_pairs_of_columns(
     int64_t columns,
     float* to,
     int64_t to_row) {
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < rows && columns > 0; ++r) {
     auto* out = to + r * to_row;
     out[num_pairs(columns) - 1] = 0;
     std::memcpy(
