@@ -322,6 +322,7 @@ void differentiate_rule(
 /// The forms of products that add up gradients.
 template <bool kPairs, bool kCareful>
 struct Products {
+  static constexpr bool kInPairs = kPairs;
   static constexpr auto kBroadcast =
       kCareful ? Skip::kZeroBroadcast : Skip::kNothing;
   static constexpr auto kVector = kCareful ? Skip::kZeroVector : Skip::kNothing;
@@ -383,9 +384,9 @@ void add_gradients(
             kWidth,
             static_cast<const T*>(nullptr));
       };
-  // Pairs are rounded; all else is as it is.
-  const auto add_by = [&](auto form, bool pairs) {
+  const auto add_by = [&](auto form) {
     using Form = decltype(form);
+    constexpr bool pairs = Form::kInPairs;
     add(typename Form::template Of<Start::kLoad, Form::kBroadcast>(),
         pairs ? kWidth / 2 : kWidth,
         pairs ? m.grad_output_row_pairs : m.grad_output_rows,
@@ -412,13 +413,12 @@ void add_gradients(
       const auto beside = range.rows % 2 == 0 ? kWidth : range.rows;
       pair_columns(m.scores, range.n, kWidth, beside);
       pair_columns(m.grad_scores, range.n, kWidth, beside);
-      careful ? add_by(Products<true, true>(), true)
-              : add_by(Products<true, false>(), true);
+      careful ? add_by(Products<true, true>())
+              : add_by(Products<true, false>());
       return;
     }
   }
-  careful ? add_by(Products<false, true>(), false)
-          : add_by(Products<false, false>(), false);
+  careful ? add_by(Products<false, true>()) : add_by(Products<false, false>());
 }
 
 /// Adds the gradients of a tile of queries to those of its head.
