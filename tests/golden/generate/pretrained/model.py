@@ -51,7 +51,7 @@ class Attention:
 class Model:
     """A model of two layers with random weights."""
 
-    FILES: ClassVar = ("config.json", "model.safetensors", "expected.safetensors")
+    files: ClassVar = ("config.json", "model.safetensors", "expected.safetensors")
 
     name: str
     model_type: str
