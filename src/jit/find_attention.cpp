@@ -20,6 +20,10 @@ using torch::jit::Value;
 /// be is left of them beside it.
 constexpr double kAbsorbs = -1e6;
 
+/// What our operator takes.
+constexpr double kLeastSoftcap = 1e-6;
+constexpr double kLargestSoftcap = 1e6;
+
 bool is(const Node* node, std::initializer_list<const char*> names) {
   for (const auto* name : names) {
     if (node->kind() == c10::Symbol::fromQualString(name)) {
@@ -78,6 +82,41 @@ bool is_positive_number(const torch::jit::Module& module, const Value* value) {
        is_positive_number(module, node->input(1)));
 }
 
+/// Goes up to where a tensor is laid out, past what only copies it.
+const Value* laid_out(const Value* value) {
+  while (
+      is(value->node(),
+         {"aten::to", "aten::type_as", "aten::contiguous", "aten::clone"})) {
+    value = value->node()->input(0);
+  }
+  return value;
+}
+
+/// Returns whether a tensor is known to have at least two dimensions.
+bool has_matrices(const Value* value) {
+  const auto type = value->type()->cast<c10::TensorType>();
+  if (type && type->dim()) {
+    return *type->dim() >= 2;
+  }
+  const auto* node = laid_out(value)->node();
+  if (is(node, {"aten::permute", "aten::view", "aten::reshape"})) {
+    const auto* sizes = node->input(1);
+    const auto constant = torch::jit::toIValue(sizes);
+    return constant && constant->isIntList()
+        ? constant->toIntVector().size() >= 2
+        : sizes->node()->kind() == torch::jit::prim::ListConstruct &&
+            sizes->node()->inputs().size() >= 2;
+  }
+  return is(
+      node,
+      {"aten::transpose",
+       "aten::t",
+       "aten::mT",
+       "aten::numpy_T",
+       "aten::swapaxes",
+       "aten::swapdims"});
+}
+
 /// Goes up from a softmax to the product of queries and keys.
 class Upwards {
  public:
@@ -93,6 +132,9 @@ class Upwards {
       }
       if (is(node, {"aten::matmul", "aten::bmm"})) {
         return take_product(node, node->input(0), node->input(1));
+      }
+      if (is(node, {"aten::einsum"})) {
+        return take_einsum(node);
       }
       if (is(node, {"aten::baddbmm"})) {
         return take_added_product(node);
@@ -113,19 +155,29 @@ class Upwards {
 
  private:
   std::string take_product(Node* node, Value* query, Value* key) {
-    if (!is(key->node(),
-            {"aten::transpose",
-             "aten::permute",
-             "aten::t",
-             "aten::mT",
-             "aten::numpy_T",
-             "aten::swapaxes",
-             "aten::swapdims"})) {
-      return "the second factor of its scores is not transposed";
+    const bool of_three = !is(node, {"aten::matmul"});
+    if (!of_three && !has_matrices(key)) {
+      return "the second factor of its scores may have one dimension";
     }
     has_product_ = true;
-    found_.query = query;
-    found_.transposed_key = key;
+    found_.query = {query, {}};
+    found_.transposed_key = {key, {}};
+    found_.first = node;
+    if (of_three) {
+      found_.rank = 3;
+    }
+    return {};
+  }
+
+  std::string take_einsum(Node* node) {
+    const auto product = scores_of_einsum(node);
+    if (!product) {
+      return "its scores come from an einsum of another kind";
+    }
+    has_product_ = true;
+    found_.query = product->left;
+    found_.transposed_key = product->right;
+    found_.rank = product->rank;
     found_.first = node;
     return {};
   }
@@ -134,18 +186,26 @@ class Upwards {
   std::string take_added_product(Node* node) {
     const auto beta = number_of(node->input(3));
     const auto alpha = number_of(node->input(4));
-    if (beta != 1.0 || alpha != 1.0) {
-      has_product_ = true;
-      return "its product of queries and keys has factors of its own";
+    has_product_ = true;
+    if (!beta || !alpha) {
+      return "its product of queries and keys has factors that vary";
     }
-    add_mask(node->input(0), Mask::Kind::kAdded);
-    return take_product(node, node->input(1), node->input(2));
+    if (*beta != 0) {
+      const auto reason = add_numbers(node->input(0), *beta);
+      if (!reason.empty()) {
+        return reason;
+      }
+    }
+    const auto reason = add_factor(*alpha, false);
+    return reason.empty() ? take_product(node, node->input(1), node->input(2))
+                          : reason;
   }
 
   void add_mask(
       Value* value,
       Mask::Kind kind,
-      double fill = -std::numeric_limits<double>::infinity()) {
+      double fill = -std::numeric_limits<double>::infinity(),
+      double factor = 1.0) {
     Mask mask;
     mask.causal = is_causal_mask(
         module_,
@@ -156,8 +216,36 @@ class Upwards {
     mask.kind = kind;
     mask.fill = fill;
     // Of those, what comes later applies to the fill as well.
-    mask.factor = constant_;
+    mask.factor = constant_ * factor;
     found_.masks.push_back(mask);
+  }
+
+  /// What is added to the scores. Returns why it cannot be, or nothing.
+  std::string add_numbers(Value* value, double factor) {
+    if (varies_) {
+      return "what is added to its scores is divided by what varies";
+    }
+    if (found_.softcap) {
+      return "what is added to its scores is capped with them";
+    }
+    add_mask(
+        value,
+        Mask::Kind::kAdded,
+        -std::numeric_limits<double>::infinity(),
+        factor);
+    return {};
+  }
+
+  std::string add_factor(double number, bool divides) {
+    if (!(number > 0) || !std::isfinite(number)) {
+      return "its scores are multiplied by " + std::to_string(number);
+    }
+    Factor factor;
+    factor.number = number;
+    factor.divides = divides;
+    constant_ *= number;
+    found_.factors.push_back(factor);
+    return {};
   }
 
   /// One operator up. `next` stays null if there is no way.
@@ -190,6 +278,9 @@ class Upwards {
     if (is(node, {"aten::add", "aten::add_"})) {
       return step_added(node, next);
     }
+    if (is(node, {"aten::tanh", "aten::tanh_"})) {
+      return step_cap(node, next);
+    }
     return "its scores come from " + std::string(node->kind().toQualString());
   }
 
@@ -203,22 +294,35 @@ class Upwards {
     if (!divides && number_of(scores)) {
       std::swap(scores, other);
     }
-    Factor factor;
-    factor.divides = divides;
     if (const auto number = number_of(other)) {
-      factor.number = divides ? 1 / *number : *number;
-      if (!(factor.number > 0) || !std::isfinite(factor.number)) {
-        return "its scores are multiplied by " + std::to_string(factor.number);
+      const auto reason = add_factor(divides ? 1 / *number : *number, divides);
+      if (!reason.empty()) {
+        return reason;
       }
-      constant_ *= factor.number;
     } else if (is_positive_number(module_, other)) {
+      Factor factor;
+      factor.divides = divides;
       factor.value = other;
+      found_.factors.push_back(factor);
       varies_ = true;
     } else {
       return "its scores are multiplied by a tensor";
     }
-    found_.factors.push_back(factor);
     next = scores;
+    return {};
+  }
+
+  /// softcap tanh(...): what was found until here multiplies it.
+  std::string step_cap(Node* node, Value*& next) {
+    if (found_.softcap) {
+      return "its scores are capped twice";
+    }
+    if (varies_ || constant_ < kLeastSoftcap || constant_ > kLargestSoftcap) {
+      return "its scores are capped at what may be out of range";
+    }
+    found_.softcap = constant_;
+    found_.factors.clear();
+    next = node->input(0);
     return {};
   }
 
@@ -228,6 +332,9 @@ class Upwards {
       Value* with,
       Value* scores,
       Value*& next) {
+    if (found_.softcap) {
+      return "its scores are masked before they are capped";
+    }
     const auto fill = number_of(with);
     const bool causal = kind == Mask::Kind::kHides
         ? is_causal_mask(module_, mask, MaskMeaning::kHides)
@@ -249,15 +356,11 @@ class Upwards {
     if (node->inputs().size() == 3 && number_of(node->input(2)) != 1.0) {
       return "what is added to its scores has a factor";
     }
-    if (varies_) {
-      return "what is added to its scores is divided by what varies";
-    }
     // The scores are what leads to a product.
     for (const size_t i : {0, 1}) {
       if (leads_to_product(node->input(i))) {
-        add_mask(node->input(1 - i), Mask::Kind::kAdded);
         next = node->input(i);
-        return {};
+        return add_numbers(node->input(1 - i), 1.0);
       }
     }
     return "its scores are a sum";
@@ -279,6 +382,24 @@ class Upwards {
   bool has_product_ = false;
 };
 
+/// The product of weights and values by an einsum.
+std::string take_einsum(
+    Node* node,
+    const Value* weights,
+    AttentionNodes& found,
+    bool& has_product) {
+  has_product = true;
+  const auto product = output_of_einsum(node, weights);
+  if (!product) {
+    return "its weights go to an einsum of another kind";
+  }
+  found.value = product->right;
+  found.result = product->result;
+  found.rank = product->rank;
+  found.last = node;
+  return {};
+}
+
 /// Goes down from a softmax to the product of weights and values. Returns why
 /// there is no way, or nothing.
 std::string walk_down(
@@ -288,8 +409,8 @@ std::string walk_down(
   while (true) {
     if (weights->uses().size() != 1) {
       for (const auto& use : weights->uses()) {
-        has_product =
-            has_product || is(use.user, {"aten::matmul", "aten::bmm"});
+        has_product = has_product ||
+            is(use.user, {"aten::matmul", "aten::bmm", "prim::ListConstruct"});
       }
       return weights->uses().empty() ? "nothing reads its weights"
                                      : "its weights are read elsewhere as well";
@@ -301,9 +422,15 @@ std::string walk_down(
       if (use.offset != 0) {
         return "its weights are the second factor";
       }
-      found.value = node->input(1);
+      found.value = {node->input(1), {}};
       found.last = node;
       return {};
+    }
+    if (is(node, {"prim::ListConstruct"}) &&
+        node->output()->uses().size() == 1 &&
+        is(node->output()->uses().front().user, {"aten::einsum"})) {
+      return take_einsum(
+          node->output()->uses().front().user, weights, found, has_product);
     }
     if (is(node, {"aten::dropout", "aten::dropout_"}) && use.offset == 0) {
       if (found.dropout != nullptr) {
@@ -354,7 +481,8 @@ Finding find_attention(const torch::jit::Module& module, Node* softmax) {
   const bool is_last = dim && dim->isInt() &&
       (dim->toInt() == -1 ||
        (type && type->dim() &&
-        dim->toInt() == static_cast<int64_t>(*type->dim()) - 1));
+        dim->toInt() == static_cast<int64_t>(*type->dim()) - 1) ||
+       (found.rank && dim->toInt() == *found.rank - 1));
   if (!is_last) {
     finding.reason =
         "its softmax is over a dimension that may not be that of keys";

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <jit/einsum.h>
+
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/types.h>
@@ -38,13 +40,20 @@ struct Mask {
   double factor = 1.0;
 };
 
-/// Attention by single operators: softmax(factors (q k^T) + masks) v.
+/// Attention by single operators: softmax(factors (q k^T) + masks) v, where
+/// softcap tanh(...) may be between factors and masks.
 struct AttentionNodes {
-  torch::jit::Value* query = nullptr;
+  Arranged query;
   /// (..., D, S)
-  torch::jit::Value* transposed_key = nullptr;
-  torch::jit::Value* value = nullptr;
+  Arranged transposed_key;
+  Arranged value;
+  /// Dimensions of the output in the order of `last`. Empty: the same.
+  std::vector<int64_t> result;
+  /// Number of dimensions of the scores, if it is known.
+  std::optional<int64_t> rank;
+  /// Without those of the softcap.
   std::vector<Factor> factors;
+  std::optional<double> softcap;
   std::vector<Mask> masks;
   /// null: none
   torch::jit::Value* dropout = nullptr;

@@ -25,9 +25,35 @@ Value* call(
   return graph.insert(c10::Symbol::fromQualString(name), arguments, named);
 }
 
-/// The number of the constant factors, times those of the graph.
-Value* insert_scale(Graph& graph, const std::vector<Factor>& factors) {
-  double constant = 1.0;
+/// Puts the dimensions of a tensor into the order that products have.
+Value* arrange(Graph& graph, Value* value, const std::vector<int64_t>& order) {
+  if (order.empty()) {
+    return value;
+  }
+  std::vector<int64_t> present;
+  for (const auto dimension : order) {
+    if (dimension >= 0) {
+      present.push_back(dimension);
+    }
+  }
+  value = call(graph, "aten::permute", {value, present});
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] < 0) {
+      value = call(graph, "aten::unsqueeze", {value, static_cast<int64_t>(i)});
+    }
+  }
+  return value;
+}
+
+Value* arrange(Graph& graph, const Arranged& arranged) {
+  return arrange(graph, arranged.value, arranged.order);
+}
+
+/// `constant`, times the constant factors, times those of the graph.
+Value* insert_scale(
+    Graph& graph,
+    double constant,
+    const std::vector<Factor>& factors) {
   for (const auto& factor : factors) {
     constant *= factor.number;
   }
@@ -116,11 +142,12 @@ Masks insert_masks(Graph& graph, const std::vector<Mask>& all) {
   return masks;
 }
 
-std::string describe(const Masks& masks, bool drops) {
+std::string describe(const Masks& masks, bool drops, bool caps = false) {
   std::string text = masks.causal ? "causal attention" : "attention";
   const char* separator = " with ";
   for (const auto& [is_there, what] :
-       {std::pair{masks.hidden != nullptr, "a mask"},
+       {std::pair{caps, "a softcap"},
+        std::pair{masks.hidden != nullptr, "a mask"},
         std::pair{masks.bias != nullptr, "a bias"},
         std::pair{drops, "dropout"}}) {
     if (is_there) {
@@ -132,15 +159,16 @@ std::string describe(const Masks& masks, bool drops) {
   return text;
 }
 
-/// Puts our operator where `node` is.
-void put(
+/// Inserts our operator for what `node` computes, and returns its output.
+Value* put(
     Graph& graph,
     Node* node,
     at::ArrayRef<NamedValue> arguments,
     const Masks& masks,
     Value* scale,
     Value* dropout,
-    bool enable_gqa) {
+    bool enable_gqa,
+    const std::optional<double>& softcap) {
   std::vector<NamedValue> named{
       NamedValue("causal", masks.causal),
       NamedValue("scale", scale),
@@ -152,6 +180,9 @@ void put(
   if (masks.bias != nullptr) {
     named.emplace_back("bias", masks.bias);
   }
+  if (softcap) {
+    named.emplace_back("softcap", *softcap);
+  }
   auto* output = call(graph, operators::attention_name(), arguments, named);
   output->node()->copyMetadata(node);
   output->setType(c10::TensorType::get());
@@ -159,7 +190,7 @@ void put(
     output =
         insert_means(graph, masks.hidden, arguments[2].value(graph), output);
   }
-  node->output()->replaceAllUsesWith(output);
+  return output;
 }
 
 } // namespace
@@ -170,17 +201,21 @@ std::string replace_attention(const AttentionNodes& found) {
   auto* key = call(
       graph,
       "aten::transpose",
-      {found.transposed_key, int64_t{-2}, int64_t{-1}});
+      {arrange(graph, found.transposed_key), int64_t{-2}, int64_t{-1}});
   const auto masks = insert_masks(graph, found.masks);
   auto* dropout = insert_dropout(graph, found.dropout, found.training);
-  put(graph,
-      found.last,
-      {found.query, key, found.value},
-      masks,
-      insert_scale(graph, found.factors),
-      dropout,
-      /*enable_gqa=*/false);
-  return describe(masks, may_drop(dropout));
+  auto* output =
+      put(graph,
+          found.last,
+          {arrange(graph, found.query), key, arrange(graph, found.value)},
+          masks,
+          insert_scale(graph, found.softcap.value_or(1.0), found.factors),
+          dropout,
+          /*enable_gqa=*/false,
+          found.softcap);
+  found.last->output()->replaceAllUsesWith(
+      arrange(graph, output, found.result));
+  return describe(masks, may_drop(dropout), found.softcap.has_value());
 }
 
 std::string replace_sdpa_node(const torch::jit::Module& module, Node* node) {
@@ -197,13 +232,15 @@ std::string replace_sdpa_node(const torch::jit::Module& module, Node* node) {
   masks.causal = !no_mask && causal && !causal->toBool() &&
       is_causal_mask(module, mask, MaskMeaning::kOfLibTorch);
   if (gqa && causal && !causal->toBool() && (no_mask || masks.causal)) {
-    put(graph,
-        node,
-        {node->input(0), node->input(1), node->input(2)},
-        masks,
-        node->namedInput("scale"),
-        dropout,
-        gqa->toBool());
+    node->output()->replaceAllUsesWith(
+        put(graph,
+            node,
+            {node->input(0), node->input(1), node->input(2)},
+            masks,
+            node->namedInput("scale"),
+            dropout,
+            gqa->toBool(),
+            /*softcap=*/std::nullopt));
     return describe(masks, may_drop(dropout));
   }
   const auto positional = node->inputs().slice(0, 6);

@@ -60,7 +60,8 @@ void name_changes(Block* block) {
     if (node->kind() == c10::Symbol::fromQualString("aten::masked_fill_") ||
         node->kind() == c10::Symbol::fromQualString("aten::add_") ||
         node->kind() == c10::Symbol::fromQualString("aten::mul_") ||
-        node->kind() == c10::Symbol::fromQualString("aten::div_")) {
+        node->kind() == c10::Symbol::fromQualString("aten::div_") ||
+        node->kind() == c10::Symbol::fromQualString("aten::tanh_")) {
       node->input(0)->replaceAllUsesAfterNodeWith(node, node->output());
     }
   }
@@ -69,7 +70,8 @@ void name_changes(Block* block) {
 /// Returns whether something between the two products changes in place what
 /// our operator reads only at the last.
 bool is_changed(const AttentionNodes& found, torch::jit::AliasDb& aliases) {
-  torch::jit::ValueSet read{found.query, found.transposed_key, found.value};
+  torch::jit::ValueSet read{
+      found.query.value, found.transposed_key.value, found.value.value};
   for (const auto& mask : found.masks) {
     read.insert(mask.value);
   }

@@ -157,6 +157,72 @@ class Padded(nn.Module):
         return torch.bmm(F.softmax(scores, dim=-1), v)
 
 
+class Einsum(nn.Module):
+    """Products by torch.einsum, capped scores, and key heads without a name."""
+
+    def __init__(
+        self,
+        size,
+        equations,
+        softcap=None,
+        key_heads=True,
+        value_first=False,
+    ):
+        super().__init__()
+        C = size.width
+        D = C // size.heads
+        self.query = nn.Linear(C, C)
+        self.key = nn.Linear(C, C if key_heads else D)
+        self.value = nn.Linear(C, C if key_heads else D)
+        self.heads = size.heads
+        self.equations = equations
+        self.softcap = softcap
+        self.key_heads = key_heads
+        self.value_first = value_first
+
+    def split(self, x):
+        return x.unflatten(-1, (self.heads, -1))
+
+    def forward(self, x):
+        q, k, v = self.split(self.query(x)), self.key(x), self.value(x)
+        if self.key_heads:
+            k, v = self.split(k), self.split(v)
+        to_scores, to_output = self.equations
+        scores = torch.einsum(to_scores, q, k) / q.shape[-1] ** 0.5
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        T = x.shape[1]
+        later = torch.ones(T, T, device=x.device).triu(1).bool()
+        scores = scores.masked_fill(later, -torch.inf)
+        factors = (torch.softmax(scores, 3), v)
+        if self.value_first:
+            factors = factors[::-1]
+        y = torch.einsum(to_output, *factors)
+        return y.flatten(2)
+
+
+class Pixels(nn.Module):
+    """Attention of image models: keys are (B, D, S) from the beginning, and
+    the scale is baddbmm's."""
+
+    def __init__(self, size, added):
+        super().__init__()
+        self.qkv = nn.Conv1d(size.width, 3 * size.width, 1)
+        self.added = added
+
+    def forward(self, x):
+        q, k, v = self.qkv(x.transpose(1, 2)).chunk(3, 1)
+        q = q.transpose(1, 2)
+        if self.added:
+            bias = torch.arange(q.shape[1], device=x.device) * 0.1
+            scores = torch.baddbmm(bias, q, k, beta=0.5, alpha=0.125)
+        else:
+            scores = torch.baddbmm(
+                torch.empty(1, 1, 1), q, k, beta=0, alpha=0.125
+            )
+        return torch.bmm(scores.softmax(dim=2), v.transpose(1, 2))
+
+
 class Sdpa(nn.Module):
     def __init__(self, size, dropout=0.0, causal=False):
         super().__init__()
@@ -194,6 +260,20 @@ class Cross(nn.Module):
         )[0]
 
 
+class Masked(nn.Module):
+    """A layer whose masks are its own."""
+
+    def __init__(self, layer, masks):
+        super().__init__()
+        self.layer = layer
+        self.names = list(masks)
+        for name, mask in masks.items():
+            self.register_buffer(name, mask)
+
+    def forward(self, x):
+        return self.layer(x, **{n: getattr(self, n) for n in self.names})
+
+
 class Weights(nn.Module):
     """nn.MultiheadAttention whose weights are returned."""
 
@@ -217,10 +297,12 @@ def documents(size):
     x = torch.randn(B, T, C)
     D = C // H
 
-    def case(name, module, swapped, what, *, eval_=True, script=False):
+    def case(
+        name, module, swapped, what, *, eval_=True, script=False, left=0
+    ):
         module.train(not eval_)
         made = torch.jit.script(module) if script else trace(module, x)
-        return Case(name, made, {"x": x}, swapped, what)
+        return Case(name, made, {"x": x}, swapped, what, left)
 
     causal = "causal attention"
     yield case("causal", CausalAttention(C, C, T + 2, 0.1), 1, causal)
@@ -287,6 +369,40 @@ def documents(size):
         layers,
         "causal attention with dropout",
     )
+    heads = ("bthd,bshd->bhts", "bhts,bshd->bthd")
+    yield case("einsum", Einsum(size, heads), 1, causal)
+    yield case(
+        "einsum-value-first",
+        Einsum(
+            size,
+            ("bihd, bjhd -> bhij", "bjhd, bhij -> bihd"),
+            value_first=True,
+        ),
+        1,
+        causal,
+    )
+    yield case(
+        "einsum-shared-key",
+        Einsum(size, ("bthd,bsd->bhts", "bhts,bsd->bthd"), key_heads=False),
+        1,
+        causal,
+    )
+    yield case(
+        "softcap",
+        Einsum(size, heads, softcap=2.0),
+        1,
+        "causal attention with a softcap",
+    )
+    yield case("pixels", Pixels(size, False), 1, "attention")
+    yield case("pixels-added", Pixels(size, True), 1, "attention with a bias")
+    # Each key divides its weights among the queries.
+    yield case(
+        "einsum-over-queries",
+        Einsum(size, ("bthd,bshd->bhst", "bhst,bshd->bthd")),
+        0,
+        "",
+        left=1,
+    )
     hidden = torch.rand(B, T, T) > 0.7
     hidden[0, 0] = True
     for name, module, mask, what in (
@@ -348,8 +464,26 @@ def libtorch(size):
     yield case(
         "multihead-inference", Cross(size), 1, "attention", grad=False
     )
-    yield case("multihead-scripted", Cross(size), 3, "attention", script=True)
+    yield case("multihead-scripted", Cross(size), 4, "attention", script=True)
     yield case("multihead-weights", Weights(size), 0, "", left=1)
+    padding = torch.zeros(B, T, dtype=torch.bool)
+    padding[0, T // 2 :] = True
+    both = {"src_mask": later, "src_key_padding_mask": padding}
+    for name, masks in (
+        ("causal", {"src_mask": later}),
+        ("padded", {"src_key_padding_mask": padding}),
+        ("both", both),
+    ):
+        yield case(
+            f"layer-inference-{name}",
+            Masked(
+                nn.TransformerEncoderLayer(C, H, 2 * C, 0.0, batch_first=True),
+                masks,
+            ),
+            1,
+            f"{sdpa}, with a mask",
+            grad=False,
+        )
     layer = nn.TransformerEncoderLayer(C, H, 2 * C, 0.0, batch_first=True)
     yield case("layer", layer, 1, "attention")
     yield case("layer-inference", layer, 1, "attention", grad=False)
@@ -388,6 +522,23 @@ def transformers(size):
         "intermediate_size": 2 * size.width,
         **common,
     }
+    bert["attn_implementation"] = "eager"
+    gemma2 = tf.Gemma2Model(
+        tf.Gemma2Config(
+            num_key_value_heads=size.heads // 2,
+            head_dim=size.width // size.heads,
+            query_pre_attn_scalar=size.width // size.heads,
+            attn_logit_softcapping=2.0,
+            **bert,
+        )
+    )
+    yield Case(
+        "gemma2-eager",
+        trace(gemma2.eval(), ids),
+        {"ids": ids},
+        size.layers,
+        "causal attention with a softcap",
+    )
     for kind in ("eager", "sdpa"):
         common["attn_implementation"] = bert["attn_implementation"] = kind
         gpt2 = tf.GPT2Model(
