@@ -359,8 +359,9 @@ class Upwards {
     // The scores are what leads to a product.
     for (const size_t i : {0, 1}) {
       if (leads_to_product(node->input(i))) {
-        next = node->input(i);
-        return add_numbers(node->input(1 - i), 1.0);
+        const auto reason = add_numbers(node->input(1 - i), 1.0);
+        next = reason.empty() ? node->input(i) : nullptr;
+        return reason;
       }
     }
     return "its scores are a sum";

@@ -167,6 +167,7 @@ class Einsum(nn.Module):
         softcap=None,
         key_heads=True,
         value_first=False,
+        biased=False,
     ):
         super().__init__()
         C = size.width
@@ -179,6 +180,7 @@ class Einsum(nn.Module):
         self.softcap = softcap
         self.key_heads = key_heads
         self.value_first = value_first
+        self.biased = biased
 
     def split(self, x):
         return x.unflatten(-1, (self.heads, -1))
@@ -189,6 +191,8 @@ class Einsum(nn.Module):
             k, v = self.split(k), self.split(v)
         to_scores, to_output = self.equations
         scores = torch.einsum(to_scores, q, k) / q.shape[-1] ** 0.5
+        if self.biased:
+            scores = scores + torch.arange(x.shape[1], device=x.device)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         T = x.shape[1]
@@ -392,6 +396,13 @@ def documents(size):
         Einsum(size, heads, softcap=2.0),
         1,
         "causal attention with a softcap",
+    )
+    yield case(
+        "softcap-of-bias",
+        Einsum(size, heads, softcap=2.0, biased=True),
+        0,
+        "",
+        left=1,
     )
     yield case("pixels", Pixels(size, False), 1, "attention")
     yield case("pixels-added", Pixels(size, True), 1, "attention with a bias")
