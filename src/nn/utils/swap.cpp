@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <array>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -142,6 +143,18 @@ bool replace_in_container(
   return false;
 }
 
+void check_no_added_tokens(
+    const char* function,
+    const char* ours,
+    const torch::nn::MultiheadAttentionOptions& options) {
+  TORCH_CHECK(
+      !options.add_bias_kv() && !options.add_zero_attn(),
+      function,
+      ": expected add_bias_kv = add_zero_attn = false, which add tokens that ",
+      ours,
+      " does not have");
+}
+
 void check_source(const torch::nn::MultiheadAttentionOptions& options) {
   constexpr const char* kFunction = "from_multihead_attention";
   TORCH_CHECK(
@@ -154,11 +167,37 @@ void check_source(const torch::nn::MultiheadAttentionOptions& options) {
       options.kdim(),
       ", vdim = ",
       options.vdim());
-  TORCH_CHECK(
-      !options.add_bias_kv() && !options.add_zero_attn(),
-      kFunction,
-      ": expected add_bias_kv = add_zero_attn = false, which add tokens that "
-      "MultiHeadAttention does not have");
+  check_no_added_tokens(kFunction, "MultiHeadAttention", options);
+}
+
+/// Copies the weights of LibTorch's module into one of ours, and its dtype,
+/// device and mode.
+template <typename Impl>
+void copy_weights(
+    const torch::nn::MultiheadAttentionImpl& source,
+    Impl& result) {
+  const auto& out = source.out_proj->weight;
+  result.to(out.device(), out.scalar_type());
+  result.train(source.is_training());
+  torch::NoGradGuard no_grad;
+  // LibTorch stacks the projections of inputs of one width: query, key, value.
+  const auto weights = source._qkv_same_embed_dim
+      ? source.in_proj_weight.chunk(3)
+      : std::vector<torch::Tensor>{
+            source.q_proj_weight, source.k_proj_weight, source.v_proj_weight};
+  const std::array<torch::nn::LinearImpl*, 3> projections{
+      result.W_query.get(), result.W_key.get(), result.W_value.get()};
+  for (size_t i = 0; i < projections.size(); ++i) {
+    projections[i]->weight.copy_(weights[i]);
+  }
+  result.out_proj->weight.copy_(out);
+  if (source.options.bias()) {
+    const auto biases = source.in_proj_bias.chunk(3);
+    for (size_t i = 0; i < projections.size(); ++i) {
+      projections[i]->bias.copy_(biases[i]);
+    }
+    result.out_proj->bias.copy_(source.out_proj->bias);
+  }
 }
 
 } // namespace
@@ -248,24 +287,32 @@ MultiHeadAttention from_multihead_attention(
                                 .qkv_bias(options.bias())
                                 .out_bias(options.bias())
                                 .causal(causal));
-  const auto& weight = source.in_proj_weight;
-  result->to(weight.device(), weight.scalar_type());
-  result->train(source.is_training());
+  copy_weights(source, *result);
+  return result;
+}
 
-  torch::NoGradGuard no_grad;
-  // LibTorch stacks the three projections: query, key, value.
-  const auto weights = weight.chunk(3);
-  result->W_query->weight.copy_(weights[0]);
-  result->W_key->weight.copy_(weights[1]);
-  result->W_value->weight.copy_(weights[2]);
-  result->out_proj->weight.copy_(source.out_proj->weight);
-  if (options.bias()) {
-    const auto biases = source.in_proj_bias.chunk(3);
-    result->W_query->bias.copy_(biases[0]);
-    result->W_key->bias.copy_(biases[1]);
-    result->W_value->bias.copy_(biases[2]);
-    result->out_proj->bias.copy_(source.out_proj->bias);
-  }
+CrossAttention cross_from_multihead_attention(
+    const torch::nn::MultiheadAttentionImpl& source) {
+  constexpr const char* kFunction = "cross_from_multihead_attention";
+  const auto& options = source.options;
+  TORCH_CHECK(
+      options.kdim() == options.vdim(),
+      kFunction,
+      ": expected kdim = vdim, since keys and values are of one context, but "
+      "got kdim = ",
+      options.kdim(),
+      ", vdim = ",
+      options.vdim());
+  check_no_added_tokens(kFunction, "CrossAttention", options);
+  CrossAttention result(CrossAttentionOptions(
+                            options.embed_dim(),
+                            options.kdim(),
+                            options.embed_dim(),
+                            options.num_heads())
+                            .dropout(options.dropout())
+                            .qkv_bias(options.bias())
+                            .out_bias(options.bias()));
+  copy_weights(source, *result);
   return result;
 }
 

@@ -309,4 +309,53 @@ TEST_CASE(
       "expected add_bias_kv = add_zero_attn = false");
 }
 
+TEST_CASE("torch::nn::MultiheadAttention of two inputs becomes our module") {
+  torch::manual_seed(4);
+  const auto bias = GENERATE(true, false);
+  const auto width = GENERATE(12, 20);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  CAPTURE(bias, width, dtype);
+  torch::nn::MultiheadAttention source(
+      torch::nn::MultiheadAttentionOptions(12, 3).bias(bias).kdim(width).vdim(
+          width));
+  if (bias) {
+    torch::nn::init::normal_(source->in_proj_bias);
+    torch::nn::init::normal_(source->out_proj->bias);
+  }
+  source->to(dtype);
+  source->eval();
+  auto ours = cross_from_multihead_attention(*source);
+  CHECK_FALSE(ours->is_training());
+
+  const auto x = torch::randn({2, 5, 12}, dtype);
+  const auto context = torch::randn({2, 7, width}, dtype);
+  auto padding = torch::zeros({2, 7}, torch::kBool);
+  padding[1].slice(0, 4).fill_(true);
+  const auto transposed = context.transpose(0, 1);
+  const auto expected = std::get<0>(source->forward(
+      x.transpose(0, 1),
+      transposed,
+      transposed,
+      padding,
+      /*need_weights=*/false));
+  CHECK_THAT(
+      ours->forward(x, context, ForwardOptions().key_padding_mask(padding)),
+      IsCloseTo(expected.transpose(0, 1)));
+}
+
+TEST_CASE("A torch::nn::MultiheadAttention of three inputs is refused") {
+  using Options = torch::nn::MultiheadAttentionOptions;
+  const auto convert = [](const Options& options) {
+    return cross_from_multihead_attention(
+        *torch::nn::MultiheadAttention(options));
+  };
+  THROWS_WITH(
+      convert(Options(12, 3).kdim(8)),
+      "cross_from_multihead_attention: expected kdim = vdim, since keys and "
+      "values are of one context, but got kdim = 8, vdim = 12");
+  THROWS_WITH(
+      convert(Options(12, 3).add_zero_attn(true)),
+      "add tokens that CrossAttention does not have");
+}
+
 } // namespace swap_test

@@ -6,6 +6,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/modules/cross_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
 #include <cstdint>
@@ -170,5 +171,20 @@ TORCH_ATTENTION_API MultiHeadAttention from_multihead_attention(
     const torch::nn::MultiheadAttentionImpl& source,
     int64_t context_length,
     bool causal);
+
+/// Returns a `CrossAttention` with the weights (copies), dropout, dtype, device
+/// and training mode of a `torch::nn::MultiheadAttention` whose key and value
+/// are one tensor, the context. Ours takes (B, T, C), LibTorch's (T, B, C).
+///
+/// Throws c10::Error for a `kdim` other than `vdim`, `add_bias_kv` and
+/// `add_zero_attn`.
+///
+/// Example:
+/// ```
+/// auto attention = cross_from_multihead_attention(*layer->multihead_attn);
+/// auto y = attention->forward(x, context);
+/// ```
+TORCH_ATTENTION_API CrossAttention
+cross_from_multihead_attention(const torch::nn::MultiheadAttentionImpl& source);
 
 } // namespace torch_attention
