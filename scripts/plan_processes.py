@@ -51,11 +51,12 @@ def plans(layer: Layer, processes: int, tokens: int) -> list[Plan]:
             Plan("tensor", 2 * others * tokens * layer.size * b, whole + own, False)
         )
     keys = 2 * layer.key_heads * head_dim * tokens * b
-    # Half of the others' keys, and memory for two steps' more.
+    # Three quarters of the others' keys, since tokens are balanced, and memory for
+    # two steps' more.
     result.append(
         Plan(
             "ring",
-            others * keys / 2,
+            others * keys * 3 / 4,
             (whole + heads + 2 * keys) / processes,
             True,
         )

@@ -89,11 +89,20 @@ std::vector<Block> blocks_of(
     if (call.key_lengths.defined()) {
       a.key_lengths = (call.key_lengths - keys.start).clamp(0, n);
     }
+    if (n == 1) {
+      // The kernels take the weight of a single key for 1, and its gradient for
+      // 0. Here it is one of many: it gets a second one, which is hidden.
+      a.key = torch::cat({a.key, a.key}, 2);
+      a.value = torch::cat({a.value, a.value}, 2);
+      if (!a.key_lengths.defined()) {
+        a.key_lengths = torch::ones({query.size(0)}, torch::kLong);
+      }
+    }
     torch::Tensor excess;
     if (call.alibi_slopes.defined()) {
       a.alibi_slopes = call.alibi_slopes;
       const auto beyond =
-          offset - std::clamp<int64_t>(offset, -queries.size(), n);
+          offset - std::clamp<int64_t>(offset, -queries.size(), a.key.size(2));
       excess = call.alibi_slopes.to(computed_in(query)).unsqueeze(1) *
           static_cast<double>(std::abs(beyond));
     }
@@ -241,7 +250,8 @@ KeyGradients gradients_of_keys(
         kernels::run_backward(block.attention, results, request);
     rows(grad_query).add_(gradients[kernels::kQuery]);
     const auto add = [&](const torch::Tensor& to, const torch::Tensor& from) {
-      to.narrow(2, block.keys.start - span.start, block.keys.size()).add_(from);
+      const auto n = block.keys.size();
+      to.narrow(2, block.keys.start - span.start, n).add_(from.narrow(2, 0, n));
     };
     add(result.key, gradients[kernels::kKey]);
     add(result.value, gradients[kernels::kValue]);
