@@ -113,6 +113,11 @@ struct AttentionArguments {
   /// Which weights are dropped: the same for any number of threads and any
   /// instruction set.
   uint64_t dropout_seed = 0;
+  /// Which of them are dropped goes by the number of the head among all of the
+  /// sequences. Where these heads are a part of a sequence's: how many it has
+  /// before them, and in all. 0: no more than these.
+  int64_t dropout_first_head = 0;
+  int64_t dropout_num_heads = 0;
 };
 
 /// What the softmax of each row of scores was made of, for `backward`. (B, H,

@@ -506,7 +506,7 @@ void differentiate_tile(
                : differentiate_weights<kVectors, false, true, T>)
         : (cut ? differentiate_weights<kVectors, true, false, T>
                : differentiate_weights<kVectors, false, false, T>);
-    differentiate(range, head.index, dropout, m);
+    differentiate(range, head.dropout_index, dropout, m);
     differentiate_rule<kVectors>(a, gradients, head, range, m);
     add_gradients<kVectors>(a, range, !finite, started, m);
     started = true;

@@ -189,7 +189,7 @@ void weigh(
              : weigh_scores<kVectors, false, true, kPairs, T>)
       : (cut ? weigh_scores<kVectors, true, false, kPairs, T>
              : weigh_scores<kVectors, false, false, kPairs, T>);
-  weigh(tile, range, head.index, dropout, memory);
+  weigh(tile, range, head.dropout_index, dropout, memory);
 }
 
 /// Scales the output and adds the values by their weights.

@@ -3,6 +3,8 @@
 #include <cpu/attention.h>
 #include <cpu/visibility.h>
 
+#include <algorithm>
+
 namespace torch_attention::cpu {
 
 /// The rule of one head's scores, but for the keys that `Visibility` hides.
@@ -67,6 +69,8 @@ struct Head {
   int64_t h;
   /// b * H + h
   int64_t index;
+  /// The same among the heads that dropout counts.
+  int64_t dropout_index;
   const X* query; // (T, D)
   const X* key; // (S, D)
   const X* value; // (S, E)
@@ -116,6 +120,7 @@ Head<X> head_at(
       b,
       h,
       b * a.num_heads + h,
+      b * std::max(a.num_heads, a.dropout_num_heads) + a.dropout_first_head + h,
       at(a.query, b, h),
       at(a.key, b, g),
       at(a.value, b, g),

@@ -31,6 +31,14 @@ struct ScoreTensors {
   torch::Tensor sinks;
 };
 
+/// The heads of a query among those of a whole that several processes share,
+/// by whose numbers dropout goes.
+struct SharedHeads {
+  int64_t first = 0;
+  /// 0: they are the whole
+  int64_t all = 0;
+};
+
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
@@ -39,6 +47,7 @@ struct Attention : ScoreTensors {
   ScoreRule rule;
   /// 0 outside training
   double dropout = 0.0;
+  SharedHeads heads;
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)

@@ -105,6 +105,21 @@ torch::Tensor weights_of(const Attention& attention) {
       std::move(scores), attention.query.size(-1), attention);
 }
 
+/// Python's dropout of weights (..., H, T, S); of a part of the heads as it
+/// would be among all of them.
+torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
+  if (a.heads.all == 0 || a.dropout == 0) {
+    return torch::dropout(weights, a.dropout, /*train=*/true);
+  }
+  auto sizes = weights.sizes().vec();
+  sizes[sizes.size() - 3] = a.heads.all;
+  const auto kept = torch::dropout(
+      torch::ones(sizes, weights.options().requires_grad(false)),
+      a.dropout,
+      /*train=*/true);
+  return weights * kept.narrow(-3, a.heads.first, weights.size(-3));
+}
+
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
   return torch::matmul(weights, share_heads(a.value, a.query));
 }
@@ -112,8 +127,7 @@ torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
 } // namespace
 
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention) {
-  const auto weights =
-      torch::dropout(weights_of(attention), attention.dropout, /*train=*/true);
+  const auto weights = dropped(weights_of(attention), attention);
   return {output_of(weights, attention), weights};
 }
 

@@ -132,6 +132,8 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.mask = read_scores<bool>(a.mask);
   arguments.dropout = a.dropout;
   arguments.dropout_seed = dropout_seed;
+  arguments.dropout_first_head = a.heads.first;
+  arguments.dropout_num_heads = a.heads.all;
   return arguments;
 }
 
@@ -234,6 +236,7 @@ torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
       at::TensorOptions(compute_dtype(attention.query.scalar_type()));
   Attention a;
   a.dropout = attention.dropout;
+  a.heads = attention.heads;
   a.query = at::zeros({sizes[0], sizes[1], sizes[2], 1}, options);
   a.key = at::zeros({sizes[0], 1, S, 1}, options);
   a.value = at::eye(S, options).expand({sizes[0], 1, S, S});
@@ -249,6 +252,7 @@ struct TiledBackward {
 
   ScoreRule rule;
   double dropout = 0.0;
+  SharedHeads heads;
   uint64_t dropout_seed = 0;
 
   variable_list operator()(const BackwardRequest& request) const {
@@ -275,6 +279,7 @@ struct TiledBackward {
     Attention a;
     a.rule = rule;
     a.dropout = dropout;
+    a.heads = heads;
     size_t next = 0;
     for (auto* x : tensors_of(a)) {
       *x = tensors[next++];
@@ -333,7 +338,7 @@ namespace {
 /// `prepared` gives it, in autograd's graph.
 void record(const Attention& a, const TiledResults& results) {
   record_backward(
-      TiledBackward{a.rule, a.dropout, results.dropout_seed},
+      TiledBackward{a.rule, a.dropout, a.heads, results.dropout_seed},
       results.output,
       tensors_of(a),
       {&results.output, &results.statistics});

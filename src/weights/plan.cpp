@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -139,6 +140,63 @@ std::string origin(const std::string& key, const Source& source) {
   return format_text(" (from {})", quoted_list(keys));
 }
 
+/// Returns tensors of the shapes of the wholes that `shards` are parts of.
+/// Those have no memory of their own, and only tell their shapes.
+StateDict wholes_of(
+    const StateDict& targets,
+    const std::vector<WeightShard>& shards) {
+  StateDict wholes = targets;
+  for (const auto& shard : shards) {
+    auto* const whole = wholes.find(shard.key);
+    TORCH_CHECK(
+        whole != nullptr,
+        format_text(
+            "expected shards of the module, but got one of {}", shard.key));
+    auto sizes = whole->sizes().vec();
+    const auto dimension = static_cast<size_t>(shard.dimension);
+    TORCH_CHECK(
+        shard.dimension >= 0 && dimension < sizes.size() &&
+            sizes[dimension] == shard.size && shard.start >= 0 &&
+            shard.start <= shard.total - shard.size,
+        format_text(
+            "expected a shard of {} of shape {} inside the whole, but got "
+            "dimension = {}, start = {}, size = {}, total = {}",
+            shard.key,
+            shape_text(whole->sizes()),
+            shard.dimension,
+            shard.start,
+            shard.size,
+            shard.total));
+    sizes[dimension] = shard.total;
+    *whole = at::empty({}, whole->options().requires_grad(false)).expand(sizes);
+  }
+  return wholes;
+}
+
+/// Returns the views of a file's tensors that `shard` is made of.
+Source part_of(const Source& source, const WeightShard& shard) {
+  auto result = source;
+  result.parts.clear();
+  const bool joined =
+      source.parts.size() > 1 && source.dimension == shard.dimension;
+  int64_t begin = 0;
+  for (const auto& part : source.parts) {
+    // Where the shard begins and ends in it.
+    const auto size = part.tensor.size(shard.dimension);
+    const auto first = std::max<int64_t>(shard.start - begin, 0);
+    const auto end = std::min(shard.start + shard.size - begin, size);
+    if (joined) {
+      begin += size;
+    }
+    if (first < end) {
+      result.parts.push_back(part);
+      result.parts.back().tensor =
+          part.tensor.narrow(shard.dimension, first, end - first);
+    }
+  }
+  return result;
+}
+
 /// Collects the tensors to be copied, and everything that is wrong.
 class Planner {
  public:
@@ -150,8 +208,13 @@ class Planner {
         file_(file),
         options_(options),
         targets_(state_dict(module)),
+        wholes_(wholes_of(targets_, options.shards())),
         masks_(causal_masks(module)),
-        mapping_(map_to_module(file.tensors, targets_, options.layout())) {}
+        mapping_(map_to_module(file.tensors, wholes_, options.layout())) {
+    for (const auto& shard : options.shards()) {
+      shards_.emplace(shard.key, &shard);
+    }
+  }
 
   Plan make() {
     for (const auto& [key, source] : mapping_.sources) {
@@ -211,19 +274,20 @@ class Planner {
       return;
     }
     const auto shape = joined_shape(source);
-    if (!shape || *shape != target.sizes()) {
+    const auto& whole = wholes_[key];
+    if (!shape || *shape != whole.sizes()) {
       problems_.push_back(format_text(
           "size mismatch for {}: copying a param with shape {}{} from "
           "checkpoint, the shape in current model is {}.{}",
           key,
           shape ? shape_text(*shape) : shapes_text(source),
           origin(key, source),
-          shape_text(target.sizes()),
+          shape_text(whole.sizes()),
           is_mask ? " The mask is as large as context_length: "
                     "LoadOptions().mask(MaskPolicy::kIgnore) does not read it."
                   : ""));
       if (shape) {
-        mismatches_.push_back({key, *shape, target.sizes().vec()});
+        mismatches_.push_back({key, *shape, whole.sizes().vec()});
       }
       return;
     }
@@ -257,12 +321,19 @@ class Planner {
     for (const auto& copy : source.copies) {
       plan_.keys.push_back(copy.key);
     }
-    plan_.assignments.push_back({target, source});
+    const auto shard = shards_.find(key);
+    plan_.assignments.push_back(
+        {target,
+         shard == shards_.end() ? source : part_of(source, *shard->second)});
     for (auto& file_key : file_keys) {
       file_key.insert(0, file_.start);
     }
     plan_.report.loaded.push_back(
-        {key, *shape, dtype, dtype_of(target), std::move(file_keys)});
+        {key,
+         target.sizes().vec(),
+         dtype,
+         dtype_of(target),
+         std::move(file_keys)});
   }
 
   /// Returns the dtype that the target will have.
@@ -326,6 +397,9 @@ class Planner {
   const WeightFile& file_;
   const LoadOptions& options_;
   StateDict targets_;
+  /// The same where the module has a part only, of the shape of the whole.
+  StateDict wholes_;
+  std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;
   Mapping mapping_;
   Plan plan_;

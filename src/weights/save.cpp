@@ -4,6 +4,7 @@
 #include <weights/files/write.h>
 #include <weights/layouts/convert.h>
 #include <weights/plan.h>
+#include <weights/save_tensors.h>
 #include <weights/select.h>
 
 #include <c10/util/Exception.h>
@@ -38,20 +39,27 @@ StateDict as_written(StateDict tensors, const SaveOptions& options) {
 
 } // namespace
 
-void save_weights(
-    const torch::nn::Module& module,
+void weights::save_tensors(
+    const StateDict& tensors,
     const std::string& path,
     const SaveOptions& options) {
   const torch::NoGradGuard no_grad;
   try {
     write_weight_file(
-        as_written(state_dict(module), options),
+        as_written(tensors, options),
         path,
         WriteOptions().format(options.format()).dtype(options.dtype()));
   } catch (const std::exception& error) {
     TORCH_CHECK(
         false, "save_weights(\"", path.c_str(), "\"): ", error_message(error));
   }
+}
+
+void save_weights(
+    const torch::nn::Module& module,
+    const std::string& path,
+    const SaveOptions& options) {
+  save_tensors(state_dict(module), path, options);
 }
 
 } // namespace torch_attention

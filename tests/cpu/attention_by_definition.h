@@ -224,6 +224,8 @@ Attention attention_by_definition(
   for (int64_t row = 0; row < B * H * T; ++row) {
     const auto b = row / T / H;
     const auto h = row / T % H;
+    const auto head =
+        b * std::max(H, a.dropout_num_heads) + a.dropout_first_head + h;
     const auto t = row % T;
     const auto first_key = (b * G + h / (H / G)) * S;
     const auto* q = query.data() + row * D;
@@ -279,7 +281,7 @@ Attention attention_by_definition(
     for (const auto s : seen) {
       weight[s] /= sum;
       const bool drops =
-          a.dropout > 0 && dropped(row / T, t, s, a.dropout, a.dropout_seed);
+          a.dropout > 0 && dropped(head, t, s, a.dropout, a.dropout_seed);
       factor[s] = drops ? 0 : kept;
       for (int64_t e = 0; e < E; ++e) {
         // A weight of NaN stays one when it is dropped.

@@ -23,7 +23,9 @@ std::vector<bool> kept_weights(
     int64_t heads,
     int64_t tokens,
     double dropout,
-    unsigned seed) {
+    unsigned seed,
+    int64_t first_head = 0,
+    int64_t all_heads = 0) {
   Case c;
   c.B = batch_size;
   c.H = heads;
@@ -44,6 +46,8 @@ std::vector<bool> kept_weights(
       }
     }
   }
+  problem.arguments.dropout_first_head = first_head;
+  problem.arguments.dropout_num_heads = all_heads;
   problem.compute_output();
   std::vector<bool> kept;
   for (const auto weight : problem.output.numbers()) {
@@ -175,6 +179,22 @@ TEST_CASE("Dropout is independent across heads, batches, tokens and seeds") {
     }
     CHECK(queries.sigmas() < kSigmas);
     CHECK(keys.sigmas() < kSigmas);
+  }
+}
+
+TEST_CASE("Some of the heads drop what they drop among all") {
+  each_instruction_set();
+  constexpr int64_t kTokens = 20;
+  constexpr int64_t kAll = 6;
+  constexpr int64_t kFirst = 3;
+  constexpr int64_t kSome = 2;
+  const auto all = kept_weights(2, kAll, kTokens, 0.5, 1);
+  const auto some = kept_weights(2, kSome, kTokens, 0.5, 1, kFirst, kAll);
+  constexpr int64_t kHead = kTokens * kTokens;
+  for (int64_t b = 0; b < 2; ++b) {
+    const auto own = some.begin() + b * kSome * kHead;
+    const auto among_all = all.begin() + (b * kAll + kFirst) * kHead;
+    CHECK(std::equal(own, own + kSome * kHead, among_all));
   }
 }
 

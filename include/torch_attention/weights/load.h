@@ -27,6 +27,19 @@ enum class MaskPolicy {
   kIgnore,
 };
 
+/// The part of a tensor that a module has, such as the heads of one of several
+/// processes: `size` rows or columns from `start` on.
+struct TORCH_ATTENTION_API WeightShard {
+  /// Its key in the module's state dict.
+  std::string key;
+  /// The dimension that is cut.
+  int64_t dimension = 0;
+  int64_t start = 0;
+  int64_t size = 0;
+  /// The size of the whole, in that dimension.
+  int64_t total = 0;
+};
+
 /// Options for `load_weights`.
 ///
 /// Example:
@@ -55,6 +68,11 @@ struct TORCH_ATTENTION_API LoadOptions {
 
   /// dtype of the module's floating-point tensors. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
+
+  /// the tensors of which the module has a part only, where the file has the
+  /// whole: no more than that part is read. `distributed::weight_shards` gives
+  /// those of one process. Default: none
+  TORCH_ARG(std::vector<WeightShard>, shards) = {};
 };
 
 /// The report of `load_weights`.

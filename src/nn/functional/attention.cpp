@@ -400,19 +400,65 @@ torch::Tensor attention_weights(
   return kernels::weights_of_scores(scores.clone(), head_dim, attention);
 }
 
-torch::Tensor scaled_dot_product_attention(
+namespace detail {
+
+namespace {
+
+kernels::Attention of_heads(
+    kernels::Attention attention,
+    const kernels::SharedHeads& heads) {
+  attention.heads = heads;
+  return attention;
+}
+
+} // namespace
+
+torch::Tensor attend(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
-    const Options& options) {
-  const auto attention = detail::attention_of_call(query, key, value, options);
+    const Options& options,
+    const kernels::SharedHeads& heads) {
+  const auto attention =
+      of_heads(attention_of_call(query, key, value, options), heads);
   const auto kernel = kernels::choose(attention, options.kernel());
   // LibTorch's kernels save less, and say so themselves.
   if (kernel != kernels::Choice::kLibTorch) {
     checks::check_can_be_saved(kName, kernels::tensors_of(attention));
   }
   const auto output = kernels::compute(kernel, attention);
-  return detail::lacks_batch(options, query) ? output.squeeze(0) : output;
+  return lacks_batch(options, query) ? output.squeeze(0) : output;
+}
+
+std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Options& options,
+    const kernels::SharedHeads& heads) {
+  TORCH_CHECK(
+      options.kernel() != Kernel::kFused,
+      kName,
+      "_with_weights: Kernel::kFused never forms the weights; use "
+      "Kernel::kReference or Kernel::kAuto");
+  const auto attention =
+      of_heads(attention_of_call(query, key, value, options), heads);
+  checks::check_can_be_saved(kName, kernels::tensors_of(attention));
+  const auto [output, weights] = kernels::reference(attention);
+  if (lacks_batch(options, query)) {
+    return {output.squeeze(0), weights.squeeze(0)};
+  }
+  return {output, weights};
+}
+
+} // namespace detail
+
+torch::Tensor scaled_dot_product_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Options& options) {
+  return detail::attend(query, key, value, options, {});
 }
 
 std::tuple<torch::Tensor, torch::Tensor>
@@ -421,18 +467,7 @@ scaled_dot_product_attention_with_weights(
     const torch::Tensor& key,
     const torch::Tensor& value,
     const Options& options) {
-  TORCH_CHECK(
-      options.kernel() != Kernel::kFused,
-      kName,
-      "_with_weights: Kernel::kFused never forms the weights; use "
-      "Kernel::kReference or Kernel::kAuto");
-  const auto attention = detail::attention_of_call(query, key, value, options);
-  checks::check_can_be_saved(kName, kernels::tensors_of(attention));
-  const auto [output, weights] = kernels::reference(attention);
-  if (detail::lacks_batch(options, query)) {
-    return {output.squeeze(0), weights.squeeze(0)};
-  }
-  return {output, weights};
+  return detail::attend_with_weights(query, key, value, options, {});
 }
 
 } // namespace torch_attention::functional

@@ -4,6 +4,8 @@
 
 #include <torch_attention/nn/options/attention.h>
 
+#include <tuple>
+
 namespace torch_attention::functional::detail {
 
 /// Returns whether heads of a query (H, T, D) share keys. The kernels take the
@@ -20,5 +22,21 @@ kernels::Attention attention_of_call(
     const torch::Tensor& key,
     const torch::Tensor& value,
     const ScaledDotProductAttentionFuncOptions& options);
+
+/// `scaled_dot_product_attention` of `heads` of more that other processes have.
+torch::Tensor attend(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const ScaledDotProductAttentionFuncOptions& options,
+    const kernels::SharedHeads& heads);
+
+/// The same of `scaled_dot_product_attention_with_weights`.
+std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const ScaledDotProductAttentionFuncOptions& options,
+    const kernels::SharedHeads& heads);
 
 } // namespace torch_attention::functional::detail

@@ -1,7 +1,9 @@
 #include <torch_attention/nn/modules/cross_attention.h>
 
 #include <nn/checks.h>
+#include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
+#include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <torch_attention/nn/functional/attention.h>
 
@@ -48,28 +50,40 @@ torch::Tensor queries_of(
 torch::Tensor keys_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
-    Kernel kernel) {
-  const auto keys = detail::project_to_heads(
-      module.W_key, context, detail::num_kv_heads(module.options), kernel);
+    Kernel kernel,
+    const detail::HeadSplitPointer& split) {
+  const auto keys = detail::project_to_key_heads(
+      module.W_key,
+      context,
+      detail::num_kv_heads(module.options),
+      kernel,
+      split);
   return module.k_norm.is_empty() ? keys : module.k_norm->forward(keys);
 }
 
 torch::Tensor values_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
-    Kernel kernel) {
-  return detail::project_to_heads(
-      module.W_value, context, detail::num_kv_heads(module.options), kernel);
+    Kernel kernel,
+    const detail::HeadSplitPointer& split) {
+  return detail::project_to_key_heads(
+      module.W_value,
+      context,
+      detail::num_kv_heads(module.options),
+      kernel,
+      split);
 }
 
 /// For B sequences of T queries and S keys.
 FuncOptions func_options_of(
     const CrossAttentionImpl& module,
-    const ForwardOptions& call,
+    const ForwardOptions& whole_call,
     int64_t B,
     int64_t T,
-    int64_t S) {
+    int64_t S,
+    const detail::HeadSplitPointer& split) {
   auto options = detail::head_options(module);
+  const auto call = detail::own_heads(kCross, whole_call, split);
   if (!detail::is_empty(call)) {
     detail::set_call(
         kCross, call, {B, module.options.num_heads(), T, S}, options);
@@ -83,6 +97,7 @@ struct Operands {
   torch::Tensor keys;
   torch::Tensor values;
   FuncOptions options;
+  detail::Entered entered;
 };
 
 Operands operands_of(
@@ -90,22 +105,26 @@ Operands operands_of(
     const torch::Tensor& x,
     const torch::Tensor& context,
     const ForwardOptions& call,
-    Kernel kernel) {
-  check_input(module, x);
-  check_context(module, context);
-  TORCH_CHECK(
-      x.size(0) == context.size(0),
-      kCross,
-      ": expected a context of as many sequences as the input has, ",
-      x.size(0),
-      ", but got ",
-      context.size(0));
-  const auto options =
-      func_options_of(module, call, x.size(0), x.size(1), context.size(1));
-  Operands operands{{}, {}, {}, options};
-  operands.keys = keys_of(module, context, kernel);
-  operands.queries = queries_of(module, x, kernel);
-  operands.values = values_of(module, context, kernel);
+    Kernel kernel,
+    const detail::HeadSplitPointer& split) {
+  detail::check_together(kCross, x, split, [&] {
+    check_input(module, x);
+    check_context(module, context);
+    TORCH_CHECK(
+        x.size(0) == context.size(0),
+        kCross,
+        ": expected a context of as many sequences as the input has, ",
+        x.size(0),
+        ", but got ",
+        context.size(0));
+  });
+  const auto options = func_options_of(
+      module, call, x.size(0), x.size(1), context.size(1), split);
+  Operands operands{{}, {}, {}, options, {kCross, x, context, split}};
+  const auto& entered = operands.entered;
+  operands.keys = keys_of(module, entered.context, kernel, split);
+  operands.queries = queries_of(module, entered.x, kernel);
+  operands.values = values_of(module, entered.context, kernel, split);
   return operands;
 }
 
@@ -154,15 +173,18 @@ torch::Tensor CrossAttentionImpl::forward(
     const ForwardOptions& call) {
   const auto kernel = options.kernel();
   const auto attend = [&] {
-    const auto operands = operands_of(*this, x, context, call, kernel);
-    return functional::scaled_dot_product_attention(
+    const auto operands = operands_of(*this, x, context, call, kernel, split_);
+    auto result = functional::detail::attend(
         operands.queries,
         operands.keys,
         operands.values,
-        FuncOptions(operands.options).kernel(kernel));
+        FuncOptions(operands.options).kernel(kernel),
+        detail::heads_of(split_));
+    operands.entered.wait();
+    return result;
   };
   // Queries, keys and values are freed before there is an output.
-  return detail::project_out(*this, attend(), kernel);
+  return detail::project_out(*this, attend(), kernel, split_);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
@@ -171,11 +193,16 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const torch::Tensor& context,
         const ForwardOptions& call) {
   const auto operands =
-      operands_of(*this, x, context, call, Kernel::kReference);
-  const auto [result, weights] =
-      functional::scaled_dot_product_attention_with_weights(
-          operands.queries, operands.keys, operands.values, operands.options);
-  return {detail::project_out(*this, result, Kernel::kReference), weights};
+      operands_of(*this, x, context, call, Kernel::kReference, split_);
+  const auto [result, weights] = functional::detail::attend_with_weights(
+      operands.queries,
+      operands.keys,
+      operands.values,
+      operands.options,
+      detail::heads_of(split_));
+  operands.entered.wait();
+  return {
+      detail::project_out(*this, result, Kernel::kReference, split_), weights};
 }
 
 KVCache CrossAttentionImpl::make_cache(
@@ -189,8 +216,8 @@ KVCache CrossAttentionImpl::make_cache(
                     .max_length(std::max<int64_t>(S, 1))
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
-      keys_of(*this, context, options.kernel()),
-      values_of(*this, context, options.kernel()),
+      keys_of(*this, context, options.kernel(), split_),
+      values_of(*this, context, options.kernel(), split_),
       checks::to_counts(kCross, "lengths", lengths, context.size(0), S));
   return cache;
 }
@@ -211,7 +238,7 @@ torch::Tensor CrossAttentionImpl::decode(
       has.chunk() ? "chunk = " : "window = ",
       has.chunk().value_or(has.window().value_or(0)));
   const auto S = cache.keys().size(2);
-  auto func = func_options_of(*this, call, x.size(0), x.size(1), S)
+  auto func = func_options_of(*this, call, x.size(0), x.size(1), S, split_)
                   .kernel(options.kernel());
   const auto asked = checks::to_counts(
       kCross, "key_lengths", call.key_lengths(), x.size(0), S);
@@ -222,9 +249,11 @@ torch::Tensor CrossAttentionImpl::decode(
   if (padded) {
     func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
   }
+  const detail::Entered entered(kCross, x, {}, split_);
   const auto context = detail::attend_to_cache(
       queries_of(*this, x, options.kernel()), cache, func);
-  return detail::project_out(*this, context, options.kernel());
+  entered.wait();
+  return detail::project_out(*this, context, options.kernel(), split_);
 }
 
 } // namespace torch_attention

@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/head_norm.h>
 
 #include <nn/checks.h>
+#include <nn/modules/head_split.h>
 
 #include <c10/util/Exception.h>
 
@@ -14,14 +15,26 @@ namespace {
 
 constexpr const char* kHeadNorm = "HeadNorm";
 
+/// The mean of the squares of x over its last dimension, (..., 1); over those
+/// of all processes if `split` is not null.
+torch::Tensor mean_square_of(
+    const torch::Tensor& x,
+    const detail::HeadSplitPointer& split) {
+  const auto own = x.square().mean(-1, /*keepdim=*/true);
+  return split == nullptr
+      ? own
+      : split->sum(own) / static_cast<double>(split->num_processes);
+}
+
 /// The norm of x over its last dimension, without weights.
 torch::Tensor normalized(
     const torch::Tensor& x,
-    const HeadNormOptions& options) {
+    const HeadNormOptions& options,
+    const detail::HeadSplitPointer& split) {
   if (options.kind() == HeadNormKind::kLayer) {
     return torch::layer_norm(x, {x.size(-1)}, {}, {}, options.eps());
   }
-  const auto mean_square = x.square().mean(-1, /*keepdim=*/true);
+  const auto mean_square = mean_square_of(x, split);
   return x * (mean_square + options.eps()).rsqrt();
 }
 
@@ -98,13 +111,24 @@ torch::Tensor HeadNormImpl::forward(const torch::Tensor& x) {
   if (options.scope() == HeadNormScope::kAllHeads) {
     rows = rows.flatten(2);
   }
-  auto result = normalized(rows, options);
+  // Other processes may have some of the heads. What all heads share has
+  // gradients from all processes, and so has what other processes copied.
+  const auto own = [&](const torch::Tensor& each) {
+    if (split_ == nullptr) {
+      return each;
+    }
+    return options.scope() == HeadNormScope::kHead ? split_->enter(each)
+        : of_keys_                                 ? split_->enter_keys(each)
+                                                   : each;
+  };
+  const bool joins = options.scope() == HeadNormScope::kAllHeads;
+  auto result = normalized(rows, options, joins ? split_ : nullptr);
   if (weight.defined()) {
-    const auto factor = weight.to(compute);
+    const auto factor = own(weight).to(compute);
     result = result * (options.unit_offset() ? factor + 1 : factor);
   }
   if (bias.defined()) {
-    result = result + bias.to(compute);
+    result = result + own(bias).to(compute);
   }
   return result.reshape({x.size(0), x.size(2), num_heads, head_dim})
       .to(dtype)

@@ -2,6 +2,7 @@
 
 #include <kernels/heads.h>
 #include <nn/checks.h>
+#include <nn/modules/head_split.h>
 #include <nn/modules/projected.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
@@ -210,6 +211,24 @@ inline torch::Tensor project_to_heads(
   return kernels::split_heads(linear(projection, x, kernel), num_heads);
 }
 
+/// The same of keys or values, which other processes may have as well.
+inline torch::Tensor project_to_key_heads(
+    const torch::nn::Linear& projection,
+    const torch::Tensor& x,
+    int64_t num_heads,
+    Kernel kernel,
+    const HeadSplitPointer& split) {
+  if (split == nullptr) {
+    return project_to_heads(projection, x, num_heads, kernel);
+  }
+  const auto enter = [&](const torch::Tensor& weight) {
+    return weight.defined() ? split->enter_keys(weight) : weight;
+  };
+  return kernels::split_heads(
+      linear_of(x, enter(projection->weight), enter(projection->bias), kernel),
+      num_heads);
+}
+
 /// Attention of queries (B, num_heads, T, head_dim) to the keys and values of
 /// `cache`, in its dtype.
 inline torch::Tensor attend_to_cache(
@@ -222,13 +241,24 @@ inline torch::Tensor attend_to_cache(
       .to(queries.scalar_type());
 }
 
-/// Context of all heads (B, num_heads, T, value_dim) -> (B, T, d_out).
+/// Context of the heads (B, num_heads, T, value_dim) -> (B, T, d_out), to which
+/// other processes may add theirs.
 template <typename Module>
 torch::Tensor project_out(
     Module& module,
     const torch::Tensor& context,
-    Kernel kernel) {
+    Kernel kernel,
+    const HeadSplitPointer& split) {
   const auto combined = kernels::combine_heads(context);
+  if (split != nullptr) {
+    if (module.out_proj.is_empty()) {
+      return split->gather(combined);
+    }
+    const auto sum =
+        split->leave(linear_of(combined, module.out_proj->weight, {}, kernel));
+    const auto& bias = module.out_proj->bias;
+    return bias.defined() ? sum + bias : sum;
+  }
   return module.out_proj.is_empty() ? combined
                                     : linear(module.out_proj, combined, kernel);
 }

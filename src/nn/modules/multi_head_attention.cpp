@@ -3,12 +3,15 @@
 #include <kernels/choice.h>
 #include <kernels/small_module.h>
 #include <nn/checks.h>
+#include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
+#include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotation_of_call.h>
 #include <nn/modules/temperature.h>
+#include <nn/modules/token_split.h>
 #include <nn/rotation.h>
 #include <nn/score_rule.h>
 
@@ -89,18 +92,20 @@ Projected project_heads(
     const torch::Tensor& x,
     Kernel kernel,
     detail::RotaryTable* table,
-    const Places& places) {
+    const Places& places,
+    const detail::HeadSplitPointer& split) {
   const auto& options = module.options;
   // In the Python classes' order, keys first: it decides in which order
   // autograd adds the three gradients of x, hence their last bits.
   Projected projected;
-  const auto project = [&](const torch::nn::Linear& projection, int64_t heads) {
-    return detail::project_to_heads(projection, x, heads, kernel);
+  const auto project = [&](const torch::nn::Linear& projection) {
+    return detail::project_to_key_heads(
+        projection, x, detail::num_kv_heads(options), kernel, split);
   };
-  const auto kv_heads = detail::num_kv_heads(options);
-  projected.keys = project(module.W_key, kv_heads);
-  projected.queries = project(module.W_query, options.num_heads());
-  projected.values = project(module.W_value, kv_heads);
+  projected.keys = project(module.W_key);
+  projected.queries =
+      detail::project_to_heads(module.W_query, x, options.num_heads(), kernel);
+  projected.values = project(module.W_value);
   if (options.value_norm_eps()) {
     projected.values = normalised(projected.values, *options.value_norm_eps());
   }
@@ -141,13 +146,15 @@ torch::Tensor project_context(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const torch::Tensor& context,
-    Kernel kernel) {
+    Kernel kernel,
+    const detail::HeadSplitPointer& split) {
   if (module.W_gate.is_empty()) {
-    return detail::project_out(module, context, kernel);
+    return detail::project_out(module, context, kernel, split);
   }
   const auto gate = detail::project_to_heads(
       module.W_gate, x, module.options.num_heads(), kernel);
-  return detail::project_out(module, context * torch::sigmoid(gate), kernel);
+  return detail::project_out(
+      module, context * torch::sigmoid(gate), kernel, split);
 }
 
 /// The module and its input, for a kernel that computes all of it.
@@ -175,9 +182,20 @@ kernels::ModuleAttention whole_module(
       settings};
 }
 
+/// ALiBi's slopes of these heads, which may be some of all.
+torch::Tensor slopes_of(
+    const MultiHeadAttentionImpl& module,
+    const detail::HeadSplitPointer& split) {
+  const auto num_heads = module.options.num_heads();
+  return split == nullptr ? functional::alibi_slopes(num_heads)
+                          : functional::alibi_slopes(split->heads.all)
+                                .narrow(0, split->heads.first, num_heads);
+}
+
 /// What the heads ask of functional attention, but for the kernel.
 functional::ScaledDotProductAttentionFuncOptions head_options(
-    const MultiHeadAttentionImpl& module) {
+    const MultiHeadAttentionImpl& module,
+    const detail::HeadSplitPointer& split) {
   const auto& options = module.options;
   auto result = detail::head_options(module);
   result.causal(options.causal())
@@ -186,7 +204,7 @@ functional::ScaledDotProductAttentionFuncOptions head_options(
       .chunk(options.chunk())
       .sinks(module.sinks);
   if (options.alibi()) {
-    result.alibi_slopes(functional::alibi_slopes(options.num_heads()));
+    result.alibi_slopes(slopes_of(module, split));
   }
   return result;
 }
@@ -205,19 +223,33 @@ torch::Tensor alibi_bias(
       distance.unsqueeze(-3);
 }
 
+/// How many processes share the tokens.
+int64_t processes_of(const MultiHeadAttentionImpl& module) {
+  const auto& split = detail::TokenSplitAccess::of(module);
+  return split == nullptr ? 1 : split->num_processes;
+}
+
 /// `head_options`, and what one call hides and adds.
 functional::ScaledDotProductAttentionFuncOptions call_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const ForwardOptions& call,
-    const torch::Tensor& positions) {
-  auto options = head_options(module);
+    const ForwardOptions& whole_call,
+    const torch::Tensor& positions,
+    const detail::HeadSplitPointer& split) {
+  auto options = head_options(module, split);
+  const auto call = detail::own_heads(kMultiHead, whole_call, split);
   if (detail::is_empty(call)) {
     return options;
   }
   const auto T = x.size(1);
   detail::set_call(
-      kMultiHead, call, {x.size(0), module.options.num_heads(), T, T}, options);
+      kMultiHead,
+      call,
+      {x.size(0), module.options.num_heads(), T, T * processes_of(module)},
+      options);
+  if (detail::TokenSplitAccess::of(module) != nullptr) {
+    return options;
+  }
   if (positions.defined() && options.alibi_slopes().defined()) {
     const auto alibi = alibi_bias(options.alibi_slopes(), positions, x);
     options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
@@ -243,7 +275,49 @@ torch::Tensor positions_of_call(
       !options.temperature()) {
     return {};
   }
+  const auto& split = detail::TokenSplitAccess::of(module);
+  if (split != nullptr) {
+    TORCH_CHECK(
+        !call.positions().defined() || (!options.alibi() && !options.chunk()),
+        kMultiHead,
+        ": expected no positions beside alibi or chunk, where several processes "
+        "share the tokens");
+    if (!call.positions().defined()) {
+      return split->positions(x.size(1));
+    }
+  }
   return detail::positions_of(kMultiHead, call, x);
+}
+
+/// Checks x, and that it is no part of longer sequences than it may be.
+void check_input_of_call(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x) {
+  check_input(module, x);
+  const auto processes = processes_of(module);
+  TORCH_CHECK(
+      x.size(1) * processes <= module.options.context_length(),
+      kMultiHead,
+      ": expected at most ",
+      module.options.context_length(),
+      " tokens (context_length), but got ",
+      x.size(1),
+      " of each of ",
+      processes,
+      " processes");
+}
+
+/// Refuses what needs the tokens of all processes.
+void check_has_all_tokens(
+    const char* what,
+    const MultiHeadAttentionImpl& module) {
+  TORCH_CHECK(
+      detail::TokenSplitAccess::of(module) == nullptr,
+      kMultiHead,
+      ": ",
+      what,
+      " needs all tokens, of which other processes have some "
+      "(sequence_parallel)");
 }
 
 /// Where the tokens x (B, T, ...) of `forward` stand: at `given` positions, or
@@ -413,12 +487,13 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor MultiHeadAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  check_input(*this, x);
+  detail::check_together(
+      kMultiHead, x, split_, [&] { check_input_of_call(*this, x); });
   const bool plain = rotary_table_ == nullptr && !options.alibi() &&
       !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
       !options.value_norm_eps() && !options.temperature() &&
       !options.output_gate() && !detail::drops_weights(*this) &&
-      detail::is_empty(call);
+      detail::is_empty(call) && split_ == nullptr && token_split_ == nullptr;
   if (plain) {
     const auto whole = whole_module(*this, x);
     if (kernels::takes_module(whole, options.kernel())) {
@@ -426,37 +501,58 @@ torch::Tensor MultiHeadAttentionImpl::forward(
     }
   }
   const auto positions = positions_of_call(*this, x, call);
+  const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto attend = [&] {
-    const auto func =
-        call_options(*this, x, call, positions).kernel(options.kernel());
+    const auto func = call_options(*this, x, call, positions, split_)
+                          .kernel(options.kernel());
     const auto projected = project_heads(
         *this,
-        x,
+        entered.x,
         options.kernel(),
         rotary_table_.get(),
-        PlacesOfCall{x, call, positions});
-    return functional::scaled_dot_product_attention(
-        projected.queries, projected.keys, projected.values, func);
+        PlacesOfCall{x, call, positions},
+        split_);
+    if (token_split_ != nullptr) {
+      return token_split_->attend(
+          projected.queries, projected.keys, projected.values, func);
+    }
+    return functional::detail::attend(
+        projected.queries,
+        projected.keys,
+        projected.values,
+        func,
+        detail::heads_of(split_));
   };
   // Queries, keys and values are freed before there is an output.
-  return project_context(*this, x, attend(), options.kernel());
+  const auto context = attend();
+  entered.wait();
+  return project_context(*this, entered.x, context, options.kernel(), split_);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   check_input(*this, x);
+  check_has_all_tokens("forward_with_weights", *this);
   const auto positions = positions_of_call(*this, x, call);
-  const auto func = call_options(*this, x, call, positions);
+  const auto func = call_options(*this, x, call, positions, split_);
+  const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto projected = project_heads(
       *this,
-      x,
+      entered.x,
       Kernel::kReference,
       rotary_table_.get(),
-      PlacesOfCall{x, call, positions});
-  const auto [context, weights] =
-      functional::scaled_dot_product_attention_with_weights(
-          projected.queries, projected.keys, projected.values, func);
-  return {project_context(*this, x, context, Kernel::kReference), weights};
+      PlacesOfCall{x, call, positions},
+      split_);
+  const auto [context, weights] = functional::detail::attend_with_weights(
+      projected.queries,
+      projected.keys,
+      projected.values,
+      func,
+      detail::heads_of(split_));
+  entered.wait();
+  return {
+      project_context(*this, entered.x, context, Kernel::kReference, split_),
+      weights};
 }
 
 torch::Tensor MultiHeadAttentionImpl::decode(
@@ -465,6 +561,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
+  check_has_all_tokens("decode", *this);
   check_decode(*this, x, cache);
   const auto tokens =
       detail::new_tokens(kMultiHead, x, cache, call, options.context_length());
@@ -474,6 +571,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
       : detail::checked_rotation(
             kMultiHead, *options.rotary(), tokens, was_long);
   const auto T = x.size(1);
+  const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto moved =
       tokens.padding.defined() ? detail::moved_tokens(x, tokens.padding) : x;
   const auto projected = project_heads(
@@ -481,21 +579,24 @@ torch::Tensor MultiHeadAttentionImpl::decode(
       moved,
       options.kernel(),
       rotary_table_.get(),
-      PlacesInCache{x, call, tokens});
+      PlacesInCache{x, call, tokens},
+      split_);
   // Held here until nothing can fail, even if the cache moves its rows.
   auto rows_before = cache.rows_;
   cache.append(projected.keys, projected.values, tokens.counts);
   cache.rotated_long_ = is_long;
   try {
-    auto func = head_options(*this).kernel(options.kernel());
+    auto func = head_options(*this, split_).kernel(options.kernel());
     detail::set_rows_of_cache(cache, tokens.before, T, func);
+    auto own_call = call;
+    own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));
     detail::set_bias_of_call(
-        kMultiHead, call, cache, T, options.num_heads(), func);
-    const auto context = project_context(
-        *this,
-        moved,
-        detail::attend_to_cache(projected.queries, cache, func),
-        options.kernel());
+        kMultiHead, own_call, cache, T, options.num_heads(), func);
+    const auto attended =
+        detail::attend_to_cache(projected.queries, cache, func);
+    entered.wait();
+    const auto context =
+        project_context(*this, moved, attended, options.kernel(), split_);
     return tokens.padding.defined()
         ? detail::moved_tokens(context, -tokens.padding)
         : context;

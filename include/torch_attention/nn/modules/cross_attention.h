@@ -15,9 +15,15 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 #include <tuple>
 
 namespace torch_attention {
+
+namespace detail {
+class HeadSplit;
+struct HeadSplitAccess;
+} // namespace detail
 
 /// Multi-head attention of the tokens of one sequence to those of another, such
 /// as a decoder's to what its encoder gave (Vaswani et al. 2017, section
@@ -103,6 +109,13 @@ class TORCH_ATTENTION_API CrossAttentionImpl
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(ForwardOptions())})
+
+ private:
+  friend detail::HeadSplitAccess;
+
+  /// Null unless other processes have some of the heads
+  /// (distributed/tensor_parallel.h).
+  std::shared_ptr<const detail::HeadSplit> split_;
 };
 
 /// A `ModuleHolder` for `CrossAttentionImpl`.

@@ -9,8 +9,14 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <memory>
 
 namespace torch_attention {
+
+namespace detail {
+class HeadSplit;
+struct HeadSplitAccess;
+} // namespace detail
 
 /// Root mean square or layer norm of the heads of queries or keys, computed in
 /// float32 for half precision. `MultiHeadAttention` makes its `q_norm` and
@@ -47,6 +53,13 @@ class TORCH_ATTENTION_API HeadNormImpl
   torch::Tensor weight;
   /// Of the same shape; undefined for `bias(false)`.
   torch::Tensor bias;
+
+ private:
+  friend detail::HeadSplitAccess;
+
+  /// Null unless other processes have some of the heads.
+  std::shared_ptr<const detail::HeadSplit> split_;
+  bool of_keys_ = false;
 };
 
 /// A `ModuleHolder` for `HeadNormImpl`.

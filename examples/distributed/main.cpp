@@ -1,0 +1,192 @@
+// Trains a small GPT by several processes, and lets it write.
+//
+//   torchrun --no-python --nproc-per-node 4 train_together text.txt --tensor 2
+//
+// Here pairs of processes share the heads of each attention layer (tensor
+// parallel), and the two pairs share the sequences of each batch (data
+// parallel). The losses are those of one process that does it all. What differs
+// from a program for one process is marked with "together".
+
+#include <generation.h>
+#include <gpt2.h>
+#include <text_data.h>
+
+#include <c10/util/Exception.h>
+#include <torch/torch.h>
+#include <torch_attention/distributed/group.h>
+#include <torch_attention/distributed/sequence_parallel.h>
+#include <torch_attention/distributed/tensor_parallel.h>
+#include <torch_attention/distributed/weights.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+namespace {
+
+namespace distributed = torch_attention::distributed;
+
+struct Arguments {
+  std::string text;
+  int64_t tensor = 1;
+  int64_t steps = 20;
+  int64_t batch_size = 8;
+  int64_t new_tokens = 64;
+  std::string save;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Trains a small GPT by the processes that torchrun starts");
+  app.add_option("text", arguments.text, "file whose bytes it learns")
+      ->required();
+  app.add_option("--tensor", arguments.tensor, "processes that share heads");
+  app.add_option("--steps", arguments.steps, "steps of training");
+  app.add_option("--batch-size", arguments.batch_size, "sequences of a step");
+  app.add_option("--new-tokens", arguments.new_tokens, "bytes to write");
+  app.add_option("--save", arguments.save, "file for the trained weights");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return arguments;
+}
+
+/// The processes of the world, and the two smaller groups of this one.
+struct Groups {
+  distributed::Group world;
+  /// Those that have other heads of the same sequences.
+  distributed::Group tensor;
+  /// Those that have the same heads for other sequences.
+  distributed::Group data;
+};
+
+Groups make_groups(int64_t tensor_size) {
+  Groups groups;
+  groups.world = distributed::group_from_environment();
+  const int64_t size = groups.world->getSize();
+  const int64_t rank = groups.world->getRank();
+  TORCH_CHECK(
+      tensor_size >= 1 && size % tensor_size == 0,
+      "Expected --tensor to divide the number of processes, ",
+      size,
+      ", but got ",
+      tensor_size);
+  const auto made = [&](const std::string& name, int64_t own, int64_t others) {
+    return distributed::gloo_group(
+        groups.world->getStore(),
+        own,
+        others,
+        distributed::GroupOptions().name(name));
+  };
+  const auto row = rank / tensor_size;
+  const auto column = rank % tensor_size;
+  groups.tensor = made("tensor" + std::to_string(row), column, tensor_size);
+  groups.data = made("data" + std::to_string(column), row, size / tensor_size);
+  return groups;
+}
+
+gpt::Gpt2Config small_model() {
+  gpt::Gpt2Config config;
+  config.vocab_size = 256;
+  config.context_length = 64;
+  config.emb_dim = 64;
+  config.n_heads = 8;
+  config.n_layers = 2;
+  config.drop_rate = 0;
+  return config;
+}
+
+/// The mean loss of this process's sequences, after `backward`.
+torch::Tensor take_own_part(
+    gpt::Gpt2& model,
+    const gpt::TextData& text,
+    int64_t step,
+    const Arguments& arguments,
+    const Groups& groups) {
+  // Together: of each batch some sequences.
+  const auto own = arguments.batch_size / groups.data->getSize();
+  const auto first = step * arguments.batch_size + groups.data->getRank() * own;
+  const auto batch = text.training(first, own);
+  const auto logits = model->forward(batch.ids);
+  auto loss =
+      torch::cross_entropy_loss(logits.flatten(0, 1), batch.next.flatten());
+  loss.backward();
+  return loss.detach();
+}
+
+void train(
+    gpt::Gpt2& model,
+    const gpt::TextData& text,
+    const Arguments& arguments,
+    const Groups& groups) {
+  torch::optim::AdamW optimizer(
+      model->parameters(), torch::optim::AdamWOptions(1e-3));
+  model->train();
+  for (int64_t step = 0; step < arguments.steps; ++step) {
+    optimizer.zero_grad();
+    auto loss = take_own_part(model, text, step, arguments, groups);
+    // Together: gradients and losses are means over the groups' batches.
+    const auto parts = static_cast<double>(groups.data->getSize());
+    distributed::sum_gradients(model->parameters(), groups.data, parts);
+    auto losses = distributed::joined_tokens(loss.view({1}), 0, groups.data);
+    optimizer.step();
+    if (groups.world->getRank() == 0) {
+      std::printf(
+          "step %d loss %.7f\n",
+          static_cast<int>(step + 1),
+          losses.mean().item<double>());
+    }
+  }
+}
+
+void write(gpt::Gpt2& model, const Arguments& arguments, const Groups& groups) {
+  model->eval();
+  gpt::GenerationOptions options;
+  options.max_new_tokens = arguments.new_tokens;
+  const auto made = gpt::generate(*model, {{'T', 'h', 'e'}}, options);
+  if (groups.world->getRank() == 0) {
+    std::cout << "wrote The";
+    for (const auto token : made.tokens.front()) {
+      std::cout << static_cast<char>(token);
+    }
+    std::cout << '\n';
+  }
+}
+
+void run(const Arguments& arguments) {
+  const auto groups = make_groups(arguments.tensor);
+  TORCH_CHECK(
+      arguments.batch_size % groups.data->getSize() == 0,
+      "Expected --batch-size divisible by ",
+      groups.data->getSize(),
+      ", but got ",
+      arguments.batch_size);
+  const auto config = small_model();
+  const gpt::TextData text(arguments.text, config.context_length, /*seed=*/1);
+  torch::manual_seed(1);
+  gpt::Gpt2 model(config);
+  // Together: of all heads some.
+  distributed::tensor_parallel(*model, groups.tensor);
+  train(model, text, arguments, groups);
+  write(model, arguments, groups);
+  if (!arguments.save.empty() && groups.data->getRank() == 0) {
+    distributed::save_weights(*model, arguments.save, groups.tensor);
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto arguments = parse(argc, argv);
+  try {
+    run(arguments);
+  } catch (const c10::Error& error) {
+    std::cerr << "train_together: " << error.what_without_backtrace() << '\n';
+    return 1;
+  }
+  return 0;
+}

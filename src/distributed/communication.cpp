@@ -1,0 +1,273 @@
+#include <distributed/communication.h>
+
+#include <error_message.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <map>
+#include <utility>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+std::atomic<int64_t> operations_of_process{0};
+std::atomic<int64_t> bytes_of_process{0};
+
+void count(int64_t bytes) {
+  ++operations_of_process;
+  bytes_of_process += bytes;
+}
+
+int64_t bytes_of(const torch::Tensor& x) {
+  return static_cast<int64_t>(x.nbytes());
+}
+
+[[noreturn]] void fail(
+    const Group& group,
+    const char* what,
+    const std::exception& error) {
+  // What follows the first line are places in LibTorch's sources.
+  auto message = error_message(error);
+  message.resize(std::min(message.size(), message.find('\n')));
+  TORCH_CHECK(
+      false,
+      "distributed: ",
+      what,
+      " failed in process ",
+      group->getRank(),
+      " of ",
+      group->getSize(),
+      ": ",
+      message,
+      "; another process may have ended, or not have come to the same "
+      "operation within the timeout");
+}
+
+/// Calls `fn`, whose errors get to know what they are about. c10d's operators
+/// are below autograd.
+template <typename Fn>
+auto named(const Group& group, const char* what, const Fn& fn) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  try {
+    return fn();
+  } catch (const std::exception& error) {
+    fail(group, what, error);
+  }
+}
+
+void wait_for(const Group& group, const char* what, const WorkPointer& work) {
+  named(group, what, [&] {
+    TORCH_CHECK(work == nullptr || work->wait(), "it was aborted");
+  });
+}
+
+/// The bytes of a text that are compared, and its hash.
+constexpr size_t kTextBytes = 1000;
+
+struct Record {
+  uint64_t hash;
+  uint64_t length;
+  char text[kTextBytes];
+};
+
+torch::Tensor record_of(const std::string& text) {
+  auto result = at::zeros(
+      {static_cast<int64_t>(sizeof(Record))}, at::TensorOptions(at::kByte));
+  Record record{};
+  record.hash = std::hash<std::string>()(text);
+  record.length = std::min(text.size(), kTextBytes);
+  std::memcpy(record.text, text.data(), record.length);
+  std::memcpy(result.mutable_data_ptr(), &record, sizeof(record));
+  return result;
+}
+
+std::vector<Record> records_of(const torch::Tensor& gathered) {
+  const auto bytes = gathered.cpu().contiguous();
+  std::vector<Record> records(static_cast<size_t>(bytes.size(0)));
+  std::memcpy(records.data(), bytes.const_data_ptr(), bytes.nbytes());
+  return records;
+}
+
+std::string text_of(const Record& record) {
+  return std::string(record.text, std::min<size_t>(record.length, kTextBytes));
+}
+
+/// Returns "processes 0, 2: text" for each of the texts.
+std::string who_has_what(const std::vector<Record>& records) {
+  std::map<std::string, std::string> owners;
+  for (size_t i = 0; i < records.size(); ++i) {
+    auto& list = owners[text_of(records[i])];
+    list += (list.empty() ? "" : ", ") + std::to_string(i);
+  }
+  std::string result;
+  for (const auto& [text, list] : owners) {
+    result += "\n  process ";
+    result += list;
+    result += ": ";
+    result += text.empty() ? "no error" : text;
+  }
+  return result;
+}
+
+/// Begins an all-gather of x, and returns its result after the wait.
+std::function<torch::Tensor()> start_gather(
+    const Group& group,
+    const torch::Tensor& x,
+    const char* what) {
+  auto from = x.contiguous();
+  auto sizes = from.sizes().vec();
+  sizes.insert(sizes.begin(), group->getSize());
+  auto to = at::empty(sizes, from.options());
+  // In one dimension, which all backends take.
+  auto flat_from = from.view({-1});
+  auto flat_to = to.view({-1});
+  const auto work = named(
+      group, what, [&] { return group->_allgather_base(flat_to, flat_from); });
+  count(bytes_of(from) * (group->getSize() - 1));
+  return [group, what, work, from, to] {
+    wait_for(group, what, work);
+    return to;
+  };
+}
+
+} // namespace
+
+Traffic traffic() {
+  Traffic result;
+  result.operations = operations_of_process;
+  result.bytes = bytes_of_process;
+  return result;
+}
+
+void reset_traffic() {
+  operations_of_process = 0;
+  bytes_of_process = 0;
+}
+
+void check_group(const char* name, const Group& group) {
+  TORCH_CHECK(
+      group != nullptr,
+      name,
+      ": expected a group of processes, but got none; group_from_environment "
+      "makes one");
+}
+
+void all_reduce(const Group& group, const torch::Tensor& x, const char* what) {
+  std::vector<torch::Tensor> tensors{x.detach()};
+  const auto work =
+      named(group, what, [&] { return group->allreduce(tensors); });
+  wait_for(group, what, work);
+  count(2 * bytes_of(x) * (group->getSize() - 1) / group->getSize());
+}
+
+torch::Tensor all_gather(
+    const Group& group,
+    const torch::Tensor& x,
+    const char* what) {
+  return start_gather(group, x, what)();
+}
+
+torch::Tensor all_to_all(
+    const Group& group,
+    const torch::Tensor& x,
+    const char* what) {
+  auto result = at::empty_like(x);
+  auto from = x.view({x.size(0), -1});
+  auto to = result.view({x.size(0), -1});
+  std::vector<int64_t> equal_parts;
+  const auto work = named(group, what, [&] {
+    return group->alltoall_base(to, from, equal_parts, equal_parts);
+  });
+  wait_for(group, what, work);
+  count(bytes_of(x) * (group->getSize() - 1) / group->getSize());
+  return result;
+}
+
+Wait exchange(
+    const Group& group,
+    const std::vector<Message>& sent,
+    const std::vector<Message>& received,
+    const char* what,
+    int tag) {
+  if (sent.empty() && received.empty()) {
+    return [] {};
+  }
+  const auto& first = (sent.empty() ? received : sent).front().tensor;
+  // NCCL's wait for each other unless they are begun as one.
+  const bool as_one = first.is_cuda();
+  auto works = named(group, what, [&] {
+    std::vector<WorkPointer> begun;
+    if (as_one) {
+      group->startCoalescing(first.device().type());
+    }
+    for (const auto& message : sent) {
+      std::vector<torch::Tensor> tensors{message.tensor};
+      begun.push_back(
+          group->send(tensors, static_cast<int>(message.process), tag));
+      count(bytes_of(message.tensor));
+    }
+    for (const auto& message : received) {
+      std::vector<torch::Tensor> tensors{message.tensor};
+      begun.push_back(
+          group->recv(tensors, static_cast<int>(message.process), tag));
+    }
+    if (as_one) {
+      begun.assign(1, group->endCoalescing(first.device().type()));
+    }
+    return begun;
+  });
+  return [group, what, works, sent, received] {
+    for (const auto& work : works) {
+      wait_for(group, what, work);
+    }
+  };
+}
+
+Wait compare(
+    const Group& group,
+    const char* what,
+    const std::string& text,
+    torch::Device device) {
+  auto finish = start_gather(group, record_of(text).to(device), what);
+  return [finish, what] {
+    const auto records = records_of(finish());
+    const bool same =
+        std::all_of(records.begin(), records.end(), [&](const Record& record) {
+          return record.hash == records.front().hash &&
+              text_of(record) == text_of(records.front());
+        });
+    TORCH_CHECK(
+        same,
+        what,
+        ": expected the same in all processes, but got",
+        who_has_what(records));
+  };
+}
+
+void check_all(
+    const Group& group,
+    const char* what,
+    const std::string& error,
+    torch::Device device) {
+  const auto records =
+      records_of(start_gather(group, record_of(error).to(device), what)());
+  const bool fine =
+      std::all_of(records.begin(), records.end(), [](const Record& record) {
+        return record.length == 0;
+      });
+  TORCH_CHECK(
+      fine, what, ": failed, and changed nothing", who_has_what(records));
+}
+
+} // namespace torch_attention::distributed

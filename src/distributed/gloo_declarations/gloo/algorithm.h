@@ -1,0 +1,3 @@
+#pragma once
+
+// Declares nothing: see gloo/context.h.

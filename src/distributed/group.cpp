@@ -1,0 +1,144 @@
+#include <torch_attention/distributed/group.h>
+
+#include <distributed/gloo.h>
+#include <error_message.h>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+constexpr const char* kFromEnvironment = "group_from_environment";
+
+std::string variable(const char* name) {
+  const auto* value = std::getenv(name);
+  TORCH_CHECK(
+      value != nullptr && *value != '\0',
+      kFromEnvironment,
+      ": expected the environment variable ",
+      name,
+      ", which torchrun sets; start the program by `torchrun --no-python "
+      "--nproc-per-node 2 program`");
+  return value;
+}
+
+int64_t number(const char* name, int64_t least, int64_t most) {
+  const auto text = variable(name);
+  char* end = nullptr;
+  const auto value = std::strtoll(text.c_str(), &end, 10);
+  TORCH_CHECK(
+      *end == '\0' && value >= least && value <= most,
+      kFromEnvironment,
+      ": expected ",
+      name,
+      " to be a number from ",
+      least,
+      " to ",
+      most,
+      ", but got \"",
+      text,
+      "\"");
+  return value;
+}
+
+c10::intrusive_ptr<c10d::Store> with_prefix(
+    const std::string& prefix,
+    const c10::intrusive_ptr<c10d::Store>& store) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+} // namespace
+
+Group gloo_group(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int64_t rank,
+    int64_t size,
+    const GroupOptions& options) {
+  constexpr auto kName = "gloo_group";
+  TORCH_CHECK(
+      has_gloo(),
+      kName,
+      ": this LibTorch was built without Gloo; make a group of another backend "
+      "and pass that");
+  TORCH_CHECK(store != nullptr, kName, ": expected a store, but got none");
+  TORCH_CHECK(
+      size >= 1 && size <= std::numeric_limits<int>::max() && rank >= 0 &&
+          rank < size,
+      kName,
+      ": expected a rank from 0 to size - 1, but got rank = ",
+      rank,
+      ", size = ",
+      size);
+  const auto process = static_cast<int>(rank);
+  const auto processes = static_cast<int>(size);
+  try {
+    // Named as Python's `_new_process_group_helper` names them.
+    const auto of_group = with_prefix(options.name() + "/", store);
+    const auto backend = gloo_backend(
+        with_prefix("cpu/", of_group), process, processes, options.timeout());
+    auto group =
+        c10::make_intrusive<c10d::ProcessGroup>(of_group, process, processes);
+    constexpr auto kGloo = c10d::ProcessGroup::BackendType::GLOO;
+    group->setBackend(c10::DeviceType::CPU, kGloo, backend);
+    group->setDefaultBackend(kGloo);
+    return group;
+  } catch (const std::exception& error) {
+    TORCH_CHECK(
+        false,
+        kName,
+        ": process ",
+        rank,
+        " of ",
+        size,
+        " did not find the others within ",
+        options.timeout().count(),
+        " ms: ",
+        error_message(error));
+  }
+}
+
+Group group_from_environment(const GroupOptions& options) {
+  const auto size = number("WORLD_SIZE", 1, std::numeric_limits<int>::max());
+  const auto rank = number("RANK", 0, size - 1);
+  const auto host = variable("MASTER_ADDR");
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(
+      number("MASTER_PORT", 0, std::numeric_limits<uint16_t>::max()));
+  const auto* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  // Else torchrun itself serves.
+  store.isServer =
+      rank == 0 && (agent == nullptr || std::strcmp(agent, "True") != 0);
+  store.numWorkers = static_cast<size_t>(size);
+  store.timeout = options.timeout();
+  store.multiTenant = store.isServer;
+  c10::intrusive_ptr<c10d::Store> found;
+  try {
+    found = c10::make_intrusive<c10d::TCPStore>(host, store);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(
+        false,
+        kFromEnvironment,
+        ": process ",
+        rank,
+        " of ",
+        size,
+        " did not reach the store at ",
+        host,
+        ":",
+        store.port,
+        ": ",
+        error_message(error));
+  }
+  // As in Python's `init_process_group`.
+  return gloo_group(with_prefix("default_pg", found), rank, size, options);
+}
+
+} // namespace torch_attention::distributed

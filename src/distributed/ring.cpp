@@ -1,0 +1,449 @@
+#include <torch_attention/distributed/sequence_parallel.h>
+
+#include <distributed/communication.h>
+#include <distributed/ring_blocks.h>
+#include <distributed/tokens.h>
+#include <kernels/backward_node.h>
+#include <nn/functional/attention_of_call.h>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+constexpr const char* kRing = "ring_attention";
+constexpr const char* kKeysAndValues = "the exchange of keys and values";
+constexpr const char* kTheirGradients =
+    "the exchange of gradients of keys and values";
+
+/// Tags of messages, so that those of one step are not taken for another's.
+int keys_tag(int64_t step) {
+  return static_cast<int>(2 * step);
+}
+int gradients_tag(int64_t step) {
+  return static_cast<int>(2 * step + 1);
+}
+
+/// Keys and values of some spans, one after the other, in one piece of memory.
+struct Packed {
+  /// For each span keys (B, G, n, D), then values (B, G, n, E).
+  torch::Tensor memory;
+  std::vector<Span> spans;
+  std::vector<torch::Tensor> keys;
+  std::vector<torch::Tensor> values;
+};
+
+/// What all processes know of the sequence.
+class Ring {
+ public:
+  Ring(
+      RingCall call_of_user,
+      const Group& group,
+      TokenLayout layout,
+      int64_t num_tokens)
+      : call(std::move(call_of_user)),
+        group_(group),
+        layout_(layout),
+        num_tokens_(num_tokens) {
+    call.queries = spans(rank());
+  }
+
+  int64_t size() const {
+    return group_->getSize();
+  }
+  int64_t rank() const {
+    return group_->getRank();
+  }
+  const Group& group() const {
+    return group_;
+  }
+
+  /// The process that is `step` before this one, and the one after it.
+  int64_t before(int64_t step) const {
+    return (rank() - step + size()) % size();
+  }
+  int64_t after(int64_t step) const {
+    return (rank() + step) % size();
+  }
+
+  /// The tokens of a process.
+  std::vector<Span> spans(int64_t process) const {
+    return spans_of(kRing, num_tokens_, process, size(), layout_);
+  }
+
+  /// The tokens of `owner` that process `reader` sees; without empty spans.
+  std::vector<Span> seen(int64_t reader, int64_t owner) const {
+    std::vector<Span> result;
+    for (const auto& span : spans(owner)) {
+      const auto part = seen_keys(call.rule, spans(reader), span);
+      if (part.size() > 0) {
+        result.push_back(part);
+      }
+    }
+    return result;
+  }
+
+  RingCall call;
+
+ private:
+  Group group_;
+  TokenLayout layout_;
+  int64_t num_tokens_;
+};
+
+/// Memory for `spans` of keys and values such as these.
+Packed pack(
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    std::vector<Span> spans) {
+  Packed result;
+  result.spans = std::move(spans);
+  const auto each = key.size(0) * key.size(1);
+  int64_t tokens = 0;
+  for (const auto& span : result.spans) {
+    tokens += span.size();
+  }
+  const auto D = key.size(3);
+  const auto E = value.size(3);
+  result.memory = torch::empty({each * tokens * (D + E)}, key.options());
+  int64_t begin = 0;
+  const auto part = [&](const Span& span, int64_t head_dim) {
+    const auto numel = each * span.size() * head_dim;
+    begin += numel;
+    return result.memory.narrow(0, begin - numel, numel)
+        .view({key.size(0), key.size(1), span.size(), head_dim});
+  };
+  for (const auto& span : result.spans) {
+    result.keys.push_back(part(span, D));
+    result.values.push_back(part(span, E));
+  }
+  return result;
+}
+
+/// Returns the place of `part`, a part of one of the own spans, among the own
+/// tokens.
+int64_t place_of(const std::vector<Span>& own, const Span& part) {
+  int64_t place = 0;
+  for (const auto& span : own) {
+    if (part.start >= span.start && part.end <= span.end) {
+      return place + part.start - span.start;
+    }
+    place += span.size();
+  }
+  TORCH_INTERNAL_ASSERT(false, "the part of keys is not an own one");
+}
+
+/// The messages of one step: what it receives, and the function that waits.
+struct Step {
+  Packed received;
+  Wait wait;
+};
+
+/// Begins to send own keys and values to the process that is `step` after this
+/// one, and to receive those of the one before.
+Step start_keys(
+    const Ring& ring,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    int64_t step) {
+  const auto to = ring.after(step);
+  const auto from = ring.before(step);
+  Step result;
+  result.received = pack(key, value, ring.seen(ring.rank(), from));
+  auto sent = pack(key, value, ring.seen(to, ring.rank()));
+  for (size_t i = 0; i < sent.spans.size(); ++i) {
+    const auto& span = sent.spans[i];
+    const auto place = place_of(ring.call.queries, span);
+    sent.keys[i].copy_(key.narrow(2, place, span.size()));
+    sent.values[i].copy_(value.narrow(2, place, span.size()));
+  }
+  std::vector<Message> out;
+  std::vector<Message> in;
+  if (sent.memory.numel() > 0) {
+    out.push_back({sent.memory, to});
+  }
+  if (result.received.memory.numel() > 0) {
+    in.push_back({result.received.memory, from});
+  }
+  result.wait = exchange(ring.group(), out, in, kKeysAndValues, keys_tag(step));
+  return result;
+}
+
+RowSums forward(
+    const Ring& ring,
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value) {
+  auto sums = no_keys(query, value.size(3));
+  int64_t place = 0;
+  Step next;
+  if (ring.size() > 1) {
+    next = start_keys(ring, key, value, 1);
+  }
+  for (const auto& span : ring.call.queries) {
+    add_keys(
+        ring.call,
+        query,
+        key.narrow(2, place, span.size()),
+        value.narrow(2, place, span.size()),
+        span,
+        sums);
+    place += span.size();
+  }
+  for (int64_t step = 1; step < ring.size(); ++step) {
+    next.wait();
+    const auto now = std::move(next.received);
+    if (step + 1 < ring.size()) {
+      next = start_keys(ring, key, value, step + 1);
+    }
+    for (size_t i = 0; i < now.spans.size(); ++i) {
+      add_keys(
+          ring.call, query, now.keys[i], now.values[i], now.spans[i], sums);
+    }
+  }
+  add_sinks(ring.call, sums);
+  return sums;
+}
+
+/// Gradients of own keys and values that come back from the process that is
+/// `step` after this one, as those of others go to the one before.
+Step start_gradients(
+    const Ring& ring,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Packed& sent,
+    int64_t step) {
+  Step result;
+  result.received = pack(key, value, ring.seen(ring.after(step), ring.rank()));
+  std::vector<Message> out;
+  std::vector<Message> in;
+  if (sent.memory.numel() > 0) {
+    out.push_back({sent.memory, ring.before(step)});
+  }
+  if (result.received.memory.numel() > 0) {
+    in.push_back({result.received.memory, ring.after(step)});
+  }
+  result.wait =
+      exchange(ring.group(), out, in, kTheirGradients, gradients_tag(step));
+  return result;
+}
+
+struct Gradients {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+};
+
+Gradients backward(
+    const Ring& ring,
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const RowSums& sums,
+    const torch::Tensor& grad_output) {
+  const auto wide = sums.sum.options();
+  Gradients result{
+      torch::zeros(query.sizes(), wide),
+      torch::zeros(key.sizes(), wide),
+      torch::zeros(value.sizes(), wide)};
+  const auto gradients_at = [&](const torch::Tensor& keys,
+                                const torch::Tensor& values,
+                                const Span& span) {
+    return gradients_of_keys(
+        ring.call, query, keys, values, span, sums, grad_output, result.query);
+  };
+  const auto add = [&](const Span& span, const KeyGradients& gradients) {
+    const auto place = place_of(ring.call.queries, span);
+    result.key.narrow(2, place, span.size()).add_(gradients.key);
+    result.value.narrow(2, place, span.size()).add_(gradients.value);
+  };
+  const auto finish = [&](Step& returned) {
+    if (!returned.wait) {
+      return;
+    }
+    returned.wait();
+    const auto& packed = returned.received;
+    for (size_t i = 0; i < packed.spans.size(); ++i) {
+      add(packed.spans[i], {packed.keys[i], packed.values[i]});
+    }
+    returned = Step();
+  };
+  Step next;
+  Step returned;
+  if (ring.size() > 1) {
+    next = start_keys(ring, key, value, 1);
+  }
+  int64_t place = 0;
+  for (const auto& span : ring.call.queries) {
+    add(span,
+        gradients_at(
+            key.narrow(2, place, span.size()),
+            value.narrow(2, place, span.size()),
+            span));
+    place += span.size();
+  }
+  for (int64_t step = 1; step < ring.size(); ++step) {
+    next.wait();
+    const auto now = std::move(next.received);
+    if (step + 1 < ring.size()) {
+      next = start_keys(ring, key, value, step + 1);
+    }
+    auto sent = pack(key, value, now.spans);
+    for (size_t i = 0; i < now.spans.size(); ++i) {
+      const auto gradients =
+          gradients_at(now.keys[i], now.values[i], now.spans[i]);
+      sent.keys[i].copy_(gradients.key);
+      sent.values[i].copy_(gradients.value);
+    }
+    finish(returned);
+    returned = start_gradients(ring, key, value, sent, step);
+  }
+  finish(returned);
+  return result;
+}
+
+/// Inputs are query, key, value and sinks; saved beside them are output,
+/// maximum and sum.
+struct RingBackward {
+  static constexpr const char* kName = "RingAttentionBackward";
+  std::shared_ptr<const Ring> ring;
+
+  kernels::variable_list operator()(
+      const kernels::BackwardRequest& request) const {
+    TORCH_CHECK(
+        !request.by_operators,
+        kRing,
+        ": its gradients cannot be differentiated again (create_graph); those "
+        "of all_to_all_attention can");
+    const torch::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const auto& x = request.saved;
+    const auto query = x[0].detach();
+    const auto key = x[1].detach();
+    const auto value = x[2].detach();
+    const RowSums sums{x[4], x[5], x[6]};
+    const auto gradients =
+        backward(*ring, query, key, value, sums, request.grad_output);
+    kernels::variable_list result = {
+        gradients.query.to(query.scalar_type()),
+        gradients.key.to(key.scalar_type()),
+        gradients.value.to(value.scalar_type()),
+        torch::Tensor()};
+    if (request.wanted[3]) {
+      result[3] = gradient_of_sinks(ring->call, sums, request.grad_output);
+    }
+    return result;
+  }
+};
+
+void check_ring(
+    const torch::Tensor& query,
+    const Group& group,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const SequenceOptions& sequence) {
+  TORCH_CHECK(
+      !options.training() || options.dropout() == 0,
+      kRing,
+      ": expected no dropout, but got dropout = ",
+      options.dropout(),
+      "; all_to_all_attention has it");
+  for (const auto* x : {&options.bias(), &options.alibi_slopes()}) {
+    TORCH_CHECK(
+        !x->defined() || !kernels::is_recorded({x}),
+        kRing,
+        ": expected a bias and slopes without gradients");
+  }
+  TORCH_CHECK(
+      query.is_cpu(),
+      kRing,
+      ": expected tensors on the CPU, but got ",
+      query.device(),
+      "; all_to_all_attention takes those of any device");
+  const auto T = query.size(2) * group->getSize();
+  spans_of(kRing, T, group->getRank(), group->getSize(), sequence.layout());
+  check_scores(kRing, options, query, T);
+}
+
+/// The options, checked as those of one process, of which the own tokens are
+/// the whole; lengths, mask and bias are of all.
+RingCall call_of(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const functional::ScaledDotProductAttentionFuncOptions& options) {
+  auto of_own = options;
+  of_own.mask({}).bias({}).dropout(0);
+  const auto a =
+      functional::detail::attention_of_call(query, key, value, of_own);
+  TORCH_CHECK(
+      kernels::is_tiled(a),
+      kRing,
+      ": expected plain tensors of float32, float64, bfloat16 or float16");
+  TORCH_CHECK(
+      !options.mask().defined() || options.mask().scalar_type() == torch::kBool,
+      kRing,
+      ": expected a bool mask (true hides), but got ",
+      options.mask().scalar_type());
+  RingCall call;
+  call.rule = a.rule;
+  call.alibi_slopes = a.alibi_slopes;
+  call.sinks = a.sinks;
+  call.key_lengths = a.key_lengths;
+  call.mask = options.mask();
+  call.bias = options.bias();
+  return call;
+}
+
+} // namespace
+
+torch::Tensor ring_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Group& group,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const SequenceOptions& sequence) {
+  RingCall call;
+  check_call(kRing, query, key, value, group, options, sequence, [&] {
+    check_ring(query, group, options, sequence);
+    call = call_of(query, key, value, options);
+  });
+  const auto sinks = call.sinks;
+  for (auto* x : {&call.alibi_slopes, &call.sinks, &call.bias}) {
+    *x = x->defined() ? x->detach() : *x;
+  }
+  const auto ring = std::make_shared<const Ring>(
+      std::move(call),
+      group,
+      sequence.layout(),
+      query.size(2) * group->getSize());
+  RowSums sums;
+  torch::Tensor output;
+  {
+    const torch::NoGradGuard no_grad;
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    sums = forward(*ring, query.detach(), key.detach(), value.detach());
+    output = sums.output.to(query.scalar_type());
+    if (output.is_same(sums.output)) {
+      // It is saved, and a user may change what is returned.
+      output = output.clone();
+    }
+  }
+  if (kernels::is_recorded({&query, &key, &value, &sinks})) {
+    kernels::record_backward(
+        RingBackward{ring},
+        output,
+        {&query, &key, &value, &sinks},
+        {&sums.output, &sums.maximum, &sums.sum});
+  }
+  return output;
+}
+
+} // namespace torch_attention::distributed

@@ -1,0 +1,230 @@
+#include <torch_attention/distributed/tensor_parallel.h>
+
+#include <distributed/find_attention.h>
+#include <distributed/group_heads.h>
+#include <nn/modules/head_split.h>
+#include <nn/modules/heads.h>
+#include <nn/modules/token_split.h>
+
+#include <c10/util/Exception.h>
+
+#include <sstream>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+constexpr const char* kTensorParallel = "tensor_parallel";
+
+using detail::HeadSplitAccess;
+
+bool is_whole(const MultiHeadAttentionImpl& module) {
+  return HeadSplitAccess::of(module) == nullptr &&
+      detail::TokenSplitAccess::of(module) == nullptr;
+}
+
+bool is_whole(const CrossAttentionImpl& module) {
+  return HeadSplitAccess::of(module) == nullptr;
+}
+
+template <typename Impl>
+HeadPlan plan_of(const Impl& module, const Group& group) {
+  const auto& options = module.options;
+  TORCH_CHECK(
+      is_whole(module),
+      kTensorParallel,
+      ": expected a whole module, but got one that was split before");
+  TORCH_CHECK(
+      !options.qk_norm() ||
+          options.qk_norm()->scope() != HeadNormScope::kAllHeads ||
+          options.qk_norm()->kind() != HeadNormKind::kLayer,
+      kTensorParallel,
+      ": expected no layer norm of all heads together, of which each process "
+      "has a part; kRms, and norms of single heads, can be split");
+  return plan_heads(
+      kTensorParallel,
+      options.num_heads(),
+      detail::num_kv_heads(options),
+      group);
+}
+
+/// Replaces tensors by their parts and remembers what they were.
+class Splitter {
+ public:
+  explicit Splitter(GroupHeads& heads) : heads_(heads) {}
+
+  void split(
+      const std::string& key,
+      torch::Tensor& tensor,
+      int64_t dimension,
+      int64_t start,
+      int64_t size) {
+    if (!tensor.defined()) {
+      return;
+    }
+    heads_.parts.push_back(
+        {key, dimension, start, size, tensor.size(dimension)});
+    tensor.set_data(tensor.detach()
+                        .narrow(dimension, start, size)
+                        .clone(torch::MemoryFormat::Contiguous));
+    // It has the shape of the whole.
+    tensor.mutable_grad() = torch::Tensor();
+  }
+
+  /// The outputs [start, start + size).
+  void split_outputs(
+      const std::string& key,
+      torch::nn::Linear& linear,
+      int64_t start,
+      int64_t size) {
+    if (linear.is_empty()) {
+      return;
+    }
+    split(key + ".weight", linear->weight, 0, start, size);
+    split(key + ".bias", linear->bias, 0, start, size);
+    linear->options.out_features(size);
+  }
+
+  void split_inputs(
+      const std::string& key,
+      torch::nn::Linear& linear,
+      int64_t start,
+      int64_t size) {
+    if (linear.is_empty()) {
+      return;
+    }
+    split(key + ".weight", linear->weight, 1, start, size);
+    linear->options.in_features(size);
+  }
+
+  void split_norm(
+      const std::string& key,
+      HeadNorm& norm,
+      int64_t start,
+      int64_t size,
+      bool of_keys,
+      const detail::HeadSplitPointer& pointer) {
+    if (norm.is_empty()) {
+      return;
+    }
+    const auto scope = norm->options.scope();
+    if (scope != HeadNormScope::kHead) {
+      const auto each = scope == HeadNormScope::kAllHeads ? norm->head_dim : 1;
+      split(key + ".weight", norm->weight, 0, start * each, size * each);
+      split(key + ".bias", norm->bias, 0, start * each, size * each);
+    }
+    HeadSplitAccess::split_norm(*norm, size, of_keys, pointer);
+  }
+
+ private:
+  GroupHeads& heads_;
+};
+
+template <typename Impl>
+void split_module(
+    Impl& module,
+    const Group& group,
+    const TensorParallelOptions& how) {
+  const auto plan = plan_of(module, group);
+  auto& options = module.options;
+  const auto all_heads = options.num_heads();
+  const auto heads =
+      std::make_shared<GroupHeads>(group, plan, all_heads, how.compare());
+  const auto D = module.head_dim;
+  const auto E = detail::value_dim_of(options);
+  const auto first = plan.first_head;
+  const auto n = plan.num_heads;
+  const auto first_kv = plan.first_kv_head;
+  const auto n_kv = plan.num_kv_heads;
+  Splitter splitter(*heads);
+  splitter.split_outputs("W_query", module.W_query, first * D, n * D);
+  splitter.split_outputs("W_key", module.W_key, first_kv * D, n_kv * D);
+  splitter.split_outputs("W_value", module.W_value, first_kv * E, n_kv * E);
+  splitter.split_inputs("out_proj", module.out_proj, first * E, n * E);
+  splitter.split_norm("q_norm", module.q_norm, first, n, false, heads);
+  splitter.split_norm("k_norm", module.k_norm, first_kv, n_kv, true, heads);
+  if constexpr (std::is_same_v<Impl, MultiHeadAttentionImpl>) {
+    splitter.split_outputs("W_gate", module.W_gate, first * E, n * E);
+    splitter.split("sinks", module.sinks, 0, first, n);
+  }
+  options.num_heads(n).num_kv_heads(n_kv).head_dim(D).value_dim(E);
+  if (!options.out_proj()) {
+    options.d_out(n * E);
+  }
+  HeadSplitAccess::of(module) = heads;
+}
+
+/// What has to be the same in all processes: shortly, and then in all detail,
+/// of which a message may have room for the first only.
+std::string describe(const std::vector<FoundAttention>& found) {
+  std::ostringstream text;
+  text << found.size() << " modules";
+  for (const auto& each : found) {
+    each.visit([&](const auto& module) {
+      text << "; " << each.path << (each.path.empty() ? "" : " = ");
+      module.pretty_print(text);
+      text << " of " << module.W_query->weight.scalar_type();
+    });
+  }
+  return text.str();
+}
+
+} // namespace
+
+int64_t tensor_parallel(
+    torch::nn::Module& module,
+    const Group& group,
+    const TensorParallelOptions& options) {
+  const torch::NoGradGuard no_grad;
+  check_group(kTensorParallel, group);
+  const auto found = find_attention(module);
+  auto device = torch::Device(torch::kCPU);
+  std::string error;
+  try {
+    for (const auto& each : found) {
+      each.visit([&](const auto& attention) {
+        plan_of(attention, group);
+        device = attention.W_query->weight.device();
+      });
+    }
+  } catch (const c10::Error& wrong) {
+    error = wrong.what_without_backtrace();
+  }
+  if (options.compare()) {
+    // Also where it is wrong: the others are to be told.
+    compare(
+        group,
+        kTensorParallel,
+        error.empty() ? describe(found) : error,
+        device)();
+  }
+  TORCH_CHECK(error.empty(), error);
+  for (const auto& each : found) {
+    each.visit(
+        [&](auto& attention) { split_module(attention, group, options); });
+  }
+  return static_cast<int64_t>(found.size());
+}
+
+MultiHeadAttention tensor_parallel(
+    const MultiHeadAttentionOptions& module_options,
+    const Group& group,
+    const TensorParallelOptions& options) {
+  MultiHeadAttention module(module_options);
+  tensor_parallel(*module, group, options);
+  return module;
+}
+
+CrossAttention tensor_parallel(
+    const CrossAttentionOptions& module_options,
+    const Group& group,
+    const TensorParallelOptions& options) {
+  CrossAttention module(module_options);
+  tensor_parallel(*module, group, options);
+  return module;
+}
+
+} // namespace torch_attention::distributed

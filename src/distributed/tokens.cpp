@@ -1,0 +1,269 @@
+#include <distributed/tokens.h>
+
+#include <distributed/communication.h>
+#include <kernels/backward_node.h>
+
+#include <c10/util/Exception.h>
+
+#include <sstream>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+/// Where the tokens that come from process after process are in the sequence:
+/// int64 (T).
+torch::Tensor places_of_all(
+    const char* name,
+    int64_t num_tokens,
+    const Group& group,
+    TokenLayout layout) {
+  std::vector<torch::Tensor> places;
+  for (int rank = 0; rank < group->getSize(); ++rank) {
+    for (const auto& span :
+         spans_of(name, num_tokens, rank, group->getSize(), layout)) {
+      places.push_back(torch::arange(span.start, span.end, torch::kLong));
+    }
+  }
+  return torch::cat(places);
+}
+
+} // namespace
+
+std::vector<Span> spans_of(
+    const char* name,
+    int64_t num_tokens,
+    int64_t rank,
+    int64_t size,
+    TokenLayout layout) {
+  const bool balanced = layout == TokenLayout::kBalanced;
+  const auto parts = balanced ? 2 * size : size;
+  TORCH_CHECK(
+      num_tokens >= 0 && num_tokens % parts == 0,
+      name,
+      ": expected sequences whose number of tokens is divisible by ",
+      parts,
+      balanced ? ", twice the number of processes"
+               : ", the number of processes",
+      ", but got ",
+      num_tokens);
+  const auto length = num_tokens / parts;
+  const auto span = [&](int64_t part) {
+    return Span{part * length, (part + 1) * length};
+  };
+  if (balanced) {
+    return {span(rank), span(parts - 1 - rank)};
+  }
+  return {span(rank)};
+}
+
+torch::Tensor in_order(
+    const torch::Tensor& x,
+    int64_t dim,
+    const Group& group,
+    TokenLayout layout) {
+  if (layout == TokenLayout::kContiguous) {
+    return x;
+  }
+  const auto places = places_of_all("tokens", x.size(dim), group, layout);
+  return x.index_select(dim, places.argsort().to(x.device()));
+}
+
+torch::Tensor by_process(
+    const torch::Tensor& x,
+    int64_t dim,
+    const Group& group,
+    TokenLayout layout) {
+  if (layout == TokenLayout::kContiguous) {
+    return x;
+  }
+  const auto places = places_of_all("tokens", x.size(dim), group, layout);
+  return x.index_select(dim, places.to(x.device()));
+}
+
+torch::Tensor own_positions(
+    int64_t num_tokens,
+    const Group& group,
+    TokenLayout layout) {
+  constexpr auto kName = "own_positions";
+  check_group(kName, group);
+  std::vector<torch::Tensor> positions;
+  for (const auto& span : spans_of(
+           kName, num_tokens, group->getRank(), group->getSize(), layout)) {
+    positions.push_back(torch::arange(span.start, span.end, torch::kLong));
+  }
+  return torch::cat(positions);
+}
+
+torch::Tensor own_tokens(
+    const torch::Tensor& x,
+    int64_t dim,
+    const Group& group,
+    TokenLayout layout) {
+  constexpr auto kName = "own_tokens";
+  check_group(kName, group);
+  TORCH_CHECK(x.defined(), kName, ": the tensor is undefined");
+  std::vector<torch::Tensor> parts;
+  for (const auto& span : spans_of(
+           kName, x.size(dim), group->getRank(), group->getSize(), layout)) {
+    parts.push_back(x.narrow(dim, span.start, span.size()));
+  }
+  return parts.size() == 1 ? parts.front() : torch::cat(parts, dim);
+}
+
+torch::Tensor joined_tokens(
+    const torch::Tensor& x,
+    int64_t dim,
+    const Group& group,
+    TokenLayout layout) {
+  constexpr auto kName = "joined_tokens";
+  check_group(kName, group);
+  TORCH_CHECK(x.defined(), kName, ": the tensor is undefined");
+  const torch::NoGradGuard no_grad;
+  compare(
+      group,
+      kName,
+      c10::str(x.scalar_type(), " of shape ", x.sizes()),
+      x.device())();
+  const auto from = dim < 0 ? dim + x.dim() : dim;
+  const auto all = all_gather(group, x.detach(), "the joining of tokens");
+  return in_order(
+      all.movedim(0, from).flatten(from, from + 1), from, group, layout);
+}
+
+namespace {
+
+void check_tokens(
+    const char* name,
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const functional::ScaledDotProductAttentionFuncOptions& options) {
+  for (const auto* x : {&query, &key, &value}) {
+    TORCH_CHECK(
+        x->defined() && x->dim() == 4,
+        name,
+        ": expected query, key and value of shape (B, heads, tokens, size), but "
+        "got ",
+        x->defined() ? c10::str(x->sizes()) : "an undefined tensor");
+  }
+  TORCH_CHECK(
+      query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
+          query.size(2) == key.size(2) && key.size(2) == value.size(2) &&
+          key.size(1) == value.size(1) &&
+          (options.enable_gqa() ? query.size(1) % key.size(1) == 0
+                                : query.size(1) == key.size(1)),
+      name,
+      ": expected query, key and value of the same tokens, with as many heads "
+      "or, with enable_gqa, a divisor of them, but got query ",
+      query.sizes(),
+      ", key ",
+      key.sizes(),
+      ", value ",
+      value.sizes());
+  TORCH_CHECK(
+      !options.query_offsets().defined(),
+      name,
+      ": expected no query_offsets, since queries and keys are the same tokens");
+}
+
+/// What has to be the same in all processes.
+std::string text_of_call(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const SequenceOptions& sequence) {
+  std::ostringstream text;
+  const auto add = [&](const char* what, const torch::Tensor& x) {
+    text << ", " << what << ' ';
+    if (x.defined()) {
+      text << x.scalar_type() << ' ' << x.sizes()
+           << (kernels::is_recorded({&x}) ? " with a gradient" : "");
+    } else {
+      text << "none";
+    }
+  };
+  const auto number = [&](const char* what, auto x) {
+    text << ", " << what << ' ';
+    if (x) {
+      text << *x;
+    } else {
+      text << "none";
+    }
+  };
+  text
+      << (sequence.layout() == TokenLayout::kBalanced ? "kBalanced"
+                                                      : "kContiguous");
+  add("query", query);
+  add("key", key);
+  add("value", value);
+  text << ", causal " << options.causal();
+  number("window", options.window());
+  number("window_after", options.window_after());
+  number("chunk", options.chunk());
+  number("scale", options.scale());
+  number("softcap", options.softcap());
+  text << ", dropout " << (options.training() ? options.dropout() : 0.0);
+  add("key_lengths", options.key_lengths());
+  add("mask", options.mask());
+  add("bias", options.bias());
+  add("alibi_slopes", options.alibi_slopes());
+  add("sinks", options.sinks());
+  return text.str();
+}
+
+} // namespace
+
+void check_scores(
+    const char* name,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const torch::Tensor& query,
+    int64_t num_tokens) {
+  const std::vector<int64_t> scores = {
+      query.size(0), query.size(1), query.size(2), num_tokens};
+  for (const auto* x : {&options.mask(), &options.bias()}) {
+    bool fits = !x->defined() || (x->dim() >= 2 && x->dim() <= 4);
+    for (int64_t i = 1; fits && x->defined() && i <= x->dim(); ++i) {
+      fits =
+          x->size(-i) == 1 || x->size(-i) == scores[static_cast<size_t>(4 - i)];
+    }
+    TORCH_CHECK(
+        fits,
+        name,
+        ": expected a mask or bias for the own queries and all keys, that "
+        "broadcasts to (B, H, T/P, T) = ",
+        torch::IntArrayRef(scores),
+        ", but got ",
+        x->sizes());
+  }
+}
+
+void check_call(
+    const char* name,
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const Group& group,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const SequenceOptions& sequence,
+    const std::function<void()>& check) {
+  check_group(name, group);
+  std::string error;
+  try {
+    check_tokens(name, query, key, value, options);
+    check();
+  } catch (const c10::Error& wrong) {
+    error = wrong.what_without_backtrace();
+  }
+  // Also where it is wrong: the others are to be told.
+  compare(
+      group,
+      name,
+      error.empty() ? text_of_call(query, key, value, options, sequence)
+                    : error,
+      query.defined() ? query.device() : torch::Device(torch::kCPU))();
+  TORCH_CHECK(error.empty(), error);
+}
+
+} // namespace torch_attention::distributed

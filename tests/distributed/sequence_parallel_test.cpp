@@ -1,0 +1,323 @@
+#include <distributed/support.h>
+
+#include <torch_attention/distributed/sequence_parallel.h>
+
+#include <utility>
+
+namespace torch_attention::testing {
+
+namespace sequence_parallel_test {
+
+using distributed::SequenceOptions;
+using distributed::TokenLayout;
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+constexpr int64_t kBatch = 2;
+constexpr int64_t kHeads = 24;
+/// Divisible by twice each number of processes.
+constexpr int64_t kTokens = 96;
+constexpr int64_t kDim = 5;
+constexpr int64_t kValueDim = 7;
+
+struct Tensors {
+  torch::Tensor query;
+  torch::Tensor key;
+  torch::Tensor value;
+};
+
+/// The same in all processes.
+Tensors wholes(torch::Dtype dtype, int64_t kv_heads) {
+  torch::manual_seed(1);
+  return {
+      torch::randn({kBatch, kHeads, kTokens, kDim}, dtype),
+      torch::randn({kBatch, kv_heads, kTokens, kDim}, dtype),
+      torch::randn({kBatch, kv_heads, kTokens, kValueDim}, dtype)};
+}
+
+struct Variant {
+  const char* name;
+  FuncOptions options;
+  int64_t kv_heads = kHeads;
+};
+
+int64_t few_key_heads() {
+  return processes() == 3 ? 3 : 4;
+}
+
+std::vector<Variant> variants(torch::Dtype dtype) {
+  torch::manual_seed(2);
+  const auto causal = FuncOptions().causal(true).enable_gqa(true);
+  const auto all = FuncOptions().enable_gqa(true);
+  const auto with = [](FuncOptions options, auto&& change) {
+    change(options);
+    return options;
+  };
+  return {
+      {"all keys", all},
+      {"causal", causal},
+      {"one key head", causal, 1},
+      {"few key heads", all, few_key_heads()},
+      {"scale", with(causal, [](auto& o) { o.scale(0.2); })},
+      {"softcap", with(causal, [](auto& o) { o.softcap(1.5); })},
+      {"short window", with(causal, [](auto& o) { o.window(3); })},
+      {"long window", with(causal, [](auto& o) { o.window(40); })},
+      {"both windows",
+       with(all, [](auto& o) { o.window(9).window_after(14); })},
+      {"chunk", with(causal, [](auto& o) { o.chunk(24); })},
+      {"odd chunk", with(causal, [](auto& o) { o.chunk(7); })},
+      {"sinks",
+       with(
+           causal,
+           [dtype](auto& o) { o.sinks(torch::randn({kHeads}, dtype)); })},
+      {"alibi",
+       with(
+           causal,
+           [](auto& o) { o.alibi_slopes(functional::alibi_slopes(kHeads)); })},
+      {"alibi to both sides",
+       with(
+           all,
+           [](auto& o) { o.alibi_slopes(functional::alibi_slopes(kHeads)); })},
+      {"lengths",
+       with(
+           causal,
+           [](auto& o) {
+             o.key_lengths(torch::tensor({96, 37}));
+           })},
+      {"lengths and sinks",
+       with(
+           all,
+           [dtype](auto& o) {
+             o.key_lengths(torch::tensor({0, 11}))
+                 .sinks(torch::randn({kHeads}, dtype));
+           })},
+      {"mask",
+       with(
+           all,
+           [](auto& o) {
+             o.mask(torch::rand({kBatch, 1, kTokens, kTokens}).gt(0.5));
+           })},
+      {"padding",
+       with(
+           all,
+           [](auto& o) {
+             o.mask(torch::rand({kBatch, 1, 1, kTokens}).gt(0.5));
+           })},
+      {"bias",
+       with(
+           causal,
+           [dtype](auto& o) {
+             o.bias(torch::randn({kHeads, kTokens, kTokens}, dtype));
+           })},
+  };
+}
+
+torch::Tensor attend(
+    bool all_to_all,
+    const Tensors& own,
+    const FuncOptions& options,
+    TokenLayout layout) {
+  const auto attention = all_to_all ? distributed::all_to_all_attention
+                                    : distributed::ring_attention;
+  return attention(
+      own.query,
+      own.key,
+      own.value,
+      group(),
+      options,
+      SequenceOptions().layout(layout));
+}
+
+/// Compares outputs and gradients of all inputs.
+void check_same(
+    bool all_to_all,
+    const Variant& variant,
+    torch::Dtype dtype,
+    TokenLayout layout) {
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 2, group(), layout);
+  };
+  auto whole = wholes(dtype, variant.kv_heads);
+  Tensors parts{own(whole.query), own(whole.key), own(whole.value)};
+  for (auto* tensors : {&whole, &parts}) {
+    for (auto* x : {&tensors->query, &tensors->key, &tensors->value}) {
+      *x = x->detach().requires_grad_();
+    }
+  }
+  auto options = variant.options;
+  auto options_of_whole = variant.options;
+  if (options.sinks().defined()) {
+    options.sinks(options.sinks().detach().clone().requires_grad_());
+    options_of_whole.sinks(options.sinks().detach().clone().requires_grad_());
+  }
+  const auto rows = [&](const torch::Tensor& x) {
+    return x.defined() && x.size(-2) != 1
+        ? distributed::own_tokens(x, x.dim() - 2, group(), layout)
+        : x;
+  };
+  options.mask(rows(options.mask())).bias(rows(options.bias()));
+  torch::manual_seed(3);
+  const auto output = attend(all_to_all, parts, options, layout);
+  torch::manual_seed(3);
+  const auto expected = functional::scaled_dot_product_attention(
+      whole.query, whole.key, whole.value, options_of_whole);
+  CHECK_THAT(output, IsAsOfOne(own(expected)));
+  torch::manual_seed(4);
+  const auto gradient = torch::randn_like(expected);
+  output.backward(own(gradient));
+  expected.backward(gradient);
+  // Sums of up to 24 heads and 96 tokens, in another order.
+  CHECK_THAT(parts.query.grad(), IsAsOfOne(own(whole.query.grad()), 3));
+  CHECK_THAT(parts.key.grad(), IsAsOfOne(own(whole.key.grad()), 3));
+  CHECK_THAT(parts.value.grad(), IsAsOfOne(own(whole.value.grad()), 3));
+  if (options.sinks().defined()) {
+    distributed::sum_gradients({options.sinks()}, group());
+    CHECK_THAT(
+        options.sinks().grad(), IsAsOfOne(options_of_whole.sinks().grad(), 3));
+  }
+}
+
+TEST_CASE("Attention of some tokens each is that of all tokens") {
+  const auto all_to_all = GENERATE(false, true);
+  const auto layout =
+      GENERATE(TokenLayout::kContiguous, TokenLayout::kBalanced);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  for (const auto& variant : variants(dtype)) {
+    INFO(
+        (all_to_all ? "all to all, " : "ring, ")
+        << (layout == TokenLayout::kBalanced ? "balanced, " : "contiguous, ")
+        << dtype << ", " << variant.name);
+    check_same(all_to_all, variant, dtype, layout);
+  }
+}
+
+TEST_CASE("Heads for tokens drop what one process drops") {
+  const auto layout =
+      GENERATE(TokenLayout::kContiguous, TokenLayout::kBalanced);
+  check_same(
+      true,
+      {"dropout",
+       FuncOptions().causal(true).enable_gqa(true).dropout(0.3),
+       few_key_heads()},
+      torch::kDouble,
+      layout);
+}
+
+TEST_CASE("Half precision is joined in float32") {
+  const auto whole = wholes(torch::kFloat, kHeads);
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 2, group()).to(torch::kBFloat16);
+  };
+  const auto output = attend(
+      false,
+      {own(whole.query), own(whole.key), own(whole.value)},
+      FuncOptions().causal(true),
+      TokenLayout::kContiguous);
+  const auto expected = distributed::own_tokens(
+      functional::scaled_dot_product_attention(
+          whole.query, whole.key, whole.value, FuncOptions().causal(true)),
+      2,
+      group());
+  CHECK(
+      (output.to(torch::kFloat) - expected).abs().max().item<double>() < 3e-2);
+}
+
+TEST_CASE("A process is sent no keys that it does not see") {
+  const auto P = processes();
+  const auto whole = wholes(torch::kDouble, kHeads);
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 2, group());
+  };
+  const Tensors parts{own(whole.query), own(whole.key), own(whole.value)};
+  const auto bytes = [&](const FuncOptions& options) {
+    distributed::reset_traffic();
+    attend(false, parts, options, TokenLayout::kContiguous);
+    return distributed::traffic().bytes - 1016 * (P - 1);
+  };
+  constexpr int64_t kToken = kBatch * kHeads * (kDim + kValueDim) * 8;
+  const auto of_each = kTokens / P * kToken;
+  CHECK(bytes(FuncOptions()) == of_each * (P - 1));
+  CHECK(
+      bytes(FuncOptions().causal(true)) ==
+      of_each * (P - 1 - group()->getRank()));
+  // The last two tokens of a process, for the next one.
+  const bool is_last = group()->getRank() == P - 1;
+  CHECK(
+      bytes(FuncOptions().causal(true).window(3)) ==
+      (is_last ? 0 : 2 * kToken));
+}
+
+TEST_CASE("Modules attend over the tokens of all processes") {
+  const auto all_to_all = GENERATE(false, true);
+  const auto layout =
+      GENERATE(TokenLayout::kContiguous, TokenLayout::kBalanced);
+  const auto dtype = torch::kDouble;
+  const auto options = MultiHeadAttentionOptions(10, 14, kTokens, kHeads)
+                           .head_dim(6)
+                           .qkv_bias(true)
+                           .num_kv_heads(few_key_heads())
+                           .rotary(RotaryOptions())
+                           .alibi(true)
+                           .sinks(true)
+                           .window(30)
+                           .qk_norm(HeadNormOptions());
+  torch::manual_seed(5);
+  MultiHeadAttention whole(options);
+  whole->to(dtype);
+  MultiHeadAttention module(
+      std::dynamic_pointer_cast<MultiHeadAttentionImpl>(whole->clone()));
+  const auto sequence = SequenceOptions().layout(layout).all_to_all(all_to_all);
+  CHECK(distributed::sequence_parallel(*module, group(), sequence) == 1);
+  torch::manual_seed(6);
+  const auto x_of_whole =
+      torch::randn({kBatch, kTokens, 10}, dtype).requires_grad_();
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 1, group(), layout);
+  };
+  const auto x = own(x_of_whole).detach().requires_grad_();
+  const auto lengths = ForwardOptions().key_lengths(torch::tensor({96, 50}));
+  const auto output = module->forward(x, lengths);
+  const auto expected = whole->forward(x_of_whole, lengths);
+  CHECK_THAT(output, IsAsOfOne(own(expected)));
+  CHECK_THAT(
+      distributed::joined_tokens(output, 1, group(), layout),
+      IsAsOfOne(expected));
+  output.square().sum().backward();
+  expected.square().sum().backward();
+  CHECK_THAT(x.grad(), IsAsOfOne(own(x_of_whole.grad())));
+  distributed::sum_gradients(module->parameters(), group());
+  check_gradients(*module, *whole);
+  module->eval();
+  auto cache = module->make_cache(kBatch);
+  THROWS_WITH(module->decode(x, cache), "decode needs all tokens");
+  THROWS_WITH(
+      module->forward_with_weights(x), "forward_with_weights needs all tokens");
+}
+
+TEST_CASE("What the ring cannot do it says") {
+  const auto whole = wholes(torch::kDouble, kHeads);
+  const auto ring = [&](const FuncOptions& options) {
+    return distributed::ring_attention(
+        whole.query, whole.key, whole.value, group(), options);
+  };
+  THROWS_WITH(ring(FuncOptions().dropout(0.1)), "expected no dropout");
+  THROWS_WITH(
+      ring(FuncOptions().query_offsets(torch::tensor({0, 0}))),
+      "expected no query_offsets");
+  THROWS_WITH(
+      ring(FuncOptions().mask(
+          torch::zeros({kTokens, kTokens + 1}, torch::kBool))),
+      "broadcasts to (B, H, T/P, T)");
+  THROWS_WITH(
+      distributed::ring_attention(
+          whole.query.narrow(2, 0, 1),
+          whole.key.narrow(2, 0, 1),
+          whole.value.narrow(2, 0, 1),
+          group(),
+          {},
+          SequenceOptions().layout(TokenLayout::kBalanced)),
+      "twice the number of processes");
+}
+
+} // namespace sequence_parallel_test
+
+} // namespace torch_attention::testing

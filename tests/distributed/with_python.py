@@ -1,0 +1,133 @@
+"""Megatron's split of attention by torch.distributed, in one group with C++.
+
+    launch 2 python with_python.py path/to/torch_attention_with_python
+
+Process 0 is Python: it saves weights and inputs, and computes with its half of
+the heads. Process 1 becomes the C++ program. Both compare with the whole.
+"""
+
+import os
+import sys
+import tempfile
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+HEADS, KV_HEADS, HEAD_DIM, D_IN, D_OUT = 4, 2, 8, 8, 32
+
+
+class Enter(torch.autograd.Function):
+    """Identity; the sum of gradients."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class Leave(torch.autograd.Function):
+    """The sum; identity of gradients."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def attention(x, weights, heads, kv_heads):
+    batch, tokens, _ = x.shape
+
+    def project(name, count):
+        y = torch.nn.functional.linear(
+            x, weights[f"{name}.weight"], weights[f"{name}.bias"]
+        )
+        return y.view(batch, tokens, count, HEAD_DIM).transpose(1, 2)
+
+    q = project("W_query", heads)
+    k = project("W_key", kv_heads).repeat_interleave(heads // kv_heads, 1)
+    v = project("W_value", kv_heads).repeat_interleave(heads // kv_heads, 1)
+    scores = q @ k.transpose(2, 3) / HEAD_DIM**0.5
+    hidden = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
+    context = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    context = context.transpose(1, 2).flatten(2)
+    return context @ weights["out_proj.weight"].T
+
+
+def part_of(weights, rank, size):
+    part = {}
+    for name, tensor in weights.items():
+        dim = 1 if name == "out_proj.weight" else 0
+        whole = name == "out_proj.bias"
+        part[name] = tensor if whole else tensor.chunk(size, dim)[rank]
+    return part
+
+
+def with_gradients(weights):
+    return {k: v.detach().clone().requires_grad_() for k, v in weights.items()}
+
+
+def main():
+    program = sys.argv[1]
+    folder = os.path.join(
+        tempfile.gettempdir(), f"with_python_{os.environ['MASTER_PORT']}"
+    )
+    files = [f"{folder}.weights.pt", f"{folder}.inputs.pt"]
+    if os.environ["RANK"] == "1":
+        os.execv(program, [program, *files])
+    torch.manual_seed(1)
+    rows = {
+        "W_query": (HEADS * HEAD_DIM, D_IN),
+        "W_key": (KV_HEADS * HEAD_DIM, D_IN),
+        "W_value": (KV_HEADS * HEAD_DIM, D_IN),
+        "out_proj": (D_OUT, HEADS * HEAD_DIM),
+    }
+    weights = {}
+    for name, (out, size) in rows.items():
+        weights[f"{name}.weight"] = torch.randn(out, size, dtype=torch.double)
+        weights[f"{name}.bias"] = torch.randn(out, dtype=torch.double)
+    x = torch.randn(2, 6, D_IN, dtype=torch.double)
+    try:
+        torch.save(weights, files[0])
+        torch.save({"x": x}, files[1])
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.barrier()
+        parts = with_gradients(part_of(weights, 0, 2))
+        wholes = with_gradients(weights)
+        own_x = x.clone().requires_grad_()
+        whole_x = x.clone().requires_grad_()
+        partial = attention(Enter.apply(own_x), parts, HEADS // 2, KV_HEADS // 2)
+        output = Leave.apply(partial) + parts["out_proj.bias"]
+        expected = attention(whole_x, wholes, HEADS, KV_HEADS)
+        expected = expected + wholes["out_proj.bias"]
+        output.square().sum().backward()
+        expected.square().sum().backward()
+        expected_grads = part_of({k: v.grad for k, v in wholes.items()}, 0, 2)
+        pairs = [(output, expected), (own_x.grad, whole_x.grad)]
+        pairs += [(parts[k].grad, expected_grads[k]) for k in parts]
+        # Relative to the largest number. The gradient of the keys' bias is 0.
+        worst = max(
+            ((a - b).abs().max() / b.abs().max().clamp(min=100)).item()
+            for a, b in pairs
+        )
+        dist.barrier()
+        print(f"Python differs from one process by {worst}")
+        dist.destroy_process_group()
+    finally:
+        for file in files:
+            if os.path.exists(file):
+                os.remove(file)
+    sys.exit(worst > 1e-12)
+
+
+main()
