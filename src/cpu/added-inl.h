@@ -48,9 +48,46 @@ struct Added {
 /// The memory for the bias and mask of a tile.
 template <typename T>
 struct AddedMemory {
-  T* rows = nullptr; // (width, kKeyBlock)
-  T* tile = nullptr; // (kKeyBlock, width)
+  int64_t keys = kKeyBlock; // the most of a tile
+  T* rows = nullptr; // (width, keys)
+  T* tile = nullptr; // (keys, width)
 };
+
+/// Returns whether bytes other than 0 are among n.
+HWY_INLINE bool has_true(const bool* x, int64_t n) {
+  const Tag<uint8_t> d;
+  constexpr int64_t N = kLanes<uint8_t>;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(x);
+  auto any = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + N <= n; i += N) {
+    any = hn::Or(any, hn::LoadU(d, bytes + i));
+  }
+  bool rest = false;
+  for (; i < n; ++i) {
+    rest |= x[i];
+  }
+  return rest || !hn::AllTrue(d, hn::Eq(any, hn::Zero(d)));
+}
+
+/// Returns whether the mask hides a key of `range` from one of its rows. Its
+/// keys are neighbours.
+template <typename X>
+bool mask_hides_some(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range) {
+  const bool* before = nullptr;
+  for (auto t = range.t; t < range.t_end(); ++t) {
+    const bool* mask = head.mask + head.offset(a.mask, t) + range.s;
+    // Heads may share their rows.
+    if (mask != before && has_true(mask, range.n)) {
+      return true;
+    }
+    before = mask;
+  }
+  return false;
+}
 
 /// Writes bias and mask of one row of the head, for n keys from s on. Returns
 /// the number of hidden keys.
@@ -111,6 +148,10 @@ Added<T> added_to_tile(
   if (!has_bias_or_mask(a)) {
     return added;
   }
+  if (head.bias == nullptr && head.wide_bias == nullptr && a.mask.key == 1 &&
+      !mask_hides_some(a, head, range)) {
+    return added;
+  }
   // A bias or mask that is absent has distances of 0.
   const auto differs = [&](const auto& x) {
     return x.query != 0 || (head.heads > 1 && x.head != 0);
@@ -144,7 +185,7 @@ Added<T> added_to_tile(
   int64_t hidden = 0;
   for (int64_t r = 0; r < different_rows; ++r) {
     hidden += fill_added_row(
-        a, head, range.t + r, range.s, range.n, memory.rows + r * kKeyBlock);
+        a, head, range.t + r, range.s, range.n, memory.rows + r * memory.keys);
   }
   added.hides_all = hidden == different_rows * range.n;
   if (added.hides_all ||
@@ -153,7 +194,7 @@ Added<T> added_to_tile(
   }
   added.data = memory.rows;
   if (added.per_row) {
-    pack(Rows<const T>{memory.rows, kKeyBlock}, 0);
+    pack(Rows<const T>{memory.rows, memory.keys}, 0);
   }
   return added;
 }

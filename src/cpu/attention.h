@@ -175,15 +175,16 @@ void backward(
     const Threads& threads);
 
 /// What the kernels are compiled for, slowest first. kAvx512Bf16 is kAvx512
-/// with products of bfloat16 by pairs.
-enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+/// with products of bfloat16 by pairs, kAmxBf16 that with products by tiles.
+enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
 /// Whether this machine has it, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
 /// The fastest supported, unless set otherwise, here or by the environment:
 /// ATEN_CPU_CAPABILITY=avx512 (without pairs of bfloat16), =avx2 or =default,
-/// LibTorch's variable, holds for us too.
+/// LibTorch's variable, holds for us too; and ONEDNN_MAX_CPU_ISA of a set
+/// without AMX (avx512_core_bf16), which LibTorch's products by tiles obey.
 InstructionSet instruction_set();
 
 /// For tests and benchmarks; must be supported.

@@ -7,6 +7,7 @@
 #define TORCH_ATTENTION_CPU_BACKWARD_INL_H_
 #endif
 
+#include <cpu/backward_amx-inl.h>
 #include <cpu/backward_memory-inl.h>
 #include <cpu/backward_tile-inl.h>
 #include <cpu/conversion-inl.h>
@@ -57,6 +58,12 @@ Queries tiles_of(
   return queries;
 }
 
+/// Whether tiles of queries go by those of AMX, which fewer do not fill.
+template <typename X>
+bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
+  return multiplies_tiles<X>() && a.num_queries > kTileRows;
+}
+
 /// The pairs of `n` keys and values from `s` on.
 template <typename X, typename T>
 void pack_key_pairs(
@@ -67,15 +74,18 @@ void pack_key_pairs(
     int64_t n,
     BackwardMemory<T>& m) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
-  const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto key_row = a.key.strides.token;
   const auto value_row = a.value.strides.token;
   const auto* key = at(a.key, b, g) + s * key_row;
   const auto* value = at(a.value, b, g) + s * value_row;
-  pack_pairs_of_columns(key, key_row, n, a.head_dim, m.key_columns, D / 2);
   pack_pairs_of_columns(
-      value, value_row, n, a.value_dim, m.value_columns, E / 2);
+      key, key_row, n, a.head_dim, m.key_columns, m.key_columns_row);
+  pack_pairs_of_columns(
+      value, value_row, n, a.value_dim, m.value_columns, m.value_columns_row);
   pack_pairs_of_rows(key, key_row, n, a.head_dim, m.key_rows, D);
+  if (backward_goes_by_tiles(a)) {
+    pack_key_lanes(key, key_row, n, a.head_dim, m);
+  }
 }
 
 /// Keys [s, s_end) of one key/value head, against all queries.
@@ -138,14 +148,23 @@ void differentiate_chunk(
   fill(m.grad_value, n * E, T(0));
 
   // 2.
+  const Tiles configured(backward_goes_by_tiles(a));
   const auto queries = tiles_of<T>(a, visibility, s, s_end);
   for (auto h = g * group; seen > 0 && h < (g + 1) * group; ++h) {
     const auto head = head_at(a, b, h);
     const auto to_add = gradients_of(h);
-    for (auto t = queries.begin; t < queries.end; t += W) {
-      const Range chunk{t, std::min(W, a.num_queries - t), s, seen};
+    const bool wide = backward_goes_by_tiles(a);
+    const auto width = wide ? kWideQueries : W;
+    for (auto t = queries.begin; t < queries.end; t += width) {
+      const Range chunk{t, std::min(width, queries.end - t), s, seen};
       if (visibility.tile(chunk) == Tile::kSkipped) {
         continue;
+      }
+      if constexpr (kHasPairs<X>) {
+        if (wide) {
+          differentiate_wide_tile(a, gradients, head, chunk, to_add, m);
+          continue;
+        }
       }
       with_constant<kMaxVectors>(
           static_cast<int>((chunk.rows + kLanes<T> - 1) / kLanes<T>),

@@ -9,7 +9,9 @@
 #endif
 
 #include <cpu/added-inl.h>
+#include <cpu/amx-inl.h>
 #include <cpu/head.h>
+#include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
@@ -64,6 +66,15 @@ BackwardPlan backward_plan(const AttentionArguments<X>& a) {
   return plan;
 }
 
+/// Returns how many rows of queries on the lanes a tile needs: numbers, or
+/// their pairs in whole tiles.
+inline int64_t lane_rows(int64_t size) {
+  return std::max(
+      round_up_to_lanes<float>(size), round_up_to<kTileDepth>(size) / 2);
+}
+
+/// The sizes below are those of a tile of queries; `wide` is as many of them as
+/// are computed at once, which are more than one only by tiles of AMX.
 template <typename T>
 struct BackwardMemory {
   // For a chunk of keys; D and E are padded to vectors.
@@ -74,30 +85,44 @@ struct BackwardMemory {
   T* grad_key = nullptr; // (chunk, D)
   T* grad_value = nullptr; // (chunk, E)
   // For a tile of queries
-  T* query_lanes = nullptr; // (D, width), scaled
+  T* query_lanes = nullptr; // (D, width), scaled; as many as `wide` has tiles
   T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
   T* query_rows = nullptr; // (width, D)
   T* grad_output_rows = nullptr; // (width, E)
-  T* grad_query_lanes = nullptr; // (D, width)
-  T* grad_query_rows = nullptr; // (width, D)
-  T* maximum = nullptr; // (width), of the scores
-  T* inverse_sum = nullptr; // (width), of the weights
-  T* delta = nullptr; // (width), sum of output * grad_output
-  T* scale = nullptr; // (width)
-  // For both
+  T* grad_query_lanes = nullptr; // (D, wide)
+  T* grad_query_rows = nullptr; // (wide, D)
+  T* maximum = nullptr; // (wide), of the scores
+  T* inverse_sum = nullptr; // (wide), of the weights
+  T* delta = nullptr; // (wide), sum of output * grad_output
+  T* scale = nullptr; // (wide)
+  // For both; of AMX's larger blocks of keys, too
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
   AddedMemory<T> added;
-  T* distances = nullptr; // (width), of keys times gradients of their scores
+  T* distances = nullptr; // (wide), of keys times gradients of their scores
   // Where bfloat16 is multiplied by pairs; the lanes above are then pairs of D
   // and E, not scaled.
+  int64_t key_columns_row = 0; // D / 2, of whole tiles
+  int64_t value_columns_row = 0; // E / 2, of whole tiles
   T* key_columns = nullptr; // (chunk, D / 2)
   T* value_columns = nullptr; // (chunk, E / 2)
   T* key_rows = nullptr; // (chunk / 2, D)
-  T* query_row_pairs = nullptr; // (width / 2, D)
-  T* grad_output_row_pairs = nullptr; // (width / 2, E)
-  T* grad_score_pairs = nullptr; // (kKeyBlock / 2, width)
+  T* query_row_pairs = nullptr; // (wide / 2, D)
+  T* grad_output_row_pairs = nullptr; // (wide / 2, E)
+  T* grad_score_pairs = nullptr; // (kKeyBlock / 2, width), or as the next two
+  // Where it is by tiles
+  BFloat16* weight_rows = nullptr; // (kTileKeys, wide)
+  BFloat16* grad_score_rows = nullptr; // (kTileKeys, wide)
+  int64_t key_lanes_row =
+      0; // longer than the chunk, lest rows collide in cache
+  BFloat16* key_lanes = nullptr; // (D, chunk)
+  // and there is NaN or infinity, for which 0 is in the rows that are summed up
+  BFloat16* finite_keys_copy = nullptr; // (chunk, D)
+  int64_t* unusual_keys = nullptr; // (chunk), counted from the first
+  int64_t num_unusual_keys = 0;
+
+  BackwardMemory() = default;
 
   template <typename X>
   BackwardMemory(
@@ -107,39 +132,54 @@ struct BackwardMemory {
     constexpr int64_t W = kMaxTileQueries<T>;
     const auto D = round_up_to_lanes<T>(a.head_dim);
     const auto E = round_up_to_lanes<T>(a.value_dim);
-    key = parts.take<T>(plan.chunk_keys * D);
-    value = parts.take<T>(plan.chunk_keys * E);
-    grad_key = parts.take<T>(plan.chunk_keys * D);
-    grad_value = parts.take<T>(plan.chunk_keys * E);
-    query_lanes = parts.take<T>(D * W);
-    grad_output_lanes = parts.take<T>(E * W);
+    const auto chunk = plan.chunk_keys;
+    const bool by_tiles = multiplies_tiles<X>();
+    const auto wide = by_tiles ? kWideQueries : W;
+    const auto block = by_tiles ? kTileKeys : kKeyBlock;
+    key = parts.take<T>(chunk * D);
+    value = parts.take<T>(chunk * E);
+    grad_key = parts.take<T>(chunk * D);
+    grad_value = parts.take<T>(chunk * E);
+    query_lanes = parts.take<T>((by_tiles ? lane_rows(D) : D) * wide);
+    grad_output_lanes = parts.take<T>((by_tiles ? lane_rows(E) : E) * wide);
     query_rows = parts.take<T>(W * D);
     grad_output_rows = parts.take<T>(W * E);
-    grad_query_lanes = parts.take<T>(D * W);
-    grad_query_rows = parts.take<T>(W * D);
-    maximum = parts.take<T>(W);
-    inverse_sum = parts.take<T>(W);
-    delta = parts.take<T>(W);
-    scale = parts.take<T>(W);
-    scores = parts.take<T>(kKeyBlock * W);
-    grad_scores = parts.take<T>(kKeyBlock * W);
+    grad_query_lanes = parts.take<T>(D * wide);
+    grad_query_rows = parts.take<T>(wide * D);
+    maximum = parts.take<T>(wide);
+    inverse_sum = parts.take<T>(wide);
+    delta = parts.take<T>(wide);
+    scale = parts.take<T>(wide);
+    scores = parts.take<T>(block * W);
+    grad_scores = parts.take<T>(block * W);
     if (a.rule.bends()) {
-      derivative = parts.take<T>(kKeyBlock * W);
+      derivative = parts.take<T>(block * W);
     }
     if (has_bias_or_mask(a)) {
-      added.rows = parts.take<T>(W * kKeyBlock);
-      added.tile = parts.take<T>(kKeyBlock * W);
+      added.keys = block;
+      added.rows = parts.take<T>(W * block);
+      added.tile = parts.take<T>(block * W);
     }
     if (a.alibi_slopes != nullptr) {
-      distances = parts.take<T>(W);
+      distances = parts.take<T>(wide);
     }
     if (multiplies_pairs<X>()) {
-      key_columns = parts.take<T>(plan.chunk_keys * D / 2);
-      value_columns = parts.take<T>(plan.chunk_keys * E / 2);
-      key_rows = parts.take<T>(plan.chunk_keys * D / 2);
-      query_row_pairs = parts.take<T>(W * D / 2);
-      grad_output_row_pairs = parts.take<T>(W * E / 2);
-      grad_score_pairs = parts.take<T>(kKeyBlock * W / 2);
+      key_columns_row = round_up_to<kTileDepth>(a.head_dim) / 2;
+      value_columns_row = round_up_to<kTileDepth>(a.value_dim) / 2;
+      key_columns = parts.take<T>(chunk * key_columns_row);
+      value_columns = parts.take<T>(chunk * value_columns_row);
+      key_rows = parts.take<T>(chunk * D / 2);
+      query_row_pairs = parts.take<T>(wide * D / 2);
+      grad_output_row_pairs = parts.take<T>(wide * E / 2);
+      grad_score_pairs = parts.take<T>(block * wide / 2);
+    }
+    if (by_tiles) {
+      weight_rows = parts.take<BFloat16>(kTileKeys * wide);
+      grad_score_rows = parts.take<BFloat16>(kTileKeys * wide);
+      key_lanes_row = chunk + kTileDepth;
+      key_lanes = parts.take<BFloat16>(key_lanes_row * D);
+      finite_keys_copy = parts.take<BFloat16>(chunk * D);
+      unusual_keys = parts.take<int64_t>(chunk);
     }
   }
 };

@@ -254,7 +254,7 @@ void compute_again(
       multiply(
           Pairs(),
           m.key_columns,
-          D / 2,
+          m.key_columns_row,
           lanes,
           num_pairs(a.head_dim),
           scale,
@@ -262,7 +262,7 @@ void compute_again(
       multiply(
           Pairs(),
           m.value_columns,
-          E / 2,
+          m.value_columns_row,
           grad_lanes,
           num_pairs(a.value_dim),
           kept,
@@ -421,20 +421,21 @@ void add_gradients(
   careful ? add_by(Products<false, true>()) : add_by(Products<false, false>());
 }
 
-/// Adds the gradients of a tile of queries to those of its head.
-template <int kVectors, typename X, typename T>
+/// Adds the gradients of a tile of queries, `width` with those that are none,
+/// to those of its head.
+template <typename X, typename T>
 void store_tile(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     const Range& range,
+    int64_t width,
     const HeadGradients<T>& to_add,
     const BackwardMemory<T>& m) {
-  constexpr int64_t kWidth = kVectors * kLanes<T>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
-  fill(m.scale, kWidth, head.rule.scale);
+  fill(m.scale, width, head.rule.scale);
   unpack_transposed(
       m.grad_query_lanes,
-      kWidth,
+      width,
       range.rows,
       a.head_dim,
       m.scale,
@@ -514,7 +515,7 @@ void differentiate_tile(
 
   // 3.
   if (started) {
-    store_tile<kVectors>(a, head, chunk, to_add, m);
+    store_tile(a, head, chunk, kWidth, to_add, m);
   }
 }
 

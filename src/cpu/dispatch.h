@@ -7,6 +7,7 @@
 
 #if HWY_TARGETS & HWY_AVX3
 #define TORCH_ATTENTION_CASE_AVX512(...) \
+  case InstructionSet::kAmxBf16:         \
   case InstructionSet::kAvx512Bf16:      \
   case InstructionSet::kAvx512:          \
     return N_AVX3::__VA_ARGS__;

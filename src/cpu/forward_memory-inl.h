@@ -8,6 +8,7 @@
 #define TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_
 #endif
 
+#include <cpu/amx-inl.h>
 #include <cpu/forward_plan-inl.h>
 #include <cpu/head.h>
 #include <cpu/packing-inl.h>
@@ -17,6 +18,7 @@
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
+#include <algorithm>
 #include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
@@ -79,12 +81,18 @@ struct KeyBlock {
 template <typename T>
 struct ForwardMemory {
   QueryTile<T> tiles[kMaxTiles];
-  T* scores = nullptr; // (kKeyBlock, width), then the weights
+  T* scores = nullptr; // (keys of a block, width), then the weights
+  T* highest = nullptr; // (width), score of a block, where it goes by tiles
   T* previous = nullptr; // (width), maximum before a block of keys
   T* scale = nullptr; // (width)
   AddedMemory<T> added;
-  T* key = nullptr; // (kKeyBlock, D padded)
-  T* value = nullptr; // (kKeyBlock, E padded)
+  T* key = nullptr; // (kKeyBlock, D padded), or a `TileBlock`'s
+  T* value = nullptr; // (kKeyBlock, E padded), or the same
+
+  // Where it goes by tiles, with care
+  BFloat16* finite_values = nullptr; // (kTileKeys, E)
+  int64_t* unusual = nullptr; // (kTileKeys)
+  bool* seen = nullptr; // (kTileKeys, width)
 
   template <typename X>
   ForwardMemory(
@@ -92,22 +100,39 @@ struct ForwardMemory {
       const AttentionArguments<X>& a,
       const ForwardPlan& plan) {
     constexpr int64_t W = kMaxTileQueries<T>;
+    const bool by_tiles = multiplies_tiles<X>();
+    const auto D = a.head_dim;
+    const auto E = a.value_dim;
+    // Pairs in whole tiles, two of which take as much memory as a number.
+    const auto tile_D = by_tiles ? round_up_to<kTileDepth>(D) : 0;
+    const auto tile_E = by_tiles ? round_up_to<kTileRows>(E) : 0;
+    const auto tile_keys = by_tiles ? kTileKeys : 0;
     for (int i = 0; i < plan.tiles_per_task; ++i) {
-      tiles[i].query = parts.take<T>(W * a.head_dim);
-      tiles[i].output = parts.take<T>(W * a.value_dim);
+      tiles[i].query = parts.take<T>(W * std::max(D, tile_D / 2));
+      tiles[i].output = parts.take<T>(W * std::max(E, tile_E));
       tiles[i].maximum = parts.take<T>(W);
       tiles[i].sum = parts.take<T>(W);
     }
-    scores = parts.take<T>(kKeyBlock * W);
+    const auto block = std::max(kKeyBlock, tile_keys);
+    scores = parts.take<T>(block * W);
+    highest = parts.take<T>(W);
     previous = parts.take<T>(W);
     scale = parts.take<T>(W);
     if (has_bias_or_mask(a)) {
-      added.rows = parts.take<T>(W * kKeyBlock);
-      added.tile = parts.take<T>(kKeyBlock * W);
+      added.keys = block;
+      added.rows = parts.take<T>(W * block);
+      added.tile = parts.take<T>(block * W);
     }
     if (plan.packs_keys) {
-      key = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.head_dim));
-      value = parts.take<T>(kKeyBlock * round_up_to_lanes<T>(a.value_dim));
+      key = parts.take<T>(std::max(
+          kKeyBlock * round_up_to_lanes<T>(D), tile_keys * tile_D / 2));
+      value = parts.take<T>(std::max(
+          kKeyBlock * round_up_to_lanes<T>(E), tile_keys * tile_E / 2));
+    }
+    if (by_tiles) {
+      finite_values = parts.take<BFloat16>(kTileKeys * E);
+      unusual = parts.take<int64_t>(kTileKeys);
+      seen = parts.take<bool>(kTileKeys * W);
     }
   }
 };

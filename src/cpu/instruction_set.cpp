@@ -3,27 +3,77 @@
 #include <hwy/highway.h>
 
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <string>
+
+// No tiles where the assembler is too old for them.
+#if HWY_ARCH_X86 && defined(__linux__) && !defined(TORCH_ATTENTION_NO_AMX)
+#define TORCH_ATTENTION_ASKS_FOR_TILES
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace torch_attention::cpu {
 
 namespace {
 
-/// Returns what the user allows, by the variable that LibTorch's kernels obey.
+std::string variable(const char* name) {
+  const auto* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Returns whether oneDNN, by which LibTorch multiplies bfloat16, may use AMX.
+bool allows_amx() {
+  auto allowed = variable("ONEDNN_MAX_CPU_ISA");
+  for (auto& c : allowed) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  const bool lower =
+      allowed.rfind("sse", 0) == 0 || allowed.rfind("avx", 0) == 0;
+  return !lower || allowed.find("amx") != std::string::npos ||
+      allowed.rfind("avx10", 0) == 0;
+}
+
+/// Returns what the user allows, by the variables that LibTorch's kernels obey.
 InstructionSet most_allowed() {
-  const auto* value = std::getenv("ATEN_CPU_CAPABILITY");
-  const std::string allowed = value == nullptr ? "" : value;
+  const auto allowed = variable("ATEN_CPU_CAPABILITY");
   return allowed == "default" ? InstructionSet::kPortable
       : allowed == "avx2"     ? InstructionSet::kAvx2
       : allowed == "avx512"   ? InstructionSet::kAvx512
+      : allows_amx()          ? InstructionSet::kAmxBf16
                               : InstructionSet::kAvx512Bf16;
 }
+
+#if defined(TORCH_ATTENTION_ASKS_FOR_TILES)
+/// Returns whether the processor has tiles of bfloat16, and asks the system for
+/// the room to keep them in for this process, as it has to be once.
+bool may_use_tiles() {
+  unsigned int eax = 0;
+  unsigned int ebx = 0;
+  unsigned int ecx = 0;
+  unsigned int edx = 0;
+  constexpr unsigned int kBf16 = 1U << 22U;
+  constexpr unsigned int kTiles = 1U << 24U;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 ||
+      (edx & kBf16) == 0 || (edx & kTiles) == 0) {
+    return false;
+  }
+  // ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA. Fails where the system does not
+  // keep tiles.
+  constexpr int kRequest = 0x1023;
+  constexpr int kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return granted;
+}
+#endif
 
 InstructionSet fastest() {
   const auto most = most_allowed();
   for (const auto set :
-       {InstructionSet::kAvx512Bf16,
+       {InstructionSet::kAmxBf16,
+        InstructionSet::kAvx512Bf16,
         InstructionSet::kAvx512,
         InstructionSet::kAvx2}) {
     if (set <= most && is_supported(set)) {
@@ -53,10 +103,16 @@ bool is_supported(InstructionSet set) {
   if (set == InstructionSet::kAvx512) {
     return (HWY_TARGETS & HWY_AVX3) != 0 && avx512;
   }
+  const bool pairs = (HWY_TARGETS & HWY_AVX3) != 0 && avx512 &&
+      __builtin_cpu_supports("avx512bf16");
   if (set == InstructionSet::kAvx512Bf16) {
-    return (HWY_TARGETS & HWY_AVX3) != 0 && avx512 &&
-        __builtin_cpu_supports("avx512bf16");
+    return pairs;
   }
+#if defined(TORCH_ATTENTION_ASKS_FOR_TILES)
+  if (set == InstructionSet::kAmxBf16) {
+    return pairs && may_use_tiles();
+  }
+#endif
 #endif
   return set == InstructionSet::kPortable;
 }

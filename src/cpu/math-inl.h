@@ -108,6 +108,24 @@ HWY_INLINE V exp(V x) {
   return result;
 }
 
+#if HWY_TARGET == HWY_AVX3
+
+/// Returns 2^x to 18 bits; 0 where that is too small, 2^0 exactly.
+HWY_INLINE Vector<float> exp2_to_18_bits(Vector<float> x) {
+  const Tag<float> d;
+  // 2^r = 1 + r + r (1 - r) q(r) on [0, 1), q by a minimax fit: it meets itself
+  // at both ends.
+  const Vector<float> r{_mm512_reduce_ps(x.raw, /*down*/ 9)};
+  auto y = hn::Set(d, 0.013555747456848621F);
+  y = hn::MulAdd(y, r, hn::Set(d, 0.05203237012028694F));
+  y = hn::MulAdd(y, r, hn::Set(d, 0.2413797676563263F));
+  y = hn::MulAdd(y, r, hn::Set(d, 0.6930321455001831F));
+  y = hn::MulAdd(y, r, hn::Set(d, 1.0F));
+  return {_mm512_scalef_ps(y.raw, x.raw)};
+}
+
+#endif
+
 /// Returns tanh(x). Keeps NaN.
 template <typename T, typename V = Vector<T>>
 HWY_INLINE V tanh(V x) {

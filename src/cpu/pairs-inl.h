@@ -31,7 +31,7 @@ constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
 /// Whether they do.
 template <typename X>
 bool multiplies_pairs() {
-  return kHasPairs<X> && instruction_set() == InstructionSet::kAvx512Bf16;
+  return kHasPairs<X> && instruction_set() >= InstructionSet::kAvx512Bf16;
 }
 
 constexpr int64_t num_pairs(int64_t n) {
@@ -115,8 +115,8 @@ HWY_INLINE void pair_columns(
   }
 }
 
-/// Sets row r of `to` to the pairs of columns of row r of `from`; an odd number
-/// of columns ends with zero.
+/// Sets row r of `to` to the pairs of columns of row r of `from`, and the rest
+/// of the row to zero.
 template <typename X>
 HWY_INLINE void pack_pairs_of_columns(
     const X* from,
@@ -127,7 +127,8 @@ HWY_INLINE void pack_pairs_of_columns(
     int64_t to_row) {
   for (int64_t r = 0; r < rows && columns > 0; ++r) {
     auto* out = to + r * to_row;
-    out[num_pairs(columns) - 1] = 0;
+    const auto last = num_pairs(columns) - 1;
+    std::fill(out + last, out + (last + 16) / 16 * 16, 0.0F);
     std::memcpy(
         out, from + r * from_row, static_cast<size_t>(columns) * sizeof(X));
   }

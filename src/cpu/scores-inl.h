@@ -238,6 +238,41 @@ HWY_NOINLINE void place_scores(
   }
 }
 
+/// Keys [s, s + n).
+struct Keys {
+  int64_t s;
+  int64_t n;
+};
+
+/// `place_scores` where only positions hide keys: of those alone that some
+/// query does not see. Returns the keys that all see, whose scores `maximum`
+/// does not have.
+template <int kVectors, typename T>
+Keys place_cut_scores(
+    const HeadRule<T>& rule,
+    const Visibility& visibility,
+    const Range& range,
+    T* scores,
+    T* maximum) {
+  const auto place = [&](int64_t s, int64_t s_end) {
+    if (s < s_end) {
+      place_scores<kVectors>(
+          rule,
+          visibility,
+          Range{range.t, range.rows, s, s_end - s},
+          Added<T>(),
+          scores + (s - range.s) * kVectors * kLanes<T>,
+          maximum);
+    }
+  };
+  const auto begin =
+      std::clamp(visibility.first(range.t_end() - 1), range.s, range.s_end());
+  const auto end = std::clamp(visibility.end(range.t), begin, range.s_end());
+  place(range.s, begin);
+  place(end, range.s_end());
+  return {begin, end - begin};
+}
+
 /// The same for a row of kKeyBlock scores: those of the keys of `range`, and
 /// the rest is hidden. `added` is null or has what bias and mask add. Returns
 /// the largest score, or `highest`.

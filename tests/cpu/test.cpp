@@ -13,6 +13,8 @@ namespace {
 
 const char* name_of(InstructionSet set) {
   switch (set) {
+    case InstructionSet::kAmxBf16:
+      return "AMX";
     case InstructionSet::kAvx512Bf16:
       return "AVX-512 with pairs of bfloat16";
     case InstructionSet::kAvx512:
@@ -69,7 +71,8 @@ InstructionSet each_instruction_set() {
        {InstructionSet::kPortable,
         InstructionSet::kAvx2,
         InstructionSet::kAvx512,
-        InstructionSet::kAvx512Bf16}) {
+        InstructionSet::kAvx512Bf16,
+        InstructionSet::kAmxBf16}) {
     if (is_supported(set)) {
       sets.push_back(set);
     }

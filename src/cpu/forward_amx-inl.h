@@ -1,0 +1,295 @@
+// The pass forward by the tiles of AMX: `attend_tiles` with other products,
+// beside which exponentials take most of the time.
+
+#if defined(TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_
+#undef TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_
+#endif
+
+#include <cpu/amx-inl.h>
+#include <cpu/forward_amx_weights-inl.h>
+#include <cpu/forward_memory-inl.h>
+#include <cpu/forward_weights-inl.h>
+#include <cpu/head.h>
+#include <cpu/packing-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+
+/// Whether tiles of queries go by those of AMX; fewer keys do not fill them.
+template <typename X>
+bool forward_goes_by_tiles(const AttentionArguments<X>& a) {
+  return multiplies_tiles<X>() && a.num_keys > kTileRows;
+}
+
+/// Keys [begin, end), packed for tiles.
+struct TileBlock {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const BFloat16* key = nullptr; // (keys, D padded)
+  int64_t key_row = 0;
+  const BFloat16* value = nullptr; // (E padded, keys)
+  int64_t value_row = 0;
+  /// With care: 0 is in place of values that are not finite, and these are the
+  /// keys that have some, counted from `begin`.
+  const int64_t* unusual = nullptr;
+  int64_t num_unusual = 0;
+};
+
+template <typename X, typename T>
+TileBlock pack_tile_block(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t s,
+    int64_t s_end,
+    bool careful,
+    const ForwardMemory<T>& memory) {
+  auto* key = reinterpret_cast<BFloat16*>(memory.key);
+  auto* value = reinterpret_cast<BFloat16*>(memory.value);
+  const auto D = round_up_to<kTileDepth>(a.head_dim);
+  const auto key_row = a.key.strides.token;
+  auto value_row = a.value.strides.token;
+  const auto n = s_end - s;
+  copy_rows(head.key + s * key_row, key_row, n, a.head_dim, key, D);
+  TileBlock block{s, s_end, key, D, value, kTileKeys};
+  const auto* values = head.value + s * value_row;
+  if (careful) {
+    block.unusual = memory.unusual;
+    block.num_unusual = copy_finite_rows(
+        values,
+        value_row,
+        n,
+        a.value_dim,
+        memory.finite_values,
+        memory.unusual);
+    values = memory.finite_values;
+    value_row = a.value_dim;
+  }
+  transpose_rows(values, value_row, n, a.value_dim, value, kTileKeys);
+  return block;
+}
+
+/// Hides the raw scores that some query does not see, and takes the largest of
+/// all, times the scale, into `memory.highest`.
+template <int kVectors, typename T>
+void hide_raw_scores(
+    const HeadRule<T>& rule,
+    const Visibility& visibility,
+    const Range& range,
+    const ForwardMemory<T>& memory) {
+  const Tag<T> d;
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  const auto [s, n] = place_cut_scores<kVectors>(
+      rule, visibility, range, memory.scores, memory.highest);
+  for (int64_t i = 0; i < kWidth; i += kLanes<T>) {
+    auto* at = memory.highest + i;
+    store(hn::Mul(load(d, at), hn::Set(d, rule.scale)), d, at);
+  }
+  take_maximum<kVectors>(
+      memory.scores + (s - range.s) * kWidth, n, rule.scale, memory.highest);
+}
+
+/// Notes which queries see the keys of unusual values: those whose `score`, or
+/// weight, is not `hidden`.
+template <int kVectors, typename T, typename ScoreOf>
+void note_seen(
+    const TileBlock& block,
+    const Range& range,
+    const ScoreOf& score_of,
+    T hidden,
+    const ForwardMemory<T>& memory) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  for (int64_t i = 0; i < block.num_unusual; ++i) {
+    const auto key = block.begin + block.unusual[i] - range.s;
+    const bool within = key >= 0 && key < range.n;
+    for (int64_t lane = 0; lane < kWidth; ++lane) {
+      // NaN is not hidden.
+      memory.seen[i * kWidth + lane] =
+          within && !(score_of(key, lane) == hidden);
+    }
+  }
+}
+
+/// Adds the unusual values that were left out to the queries that see them; any
+/// weight of them gives the same.
+template <int kVectors, typename X, typename T>
+void add_unusual_values(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const TileBlock& block,
+    const QueryTile<T>& tile,
+    const ForwardMemory<T>& memory) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  for (int64_t i = 0; i < block.num_unusual; ++i) {
+    const auto* value =
+        head.value + (block.begin + block.unusual[i]) * a.value.strides.token;
+    for (int64_t e = 0; e < a.value_dim; ++e) {
+      if (is_finite(value[e])) {
+        continue;
+      }
+      for (int64_t lane = 0; lane < kWidth; ++lane) {
+        if (memory.seen[i * kWidth + lane]) {
+          tile.output[e * kWidth + lane] += get(value + e);
+        }
+      }
+    }
+  }
+}
+
+/// One tile of queries against one block of keys, as `attend`.
+template <int kVectors, typename X, typename T>
+void attend_by_tiles(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const TileBlock& block,
+    QueryTile<T>& tile,
+    ForwardMemory<T>& memory) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  constexpr auto kWidthBytes = kWidth * static_cast<int64_t>(sizeof(T));
+  const auto& visibility = head.visibility;
+  const auto& rule = head.rule;
+  Range range{tile.first, tile.rows};
+  // Whole steps of the product with values.
+  const auto unseen = visibility.first(range.t) - block.begin;
+  range.s =
+      block.begin + std::max<int64_t>(unseen, 0) / kTileDepth * kTileDepth;
+  range.n = std::min(block.end, visibility.end(range.t_end() - 1)) - range.s;
+  if (range.n <= 0 || visibility.tile(range) == Tile::kSkipped) {
+    return;
+  }
+  const auto added = added_to_tile(a, head, range, kWidth, memory.added);
+  if (added.hides_all) {
+    return;
+  }
+
+  // 1.
+  const auto first = range.s - block.begin;
+  multiply_by_tiles<false>(
+      TileOperands{
+          block.key + first * block.key_row,
+          block.key_row * 2,
+          tile.query,
+          kWidthBytes,
+          block.key_row / kTileDepth},
+      round_up_to<kTileRows>(range.n),
+      kWidth,
+      memory.scores,
+      kWidth);
+  const bool raw = !rule.bends && !rule.adds && added.data == nullptr &&
+      rule.scale > 0 && a.dropout == 0;
+  fill(memory.highest, kWidth, -kInfinity<T>);
+  if (raw) {
+    hide_raw_scores<kVectors>(rule, visibility, range, memory);
+  } else {
+    scale_all(memory.scores, range.n * kWidth, rule.scale);
+    bend_scores<T>(rule, range.n * kWidth, memory.scores, nullptr);
+    place_scores<kVectors>(
+        rule, visibility, range, added, memory.scores, memory.highest);
+  }
+
+  // 2.
+  if (a.dropout == 0) {
+    note_seen<kVectors>(
+        block,
+        range,
+        [&](int64_t key, int64_t lane) {
+          return memory.scores[key * kWidth + lane];
+        },
+        -kInfinity<T>,
+        memory);
+  }
+  bool raised = true;
+  if (a.dropout > 0) {
+    std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
+    take_maximum<kVectors>(memory.highest, 1, T(1), tile.maximum);
+    weigh<kVectors, /*kPairs=*/true>(
+        a, head, range, /*cut=*/true, tile, memory);
+    // What is dropped counts as hidden.
+    note_seen<kVectors>(
+        block,
+        range,
+        [&](int64_t key, int64_t lane) {
+          const auto* numbers = reinterpret_cast<const BFloat16*>(
+              memory.scores + key / 2 * kWidth + lane);
+          return get(numbers + key % 2);
+        },
+        T(0),
+        memory);
+  } else {
+    raised = raise_maximum<kVectors>(tile, memory);
+    raw ? weigh_for_tiles<kVectors, true>(
+              tile, range.n, rule.scale, raised, memory)
+        : weigh_for_tiles<kVectors, false>(tile, range.n, T(1), raised, memory);
+  }
+  // Values meet no number that was there before.
+  const auto keys = round_up_to<kTileDepth>(range.n);
+  const auto pairs = num_pairs(range.n);
+  fill(memory.scores + pairs * kWidth, (keys / 2 - pairs) * kWidth, T(0));
+
+  // 3.
+  const TileOperands values{
+      block.value + first,
+      block.value_row * 2,
+      memory.scores,
+      kWidthBytes,
+      keys / kTileDepth};
+  const auto E = round_up_to<kTileRows>(a.value_dim);
+  if (tile.started && raised) {
+    scale_lanes<kVectors>(memory.scale, a.value_dim, tile.output);
+  }
+  tile.started
+      ? multiply_by_tiles<true>(values, E, kWidth, tile.output, kWidth)
+      : multiply_by_tiles<false>(values, E, kWidth, tile.output, kWidth);
+  tile.started = true;
+  add_unusual_values<kVectors>(a, head, block, tile, memory);
+}
+
+/// All keys [begin, end) against the tiles of queries of a task, which
+/// `start_tile` packed as pairs. With care no NaN comes from what is hidden,
+/// and what is finite is the same to the last bit.
+template <typename X, typename T>
+void attend_keys_by_tiles(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t begin,
+    int64_t end,
+    bool careful,
+    int tiles,
+    ForwardMemory<T>& memory) {
+  const Tiles configured(true);
+  const auto pairs = num_pairs(a.head_dim);
+  const auto padded = round_up_to<kTileDepth>(a.head_dim) / 2;
+  for (int i = 0; i < tiles; ++i) {
+    auto& tile = memory.tiles[i];
+    fill(tile.query + pairs * tile.row, (padded - pairs) * tile.row, T(0));
+  }
+  for (auto s = begin; s < end; s += kTileKeys) {
+    const auto block = pack_tile_block(
+        a, head, s, std::min(s + kTileKeys, end), careful, memory);
+    for (int i = 0; i < tiles; ++i) {
+      with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
+        attend_by_tiles<decltype(vectors)::value>(
+            a, head, block, memory.tiles[i], memory);
+      });
+    }
+  }
+}
+
+#endif // HWY_TARGET == HWY_AVX3
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
