@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoders import EXPERTS, GROUPED, SIZES
+from .kinds import EXPERTS, GROUPED, SIZES
 from .encoders import IMAGES
 from .model import LAYERS, Attention, Model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoders import SIZES
+from .kinds import SIZES
 from .model import LAYERS, Attention, Model
 
 BERT_LIKE = "encoder.layer.{}.attention"
