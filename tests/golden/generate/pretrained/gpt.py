@@ -59,6 +59,19 @@ GPT = (
         padded=True,
     ),
     gpt_like(
+        "gpt_neox_japanese",
+        path="layers.{}.attention",
+        sizes=SIZES,
+        prefix="gpt_neox_japanese.",
+        hidden_size=32,
+        intermediate_multiple_size=1,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 500.0,
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    gpt_like(
         "bloom",
         path="h.{}.self_attention",
         last=".dense",
