@@ -16,7 +16,8 @@
 # The first one found must have the version TORCH_ATTENTION_LIBTORCH_WANTED,
 # such as 2.11, if that is set.
 #
-# Sets TORCH_ATTENTION_LIBTORCH_ROOT and TORCH_ATTENTION_LIBTORCH_VERSION. On
+# Sets TORCH_ATTENTION_LIBTORCH_ROOT, TORCH_ATTENTION_LIBTORCH_VERSION and
+# TORCH_ATTENTION_LIBTORCH_STANDARD, the C++ standard that its headers need. On
 # failure, sets TORCH_ATTENTION_LIBTORCH_ERROR and defines no target.
 
 # Finds the folder of the Python package `torch` without importing it.
@@ -96,7 +97,7 @@ function(_torch_attention_libtorch_version root result)
   set(${result} "" PARENT_SCOPE)
 endfunction()
 
-function(_torch_attention_define_libtorch root version)
+function(_torch_attention_define_libtorch root)
   add_library(TorchAttention::libtorch INTERFACE IMPORTED GLOBAL)
   target_include_directories(
     TorchAttention::libtorch SYSTEM
@@ -104,11 +105,9 @@ function(_torch_attention_define_libtorch root version)
   target_link_libraries(
     TorchAttention::libtorch INTERFACE "${root}/lib/libtorch_cpu.so"
                                        "${root}/lib/libc10.so")
-  if(version VERSION_LESS 2.14)
-    target_compile_features(TorchAttention::libtorch INTERFACE cxx_std_17)
-  else()
-    target_compile_features(TorchAttention::libtorch INTERFACE cxx_std_20)
-  endif()
+  target_compile_features(
+    TorchAttention::libtorch
+    INTERFACE "cxx_std_${TORCH_ATTENTION_LIBTORCH_STANDARD}")
   # Older wheels use the C++ library's old string layout. This file tells.
   file(STRINGS "${root}/share/cmake/Torch/TorchConfig.cmake" abi
        REGEX "_GLIBCXX_USE_CXX11_ABI=0")
@@ -162,12 +161,15 @@ if(NOT TARGET TorchAttention::libtorch)
   _torch_attention_libtorch_root(TORCH_ATTENTION_LIBTORCH_ROOT)
   _torch_attention_libtorch_version("${TORCH_ATTENTION_LIBTORCH_ROOT}"
                                     TORCH_ATTENTION_LIBTORCH_VERSION)
+  set(TORCH_ATTENTION_LIBTORCH_STANDARD 17)
+  if(TORCH_ATTENTION_LIBTORCH_VERSION VERSION_GREATER_EQUAL 2.14)
+    set(TORCH_ATTENTION_LIBTORCH_STANDARD 20)
+  endif()
   _torch_attention_libtorch_error(
     "${TORCH_ATTENTION_LIBTORCH_ROOT}" "${TORCH_ATTENTION_LIBTORCH_VERSION}"
     TORCH_ATTENTION_LIBTORCH_ERROR)
   # Scripts (print_libtorch.cmake) cannot define targets.
   if(NOT TORCH_ATTENTION_LIBTORCH_ERROR AND NOT CMAKE_SCRIPT_MODE_FILE)
-    _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}"
-                                     "${TORCH_ATTENTION_LIBTORCH_VERSION}")
+    _torch_attention_define_libtorch("${TORCH_ATTENTION_LIBTORCH_ROOT}")
   endif()
 endif()

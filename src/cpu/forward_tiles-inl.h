@@ -282,7 +282,10 @@ bool finish_tile(
     fill(tile.output, a.value_dim * width, T(0));
     fill(tile.sum, width, T(0));
   }
-  if (!careful && !all_finite(tile.output, a.value_dim * width)) {
+  // Dropout may have taken what is not finite from the output alone.
+  if (!careful &&
+      !(all_finite(tile.output, a.value_dim * width) &&
+        all_finite(tile.sum, width))) {
     return false;
   }
   fill(scale, width, static_cast<T>(dropout_of(a).scale()));

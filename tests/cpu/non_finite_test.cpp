@@ -79,6 +79,33 @@ TEMPLATE_TEST_CASE(
 }
 
 TEMPLATE_TEST_CASE(
+    "Infinities of hidden keys do not come back where dropout takes their "
+    "weights",
+    "",
+    float,
+    double,
+    BFloat16,
+    Float16) {
+  each_instruction_set();
+  constexpr int64_t kHidden = 5;
+  // So much that it takes those of all queries of some tiles.
+  auto c = case_of(40, 64);
+  c.mask = true;
+  c.dropout = 0.95;
+  for (c.seed = 1; c.seed <= 12; ++c.seed) {
+    Problem<TestType> problem(c);
+    for (int64_t h = 0; h < c.H; ++h) {
+      problem.key(0, h, kHidden, 0) = stored<TestType>(kInfinity);
+      for (int64_t t = 0; t < c.T; ++t) {
+        problem.mask[(h * c.T + t) * c.S + kHidden] = true;
+      }
+    }
+    problem.compute();
+    check_by_definition(problem);
+  }
+}
+
+TEMPLATE_TEST_CASE(
     "NaN reaches a query from the lightest of weights",
     "",
     float,

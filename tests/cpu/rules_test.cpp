@@ -14,6 +14,20 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
+/// Computes the problem for queries that begin at this position.
+template <typename T>
+void compute_at(Problem<T>& problem, int64_t offset) {
+  problem.offsets = {offset};
+  problem.arguments.query_offsets = problem.offsets.data();
+  problem.compute();
+}
+
+template <typename Numbers>
+bool are_0(const Numbers& numbers) {
+  return std::all_of(
+      numbers.begin(), numbers.end(), [](auto x) { return x == 0; });
+}
+
 } // namespace
 
 TEMPLATE_TEST_CASE(
@@ -95,9 +109,7 @@ TEMPLATE_TEST_CASE(
       c.chunk = chunks ? large : 0;
       c.window_after = chunks ? -1 : large;
       Problem<TestType> problem(c);
-      problem.offsets = {offset};
-      problem.arguments.query_offsets = problem.offsets.data();
-      problem.compute();
+      compute_at(problem, offset);
       check_by_definition(problem);
     }
   }
@@ -137,9 +149,7 @@ TEMPLATE_TEST_CASE(
     std::fill(
         problem.sinks.begin(), problem.sinks.end(), Compute<TestType>(1e4));
     problem.compute();
-    const auto numbers = problem.output.numbers();
-    CHECK(std::all_of(
-        numbers.begin(), numbers.end(), [](double x) { return x == 0; }));
+    CHECK(are_0(problem.output.numbers()));
   }
 }
 
@@ -158,19 +168,13 @@ TEMPLATE_TEST_CASE(
     for (const auto offset : {c.S + beyond, -c.T - beyond}) {
       CAPTURE(offset);
       Problem<TestType> problem(c);
-      problem.offsets = {offset};
-      problem.arguments.query_offsets = problem.offsets.data();
-      problem.compute();
+      compute_at(problem, offset);
       check_by_definition(problem);
     }
   }
   Problem<TestType> far(c);
-  far.offsets = {kMost};
-  far.arguments.query_offsets = far.offsets.data();
-  far.compute();
-  const auto numbers = far.output.numbers();
-  CHECK(std::all_of(
-      numbers.begin(), numbers.end(), [](double x) { return x == 0; }));
+  compute_at(far, kMost);
+  CHECK(are_0(far.output.numbers()));
 }
 
 TEMPLATE_TEST_CASE(
@@ -196,10 +200,8 @@ TEMPLATE_TEST_CASE(
   std::fill_n(with.mask.get(), c.H * c.T * c.S, true);
   std::fill(with.sinks.begin(), with.sinks.end(), Compute<TestType>(3));
   with.compute();
-  const auto is_0 = [](double x) { return x == 0; };
-  const auto output = with.output.numbers();
-  CHECK(std::all_of(output.begin(), output.end(), is_0));
-  CHECK(std::all_of(with.grad_sinks.begin(), with.grad_sinks.end(), is_0));
+  CHECK(are_0(with.output.numbers()));
+  CHECK(are_0(with.grad_sinks));
 }
 
 } // namespace rules_test

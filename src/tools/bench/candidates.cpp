@@ -203,6 +203,15 @@ ModuleData in_dtype(ModuleData data, torch::Dtype dtype) {
   return data;
 }
 
+Candidate forward_candidate(
+    const std::string& name,
+    std::function<torch::Tensor()> run) {
+  Candidate candidate;
+  candidate.name = name;
+  candidate.run = std::move(run);
+  return candidate;
+}
+
 Candidate our_module(
     const std::string& name,
     const ModuleData& data,

@@ -51,6 +51,11 @@ struct Candidate {
   double times = 1;
 };
 
+/// Returns one without gradients.
+Candidate forward_candidate(
+    const std::string& name,
+    std::function<torch::Tensor()> run);
+
 /// The weights and the input that all candidates for a module share.
 struct ModuleData {
   /// (B, T, C)

@@ -331,6 +331,25 @@ double Case::amount() const {
                                   : work.bytes();
 }
 
+Case drawn_case(
+    const std::string& name,
+    const Work& work,
+    Bound bound,
+    double amount,
+    std::function<std::vector<Candidate>()> make) {
+  Case result;
+  result.name = name;
+  result.work = work;
+  result.bound = bound;
+  result.own_amount = amount;
+  result.is_quick = false;
+  result.make_candidates = [make = std::move(make)](bool /*quick*/) {
+    at::manual_seed(kSeed);
+    return make();
+  };
+  return result;
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   // The cases that take no time come first: --quick leaves out late ones.

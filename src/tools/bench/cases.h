@@ -44,6 +44,15 @@ struct Case {
   double amount() const;
 };
 
+/// Returns a case that a quick run leaves out, of so many useful FLOPs or
+/// bytes, by `bound`. `make` draws from a generator that was seeded.
+Case drawn_case(
+    const std::string& name,
+    const Work& work,
+    Bound bound,
+    double amount,
+    std::function<std::vector<Candidate>()> make);
+
 /// Returns all cases in the table's order.
 std::vector<Case> all_cases();
 

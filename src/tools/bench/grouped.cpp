@@ -10,7 +10,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <torch/utils.h>
 
 #include <optional>
 #include <string>
@@ -63,9 +62,7 @@ Candidate candidate_of(
     std::function<torch::Tensor()> run) {
   // Keys in half precision are rounded by LibTorch's kernel on the way, too.
   constexpr double kAllowedInHalf = 0.03;
-  Candidate candidate;
-  candidate.name = name;
-  candidate.run = std::move(run);
+  auto candidate = forward_candidate(name, std::move(run));
   if (x.dtype != torch::kFloat) {
     candidate.allowed_difference = kAllowedInHalf;
   }
@@ -73,7 +70,6 @@ Candidate candidate_of(
 }
 
 std::vector<Candidate> candidates_of(const Grouped& x) {
-  at::manual_seed(kSeed);
   const auto draw = [&](int64_t heads, int64_t tokens) {
     return at::randn({x.B, heads, tokens, x.D}).to(x.dtype);
   };
@@ -136,7 +132,6 @@ struct Step {
 
 std::vector<Candidate> candidates_of(const Step& step) {
   constexpr int64_t kSpareTokens = 16;
-  at::manual_seed(kSeed);
   const auto D = step.C / step.H;
   MultiHeadAttention attention(
       MultiHeadAttentionOptions(step.C, step.C, step.S + kSpareTokens, step.H)
@@ -195,19 +190,6 @@ std::vector<Candidate> candidates_of(const Step& step) {
           })};
 }
 
-template <typename Kind>
-Case case_of(const Kind& kind, Bound bound, double amount) {
-  Case result;
-  result.name = kind.name();
-  result.bound = bound;
-  result.own_amount = amount;
-  result.is_quick = false;
-  result.make_candidates = [kind](bool /*quick*/) {
-    return candidates_of(kind);
-  };
-  return result;
-}
-
 } // namespace
 
 std::vector<Case> grouped_cases() {
@@ -233,21 +215,26 @@ std::vector<Case> grouped_cases() {
   cases.reserve(all.size());
   for (const auto& x : all) {
     const bool reads = x.T == 1;
-    cases.push_back(case_of(
-        x,
-        reads ? Bound::kReading : Bound::kProducts,
-        reads ? x.bytes() : x.flops()));
-    auto& work = cases.back().work;
+    Work work;
     work.B = x.B;
     work.T = x.T;
     work.S = x.S;
     work.H = x.H;
     work.D = x.D;
+    cases.push_back(drawn_case(
+        x.name(),
+        work,
+        reads ? Bound::kReading : Bound::kProducts,
+        reads ? x.bytes() : x.flops(),
+        [x] { return candidates_of(x); }));
   }
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     for (const auto& step :
          {Step{2048, 16, 16, 2048, dtype}, Step{4096, 32, 8, 4096, dtype}}) {
-      cases.push_back(case_of(step, Bound::kReading, step.bytes()));
+      cases.push_back(drawn_case(
+          step.name(), Work(), Bound::kReading, step.bytes(), [step] {
+            return candidates_of(step);
+          }));
     }
   }
   return cases;

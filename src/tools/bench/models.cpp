@@ -33,21 +33,12 @@ using AttentionFuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 constexpr const char* kOurName = "ours";
 constexpr const char* kTheirName = "LibTorch's operators";
 
-Candidate candidate_of(
-    const std::string& name,
-    std::function<torch::Tensor()> run) {
-  Candidate candidate;
-  candidate.name = name;
-  candidate.run = std::move(run);
-  return candidate;
-}
-
 std::vector<Candidate> ours_and_theirs(
     std::function<torch::Tensor()> ours,
     std::function<torch::Tensor()> theirs) {
   return {
-      candidate_of(kOurName, std::move(ours)),
-      candidate_of(kTheirName, std::move(theirs))};
+      forward_candidate(kOurName, std::move(ours)),
+      forward_candidate(kTheirName, std::move(theirs))};
 }
 
 Case model_case(
@@ -55,16 +46,8 @@ Case model_case(
     const Work& work,
     double flops,
     std::function<std::vector<Candidate>()> make) {
-  Case result;
-  result.name = "model " + name;
-  result.work = work;
-  result.own_amount = flops;
-  result.is_quick = false;
-  result.make_candidates = [make = std::move(make)](bool /*quick*/) {
-    at::manual_seed(kSeed);
-    return make();
-  };
-  return result;
+  return drawn_case(
+      "model " + name, work, Bound::kProducts, flops, std::move(make));
 }
 
 /// FLOPs: a multiplication and an addition for each of so many.

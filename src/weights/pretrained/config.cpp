@@ -158,7 +158,12 @@ ModelConfig::ModelConfig(std::string path, json fields)
     : path_(std::move(path)), fields_(std::move(fields)) {}
 
 ModelConfig ModelConfig::nested(const std::string& field) {
-  return {format_text("{}: {}", path_, field), object(field)};
+  auto fields = object(field);
+  // The class of the whole is said once.
+  if (contains("architectures")) {
+    fields["architectures"] = fields_.at("architectures");
+  }
+  return {format_text("{}: {}", path_, field), std::move(fields)};
 }
 
 void ModelConfig::set_defaults_of(const std::string& model_type) {
@@ -281,6 +286,10 @@ json ModelConfig::object(const std::string& field) {
 
 void ModelConfig::ignore(const std::string& field) {
   seen_.insert(field);
+}
+
+void ModelConfig::ignore(std::initializer_list<const char*> fields) {
+  seen_.insert(fields.begin(), fields.end());
 }
 
 void ModelConfig::drop(const std::string& object, const std::string& field) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,7 +19,8 @@ class ModelConfig {
   explicit ModelConfig(const std::string& path);
 
   /// The object `field` in it, which has a configuration of its own, such as
-  /// `text_config`. Its path is "config.json: text_config".
+  /// `text_config`, and the `architectures` of the whole. Its path is
+  /// "config.json: text_config".
   ModelConfig nested(const std::string& field);
 
   const std::string& path() const {
@@ -74,8 +76,9 @@ class ModelConfig {
   /// An object in it, or an empty one. Its fields are not looked after.
   nlohmann::json object(const std::string& field);
 
-  /// The field counts as asked for.
+  /// The fields count as asked for.
   void ignore(const std::string& field);
+  void ignore(std::initializer_list<const char*> fields);
 
   /// Takes a field out of an object in it.
   void drop(const std::string& object, const std::string& field);

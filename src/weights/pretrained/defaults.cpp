@@ -17,6 +17,13 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":64,)"
        R"("num_hidden_groups":1,"num_hidden_layers":12})"},
+      {"altclip_text_model",
+       R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":514,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24})"},
+      {"altclip_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"apertus",
        R"({"hidden_size":4096,"max_position_embeddings":65536,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
@@ -69,6 +76,16 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":512,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"blip_2_vision_model",
+       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
+      {"blip_text_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":8,)"
+       R"("num_hidden_layers":12})"},
+      {"blip_vision_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"bloom",
        R"({"hidden_size":64,"n_head":8,"n_layer":2,)"
        R"("names":{"hidden_size":"n_embed","num_attention_heads":"n_head",)"
@@ -183,6 +200,11 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":256,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":4,"num_hidden_layers":12})"},
+      {"embedding_gemma2_text",
+       R"({"head_dim":256,"hidden_size":512,)"
+       R"("max_position_embeddings":262144,"num_attention_heads":4,)"
+       R"("num_hidden_layers":24,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":512})"},
       {"emu3_text_model",
        R"({"attention_dropout":0.1,"hidden_size":4096,)"
        R"("max_position_embeddings":9216,"num_attention_heads":32,)"
@@ -299,14 +321,24 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":65536,"num_attention_heads":96,)"
        R"("num_hidden_layers":46,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05})"},
+      {"glm4v_moe_vision",
+       R"({"hidden_size":1536,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":12,"rms_norm_eps":1e-05})"},
       {"glm4v_text",
        R"({"hidden_size":4096,"max_position_embeddings":32768,)"
        R"("num_attention_heads":32,"num_hidden_layers":40,)"
        R"("num_key_value_heads":2,"rms_norm_eps":1e-05})"},
+      {"glm4v_vision",
+       R"({"hidden_size":1536,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":12,"rms_norm_eps":1e-05})"},
       {"glm_ocr_text",
        R"({"hidden_size":1024,"max_position_embeddings":131072,)"
        R"("num_attention_heads":16,"num_hidden_layers":16,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+      {"glm_ocr_vision",
+       R"({"attention_bias":true,"hidden_size":1024,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"rms_norm_eps":1e-05})"},
       {"gpt-sw3",
        R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
        R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
@@ -334,6 +366,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"({"attention_bias":true,"hidden_size":6144,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":2048,"num_attention_heads":64,)"
        R"("num_hidden_layers":44})"},
+      {"gpt_neox_japanese",
+       R"({"attention_dropout":0.1,"hidden_size":2560,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32})"},
       {"gpt_oss",
        R"({"attention_bias":true,"head_dim":64,"hidden_size":2880,)"
        R"("max_position_embeddings":131072,"num_attention_heads":64,)"
@@ -431,11 +467,17 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
        R"("scale_attn_weights":true})"},
+      {"instructblip_vision_model",
+       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
       {"internlm3",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":32768,"num_attention_heads":32,)"
        R"("num_hidden_layers":48,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-05})"},
+      {"internvl_vision",
+       R"({"hidden_size":1024,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"iquestcoder",
        R"({"head_dim":128,"hidden_size":5120,)"
        R"("max_position_embeddings":131072,"num_attention_heads":40,)"
@@ -480,6 +522,9 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_attention_heads":40,"num_hidden_layers":48,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":500000.0,"use_qk_norm":true})"},
+      {"llama4_vision_model",
+       R"({"hidden_size":768,"norm_eps":1e-05,"num_attention_heads":16,)"
+       R"("num_hidden_layers":34})"},
       {"m2m_100",
        R"({"attention_dropout":0.1,"d_model":1024,)"
        R"("decoder_attention_heads":16,"decoder_layers":12,)"
@@ -544,6 +589,12 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":1000000.0})"},
+      {"mlcd",
+       R"({"hidden_size":1664,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":48})"},
+      {"mlcd_vision_model",
+       R"({"hidden_size":1664,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":48})"},
       {"modernbert",
        R"({"hidden_size":768,"local_attention":128,)"
        R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
@@ -557,6 +608,10 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":36864,"num_attention_heads":32,)"
        R"("num_hidden_layers":36,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-06})"},
+      {"moonshine",
+       R"({"hidden_size":288,"max_position_embeddings":512,)"
+       R"("names":{"num_attention_heads":"decoder_num_attention_heads",)"
+       R"("num_hidden_layers":"decoder_num_hidden_layers"}})"},
       {"mpnet",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -857,10 +912,19 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6})"},
+      {"t5gemma",
+       R"({"attn_logit_softcapping":50.0,"head_dim":256,"hidden_size":2304,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":8,)"
+       R"("num_hidden_layers":26,"num_key_value_heads":4,)"
+       R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
+       R"("sliding_window":4096})"},
       {"tapas",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1024,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"timesformer",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
       {"unispeech",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},

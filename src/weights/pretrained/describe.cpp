@@ -63,6 +63,13 @@ void see_both_sides(Layer& layer) {
   }
 }
 
+void see_radius(Layer& layer) {
+  layer.options.causal(false);
+  if (const auto radius = layer.options.window()) {
+    layer.options.window(*radius + 1).window_after(radius);
+  }
+}
+
 /// Whether the layer is not the last of `count` in turn, as in models of which
 /// every so many see all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count) {

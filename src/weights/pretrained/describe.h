@@ -37,6 +37,8 @@ struct Layer {
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
+  /// Of cross-attention, if it is not d_in.
+  std::optional<int64_t> d_context = {};
 
   int64_t head_dim() const {
     return options.head_dim().value_or(options.d_out() / options.num_heads());
@@ -61,6 +63,10 @@ void set_type_by_pattern(Layer& layer, int64_t count);
 
 /// Half of the window to each side, as Gemma does, or all tokens.
 void see_both_sides(Layer& layer);
+
+/// The window to each side, as encoders have it whose window is a radius, or
+/// all tokens.
+void see_radius(Layer& layer);
 
 /// Whether the layer is not the last of `count` in turn, as in models of which
 /// every so many see all tokens.
@@ -133,6 +139,7 @@ void describe_exaone4(Layer& layer);
 void describe_gemma(Layer& layer);
 void describe_gemma2(Layer& layer);
 void describe_gemma3(Layer& layer);
+void describe_t5gemma(Layer& layer);
 void describe_kolibri1(Layer& layer);
 void describe_mellum(Layer& layer);
 void describe_ministral(Layer& layer);
@@ -148,6 +155,7 @@ void describe_afmoe(Layer& layer);
 void describe_dbrx(Layer& layer);
 void describe_gemma3n(Layer& layer);
 void describe_gemma4(Layer& layer);
+void describe_embedding_gemma2(Layer& layer);
 void describe_gpt_oss(Layer& layer);
 void describe_granite_swa(Layer& layer);
 void describe_llama4(Layer& layer);
@@ -173,6 +181,7 @@ void describe_gpt2(Layer& layer);
 void describe_gpt_bigcode(Layer& layer);
 void describe_gpt_neo(Layer& layer);
 void describe_gpt_neox(Layer& layer);
+void describe_gpt_neox_japanese(Layer& layer);
 void describe_gptj(Layer& layer);
 void describe_mpt(Layer& layer);
 void describe_openai_gpt(Layer& layer);
@@ -181,23 +190,33 @@ void describe_xglm(Layer& layer);
 void describe_albert(Layer& layer);
 void describe_beit(Layer& layer);
 void describe_bert(Layer& layer);
+void describe_altclip_vision(Layer& layer);
+void describe_blip_text(Layer& layer);
+void describe_blip_vision(Layer& layer);
 void describe_clip_text(Layer& layer);
 void describe_clip_vision(Layer& layer);
 void describe_distilbert(Layer& layer);
 void describe_esm(Layer& layer);
 void describe_eurobert(Layer& layer);
+void describe_internvl_vision(Layer& layer);
 void describe_mpnet(Layer& layer);
 void describe_nomic_bert(Layer& layer);
 void describe_roformer(Layer& layer);
 void describe_tapas(Layer& layer);
+void describe_timesformer(Layer& layer);
 void describe_vit(Layer& layer);
 void describe_videomae(Layer& layer);
 void describe_wav2vec2(Layer& layer);
 void describe_xlm(Layer& layer);
 void describe_dinov3(Layer& layer);
+void describe_glm4v_vision(Layer& layer);
+void describe_glm_ocr_vision(Layer& layer);
+void describe_llama4_vision(Layer& layer);
+void describe_mlcd(Layer& layer);
 void describe_pixtral(Layer& layer);
 void describe_qwen_vision(Layer& layer);
 void describe_bart(Layer& layer);
+void describe_moonshine(Layer& layer);
 void describe_whisper(Layer& layer);
 void describe_whisper_encoder(Layer& layer);
 void describe_t5(Layer& layer);

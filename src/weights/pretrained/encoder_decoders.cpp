@@ -2,6 +2,10 @@
 
 #include <weights/pretrained/describe.h>
 
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
 namespace torch_attention::weights::pretrained {
 
 namespace {
@@ -11,16 +15,14 @@ void set_stack(Layer& layer, const char* dropout) {
       .causal(layer.part == PretrainedPart::kDecoder && !layer.is_cross)
       .dropout(layer.config.number(dropout).value_or(0));
   // Those of the other stack.
-  for (const auto* field :
-       {"encoder_attention_heads",
-        "decoder_attention_heads",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "max_position_embeddings",
-        "max_source_positions",
-        "max_target_positions"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"encoder_attention_heads",
+       "decoder_attention_heads",
+       "num_attention_heads",
+       "num_key_value_heads",
+       "max_position_embeddings",
+       "max_source_positions",
+       "max_target_positions"});
 }
 
 } // namespace
@@ -30,17 +32,15 @@ void describe_bart(Layer& layer) {
   layer.options.qkv_bias(true);
   layer.layout = WeightLayout::bart();
   // Of the embeddings and the layers around.
-  for (const auto* field :
-       {"normalize_before",
-        "add_final_layer_norm",
-        "add_bias_logits",
-        "extra_pos_embeddings",
-        "do_blenderbot_90_layernorm",
-        "layernorm_variant",
-        "static_position_embeddings",
-        "normalize_embedding"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"normalize_before",
+       "add_final_layer_norm",
+       "add_bias_logits",
+       "extra_pos_embeddings",
+       "do_blenderbot_90_layernorm",
+       "layernorm_variant",
+       "static_position_embeddings",
+       "normalize_embedding"});
 }
 
 /// Keys have no bias.
@@ -55,6 +55,40 @@ void describe_whisper_encoder(Layer& layer) {
   layer.options.causal(false);
 }
 
+/// The self-attention of both stacks rotates pairs of neighbours.
+void describe_moonshine(Layer& layer) {
+  auto& config = layer.config;
+  set_stack(layer, "attention_dropout");
+  set_biases(layer);
+  layer.options.out_bias(false);
+  const auto heads = layer.options.num_heads();
+  const auto kv_heads = config
+                            .integer(
+                                layer.part == PretrainedPart::kEncoder
+                                    ? "encoder_num_key_value_heads"
+                                    : "decoder_num_key_value_heads")
+                            .value_or(heads);
+  TORCH_CHECK(
+      kv_heads == heads,
+      format_text(
+          "expected as many key heads as heads in \"{}\", which has {} and {}",
+          config.path(),
+          kv_heads,
+          heads));
+  config.ignore(
+      {"encoder_num_attention_heads",
+       "encoder_num_key_value_heads",
+       "decoder_num_attention_heads",
+       "decoder_num_key_value_heads",
+       // Zeros behind the heads change nothing.
+       "pad_head_dim_to_multiple_of"});
+  if (layer.is_cross) {
+    ignore_rotary(config);
+  } else {
+    set_rotary(layer, with_partial(0.9), RotaryPairing::kInterleaved);
+  }
+}
+
 /// Scores are not scaled, and the self-attention of layer 0 holds the bias by
 /// distance that all layers add.
 void describe_t5(Layer& layer) {
@@ -62,13 +96,11 @@ void describe_t5(Layer& layer) {
   set_stack(layer, "dropout_rate");
   layer.options.out_bias(false).scale(1.0).head_dim(config.integer("d_kv"));
   layer.needs_bias = !layer.is_cross;
-  for (const auto* field :
-       {"n_positions",
-        "relative_attention_num_buckets",
-        "relative_attention_max_distance",
-        "scale_decoder_outputs"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"n_positions",
+       "relative_attention_num_buckets",
+       "relative_attention_max_distance",
+       "scale_decoder_outputs"});
   layer.layout = linear_layers("t5", "q", "k", "v", "o");
   layer.layout.outside("relative_attention_bias.weight");
 }

@@ -154,14 +154,12 @@ void describe_nomic_bert(Layer& layer) {
           "expected rotary_emb_base = 1000 and rotary_emb_fraction = 1 in "
           "\"{}\"",
           config.path()));
-  for (const auto* field :
-       {"fused_bias_fc",
-        "reorder_and_upcast_attn",
-        "rotary_emb_scale_base",
-        "rotary_scaling_factor",
-        "scale_attn_weights"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"fused_bias_fc",
+       "reorder_and_upcast_attn",
+       "rotary_emb_scale_base",
+       "rotary_scaling_factor",
+       "scale_attn_weights"});
   layer.layout = WeightLayout("nomic_bert");
   layer.layout
       .split(
@@ -185,6 +183,29 @@ void describe_vit(Layer& layer) {
   // Of the embeddings, and of another stack.
   layer.config.ignore("use_mid_position_embeddings");
   layer.config.ignore("decoder_num_attention_heads");
+}
+
+void describe_internvl_vision(Layer& layer) {
+  auto& config = layer.config;
+  set_biases(layer);
+  layer.options.causal(false).out_bias(true).dropout(
+      config.number("attention_dropout").value_or(0));
+  if (config.flag("use_qk_norm").value_or(false)) {
+    layer.options.qk_norm(
+        HeadNormOptions().scope(HeadNormScope::kAllHeads).eps(1e-6));
+  }
+  config.ignore("use_absolute_position_embeddings");
+  layer.layout = linear_layers(
+      "internvl", "q_proj", "k_proj", "v_proj", "projection_layer");
+}
+
+/// Videos: the attention of the patches of a frame. That of the frames, in
+/// `temporal_attention`, has the same layout.
+void describe_timesformer(Layer& layer) {
+  set_encoder(layer);
+  layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
+  layer.config.ignore("attention_type");
+  layer.layout = joined_layout("timesformer", "attention.qkv", "output.dense");
 }
 
 /// Keys have no bias.
@@ -231,13 +252,44 @@ void describe_clip_vision(Layer& layer) {
   describe_clip(layer, /*causal=*/false);
 }
 
+/// `save_pretrained` writes another name of the layers.
+void describe_altclip_vision(Layer& layer) {
+  describe_clip_vision(layer);
+  layer.others.emplace_back("encoder.layer.{}.self_attn", layer.layout);
+}
+
+/// Of BLIP, and of BLIP-2, which may have no biases.
+void describe_blip_vision(Layer& layer) {
+  describe_clip_vision(layer);
+  layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
+  layer.layout = joined_layout("blip", "qkv", "projection");
+}
+
+/// Whether its tokens see those after them depends on the class: it writes
+/// captions, or reads texts.
+void describe_blip_text(Layer& layer) {
+  auto& config = layer.config;
+  describe_bert(layer);
+  constexpr auto* kClasses = "architectures";
+  const bool writes = config.lists(kClasses, "BlipForConditionalGeneration");
+  const bool reads = config.lists(kClasses, "BlipModel") ||
+      config.lists(kClasses, "BlipTextModel") ||
+      config.lists(kClasses, "BlipForImageTextRetrieval");
+  TORCH_CHECK(
+      writes != reads,
+      format_text(
+          "expected BlipForConditionalGeneration, whose text sees what is "
+          "before, or BlipModel or BlipForImageTextRetrieval, whose text sees "
+          "all, as \"architectures\" of \"{}\"",
+          config.path()));
+  layer.options.causal(writes);
+}
+
 void describe_wav2vec2(Layer& layer) {
   describe_clip(layer, /*causal=*/false);
   // Of the convolutions before.
-  for (const auto* field :
-       {"conv_bias", "feat_proj_layer_norm", "adapter_attn_dim"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"conv_bias", "feat_proj_layer_norm", "adapter_attn_dim"});
 }
 
 } // namespace torch_attention::weights::pretrained

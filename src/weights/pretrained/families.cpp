@@ -155,11 +155,17 @@ std::string with_layer(std::string path, int64_t layer) {
       : path.replace(place, 2, std::to_string(layer));
 }
 
+/// The configuration of a stack that has one of its own.
+ModelConfig config_of_stack(ModelConfig& config, const Found& found) {
+  auto inner = config.nested(found.is_decoder() ? "decoder" : "encoder");
+  inner.set_defaults_of(found.type);
+  return inner;
+}
+
 DescribedAttention describe(
     ModelConfig& config,
-    const std::string& type,
+    const Found& found,
     const Wanted& wanted) {
-  const auto found = find_family(config, type, wanted.part, wanted.is_cross);
   const auto& family = found.family;
   config.check_layer(wanted.layer, layers_of(config, found));
   config.take_layer(wanted.layer);
@@ -194,20 +200,34 @@ DescribedAttention describe(
           "expected is_causal = true in \"{}\", whose model_type \"{}\" is "
           "causal, but got false",
           config.path(),
-          type));
-  config.check_no_more(type);
+          found.type));
+  config.check_no_more(found.type);
   std::vector<Place> places{
       {with_layer(layer.path, wanted.layer), layer.layout}};
   for (const auto& [path, layout] : layer.others) {
     places.push_back({with_layer(path, wanted.layer), layout});
   }
   return {
-      type,
+      found.type,
       layer.options,
       std::move(places),
       PretrainedPart::kAuto,
       layer.needs_bias,
-      layer.needs_rotary};
+      layer.needs_rotary,
+      layer.d_context};
+}
+
+DescribedAttention describe(
+    ModelConfig& config,
+    const std::string& type,
+    const Wanted& wanted) {
+  const auto found = find_family(config, type, wanted.part, wanted.is_cross);
+  if (!found.family.has_own_configs) {
+    return describe(config, found, wanted);
+  }
+  auto inner = config_of_stack(config, found);
+  config.check_no_more(type);
+  return describe(inner, found, wanted);
 }
 
 } // namespace
@@ -242,7 +262,12 @@ int64_t count_layers(ModelConfig& config, PretrainedPart part) {
         inner.config,
         find_family(inner.config, inner.type, PretrainedPart::kAuto, false));
   }
-  return layers_of(config, find_family(config, type, part, false));
+  const auto found = find_family(config, type, part, false);
+  if (!found.family.has_own_configs) {
+    return layers_of(config, found);
+  }
+  auto inner = config_of_stack(config, found);
+  return layers_of(inner, found);
 }
 
 DescribedAttention describe_attention(

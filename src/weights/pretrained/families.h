@@ -6,6 +6,7 @@
 #include <weights/pretrained/config.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct DescribedAttention {
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
+  /// Of cross-attention, if it is not d_in.
+  std::optional<int64_t> d_context = {};
 };
 
 /// Which attention of a model is meant.

@@ -122,27 +122,46 @@ void describe_bloom(Layer& layer) {
   layer.options.alibi(true);
   layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
   // Of the training program.
-  for (const auto* field :
-       {"apply_residual_connection_post_layernorm",
-        "attention_softmax_in_fp32",
-        "bias_dropout_fusion",
-        "offset_alibi",
-        "skip_bias_add",
-        "skip_bias_add_qkv",
-        "masked_softmax_fusion"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"apply_residual_connection_post_layernorm",
+       "attention_softmax_in_fp32",
+       "bias_dropout_fusion",
+       "offset_alibi",
+       "skip_bias_add",
+       "skip_bias_add_qkv",
+       "masked_softmax_fusion"});
 }
+
+namespace {
+
+/// With the fields that configurations of before transformers 5 have.
+void set_neox_rotary(Layer& layer, double share) {
+  auto& config = layer.config;
+  auto rules = with_partial(config.number("rotary_pct").value_or(share));
+  rules.theta = config.number("rotary_emb_base").value_or(10000);
+  set_rotary(layer, rules);
+}
+
+} // namespace
 
 void describe_gpt_neox(Layer& layer) {
   auto& config = layer.config;
   set_dropout(layer, "attention_dropout");
   set_all_biases(layer, config.flag("attention_bias").value_or(true));
   layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  // As configurations of before transformers 5 say it.
-  auto rules = with_partial(config.number("rotary_pct").value_or(0.25));
-  rules.theta = config.number("rotary_emb_base").value_or(10000);
-  set_rotary(layer, rules);
+  set_neox_rotary(layer, 0.25);
+}
+
+/// Only the last layer has a bias, which its caller adds.
+void describe_gpt_neox_japanese(Layer& layer) {
+  auto& config = layer.config;
+  const bool is_last =
+      layer.index + 1 == config.required_integer("num_hidden_layers");
+  set_dropout(layer, "attention_dropout");
+  layer.options.out_bias(is_last);
+  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
+  layer.layout.rename("dense_bias", "out_proj.bias");
+  set_neox_rotary(layer, 1);
 }
 
 void describe_falcon(Layer& layer) {
@@ -176,13 +195,11 @@ void describe_gpt_bigcode(Layer& layer) {
     layer.options.scale(1.0);
   }
   // The same function, in another dtype; and of other programs.
-  for (const auto* field :
-       {"attention_softmax_in_fp32",
-        "scale_attention_softmax_in_fp32",
-        "num_key_value_heads",
-        "pre_allocate_kv_cache"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"attention_softmax_in_fp32",
+       "scale_attention_softmax_in_fp32",
+       "num_key_value_heads",
+       "pre_allocate_kv_cache"});
   const auto heads = layer.options.num_heads();
   const bool has_one_key = config.flag("multi_query").value_or(true);
   layer.options.num_kv_heads(has_one_key ? 1 : heads);

@@ -33,16 +33,14 @@ void describe_bamba(Layer& layer) {
   auto& config = layer.config;
   require_attention(
       layer, config.has_element("attn_layer_indices", layer.index));
-  for (const auto* field :
-       {"mamba_conv_bias",
-        "mamba_proj_bias",
-        "mamba_chunk_size",
-        "attn_rotary_emb",
-        "mamba_n_heads",
-        "mamba_d_head",
-        "layers_block_type"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"mamba_conv_bias",
+       "mamba_proj_bias",
+       "mamba_chunk_size",
+       "attn_rotary_emb",
+       "mamba_n_heads",
+       "mamba_d_head",
+       "layers_block_type"});
   set_heads(layer);
   set_biases(layer);
   set_rotary(layer, with_partial(0.5));
@@ -50,17 +48,15 @@ void describe_bamba(Layer& layer) {
 
 void describe_falcon_h1(Layer& layer) {
   auto& config = layer.config;
-  for (const auto* field :
-       {"mamba_conv_bias",
-        "mamba_proj_bias",
-        "mamba_chunk_size",
-        "mamba_n_heads",
-        "mamba_d_head",
-        "projectors_bias",
-        "attention_in_multiplier",
-        "attention_out_multiplier"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"mamba_conv_bias",
+       "mamba_proj_bias",
+       "mamba_chunk_size",
+       "mamba_n_heads",
+       "mamba_d_head",
+       "projectors_bias",
+       "attention_in_multiplier",
+       "attention_out_multiplier"});
   set_heads(layer);
   set_biases(layer);
   // Keys are multiplied, before they are rotated: so are the scores.
@@ -72,15 +68,13 @@ void describe_falcon_h1(Layer& layer) {
 void describe_granite_hybrid(Layer& layer) {
   auto& config = layer.config;
   require_attention_by(layer, "layer_types", false);
-  for (const auto* field :
-       {"mamba_conv_bias",
-        "mamba_proj_bias",
-        "mamba_chunk_size",
-        "mamba_n_heads",
-        "mamba_d_head",
-        "layers_block_type"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"mamba_conv_bias",
+       "mamba_proj_bias",
+       "mamba_chunk_size",
+       "mamba_n_heads",
+       "mamba_d_head",
+       "layers_block_type"});
   set_heads(layer);
   set_biases(layer);
   layer.options.scale(config.number("attention_multiplier"));
@@ -97,10 +91,7 @@ void describe_jamba(Layer& layer) {
   const auto period = config.integer("attn_layer_period").value_or(8);
   const auto offset = config.integer("attn_layer_offset").value_or(4);
   require_attention(layer, period > 0 && layer.index % period == offset);
-  for (const auto* field :
-       {"mamba_conv_bias", "mamba_proj_bias", "layers_block_type"}) {
-    config.ignore(field);
-  }
+  config.ignore({"mamba_conv_bias", "mamba_proj_bias", "layers_block_type"});
   set_heads(layer);
   layer.options.out_bias(false);
 }
@@ -109,14 +100,12 @@ void describe_jamba(Layer& layer) {
 void describe_olmo_hybrid(Layer& layer) {
   auto& config = layer.config;
   require_attention_by(layer, "layer_types", !is_before_last_of(layer, 4));
-  for (const auto* field :
-       {"linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_value_head_dim"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"linear_conv_kernel_dim",
+       "linear_key_head_dim",
+       "linear_num_key_heads",
+       "linear_num_value_heads",
+       "linear_value_head_dim"});
   set_heads(layer);
   set_biases(layer);
   set_norm(
@@ -147,19 +136,17 @@ void describe_nemotron_h(Layer& layer) {
   } else {
     require_attention(layer, block < pattern.size() && pattern[block] == '*');
   }
-  for (const auto* field :
-       {"chunk_size",
-        "conv_kernel",
-        "layer_types",
-        "layers_block_type",
-        "mamba_head_dim",
-        "mamba_num_heads",
-        "mamba_proj_bias",
-        "rescale_prenorm_residual",
-        "use_bias",
-        "use_conv_bias"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"chunk_size",
+       "conv_kernel",
+       "layer_types",
+       "layers_block_type",
+       "mamba_head_dim",
+       "mamba_num_heads",
+       "mamba_proj_bias",
+       "rescale_prenorm_residual",
+       "use_bias",
+       "use_conv_bias"});
   ignore_rotary(config);
   set_heads(layer);
   set_biases(layer);
@@ -172,15 +159,13 @@ void describe_lfm2(Layer& layer) {
       "layer_types",
       !config.has("full_attn_idxs") ||
           config.has_element("full_attn_idxs", layer.index));
-  for (const auto* field :
-       {"block_mlp_init_scale",
-        "block_out_init_scale",
-        "conv_bias",
-        "full_attn_idxs",
-        "num_heads",
-        "use_expert_bias"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"block_mlp_init_scale",
+       "block_out_init_scale",
+       "conv_bias",
+       "full_attn_idxs",
+       "num_heads",
+       "use_expert_bias"});
   set_heads(layer);
   layer.options.out_bias(false);
   set_norm(layer, HeadNormOptions(), "norm_eps");

@@ -109,15 +109,13 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
         static_cast<double>(options.nope_dim() + options.rope_dim());
     options.scale(yarn / std::sqrt(head_dim));
   }
-  for (const auto* field :
-       {"head_dim",
-        "num_key_value_heads",
-        "qk_head_dim",
-        "routed_scaling_factor",
-        "scale_depth",
-        "scale_emb"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"head_dim",
+       "num_key_value_heads",
+       "qk_head_dim",
+       "routed_scaling_factor",
+       "scale_depth",
+       "scale_emb"});
   config.check_no_more(type);
   return {
       type, options, format_text("layers.{}.self_attn", std::to_string(layer))};

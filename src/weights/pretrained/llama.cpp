@@ -101,9 +101,7 @@ void describe_granite(Layer& layer) {
 /// The norms come after the rotation.
 void describe_hunyuan(Layer& layer) {
   auto& config = layer.config;
-  for (const auto* field : {"attention_head_dim", "use_qk_norm"}) {
-    config.ignore(field);
-  }
+  config.ignore({"attention_head_dim", "use_qk_norm"});
   // Not by the length of the text, though it is called dynamic.
   double alpha = 1;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
@@ -154,15 +152,13 @@ void describe_minimax_m2(Layer& layer) {
       " of \"",
       layer.config.path(),
       "\" has linear attention, which is not computed");
-  for (const auto* field :
-       {"layernorm_full_attention_beta",
-        "layernorm_linear_attention_beta",
-        "layernorm_mlp_beta",
-        "qk_norm_type",
-        "use_qk_norm",
-        "use_routing_bias"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"layernorm_full_attention_beta",
+       "layernorm_linear_attention_beta",
+       "layernorm_mlp_beta",
+       "qk_norm_type",
+       "use_qk_norm",
+       "use_routing_bias"});
 }
 
 void describe_nemotron(Layer& layer) {

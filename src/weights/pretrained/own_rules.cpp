@@ -90,10 +90,20 @@ void describe_gemma3n(Layer& layer) {
   rules.theta = 1e6;
   rules.local_theta = 10000;
   set_rotary(layer, rules);
-  for (const auto* field : {"altup_coef_clip", "altup_correct_scale"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore({"altup_coef_clip", "altup_correct_scale"});
 }
+
+namespace {
+
+void set_gemma4_rotary(Layer& layer) {
+  TORCH_CHECK(
+      layer.config.has("rope_parameters"),
+      format_text(
+          "expected \"rope_parameters\" in \"{}\"", layer.config.path()));
+  set_rotary(layer);
+}
+
+} // namespace
 
 /// Layers that see all tokens have larger heads, and may have no projection of
 /// values: those are the keys before their norm.
@@ -124,10 +134,23 @@ void describe_gemma4(Layer& layer) {
   if (config.text("use_bidirectional_attention").value_or("vision") == "all") {
     see_both_sides(layer);
   }
-  TORCH_CHECK(
-      config.has("rope_parameters"),
-      format_text("expected \"rope_parameters\" in \"{}\"", config.path()));
-  set_rotary(layer);
+  set_gemma4_rotary(layer);
+}
+
+/// An encoder of Gemma 4's kind. Its window is a radius.
+void describe_embedding_gemma2(Layer& layer) {
+  auto& config = layer.config;
+  set_type_by_pattern(layer, 6);
+  set_heads(layer);
+  set_biases(layer);
+  // `save_pretrained` writes sizes that differ by layer.
+  if (layer.type == "full_attention" && !config.has("per_layer_config")) {
+    layer.options.head_dim(config.integer("global_head_dim").value_or(512))
+        .num_kv_heads(config.integer("num_global_key_value_heads").value_or(1));
+  }
+  set_gemma_norms(layer);
+  see_radius(layer);
+  set_gemma4_rotary(layer);
 }
 
 /// `local_attention` counts the tokens to both sides.
@@ -147,13 +170,11 @@ void describe_modernbert(Layer& layer) {
   rules.local_theta = config.number("local_rope_theta").value_or(10000);
   set_rotary(layer, rules);
   layer.layout = joined_layout("modernbert", "Wqkv", "Wo");
-  for (const auto* field :
-       {"decoder_bias",
-        "deterministic_flash_attn",
-        "norm_bias",
-        "position_embedding_type"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"decoder_bias",
+       "deterministic_flash_attn",
+       "norm_bias",
+       "position_embedding_type"});
 }
 
 /// Half of the tokens that `local_attention` counts, unless there is a window.
@@ -173,9 +194,7 @@ void describe_modernbert_decoder(Layer& layer) {
   set_rotary(layer, rules);
   layer.layout =
       linear_layers("modernbert-decoder", "q_proj", "k_proj", "v_proj", "Wo");
-  for (const auto* field : {"decoder_bias", "norm_bias"}) {
-    config.ignore(field);
-  }
+  config.ignore({"decoder_bias", "norm_bias"});
 }
 
 /// Layers with rotary embedding see their chunk; the others see all tokens,
@@ -274,15 +293,13 @@ void describe_qwen3_next(Layer& layer) {
         .rename("o_proj" + part, "out_proj" + part);
   }
   layer.layout = layout;
-  for (const auto* field :
-       {"attn_output_gate",
-        "linear_conv_kernel_dim",
-        "linear_key_head_dim",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_value_head_dim"}) {
-    config.ignore(field);
-  }
+  config.ignore(
+      {"attn_output_gate",
+       "linear_conv_kernel_dim",
+       "linear_key_head_dim",
+       "linear_num_key_heads",
+       "linear_num_value_heads",
+       "linear_value_head_dim"});
 }
 
 /// What is attention's lies in an object of its own.

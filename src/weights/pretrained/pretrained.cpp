@@ -206,10 +206,11 @@ Holder fill(
   return attention;
 }
 
-CrossAttentionOptions cross_options(const MultiHeadAttentionOptions& options) {
+CrossAttentionOptions cross_options(const DescribedAttention& described) {
+  const auto& options = described.options;
   return CrossAttentionOptions(
              options.d_in(),
-             options.d_in(),
+             described.d_context.value_or(options.d_in()),
              options.d_out(),
              options.num_heads())
       .dropout(options.dropout())
@@ -220,7 +221,8 @@ CrossAttentionOptions cross_options(const MultiHeadAttentionOptions& options) {
       .out_bias(options.out_bias())
       .num_kv_heads(options.num_kv_heads())
       .head_dim(options.head_dim())
-      .scale(options.scale());
+      .scale(options.scale())
+      .softcap(options.softcap());
 }
 
 /// Calls `run`; an error of it begins with the name of the function.
@@ -269,7 +271,7 @@ CrossAttention cross_attention_from_pretrained(
     const auto located =
         locate(folder, {layer, options.part(), /*is_cross=*/true}, options);
     return fill(
-        CrossAttention(cross_options(located.described.options)),
+        CrossAttention(cross_options(located.described)),
         located.weights,
         layer,
         options);
@@ -324,10 +326,8 @@ CrossAttentionOptions cross_options_from_config(
     int64_t layer) {
   return named("cross_options_from_config", path, layer, [&] {
     ModelConfig config(path);
-    return cross_options(
-        describe_attention(
-            config, {layer, PretrainedPart::kAuto, /*is_cross=*/true})
-            .options);
+    return cross_options(describe_attention(
+        config, {layer, PretrainedPart::kAuto, /*is_cross=*/true}));
   });
 }
 

@@ -33,11 +33,35 @@ Family t5_like() {
       {"d_model", "num_heads", "num_decoder_layers", kLength}};
 }
 
-Family qwen_vision(const char* size) {
+Family qwen_vision(const char* size, Describe describe = describe_qwen_vision) {
+  return {"blocks.{}.attn", describe, {size, "num_heads", "depth", kLength}};
+}
+
+Family moonshine() {
   return {
-      "blocks.{}.attn",
-      describe_qwen_vision,
-      {size, "num_heads", "depth", kLength}};
+      "encoder.layers.{}.self_attn",
+      describe_moonshine,
+      {kSize,
+       "encoder_num_attention_heads",
+       "encoder_num_hidden_layers",
+       kLength},
+      "decoder.layers.{}.self_attn",
+      "decoder.layers.{}.encoder_attn",
+      {kSize,
+       "decoder_num_attention_heads",
+       "decoder_num_hidden_layers",
+       kLength}};
+}
+
+Family t5gemma() {
+  return {
+      "encoder.layers.{}.self_attn",
+      describe_t5gemma,
+      {},
+      "decoder.layers.{}.self_attn",
+      "decoder.layers.{}.cross_attn",
+      {},
+      /*has_own_configs=*/true};
 }
 
 Family whisper_encoder() {
@@ -59,6 +83,9 @@ const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> table{
       {"afmoe", {kLlama, describe_afmoe}},
       {"albert", {"", describe_albert}},
+      {"altclip_text_model", {kBert, describe_bert}},
+      {"altclip_vision_model",
+       {"encoder.layers.{}.self_attn", describe_altclip_vision}},
       {"apertus", {kLlama, describe_apertus}},
       {"arcee", {kLlama, describe_llama}},
       {"aria_text", {kLlama, describe_llama}},
@@ -71,6 +98,11 @@ const std::map<std::string, Family>& families() {
       {"biogpt", {kLlama, describe_biogpt}},
       {"blenderbot", bart_like(describe_bart, kLength, kLength)},
       {"blenderbot-small", bart_like(describe_bart, kLength, kLength)},
+      {"blip_2_vision_model",
+       {"encoder.layers.{}.self_attn", describe_blip_vision}},
+      {"blip_text_model", {kBert, describe_blip_text}},
+      {"blip_vision_model",
+       {"encoder.layers.{}.self_attn", describe_blip_vision}},
       {"bloom",
        {"h.{}.self_attention",
         describe_bloom,
@@ -107,6 +139,7 @@ const std::map<std::string, Family>& families() {
       {"dots1", {kLlama, describe_dots1}},
       {"dpr", {kBert, describe_bert}},
       {"electra", {kBert, describe_bert}},
+      {"embedding_gemma2_text", {kLlama, describe_embedding_gemma2}},
       {"emu3_text_model", {kLlama, describe_llama}},
       {"ernie", {kBert, describe_bert}},
       {"ernie4_5", {kLlama, describe_ernie4_5}},
@@ -133,14 +166,20 @@ const std::map<std::string, Family>& families() {
       {"glm4", {kLlama, describe_glm}},
       {"glm4_moe", {kLlama, describe_glm4_moe}},
       {"glm4v_moe_text", {kLlama, describe_glm4_moe}},
+      {"glm4v_moe_vision", qwen_vision(kSize, describe_glm4v_vision)},
       {"glm4v_text", {kLlama, describe_glm4v}},
+      {"glm4v_vision", qwen_vision(kSize, describe_glm4v_vision)},
       {"glm_ocr_text", {kLlama, describe_glm_ocr}},
+      {"glm_ocr_vision", qwen_vision(kSize, describe_glm_ocr_vision)},
       {"gpt-sw3", {kGpt, describe_gpt2}},
       {"gpt2", {kGpt, describe_gpt2}},
       {"gpt_bigcode", {kGpt, describe_gpt_bigcode}},
       {"gpt_neo", {"h.{}.attn.attention", describe_gpt_neo}},
       {"gpt_oss", {kLlama, describe_gpt_oss}},
+      {"gpt_neox_japanese",
+       {"layers.{}.attention", describe_gpt_neox_japanese}},
       {"llama4_text", {kLlama, describe_llama4}},
+      {"llama4_vision_model", {kLlama, describe_llama4_vision}},
       {"ministral3", {kLlama, describe_ministral3}},
       {"modernbert", {"layers.{}.attn", describe_modernbert}},
       {"qwen3_5_moe_text", {kLlama, describe_qwen3_next}},
@@ -172,7 +211,10 @@ const std::map<std::string, Family>& families() {
        {"encoder.layers.{}.self_attn", describe_clip_vision}},
       {"ijepa", {kBert, describe_vit}},
       {"imagegpt", {kGpt, describe_gpt2}},
+      {"instructblip_vision_model",
+       {"encoder.layers.{}.self_attn", describe_blip_vision}},
       {"internlm3", {kLlama, describe_internlm3}},
+      {"internvl_vision", {kBert, describe_internvl_vision}},
       {"iquestcoder", {kLlama, describe_llama}},
       {"jais2", {kLlama, describe_llama}},
       {"jamba", {kLlama, describe_jamba}},
@@ -197,8 +239,11 @@ const std::map<std::string, Family>& families() {
       {"ministral", {kLlama, describe_ministral}},
       {"mistral", {kLlama, describe_mistral}},
       {"mixtral", {kLlama, describe_mistral}},
+      {"mlcd", {"encoder.layers.{}.self_attn", describe_mlcd}},
+      {"mlcd_vision_model", {"encoder.layers.{}.self_attn", describe_mlcd}},
       {"modernbert-decoder", {"layers.{}.attn", describe_modernbert_decoder}},
       {"molmo2_text", {kLlama, describe_molmo2}},
+      {"moonshine", moonshine()},
       {"mpnet", {kBert, describe_mpnet}},
       {"mpt",
        {"blocks.{}.attn",
@@ -283,7 +328,9 @@ const std::map<std::string, Family>& families() {
       {"starcoder2", {kLlama, describe_starcoder2}},
       {"switch_transformers", t5_like()},
       {"t5", t5_like()},
+      {"t5gemma", t5gemma()},
       {"tapas", {kBert, describe_tapas}},
+      {"timesformer", {kBert, describe_timesformer}},
       {"unispeech", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"unispeech-sat", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"vaultgemma", {kLlama, describe_gemma2}},

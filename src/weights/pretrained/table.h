@@ -31,6 +31,8 @@ struct Family {
   const char* decoder_path = nullptr;
   const char* cross_path = nullptr;
   SizeNames decoder_names = {};
+  /// Each stack has a configuration of its own, `encoder` and `decoder`.
+  bool has_own_configs = false;
 
   bool has_parts() const {
     return decoder_path != nullptr;

@@ -3,6 +3,10 @@
 
 #include <weights/pretrained/describe.h>
 
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
 namespace torch_attention::weights::pretrained {
 
 namespace {
@@ -24,10 +28,39 @@ void describe_qwen_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.layout = joined_layout("qwen_vision", "qkv", "proj");
   // Which images and windows see each other is the mask's.
-  for (const auto* field :
-       {"num_position_embeddings", "window_size", "fullatt_block_indexes"}) {
-    layer.config.ignore(field);
-  }
+  layer.config.ignore(
+      {"num_position_embeddings", "window_size", "fullatt_block_indexes"});
+}
+
+void describe_glm4v_vision(Layer& layer) {
+  set_vision(
+      layer,
+      layer.config.flag("attention_bias").value_or(false),
+      /*out_bias=*/false);
+  layer.layout = joined_layout("glm4v_vision", "qkv", "proj");
+}
+
+void describe_glm_ocr_vision(Layer& layer) {
+  describe_glm4v_vision(layer);
+  layer.options.out_bias(layer.options.qkv_bias());
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+}
+
+/// The angles of pairs of neighbours, as complex numbers.
+void describe_llama4_vision(Layer& layer) {
+  set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
+  layer.options.rotary(RotaryOptions().pairing(RotaryPairing::kInterleaved));
+  // Of the layers that take images to text.
+  layer.config.ignore("multi_modal_projector_bias");
+}
+
+void describe_mlcd(Layer& layer) {
+  set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
+  TORCH_CHECK(
+      layer.config.integer("num_key_value_groups").value_or(1) == 1,
+      format_text(
+          "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
+  layer.layout = WeightLayout::bart();
 }
 
 void describe_pixtral(Layer& layer) {
@@ -45,10 +78,7 @@ void describe_dinov3(Layer& layer) {
   layer.options.key_bias(config.flag("key_bias").value_or(false))
       .value_bias(config.flag("value_bias").value_or(false));
   // Of training.
-  for (const auto* field :
-       {"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"}) {
-    config.ignore(field);
-  }
+  config.ignore({"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"});
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -193,6 +193,17 @@ void describe_gemma2(Layer& layer) {
   layer.config.ignore("sliding_window_size");
 }
 
+/// Gemma 2's in an encoder, whose window is a radius, and in a decoder.
+void describe_t5gemma(Layer& layer) {
+  describe_gemma2(layer);
+  layer.d_context = layer.config.integer("cross_attention_hidden_size");
+  if (layer.is_cross) {
+    layer.options.causal(false).window(std::nullopt).rotary(std::nullopt);
+  } else if (layer.part == PretrainedPart::kEncoder) {
+    see_radius(layer);
+  }
+}
+
 void describe_gemma3(Layer& layer) {
   set_type_by_pattern(layer, 6);
   set_gemma_heads(layer);

@@ -13,7 +13,9 @@ from torch_attention_reference import safetensors_file
 from .differences import difference
 from .golden_set import LeftOut, Unavailable
 
-TOLERANCES = {torch.float32: (1e-5, 1e-5)}
+# Processors differ in the last bits, and a layer magnifies those of the one
+# before: up to 1.1e-5 were seen.
+TOLERANCES = {torch.float32: (1e-5, 2e-5)}
 
 
 class Model(Protocol):

@@ -78,6 +78,9 @@ TAIL = """\
 
 
 def defaults_of(name: str, cls: type) -> dict:
+    # Each stack may have a configuration of its own, of the same class.
+    stack = getattr(cls, "sub_configs_defaults", {}).get("encoder")
+    cls = getattr(stack, "config_class", None) or cls
     fields = {
         field.name: field.default
         for field in dataclasses.fields(cls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoders import EXPERTS, GROUPED, SIZES
+from .kinds import EXPERTS, GROUPED, SIZES
 from .encoders import IMAGES
 from .model import LAYERS, Attention, Model
 
@@ -161,6 +161,12 @@ def two_towers(name: str) -> Model:
     )
 
 
+GEMMA2 = {
+    **GROUPED,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 12,
+    "sliding_window": 2,
+}
 ENCODER_DECODERS = (
     bart_like("bart"),
     bart_like("mbart"),
@@ -188,8 +194,129 @@ ENCODER_DECODERS = (
     t5_like("t5"),
     t5_like("mt5"),
     t5_like("switch_transformers", num_experts=2, expert_capacity=9),
+    Model(
+        "moonshine",
+        "moonshine",
+        (
+            Attention("encoder.layers.{}.self_attn", label="encoder."),
+            Attention("decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+        ),
+        {
+            "hidden_size": 40,
+            "intermediate_size": 8,
+            "encoder_num_hidden_layers": LAYERS,
+            "decoder_num_hidden_layers": LAYERS,
+            "encoder_num_attention_heads": 2,
+            "decoder_num_attention_heads": 2,
+            "pad_head_dim_to_multiple_of": 8,
+            "vocab_size": 12,
+            "pad_token_id": 0,
+        },
+        prefix="model.",
+        inputs="long sound to text",
+    ),
+    Model(
+        "t5gemma",
+        "t5gemma",
+        (
+            Attention("encoder.layers.{}.self_attn", label="encoder."),
+            Attention("decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.layers.{}.cross_attn", label="cross."),
+        ),
+        {
+            "encoder": {**GEMMA2, "hidden_size": 16},
+            "decoder": {**GEMMA2, "attn_logit_softcapping": 2.0},
+            "vocab_size": 12,
+        },
+        prefix="model.",
+        inputs="text to text",
+    ),
     two_towers("clip"),
     two_towers("siglip"),
+    Model(
+        "blip",
+        "blip",
+        (
+            Attention(
+                "text_model.encoder.layer.{}.attention",
+                last=".output.dense",
+                label="text.",
+            ),
+            Attention("vision_model.encoder.layers.{}.self_attn", label="vision."),
+        ),
+        {
+            "text_config": SIZES,
+            "vision_config": IMAGES,
+            # Whether its text sees both sides depends on the class.
+            "architectures": ["BlipModel"],
+        },
+        inputs="text and images",
+    ),
+    Model(
+        "altclip",
+        "altclip",
+        (
+            Attention(
+                "text_model.roberta.encoder.layers.{}.attention",
+                "text_model.roberta.encoder.layer.{}.attention",
+                last=".output.dense",
+                label="text.",
+            ),
+            Attention(
+                "vision_model.encoder.layers.{}.self_attn",
+                "vision_model.encoder.layer.{}.self_attn",
+                label="vision.",
+            ),
+        ),
+        {"text_config": SIZES, "vision_config": IMAGES},
+        inputs="text and images",
+    ),
+    Model(
+        "blip_2",
+        "blip-2",
+        (Attention("vision_model.encoder.layers.{}.self_attn", label="vision."),),
+        {
+            "text_config": {
+                **SIZES,
+                "model_type": "opt",
+                "ffn_dim": 8,
+                "word_embed_proj_dim": 24,
+            },
+            "vision_config": IMAGES,
+            "qformer_config": {**SIZES, "encoder_hidden_size": 24},
+            "num_query_tokens": 2,
+        },
+        inputs="images",
+        run_part="vision_model",
+    ),
+    Model(
+        "llama4_with_images",
+        "llama4",
+        (
+            Attention(
+                "vision_model.model.layers.{}.self_attn", label="vision.", rotary=True
+            ),
+        ),
+        {
+            "text_config": {
+                **GROUPED,
+                "num_local_experts": 2,
+                "num_experts_per_tok": 1,
+                "head_dim": 8,
+            },
+            "vision_config": {
+                **IMAGES,
+                "hidden_size": 32,
+                "intermediate_size": 128,
+                "vision_output_dim": 8,
+                "projector_input_dim": 8,
+                "projector_output_dim": 8,
+            },
+        },
+        inputs="images",
+        run_part="vision_model",
+    ),
     with_images("aya_vision", "cohere2", "siglip_vision_model", head_dim=6),
     with_images("gemma3_with_images", "gemma3_text", "siglip_vision_model", head_dim=8),
     with_images("internvl", "qwen2"),

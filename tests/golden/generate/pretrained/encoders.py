@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .decoders import SIZES
+from .kinds import SIZES
 from .model import LAYERS, Attention, Model
 
 BERT_LIKE = "encoder.layer.{}.attention"
@@ -196,6 +196,22 @@ ENCODERS = (
         "model.",
     ),
     Model(
+        "embedding_gemma2_text",
+        "embedding_gemma2_text",
+        (Attention("layers.{}.self_attn"),),
+        {
+            **SIZES,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "global_head_dim": 16,
+            "num_global_key_value_heads": 1,
+            "sliding_window": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 4,
+            "embedding_dim": 8,
+        },
+    ),
+    Model(
         "modernbert",
         "modernbert",
         (Attention("layers.{}.attn"),),
@@ -255,6 +271,10 @@ ENCODERS = (
         frequency_stride=4,
         time_stride=4,
     ),
+    vit_like("internvl_vision", BERT_LIKE, use_qk_norm=True, attention_bias=True),
+    vit_like(
+        "timesformer", BERT_LIKE, inputs="videos", num_frames=4, qkv_bias=False
+    ),
     sound_like("wav2vec2"),
     sound_like("hubert"),
     sound_like("sew"),
@@ -277,11 +297,21 @@ ENCODERS = (
         {**IMAGES, "hidden_size": 32, "num_register_tokens": 2},
         inputs="images",
     ),
+    Model(
+        "mlcd_vision_model",
+        "mlcd_vision_model",
+        (Attention("encoder.layers.{}.self_attn", rotary=True),),
+        {**IMAGES, "hidden_size": 32},
+        inputs="images",
+    ),
     qwen_vision("qwen2_5_vl_vision"),
     qwen_vision("qwen3_vl_vision", deepstack_visual_indexes=[0]),
     qwen_vision("qwen3_vl_moe_vision", deepstack_visual_indexes=[0]),
     qwen_vision("qwen3_5_vision"),
     qwen_vision("qwen3_5_moe_vision"),
+    qwen_vision("glm4v_vision", image_size=16, attention_bias=True),
+    qwen_vision("glm4v_moe_vision", image_size=16),
+    qwen_vision("glm_ocr_vision"),
     clip_like("siglip_vision_model", "images", **IMAGES),
     clip_like("chinese_clip_vision_model", "images", **IMAGES),
     clip_like("idefics3_vision", "images", **IMAGES),

@@ -63,6 +63,8 @@ class Model:
     inputs: str = "text"
     # Whether it is run with padded batches, too.
     padded: bool = False
+    # The module that is run, if it is a part of the model.
+    run_part: str = ""
 
     def write(self, folder: Path) -> None:
         try:
@@ -116,9 +118,10 @@ class Model:
                             seen[f"{name}.{what}"] = batched(tensor)
                 if each.rotary:
                     tokens = seen[f"{name}.input"].shape[1]
-                    for what, angles, still in zip(
-                        ("cos", "sin"), given["position_embeddings"], (1, 0)
-                    ):
+                    both = given.get("position_embeddings")
+                    if both is None:
+                        both = of_complex(given["freqs_ci"])
+                    for what, angles, still in zip(("cos", "sin"), both, (1, 0)):
                         seen[f"{name}.{what}"] = of_pairs(angles, tokens, still)
 
             def see_output(_, args, output, key, left, each):
@@ -128,7 +131,10 @@ class Model:
                     bias = output[1] if len(output) > 1 else None
                     if each.bias and isinstance(bias, Tensor):
                         seen.setdefault(f"{name}.bias", bias.detach())
-                    output = output[0]
+                    # GPT-NeoX Japanese leaves a bias to its caller.
+                    left_over = output[2] if len(output) > 2 else None
+                    is_left = isinstance(left_over, nn.Parameter)
+                    output = output[0] + left_over if is_left else output[0]
                 seen[f"{name}.output"] = batched(output)
 
             paths = sorted({path for path, _ in calls})
@@ -144,7 +150,7 @@ class Model:
                     last.register_forward_hook(bound(see_output, **known)),
                 ]
         with torch.no_grad():
-            model(**inputs)
+            model.get_submodule(self.run_part)(**inputs)
         for handle in handles:
             handle.remove()
         return {key: value.contiguous() for key, value in seen.items()}
@@ -194,6 +200,12 @@ def of_pairs(angles: Tensor, tokens: int, still: float) -> Tensor:
     return torch.cat([before, angles.float()])
 
 
+def of_complex(turns: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of pairs, each twice, of complex numbers."""
+    turns = turns.reshape(-1, turns.shape[-1]).repeat(1, 2)
+    return turns.real, turns.imag
+
+
 def bound(function, **known):
     return lambda *arguments: function(*arguments, **known)
 
@@ -220,6 +232,11 @@ def draw_inputs(kind: str) -> dict[str, Tensor]:
         return {"pixel_values": torch.randn(2, 4, 3, 8, 8)}
     if kind == "text and images":
         return {"input_ids": tokens, "pixel_values": torch.randn(2, 3, 8, 8)}
+    if kind == "long sound to text":
+        return {
+            "input_values": torch.randn(2, 2431),
+            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
+        }
     if kind == "sound":
         return {"input_values": torch.randn(2, 120)}
     if kind == "spectra":

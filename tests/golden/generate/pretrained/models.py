@@ -1,7 +1,22 @@
-"""All the small models."""
+"""All the small models, in files named as those of src/weights/pretrained that
+describe them."""
 
-from .decoders import DECODERS
 from .encoder_decoders import ENCODER_DECODERS
 from .encoders import ENCODERS
+from .gpt import GPT
+from .hybrids import HYBRIDS
+from .latent import LATENT
+from .llama import LLAMA
+from .own_rules import OWN_RULES
+from .windows import WINDOWS
 
-MODELS = (*DECODERS, *ENCODERS, *ENCODER_DECODERS)
+MODELS = (
+    *LLAMA,
+    *WINDOWS,
+    *OWN_RULES,
+    *HYBRIDS,
+    *LATENT,
+    *GPT,
+    *ENCODERS,
+    *ENCODER_DECODERS,
+)
