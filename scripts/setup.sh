@@ -46,6 +46,7 @@ libdeflate-dev|libdeflate-devel|always|has_header libdeflate.h|libdeflate
 zlib1g-dev|zlib-devel|always|has_header zlib.h|zlib
 nlohmann-json3-dev|json-devel|always|has_header nlohmann/json.hpp|nlohmann-json 3
 libhwy-dev|highway-devel|always|has_header hwy/highway.h|Highway
+libutf8proc-dev|utf8proc-devel|always|has_header utf8proc.h|utf8proc
 python3-venv|python3|venv|base_python|Python $PYTHON_MINIMUM or newer with the modules venv and ensurepip
 ccache|ccache|optional|has_command ccache|builds after the first one take longer
 clang-format-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-format|the format check is left out
