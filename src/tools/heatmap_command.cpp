@@ -65,7 +65,8 @@ std::function<int()> add_heatmap(CLI::App& app) {
       ->add_option(
           "MODEL",
           options->path,
-          "folder that save_pretrained wrote, or a file of weights")
+          "folder that save_pretrained wrote, TorchScript model, or file of "
+          "weights")
       ->required()
       ->check(CLI::ExistingPath);
   command
@@ -84,10 +85,13 @@ std::function<int()> add_heatmap(CLI::App& app) {
       "names of the tokens, with spaces between them");
   add_source_options(*command, *options);
   command->footer(
-      "With tokens, the model is run in float32: " + types_text() +
-      ".\n--tokens needs a folder with BERT's vocab.txt. With --input, every "
-      "folder of a known model and every file\nthat load_weights reads will do, "
-      "for one layer.\n\n"
+      "With tokens, the model is run: a folder, in float32, of " +
+      types_text() +
+      ";\nor a TorchScript model that takes tokens (1, T), whose code is run, so "
+      "give only files that you trust; its\nlayers are counted as they are "
+      "computed. --tokens needs a folder with BERT's vocab.txt. With --input, "
+      "every\nfolder of a known model and every file that load_weights reads will "
+      "do, for one layer.\n\n"
       "Examples:\n"
       "  torch-attention heatmap minilm --tokens \"The cat sat.\" --out "
       "cat.html\n"

@@ -7,9 +7,11 @@
 
 #include <tools/heatmap/layer.h>
 #include <tools/heatmap/model.h>
+#include <tools/heatmap/script_model.h>
 #include <tools/heatmap/word_pieces.h>
 #include <torch_attention/weights/save.h>
 
+#include <torch/script.h>
 #include <nlohmann/json.hpp>
 
 #include <fstream>
@@ -219,8 +221,8 @@ TEST_CASE("Folders of all kinds of attention give the weights of a layer") {
   // With the bias that only the first layer has.
   auto with_bias =
       PretrainedOptions().part(PretrainedPart::kEncoder).bias_by_caller(true);
-  const auto bias = relative_bias_from_pretrained(t5.path, with_bias);
-  const auto attention = attention_from_pretrained(t5.path, 1, with_bias);
+  auto bias = relative_bias_from_pretrained(t5.path, with_bias);
+  auto attention = attention_from_pretrained(t5.path, 1, with_bias);
   const auto [output, weights] = attention->forward_with_weights(
       x.unsqueeze(0), ForwardOptions().bias(bias->forward(4, 4)));
   CHECK_THAT(weights_of_layer(t5, 1, x).weights, IsCloseTo(weights.squeeze(0)));
@@ -242,6 +244,82 @@ TEST_CASE("An input is one tensor of rows") {
   tensors.insert("x", torch::ones({1, 3, 4}, torch::kBFloat16));
   write_weights(tensors, path);
   CHECK(read_input(path).size(1) == 3);
+}
+
+TEST_CASE("A TorchScript model gives the weights of each attention in it") {
+  torch::manual_seed(4);
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.pt");
+  const auto table = torch::randn({10, 8});
+  const auto w = torch::randn({8, 8});
+  torch::jit::Module module("Model");
+  module.register_parameter("table", table, /*is_buffer=*/false);
+  module.register_parameter("w", w, /*is_buffer=*/false);
+  module.register_buffer("mask", torch::ones({9, 9}).triu(1));
+  const auto write = [&](const std::string& body) {
+    module.define("def forward(self, ids):\n" + body);
+    module.save(path);
+  };
+  const std::string embed =
+      "    x = torch.embedding(self.table, ids)\n"
+      "    T = x.size(1)\n";
+  const std::string attend =
+      "    scores = torch.matmul(torch.matmul(x, self.w), x.transpose(1, 2))\n"
+      "    scores = scores.masked_fill(self.mask.to(11)[:T, :T], float('-inf'))\n"
+      "    weights = torch.softmax(scores / 2.5, dim=-1)\n"
+      "    x = torch.matmul(weights, x)\n";
+  const std::vector<int64_t> ids{3, 1, 4, 1, 5};
+  SECTION("in the order in which they are computed") {
+    write(embed + attend + attend + "    return x\n");
+    const auto got = weights_of_script(path, ids, {});
+    REQUIRE(got.size() == 2);
+    auto x = table.index_select(0, torch::tensor(ids));
+    for (const auto& layer : got) {
+      const auto scores = torch::matmul(torch::matmul(x, w), x.t());
+      const auto expected =
+          scores
+              .masked_fill(torch::ones({5, 5}, torch::kBool).triu(1), -INFINITY)
+              .div(2.5)
+              .softmax(-1);
+      CHECK(layer.causal);
+      CHECK_THAT(layer.weights, IsCloseTo(expected.unsqueeze(0)));
+      x = torch::matmul(expected, x);
+    }
+    const auto second = weights_of_script(path, ids, {1});
+    REQUIRE(second.size() == 1);
+    CHECK(second[0].layer == 1);
+    CHECK(second[0].weights.equal(got[1].weights));
+    THROWS_WITH(weights_of_script(path, ids, {2}), "a layer in [0, 2)");
+  }
+  SECTION("and fails without any") {
+    write(embed + "    return x\n");
+    THROWS_WITH(weights_of_script(path, ids, {}), "found no attention in");
+  }
+}
+
+TEST_CASE("Traced models of transformers give what their layers give") {
+  const auto expected = read_weights(golden("jit/gpt2-eager.expected.pt"));
+  const auto& ids = expected.begin()->value();
+  const auto T = ids.size(1);
+  const std::vector<int64_t> first = numbers_in(ids[0].contiguous());
+  const auto eager = weights_of_script(golden("jit/gpt2-eager.pt"), first, {});
+  const auto fused = weights_of_script(golden("jit/gpt2-sdpa.pt"), first, {});
+  REQUIRE(eager.size() >= 2);
+  REQUIRE(eager.size() == fused.size());
+  for (size_t i = 0; i < eager.size(); ++i) {
+    CHECK(eager[i].causal);
+    CHECK(eager[i].weights.size(-1) == T);
+    CHECK_THAT(
+        eager[i].weights.sum(-1),
+        IsCloseTo(torch::ones({eager[i].weights.size(0), T})));
+    CHECK_THAT(fused[i].weights, IsCloseTo(eager[i].weights, {1e-4, 1e-5}));
+  }
+}
+
+TEST_CASE("A file of weights alone cannot be run") {
+  THROWS_WITH(
+      weights_of_script(golden("files/plain.safetensors"), {1}, {}),
+      "a TorchScript model, which can be run, but");
 }
 
 } // namespace heatmap_model_test

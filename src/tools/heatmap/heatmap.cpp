@@ -4,12 +4,15 @@
 #include <tools/heatmap/layer.h>
 #include <tools/heatmap/model.h>
 #include <tools/heatmap/render.h>
+#include <tools/heatmap/script_model.h>
 #include <tools/heatmap/unicode.h>
 #include <tools/heatmap/word_pieces.h>
 #include <weights/files/atomic_file.h>
 #include <weights/pretrained/multimodal.h>
 
 #include <c10/util/Exception.h>
+
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -203,6 +206,11 @@ LayerWeights layer_of_input(
       x);
 }
 
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 AttentionMap map_of(const HeatmapOptions& options) {
   AttentionMap map;
   const auto layers = numbers_of(options.layers, "--layer");
@@ -216,7 +224,9 @@ AttentionMap map_of(const HeatmapOptions& options) {
   } else {
     ids = ids_of(options);
     map.labels = labels_of(options, ids);
-    map.layers = weights_of_model(options.path, ids, layers);
+    map.layers = is_folder(options.path)
+        ? weights_of_model(options.path, ids, layers)
+        : weights_of_script(options.path, ids, layers);
   }
   return map;
 }

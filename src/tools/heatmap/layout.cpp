@@ -194,8 +194,7 @@ PictureLayout lay_out(const AttentionMap& map) {
   const auto grid = grid_of(map);
   PictureLayout picture;
   picture.cell = grid.cell;
-  constexpr const char* kHint =
-      "Each row shows what its token attends to.";
+  constexpr const char* kHint = "Each row shows what its token attends to.";
   picture.texts.push_back(
       {kMargin, kMargin + kLine - kBase, cut_to_width(map.title, 100)});
   picture.texts.push_back({kMargin, kMargin + 2 * kLine - kBase, kHint});
