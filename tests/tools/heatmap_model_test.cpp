@@ -83,7 +83,8 @@ TEST_CASE("A model is run up to the last layer that is asked for") {
   REQUIRE(some.size() == 2);
   CHECK(some[1].layer == 2);
   CHECK(some[0].weights.equal(all[0].weights));
-  CHECK(some[1].weights.equal(all[2].weights));
+  // The layer between them was computed by another kernel.
+  CHECK_THAT(some[1].weights, IsCloseTo(all[2].weights));
 }
 
 TEST_CASE("What a model cannot run is an error that says so") {
