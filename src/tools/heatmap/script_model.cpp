@@ -14,8 +14,10 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include <algorithm>
+#include <exception>
+#include <memory>
 #include <sstream>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -43,7 +45,11 @@ class AttentionObserver {
     active_ = nullptr;
   }
 
+  /// Throws what went wrong while the weights were computed.
   std::vector<LayerWeights> take() {
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
     return std::move(found_);
   }
 
@@ -53,9 +59,18 @@ class AttentionObserver {
     const auto inputs = function.inputs();
     if (active_ != nullptr && inputs.size() == operators::kNumArguments &&
         std::string_view(function.name()) == operators::attention_name()) {
-      active_->note({inputs.begin(), inputs.end()});
+      active_->note_safely(torch::jit::Stack(inputs.begin(), inputs.end()));
     }
     return nullptr;
+  }
+
+  /// LibTorch prints what a callback throws, and goes on.
+  void note_safely(const torch::jit::Stack& inputs) {
+    try {
+      note(inputs);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
   }
 
   void note(const torch::jit::Stack& inputs) {
@@ -81,6 +96,7 @@ class AttentionObserver {
   int64_t num_tokens_;
   at::CallbackHandle handle_ = 0;
   std::vector<LayerWeights> found_;
+  std::exception_ptr error_;
 };
 
 thread_local AttentionObserver* AttentionObserver::active_ = nullptr;
