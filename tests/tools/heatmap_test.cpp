@@ -358,7 +358,13 @@ TEST_CASE("A page of 12 layers of 12 heads of 32 tokens is below 400 kB") {
   for (auto& layer : map.layers) {
     layer.weights = torch::zeros({1, 1}).expand({12, 512, 512});
   }
-  THROWS_WITH(png_of(map), "choose fewer layers or heads");
+  THROWS_WITH(png_of(map), "weights in a picture");
+  THROWS_WITH(svg_of(map), "choose fewer layers or heads");
+  // Few weights, but 900 panels below each other.
+  map.labels.assign(1, "token");
+  map.heads = {0};
+  map.layers.assign(900, {0, torch::ones({1, 1, 1}), true});
+  THROWS_WITH(png_of(map), "pixels in a row or column");
 }
 
 TEST_CASE("Options that do not fit write nothing") {

@@ -3,6 +3,8 @@
 #include <format_text.h>
 #include <tools/heatmap/unicode.h>
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,6 +28,7 @@ constexpr int64_t kMostColumns = 4;
 constexpr int64_t kWidthOfCells = 1400;
 constexpr int64_t kSmallestCell = 3;
 constexpr int64_t kLargestCell = 20;
+constexpr int64_t kMostCells = 20'000'000;
 /// Labels closer to each other are left out.
 constexpr int64_t kClosestLabels = 11;
 
@@ -192,6 +195,14 @@ Rgb rgb_of_color(int64_t color) {
 
 PictureLayout lay_out(const AttentionMap& map) {
   const auto grid = grid_of(map);
+  const auto T = static_cast<int64_t>(map.labels.size());
+  TORCH_CHECK(
+      grid.count * T * T <= kMostCells,
+      format_text(
+          "expected at most {} weights in a picture, but got {}: choose fewer "
+          "layers or heads by --layer and --head",
+          kMostCells,
+          grid.count * T * T));
   PictureLayout picture;
   picture.cell = grid.cell;
   constexpr const char* kHint = "Each row shows what its token attends to.";
