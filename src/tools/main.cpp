@@ -5,6 +5,7 @@
 #include <tools/bench/bench.h>
 #include <tools/completion.h>
 #include <tools/convert.h>
+#include <tools/heatmap_command.h>
 #include <tools/inspect.h>
 #include <tools/swap_model.h>
 #include <tools/verify.h>
@@ -323,6 +324,7 @@ int main(int argc, char** argv) {
       {"convert", add_convert(app)},
       {"swap", add_swap(app)},
       {"bench", add_bench(app)},
+      {"heatmap", add_heatmap(app)},
       {"completion", add_completion(app)}};
   // CLI11 would say that a subcommand is required.
   if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {

@@ -32,7 +32,7 @@ expect() {
 
 run 0 --help
 help="$out"
-for command in verify inspect convert swap bench completion; do
+for command in verify inspect convert swap bench heatmap completion; do
   expect "$help" "$command"
   run 0 "$command" --help
   expect "$out" "Example"
@@ -51,6 +51,11 @@ run 2 inspect "$folder/none.pt"
 expect "$err" "none.pt"
 run 2 convert "$golden/files/plain.safetensors"
 expect "$err" "OUT"
+bert="$golden/heatmap/bert"
+run 2 heatmap "$bert" --out "$folder/a.html"
+run 2 heatmap "$bert" --out "$folder/a.html" --tokens a --ids 1
+run 2 heatmap "$bert" --tokens a
+expect "$err" "--out"
 
 # A file that cannot be read: status 1.
 run 1 inspect "$golden/files/legacy.pt"
@@ -61,6 +66,15 @@ expect "$err" "none"
 [[ ! -e "$folder/a.pt" ]]
 run 1 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --dtype bf16
 expect "$err" "bfloat16"
+
+run 1 heatmap "$bert" --tokens a --layer 9 --out "$folder/a.html"
+expect "$err" "a layer in [0, 3)"
+[[ -z "$(find "$folder" -name 'a.html*')" ]]
+for extension in html svg png; do
+  run 0 heatmap "$bert" --tokens "the cat" --out "$folder/a.$extension"
+  expect "$out" "a.$extension: 3 layers of 4 heads, 4 tokens"
+  [[ -s "$folder/a.$extension" ]]
+done
 
 run 0 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout book
 expect "$out" "tensors"
@@ -78,5 +92,9 @@ COMP_WORDS=(torch-attention convert --lay)
 COMP_CWORD=2
 _torch_attention
 [[ "${COMPREPLY[*]}" == --layout ]]
+# Options of a group, too.
+COMP_WORDS=(torch-attention heatmap --pre)
+_torch_attention
+[[ "${COMPREPLY[*]}" == --prefix ]]
 run 0 completion zsh
 expect "$out" "bashcompinit"

@@ -1,0 +1,295 @@
+#include <tools/heatmap/heatmap.h>
+
+#include <format_text.h>
+#include <tools/heatmap/layer.h>
+#include <tools/heatmap/model.h>
+#include <tools/heatmap/render.h>
+#include <tools/heatmap/script_model.h>
+#include <tools/heatmap/unicode.h>
+#include <tools/heatmap/word_pieces.h>
+#include <weights/files/atomic_file.h>
+#include <weights/pretrained/multimodal.h>
+
+#include <c10/util/Exception.h>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <ostream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace torch_attention::tools {
+
+namespace {
+
+using Render = std::string (*)(const AttentionMap&);
+
+/// No number of a layer, head or token is larger.
+constexpr int64_t kMostNumber = 1 << 24;
+
+Render render_for(const std::string& path) {
+  const auto dot = path.rfind('.');
+  const auto end = dot == std::string::npos ? "" : path.substr(dot);
+  if (end == ".html") {
+    return html_of;
+  }
+  if (end == ".svg") {
+    return svg_of;
+  }
+  if (end == ".png") {
+    return png_of;
+  }
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "expected a file name that ends with .html, .svg or .png, but got "
+          "\"{}\"",
+          path));
+}
+
+/// Splits at every `separator`.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+/// Reads a whole number of a list; `what` names the list.
+int64_t number_of(std::string_view text, const char* what) {
+  int64_t value = -1;
+  const auto* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  TORCH_CHECK(
+      read.ec == std::errc() && read.ptr == end && value >= 0 &&
+          value <= kMostNumber,
+      format_text(
+          "expected whole numbers in {}, such as 0,2,5, but got \"{}\"",
+          what,
+          text));
+  return value;
+}
+
+/// Returns the numbers of "0,2-4", rising, each once; none for "all".
+std::vector<int64_t> numbers_of(const std::string& text, const char* what) {
+  std::vector<int64_t> numbers;
+  if (text == "all") {
+    return numbers;
+  }
+  for (const auto& part : split(text, ',')) {
+    const auto dash = part.find('-');
+    const auto first = number_of(std::string_view(part).substr(0, dash), what);
+    const auto last = dash == std::string::npos
+        ? first
+        : number_of(std::string_view(part).substr(dash + 1), what);
+    for (auto number = first; number <= last; ++number) {
+      numbers.push_back(number);
+    }
+  }
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  TORCH_CHECK(
+      !numbers.empty(),
+      format_text(
+          "expected \"all\" or numbers in {}, but got \"{}\"", what, text));
+  return numbers;
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
+  return {
+      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// The tokens of the text or the numbers that were given.
+std::vector<int64_t> ids_of(const HeatmapOptions& options) {
+  std::vector<int64_t> ids;
+  if (options.ids) {
+    for (const auto& part : split(*options.ids, ',')) {
+      ids.push_back(number_of(part, "--ids"));
+    }
+    return ids;
+  }
+  TORCH_CHECK(
+      WordPieces::are_in(options.path),
+      format_text(
+          "expected a vocab.txt in \"{}\", by which a text becomes tokens: give "
+          "the tokens by --ids, and their names by --labels",
+          options.path));
+  return WordPieces(options.path)
+      .encode(
+          options.tokens ? *options.tokens : read_text(*options.tokens_file));
+}
+
+/// The names that were given, or those of the vocabulary, or numbers.
+std::vector<std::string> labels_of(
+    const HeatmapOptions& options,
+    const std::vector<int64_t>& ids) {
+  std::vector<std::string> labels;
+  if (options.labels) {
+    for (const auto& part : split(*options.labels, ' ')) {
+      if (!part.empty()) {
+        labels.push_back(part);
+      }
+    }
+    TORCH_CHECK(
+        labels.size() == ids.size(),
+        format_text(
+            "expected {} names in --labels, one for each token, but got {}",
+            ids.size(),
+            labels.size()));
+  } else if (!options.input && WordPieces::are_in(options.path)) {
+    const WordPieces pieces(options.path);
+    for (const auto id : ids) {
+      labels.push_back(pieces.token(id));
+    }
+  } else {
+    for (const auto id : ids) {
+      labels.push_back(std::to_string(id));
+    }
+  }
+  for (auto& label : labels) {
+    label = printable(label);
+  }
+  return labels;
+}
+
+PretrainedPart part_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto part :
+       {PretrainedPart::kAuto,
+        PretrainedPart::kEncoder,
+        PretrainedPart::kDecoder,
+        PretrainedPart::kText,
+        PretrainedPart::kVision}) {
+    names.push_back(weights::pretrained::name_of(part));
+    if (names.back() == name) {
+      return part;
+    }
+  }
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "expected {} as --part, but got \"{}\"",
+          list_text(names, ", "),
+          name));
+}
+
+/// The weights for the given input of one layer.
+LayerWeights layer_of_input(
+    const HeatmapOptions& options,
+    const std::vector<int64_t>& layers,
+    const torch::Tensor& x) {
+  TORCH_CHECK(
+      layers.size() <= 1,
+      format_text(
+          "expected one layer for --input, but got --layer {}",
+          options.layers));
+  return weights_of_layer(
+      {options.path,
+       part_named(options.part),
+       options.prefix,
+       options.num_heads,
+       options.unmasked},
+      layers.empty() ? 0 : layers.front(),
+      x);
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+AttentionMap map_of(const HeatmapOptions& options) {
+  AttentionMap map;
+  const auto layers = numbers_of(options.layers, "--layer");
+  std::vector<int64_t> ids;
+  if (options.input) {
+    const auto x = read_input(*options.input);
+    ids.resize(static_cast<size_t>(x.size(-2)));
+    std::iota(ids.begin(), ids.end(), 0);
+    map.labels = labels_of(options, ids);
+    map.layers.push_back(layer_of_input(options, layers, x));
+  } else {
+    ids = ids_of(options);
+    map.labels = labels_of(options, ids);
+    map.layers = is_folder(options.path)
+        ? weights_of_model(options.path, ids, layers)
+        : weights_of_script(options.path, ids, layers);
+  }
+  return map;
+}
+
+/// The heads that were asked for, of which every layer has to have all.
+std::vector<int64_t> heads_of(
+    const HeatmapOptions& options,
+    const std::vector<LayerWeights>& layers) {
+  auto count = layers.front().weights.size(0);
+  for (const auto& layer : layers) {
+    count = std::min(count, layer.weights.size(0));
+  }
+  auto heads = numbers_of(options.heads, "--head");
+  if (heads.empty()) {
+    heads.resize(static_cast<size_t>(count));
+    std::iota(heads.begin(), heads.end(), 0);
+  }
+  TORCH_CHECK(
+      heads.back() < count,
+      format_text(
+          "expected heads in [0, {}), but got --head {}",
+          count,
+          options.heads));
+  return heads;
+}
+
+/// The last name of a path.
+std::string last_name_of(std::string path) {
+  while (path.size() > 1 && path.back() == '/') {
+    path.pop_back();
+  }
+  const auto last = path.rfind('/');
+  return last == std::string::npos ? path : path.substr(last + 1);
+}
+
+} // namespace
+
+void heatmap(const HeatmapOptions& options, std::ostream& out) {
+  const auto given = static_cast<int>(options.tokens.has_value()) +
+      static_cast<int>(options.tokens_file.has_value()) +
+      static_cast<int>(options.ids.has_value()) +
+      static_cast<int>(options.input.has_value());
+  TORCH_CHECK(
+      given == 1,
+      "expected one of --tokens, --tokens-file, --ids and --input, but got ",
+      given);
+  const auto render = render_for(options.out);
+  // Before the work: fails if it cannot be written.
+  weights::files::AtomicFile file(options.out);
+  auto map = map_of(options);
+  map.title = printable(last_name_of(options.path));
+  map.heads = heads_of(options, map.layers);
+  const auto text = render(map);
+  file.write(text.data(), text.size());
+  file.commit();
+  out << format_text(
+      "{}: {} {} of {} {}, {} tokens\n",
+      options.out,
+      map.layers.size(),
+      map.layers.size() == 1 ? "layer" : "layers",
+      map.heads.size(),
+      map.heads.size() == 1 ? "head" : "heads",
+      map.labels.size());
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,152 @@
+#include <tools/heatmap/layer.h>
+
+#include <format_text.h>
+#include <tools/module_config.h>
+#include <torch_attention/nn/modules/causal_attention.h>
+#include <torch_attention/nn/modules/latent_attention.h>
+#include <torch_attention/nn/modules/multi_head_attention.h>
+#include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
+#include <torch_attention/nn/modules/self_attention.h>
+#include <torch_attention/weights/convert.h>
+#include <torch_attention/weights/load.h>
+#include <torch_attention/weights/read.h>
+#include <weights/pretrained/families.h>
+#include <weights/pretrained/latent.h>
+#include <weights/pretrained/listing.h>
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <tuple>
+
+namespace torch_attention::tools {
+
+namespace {
+
+using WithWeights = std::tuple<torch::Tensor, torch::Tensor>;
+
+LayerWeights layer_of_folder(
+    const LayerSource& source,
+    int64_t layer,
+    const torch::Tensor& x) {
+  using namespace weights::pretrained;
+  auto options = PretrainedOptions().part(source.part);
+  ModelConfig config(source.path);
+  if (is_latent_type(config.text("model_type").value_or(""))) {
+    auto attention =
+        latent_attention_from_pretrained(source.path, layer, options);
+    return {
+        layer,
+        std::get<1>(attention->forward_with_weights(x)),
+        /*causal=*/true};
+  }
+  ForwardOptions call;
+  if (describe_attention(config, {layer, source.part}).needs_bias) {
+    const auto T = x.size(1);
+    call.bias(
+        relative_bias_from_pretrained(source.path, options)->forward(T, T));
+    options.bias_by_caller(true);
+  }
+  auto attention = attention_from_pretrained(source.path, layer, options);
+  return {
+      layer,
+      std::get<1>(attention->forward_with_weights(x, call)),
+      attention->options.causal()};
+}
+
+bool has_our_names(const StateDict& tensors) {
+  return tensors.contains("W_query") || tensors.contains("W_query.weight") ||
+      tensors.contains("heads.0.W_query.weight");
+}
+
+/// Calls the module, which is of one of our classes.
+WithWeights run(
+    torch::nn::AnyModule& module,
+    const ModuleConfig& config,
+    const torch::Tensor& x) {
+  if (config.class_name == "SelfAttentionV1") {
+    return module.get<SelfAttentionV1>()->forward_with_weights(x);
+  }
+  if (config.class_name == "SelfAttentionV2") {
+    return module.get<SelfAttentionV2>()->forward_with_weights(x);
+  }
+  if (config.class_name == "CausalAttention") {
+    return module.get<CausalAttention>()->forward_with_weights(x);
+  }
+  if (config.class_name == "MultiHeadAttentionWrapper") {
+    return module.get<MultiHeadAttentionWrapper>()->forward_with_weights(x);
+  }
+  return module.get<MultiHeadAttention>()->forward_with_weights(x);
+}
+
+LayerWeights layer_of_file(
+    const LayerSource& source,
+    int64_t layer,
+    const torch::Tensor& x) {
+  auto prefix = source.prefix;
+  const auto place = prefix.find("{}");
+  if (place != std::string::npos) {
+    prefix.replace(place, 2, std::to_string(layer));
+  }
+  auto tensors =
+      read_weights(source.path, ReadOptions().prefix(prefix).mmap(true));
+  if (!has_our_names(tensors)) {
+    tensors =
+        convert_layout(tensors, WeightLayout::automatic(), WeightLayout::book())
+            .tensors;
+  }
+  auto config = infer_config(tensors, source.num_heads);
+  const bool is_self_attention = config.class_name.rfind("Self", 0) == 0;
+  config.causal = !source.unmasked && !is_self_attention;
+  if (config.context_length == 0) {
+    config.context_length = x.size(1);
+  }
+  auto module = make_module(config, Kernel::kAuto);
+  load_weights(
+      *module.ptr(),
+      source.path,
+      LoadOptions()
+          .prefix(prefix)
+          .mask(MaskPolicy::kOptional)
+          .dtype(torch::kFloat));
+  module.ptr()->eval();
+  return {layer, std::get<1>(run(module, config, x)), config.causal};
+}
+
+} // namespace
+
+LayerWeights weights_of_layer(
+    const LayerSource& source,
+    int64_t layer,
+    const torch::Tensor& x) {
+  const c10::NoGradGuard no_gradients;
+  const auto input = x.to(torch::kFloat).reshape({1, x.size(-2), x.size(-1)});
+  const bool is_folder = weights::pretrained::is_known_model(source.path);
+  auto result = is_folder ? layer_of_folder(source, layer, input)
+                          : layer_of_file(source, layer, input);
+  const auto T = input.size(1);
+  result.weights = result.weights.to(torch::kFloat).reshape({-1, T, T});
+  return result;
+}
+
+torch::Tensor read_input(const std::string& path) {
+  const auto tensors = read_weights(path);
+  TORCH_CHECK(
+      tensors.size() == 1,
+      format_text(
+          "expected one tensor in \"{}\", but got {}", path, tensors.size()));
+  const auto& x = tensors.begin()->value();
+  const bool fits = (x.dim() == 2 || (x.dim() == 3 && x.size(0) == 1)) &&
+      x.numel() > 0 && x.is_floating_point();
+  TORCH_CHECK(
+      fits,
+      format_text(
+          "expected numbers of shape (T, C) or (1, T, C) in \"{}\", but got "
+          "shape ({}) of {}",
+          path,
+          fmt::join(x.sizes(), ", "),
+          c10::toString(x.scalar_type())));
+  return x;
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <tools/heatmap/attention_map.h>
+#include <torch_attention/weights/pretrained.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// Where the weights of an attention are.
+struct LayerSource {
+  /// A folder that `save_pretrained` wrote, or a file of weights.
+  std::string path;
+  /// Of a folder, which part of the model.
+  PretrainedPart part = PretrainedPart::kAuto;
+  /// Of a file: the path of the attention in it, `{}` stands for the layer; the
+  /// number of heads, if it does not tell; and whether it hides no keys.
+  std::string prefix = {};
+  std::optional<int64_t> num_heads = std::nullopt;
+  bool unmasked = false;
+};
+
+/// Returns the attention weights of one layer, by `forward_with_weights`, for x
+/// (T, C) or (1, T, C), what enters its attention, in float32.
+///
+/// Throws c10::Error if there is no such layer, the weights are of no attention
+/// that is known, or x does not fit.
+LayerWeights weights_of_layer(
+    const LayerSource& source,
+    int64_t layer,
+    const torch::Tensor& x);
+
+/// Returns the only tensor of a file, what enters an attention. Throws
+/// c10::Error unless it has T rows of numbers: (T, C) or (1, T, C).
+torch::Tensor read_input(const std::string& path);
+
+} // namespace torch_attention::tools

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <tools/heatmap/attention_map.h>
+
+#include <string>
+
+namespace torch_attention::tools {
+
+/// A page without anything from outside it, in which one picks layer, head and
+/// token. Weights have 12 bits: 0 to 4095 for 0 to 1.
+/// Throws c10::Error if there are more than 20 million weights.
+std::string html_of(const AttentionMap& map);
+
+/// A picture of all heads of all layers: a panel each, rows are queries.
+/// Throws c10::Error for as many.
+std::string svg_of(const AttentionMap& map);
+
+/// The same with 256 colors, two pixels for each unit of the SVG. Its letters
+/// are those of ASCII; a box stands for others.
+/// Throws c10::Error for as many, or more than 12000 pixels in a row or column.
+std::string png_of(const AttentionMap& map);
+
+} // namespace torch_attention::tools

@@ -1,0 +1,157 @@
+#include <tools/heatmap/script_model.h>
+
+#include <format_text.h>
+#include <operators/attention_call.h>
+#include <operators/library.h>
+#include <torch_attention/jit/swap_attention.h>
+#include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/weights/inspect.h>
+
+#include <ATen/ops/tensor.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <exception>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace torch_attention::tools {
+
+namespace {
+
+/// Notes the weights of each attention that this thread computes while it
+/// lives. There may be only one at a time.
+class AttentionObserver {
+ public:
+  explicit AttentionObserver(int64_t num_tokens) : num_tokens_(num_tokens) {
+    active_ = this;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(&AttentionObserver::on_call)
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  AttentionObserver(const AttentionObserver&) = delete;
+  AttentionObserver& operator=(const AttentionObserver&) = delete;
+  AttentionObserver(AttentionObserver&&) = delete;
+  AttentionObserver& operator=(AttentionObserver&&) = delete;
+  ~AttentionObserver() {
+    at::removeCallback(handle_);
+    active_ = nullptr;
+  }
+
+  /// Throws what went wrong while the weights were computed.
+  std::vector<LayerWeights> take() {
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> on_call(
+      const at::RecordFunction& function) {
+    const auto inputs = function.inputs();
+    if (active_ != nullptr && inputs.size() == operators::kNumArguments &&
+        std::string_view(function.name()) == operators::attention_name()) {
+      active_->note_safely(torch::jit::Stack(inputs.begin(), inputs.end()));
+    }
+    return nullptr;
+  }
+
+  /// LibTorch prints what a callback throws, and goes on.
+  void note_safely(const torch::jit::Stack& inputs) {
+    try {
+      note(inputs);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  void note(const torch::jit::Stack& inputs) {
+    const auto call = operators::read_call(inputs);
+    const auto T = num_tokens_;
+    if (call.query.size(-2) != T || call.key.size(-2) != T) {
+      return;
+    }
+    auto weights =
+        std::get<1>(functional::scaled_dot_product_attention_with_weights(
+                        call.query, call.key, call.value, call.options))
+            .to(torch::kCPU, torch::kFloat)
+            .reshape({-1, T, T});
+    // A mask that is no more than causal may have stayed a mask.
+    const bool causal = call.options.causal() ||
+        (T > 1 && weights.triu(1).eq(0).all().item<bool>());
+    found_.push_back(
+        {static_cast<int64_t>(found_.size()), std::move(weights), causal});
+  }
+
+  static thread_local AttentionObserver* active_;
+
+  int64_t num_tokens_;
+  at::CallbackHandle handle_ = 0;
+  std::vector<LayerWeights> found_;
+  std::exception_ptr error_;
+};
+
+thread_local AttentionObserver* AttentionObserver::active_ = nullptr;
+
+torch::jit::Module load_swapped(const std::string& path) {
+  // Checks the file, with our messages, before LibTorch compiles it.
+  const auto info = inspect_weights(path, InspectOptions().check(true));
+  TORCH_CHECK(
+      info.format == "TorchScript archive",
+      format_text(
+          "expected a folder that save_pretrained wrote or a TorchScript model, "
+          "which can be run, but \"{}\" is a {}: give what enters the attention "
+          "of one layer by --input",
+          path,
+          info.format));
+  auto model = torch::jit::load(path, torch::kCPU);
+  model.eval();
+  const auto report = swap_attention(model);
+  std::ostringstream text;
+  text << report;
+  TORCH_CHECK(
+      !report.swapped.empty(),
+      format_text("found no attention in \"{}\"\n{}", path, text.str()));
+  return model;
+}
+
+} // namespace
+
+std::vector<LayerWeights> weights_of_script(
+    const std::string& path,
+    const std::vector<int64_t>& ids,
+    const std::vector<int64_t>& layers) {
+  const c10::NoGradGuard no_gradients;
+  auto model = load_swapped(path);
+  AttentionObserver observer(static_cast<int64_t>(ids.size()));
+  model.forward({at::tensor(ids).unsqueeze(0)});
+  auto all = observer.take();
+  TORCH_CHECK(
+      !all.empty(),
+      format_text("\"{}\" computed no attention among the tokens", path));
+  if (layers.empty()) {
+    return all;
+  }
+  std::vector<LayerWeights> chosen;
+  for (const auto layer : layers) {
+    TORCH_CHECK(
+        layer < static_cast<int64_t>(all.size()),
+        format_text(
+            "expected a layer in [0, {}), which \"{}\" computes, but got {}",
+            all.size(),
+            path,
+            layer));
+    chosen.push_back(all[static_cast<size_t>(layer)]);
+  }
+  return chosen;
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,455 @@
+// The files: pages and pictures, and the errors of the command.
+
+#include <support/golden.h>
+#include <support/temporary_folder.h>
+#include <support/test.h>
+
+#include <tools/heatmap/heatmap.h>
+#include <tools/heatmap/layout.h>
+#include <tools/heatmap/model.h>
+#include <tools/heatmap/render.h>
+#include <tools/heatmap/unicode.h>
+
+#include <zlib.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+namespace heatmap_test {
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+using namespace torch_attention::tools;
+
+namespace {
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {
+      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+bool exists(const std::string& path) {
+  return static_cast<bool>(std::ifstream(path));
+}
+
+/// A map of two layers and three heads that no model gave.
+AttentionMap drawn_map(std::vector<std::string> labels, bool causal) {
+  torch::manual_seed(3);
+  const auto T = static_cast<int64_t>(labels.size());
+  AttentionMap map;
+  map.title = "drawn";
+  map.labels = std::move(labels);
+  for (const auto layer : {4, 7}) {
+    auto scores = torch::randn({3, T, T}) * 2;
+    if (causal) {
+      scores.masked_fill_(torch::ones({T, T}, torch::kBool).triu(1), -INFINITY);
+    }
+    map.layers.push_back({layer, scores.softmax(-1), causal});
+  }
+  map.heads = {0, 2};
+  return map;
+}
+
+/// The data of a page, as a browser gives it to the page's script.
+nlohmann::json data_of(const std::string& page) {
+  const std::string start = "<script type=\"application/json\" id=\"data\">";
+  const auto begin = page.find(start);
+  REQUIRE(begin != std::string::npos);
+  const auto from = begin + start.size();
+  return nlohmann::json::parse(
+      page.substr(from, page.find("</script>", from) - from));
+}
+
+/// The weights that two letters each stand for, as (T, T).
+torch::Tensor decoded(const std::string& letters, int64_t T, bool causal) {
+  const std::string alphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  auto weights = torch::zeros({T, T});
+  size_t at = 0;
+  for (int64_t row = 0; row < T; ++row) {
+    for (int64_t column = 0; column < (causal ? row + 1 : T); ++column) {
+      const auto bits = alphabet.find(letters.at(at)) * 64 +
+          alphabet.find(letters.at(at + 1));
+      weights[row][column] = static_cast<double>(bits) / 4095;
+      at += 2;
+    }
+  }
+  CHECK(at == letters.size());
+  return weights;
+}
+
+/// A decoded PNG of a palette: checks all checksums.
+struct DecodedPng {
+  int64_t width = 0;
+  int64_t height = 0;
+  std::string palette;
+  std::string pixels;
+
+  std::array<int, 3> color(int64_t x, int64_t y) const {
+    const auto index = static_cast<unsigned char>(
+        pixels.at(static_cast<size_t>(y * width + x)));
+    const auto part = [&](size_t i) {
+      return static_cast<int>(
+          static_cast<unsigned char>(palette.at(index * 3u + i)));
+    };
+    return {part(0), part(1), part(2)};
+  }
+};
+
+uint32_t number_at(const std::string& text, size_t at) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    value = value << 8 | static_cast<unsigned char>(text.at(at + i));
+  }
+  return value;
+}
+
+DecodedPng decode_png(const std::string& file) {
+  REQUIRE(file.substr(0, 8) == "\x89PNG\r\n\x1a\n");
+  DecodedPng png;
+  std::string packed;
+  std::string last;
+  for (size_t at = 8; at < file.size();) {
+    const size_t size = number_at(file, at);
+    last = file.substr(at + 4, 4);
+    const auto content = file.substr(at + 8, size);
+    const auto sum = ::crc32(
+        0,
+        reinterpret_cast<const Bytef*>(file.data() + at + 4),
+        static_cast<uInt>(size + 4));
+    REQUIRE(sum == number_at(file, at + 8 + size));
+    if (last == "IHDR") {
+      png.width = number_at(content, 0);
+      png.height = number_at(content, 4);
+      CHECK(content.substr(8) == std::string("\x08\x03\0\0\0", 5));
+    } else if (last == "PLTE") {
+      png.palette = content;
+    } else if (last == "IDAT") {
+      packed += content;
+    }
+    at += size + 12;
+  }
+  CHECK(last == "IEND");
+  std::string rows(static_cast<size_t>((png.width + 1) * png.height), '\0');
+  auto size = static_cast<uLongf>(rows.size());
+  REQUIRE(
+      ::uncompress(
+          reinterpret_cast<Bytef*>(rows.data()),
+          &size,
+          reinterpret_cast<const Bytef*>(packed.data()),
+          static_cast<uLong>(packed.size())) == Z_OK);
+  REQUIRE(size == rows.size());
+  for (int64_t y = 0; y < png.height; ++y) {
+    const auto start = static_cast<size_t>(y * (png.width + 1));
+    CHECK(rows.at(start) == '\0');
+    png.pixels += rows.substr(start + 1, static_cast<size_t>(png.width));
+  }
+  return png;
+}
+
+HeatmapOptions options_for(const std::string& out) {
+  HeatmapOptions options;
+  options.path = golden("heatmap/bert");
+  options.out = out;
+  return options;
+}
+
+} // namespace
+
+TEST_CASE("A page has the weights of forward_with_weights") {
+  const TemporaryFolder folder;
+  auto options = options_for(folder.file("x.html"));
+  options.tokens = "The cat sat";
+  options.layers = "0,2";
+  options.heads = "1-3";
+  std::ostringstream out;
+  heatmap(options, out);
+  CHECK_THAT(out.str(), ContainsText("x.html: 2 layers of 3 heads, 5 tokens"));
+
+  const auto data = data_of(content_of(options.out));
+  CHECK(
+      data["labels"] ==
+      nlohmann::json({"[CLS]", "the", "cat", "sat", "[SEP]"}));
+  CHECK(data["heads"] == nlohmann::json({1, 2, 3}));
+  const auto expected =
+      weights_of_model(options.path, {2, 109, 110, 111, 3}, {0, 2});
+  REQUIRE(data["layers"].size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    const auto& layer = data["layers"][i];
+    CHECK(layer["layer"] == expected[i].layer);
+    for (size_t head = 0; head < 3; ++head) {
+      const auto got = decoded(layer["weights"][head], 5, /*causal=*/false);
+      const auto difference =
+          (got - expected[i].weights[static_cast<int64_t>(head) + 1])
+              .abs()
+              .max()
+              .item<float>();
+      CHECK(difference <= 0.5F / 4095 + 1e-6F);
+    }
+  }
+}
+
+TEST_CASE("A page of a causal model leaves out hidden keys") {
+  const auto map = drawn_map({"a", "b", "c", "d"}, /*causal=*/true);
+  const auto data = data_of(html_of(map));
+  CHECK(data["layers"][1]["causal"] == true);
+  const std::string letters = data["layers"][1]["weights"][1];
+  CHECK(letters.size() == 2 * 10);
+  const auto difference =
+      (decoded(letters, 4, true) - map.layers[1].weights[2]).abs().max();
+  CHECK(difference.item<float>() <= 0.5F / 4095 + 1e-6F);
+}
+
+TEST_CASE("Hostile tokens and titles stay texts") {
+  auto map = drawn_map(
+      {"</script><script>alert(1)</script>",
+       "<!--",
+       "\"'&<>\\",
+       printable("\u202eevil\u2066"),
+       printable("\x01\xff\u2028"),
+       "]]>"},
+      /*causal=*/false);
+  map.title = "</title><script>";
+  const auto page = html_of(map);
+  // The page's own two scripts, and none of the tokens'.
+  size_t scripts = 0;
+  for (auto at = page.find("<script"); at != std::string::npos;
+       at = page.find("<script", at + 1)) {
+    ++scripts;
+  }
+  CHECK(scripts == 2);
+  CHECK(page.find("<!--") == std::string::npos);
+  CHECK(page.find("\u202e") == std::string::npos);
+  CHECK(page.find("http:") == page.find("http://www.w3.org/2000/svg"));
+  CHECK(page.find("https:") == std::string::npos);
+  const auto data = data_of(page);
+  CHECK(data["labels"] == nlohmann::json(map.labels));
+  CHECK(data["title"] == map.title);
+
+  const auto svg = svg_of(map);
+  CHECK(svg.find("<script") == std::string::npos);
+  CHECK(svg.find("]]>") == std::string::npos);
+  CHECK_THAT(svg, ContainsText("&quot;'&amp;&lt;&gt;\\</text>"));
+  CHECK_THAT(svg, ContainsText("aria-label=\"Attention of &lt;/title&gt;"));
+}
+
+TEST_CASE("Tokens are shown without what changes other text") {
+  CHECK(printable("cat") == "cat");
+  CHECK(printable("") == "\"\"");
+  CHECK(printable(" ") == "\" \"");
+  CHECK(printable("a\nb\tc") == "a\\u000ab\\u0009c");
+  CHECK(printable("\u202e\u200b\ufeff") == "\\u202e\\u200b\\ufeff");
+  CHECK(printable("\xc3\x28\xff") == "\\xc3(\\xff");
+  CHECK(printable("\ufffe\U0001fffe") == "\\ufffe\\u1fffe");
+  CHECK(printable("猫 שלום é") == "猫 שלום é");
+  CHECK(width_of("猫e\u0301") == 3);
+  CHECK(cut_to_width("abcdefgh", 8) == "abcdefgh");
+  CHECK(cut_to_width("abcdefghi", 8) == "abcde...");
+  CHECK(cut_to_width("猫猫猫猫猫", 8) == "猫猫...");
+}
+
+TEST_CASE("Colors go from light to dark, and small weights are told apart") {
+  int64_t last = -1;
+  int brightness = 1000;
+  for (const auto weight : {0.0, 0.001, 0.01, 0.1, 0.3, 0.7, 1.0}) {
+    const auto color = color_of_weight(weight);
+    const auto rgb = rgb_of_color(color);
+    CHECK(color > last);
+    CHECK(rgb.red + rgb.green + rgb.blue < brightness);
+    last = color;
+    brightness = rgb.red + rgb.green + rgb.blue;
+  }
+  CHECK(last == kColors - 1);
+  CHECK(color_of_weight(-1) == 0);
+  CHECK(color_of_weight(2) == kColors - 1);
+}
+
+TEST_CASE("A PNG has the color of each weight") {
+  const bool causal = GENERATE(false, true);
+  const auto map = drawn_map({"the", "猫", "sat", "g"}, causal);
+  const auto png = decode_png(png_of(map));
+  const auto picture = lay_out(map);
+  CHECK(png.width == 2 * picture.width);
+  CHECK(png.height == 2 * picture.height);
+  REQUIRE(picture.panels.size() == 4);
+  for (size_t panel = 0; panel < 4; ++panel) {
+    const auto weights = map.layers[panel / 2].weights[map.heads[panel % 2]];
+    for (int64_t row = 0; row < 4; ++row) {
+      for (int64_t column = 0; column < 4; ++column) {
+        CAPTURE(panel, row, column);
+        const auto& place = picture.panels[panel];
+        // All four corners of the cell.
+        for (const auto corner : {0, 1, 2, 3}) {
+          const auto inset = 2 * picture.cell - 1;
+          const auto x =
+              2 * (place.x + column * picture.cell) + (corner % 2) * inset;
+          const auto y =
+              2 * (place.y + row * picture.cell) + (corner / 2) * inset;
+          const auto rgb = causal && column > row
+              ? kPaper
+              : rgb_of_color(
+                    color_of_weight(weights[row][column].item<float>()));
+          CHECK(
+              png.color(x, y) ==
+              std::array<int, 3>{rgb.red, rgb.green, rgb.blue});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("An SVG has a run of cells for each weight") {
+  auto map = drawn_map({"a", "b", "c"}, /*causal=*/true);
+  map.layers.pop_back();
+  map.heads = {1};
+  const auto picture = lay_out(map);
+  const auto svg = svg_of(map);
+  int64_t cells = 0;
+  for (const auto& run : picture.panels.at(0).runs) {
+    cells += run.count;
+    std::ostringstream path;
+    path << 'M' << run.column << ' ' << run.row << 'h' << run.count;
+    CHECK_THAT(svg, ContainsText(path.str()));
+    const auto weight = map.layers[0].weights[1][run.row][run.column];
+    CHECK(run.color == color_of_weight(weight.item<float>()));
+  }
+  CHECK(cells == 6);
+  CHECK_THAT(svg, ContainsText(">layer 4, head 1</text>"));
+}
+
+TEST_CASE("Pictures stay within their bounds") {
+  const auto T = GENERATE(1, 3, 64);
+  std::vector<std::string> labels(static_cast<size_t>(T), "abcdefghijklm");
+  const auto map = drawn_map(labels, /*causal=*/false);
+  const auto picture = lay_out(map);
+  for (const auto& panel : picture.panels) {
+    CHECK(panel.x + picture.cell * T <= picture.width);
+    CHECK(panel.y + picture.cell * T <= picture.height);
+  }
+  for (const auto& text : picture.texts) {
+    CAPTURE(text.text);
+    CHECK(text.x > 0);
+    CHECK(text.x < picture.width);
+    CHECK(text.y < picture.height);
+    const auto length = width_of(text.text) * 7;
+    if (text.is_vertical) {
+      CHECK(text.y + length <= picture.height);
+    } else if (text.anchor == Anchor::kEnd) {
+      CHECK(text.x - length >= 0);
+    }
+  }
+}
+
+TEST_CASE("A page of 12 layers of 12 heads of 32 tokens is below 400 kB") {
+  AttentionMap map;
+  map.title = "large";
+  map.labels.assign(32, "token");
+  for (int64_t layer = 0; layer < 12; ++layer) {
+    map.layers.push_back({layer, torch::rand({12, 32, 32}), false});
+    map.heads.push_back(layer);
+  }
+  CHECK(html_of(map).size() < 400'000);
+  map.labels.assign(512, "token");
+  THROWS_WITH(html_of(map), "choose fewer layers or heads");
+  for (auto& layer : map.layers) {
+    layer.weights = torch::zeros({1, 1}).expand({12, 512, 512});
+  }
+  THROWS_WITH(png_of(map), "weights in a picture");
+  THROWS_WITH(svg_of(map), "choose fewer layers or heads");
+  // Few weights, but 900 panels below each other.
+  map.labels.assign(1, "token");
+  map.heads = {0};
+  map.layers.assign(900, {0, torch::ones({1, 1, 1}), true});
+  THROWS_WITH(png_of(map), "pixels in a row or column");
+}
+
+TEST_CASE("Options that do not fit write nothing") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("x.svg");
+  std::ostringstream out;
+  const auto fails = [&](HeatmapOptions options, const std::string& message) {
+    if (options.out.empty()) {
+      options.out = path;
+    }
+    CAPTURE(message);
+    THROWS_WITH(heatmap(options, out), message);
+    CHECK_FALSE(exists(path));
+  };
+  auto options = options_for("");
+  fails(options, "expected one of --tokens");
+  options.tokens = "the cat";
+  auto other = options;
+  other.ids = "1";
+  fails(other, "but got 2");
+  other = options;
+  other.layers = "3";
+  fails(other, "a layer in [0, 3)");
+  other.layers = "1,x";
+  fails(
+      other, "expected whole numbers in --layer, such as 0,2,5, but got \"x\"");
+  other.layers = "2-1";
+  fails(other, "expected \"all\" or numbers in --layer");
+  other.layers = "-1";
+  fails(other, "in --layer");
+  other = options;
+  other.heads = "1,4";
+  fails(other, "expected heads in [0, 4), but got --head 1,4");
+  other = options;
+  other.labels = "a b";
+  fails(other, "expected 4 names in --labels, one for each token, but got 2");
+  other = options;
+  other.out = folder.file("x.pdf");
+  fails(other, "ends with .html, .svg or .png");
+  other.out = folder.file("none/x.svg");
+  fails(other, "none/x.svg");
+  other.out = "x";
+  fails(other, "but got \"x\"");
+  other = options_for("");
+  other.ids = "1,-2";
+  fails(other, "expected whole numbers in --ids");
+  other.ids = "2,500,3";
+  fails(other, "but got 500");
+  other = options_for("");
+  other.tokens_file = folder.file("none.txt");
+  fails(other, "cannot read");
+  other = options;
+  other.path = golden("models/gpt2");
+  fails(other, "expected a vocab.txt in");
+  other = options_for("");
+  other.input = golden("files/plain.safetensors");
+  fails(other, "expected one tensor");
+}
+
+TEST_CASE("Tokens come from a file, too, and have other names if wanted") {
+  const TemporaryFolder folder;
+  const auto text = folder.file("text.txt");
+  std::ofstream(text) << "the\ncat ";
+  auto options = options_for(folder.file("x.html"));
+  options.tokens_file = text;
+  options.labels = "[ the Katze ]";
+  std::ostringstream out;
+  heatmap(options, out);
+  const auto data = data_of(content_of(options.out));
+  CHECK(data["labels"] == nlohmann::json({"[", "the", "Katze", "]"}));
+  CHECK(data["title"] == "bert");
+}
+
+TEST_CASE("Another model's tokens are numbers or have names") {
+  const TemporaryFolder folder;
+  auto options = options_for(folder.file("x.html"));
+  options.path = golden("models/qwen3") + "/";
+  options.ids = "5,6";
+  options.layers = "1";
+  std::ostringstream out;
+  heatmap(options, out);
+  auto data = data_of(content_of(options.out));
+  CHECK(data["labels"] == nlohmann::json({"5", "6"}));
+  CHECK(data["title"] == "qwen3");
+  CHECK(data["layers"][0]["layer"] == 1);
+}
+
+} // namespace heatmap_test
