@@ -51,7 +51,7 @@ Tensor read_index(
   const auto fits = index["lines"].equal(lines) &&
       index["vectors"].sizes() == sizes &&
       index["probe"].sizes() == probe.sizes() &&
-      torch::allclose(index["probe"], probe, /*rtol=*/0, /*atol=*/1e-4);
+      torch::allclose(index["probe"], probe, /*rtol=*/0, /*atol=*/1e-5);
   return fits ? index["vectors"] : Tensor();
 }
 

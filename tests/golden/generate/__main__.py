@@ -18,7 +18,7 @@ if not __package__:  # by its path
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 # generate comes first: it finds the other package.
-from generate import files, jit, layouts, models, pretrained, reference
+from generate import encoders, files, jit, layouts, models, pretrained, reference
 from generate.reference import drawn, minilm
 from torch_attention_reference import ExportError
 
@@ -31,6 +31,7 @@ SETS = {
         pretrained.GOLDEN_SET,
         jit.GOLDEN_SET,
         models.GOLDEN_SET,
+        encoders.GOLDEN_SET,
     )
 }
 
