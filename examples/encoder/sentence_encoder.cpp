@@ -98,7 +98,7 @@ Tensor pool(
       return torch::segment_reduce(tokens, "sum", counts) /
           counts.to(tokens.scalar_type()).sqrt().unsqueeze(-1);
   }
-  TORCH_CHECK(false, "not a Pooling");
+  C10_THROW_ERROR(Error, "not a Pooling");
 }
 
 SentenceEncoder::SentenceEncoder(const std::string& folder)
