@@ -19,6 +19,7 @@ if not __package__:  # by its path
 
 # generate comes first: it finds the other package.
 from generate import (
+    encoders,
     files,
     heatmap,
     jit,
@@ -39,6 +40,7 @@ SETS = {
         pretrained.GOLDEN_SET,
         jit.GOLDEN_SET,
         models.GOLDEN_SET,
+        encoders.GOLDEN_SET,
         heatmap.GOLDEN_SET,
     )
 }

@@ -1,6 +1,8 @@
 // Lets LibTorch's own TransformerEncoder attend by our kernels: the same
 // weights, the same outputs, padded batches too, in less time.
 
+#include "compare.h"
+
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/transformercoder.h>
 #include <torch/nn/modules/transformerlayer.h>
@@ -8,40 +10,13 @@
 
 #include <torch_attention/nn/modules/swapped_transformer.h>
 
-#include <algorithm>
-#include <chrono>
 #include <exception>
-#include <functional>
 #include <iostream>
-#include <vector>
 
 namespace {
 
-using torch::Tensor;
-
-/// Returns the median of the times of a few calls, in milliseconds.
-double milliseconds(const std::function<Tensor()>& call) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> times;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = Clock::now();
-    call();
-    times.push_back(
-        std::chrono::duration<double, std::milli>(Clock::now() - start)
-            .count());
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-void check_same(const char* what, const Tensor& ours, const Tensor& theirs) {
-  const auto difference = (ours - theirs).abs().max().item<double>();
-  std::cout << what << ": largest difference " << difference << '\n';
-  TORCH_CHECK(
-      torch::allclose(ours, theirs, /*rtol=*/1e-4, /*atol=*/1e-5),
-      what,
-      ": the outputs differ");
-}
+using swap_example::check_same;
+using swap_example::compare_times;
 
 void run() {
   constexpr int64_t kTokens = 256;
@@ -70,11 +45,9 @@ void run() {
       ours->forward(src, {}, padding),
       theirs->forward(src, {}, padding));
 
-  std::cout << "LibTorch's: "
-            << milliseconds([&] { return theirs->forward(src, {}, padding); })
-            << " ms\nours: "
-            << milliseconds([&] { return ours->forward(src, {}, padding); })
-            << " ms\n";
+  compare_times(
+      [&] { return theirs->forward(src, {}, padding); },
+      [&] { return ours->forward(src, {}, padding); });
 }
 
 } // namespace

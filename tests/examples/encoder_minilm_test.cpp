@@ -1,0 +1,42 @@
+// all-MiniLM-L6-v2 in examples/encoder, against Python. Where the model is not
+// at hand, this is left out: CMake registers it.
+
+#include <support/close.h>
+
+#include <examples/encoder_golden.h>
+
+#include <sentence_encoder.h>
+
+#include <cstdlib>
+
+namespace encoder_minilm_test {
+
+using namespace torch_attention;
+using namespace torch_attention::testing;
+
+TEST_CASE("MiniLM has Python's tokens and vectors", "[.]") {
+  const auto* folder = std::getenv("TORCH_ATTENTION_MINILM");
+  REQUIRE(folder != nullptr);
+  encoder::SentenceEncoder model(folder);
+  CHECK(model.max_length() == 256);
+
+  const auto ids = encoder_tensor("minilm/expected", "ids").to(torch::kLong);
+  std::vector<int64_t> ours;
+  for (const auto& text : hostile_texts()) {
+    const auto tokens = model.tokenizer.encode(text, INT64_MAX);
+    ours.insert(ours.end(), tokens.begin(), tokens.end());
+  }
+  CHECK(torch::tensor(ours, torch::kLong).equal(ids));
+
+  const auto expected = encoder_tensor("minilm/expected", "vectors");
+  for (const auto padded : {false, true}) {
+    CAPTURE(padded);
+    encoder::EncodeOptions options;
+    options.padded = padded;
+    const auto vectors = model.encode(texts_with_vectors(), options);
+    CHECK(smallest_cosine(vectors, expected) >= 0.999999);
+    CHECK_THAT(vectors, IsCloseTo(expected, Tolerance{0, 1e-5}));
+  }
+}
+
+} // namespace encoder_minilm_test
