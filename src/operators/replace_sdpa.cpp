@@ -47,6 +47,10 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
   if (!attention) {
     return {};
   }
+  if (x.causal && x.has_mask()) {
+    // LibTorch's definition refuses both together, since 2.15 always.
+    return {};
+  }
   // Also throws if the user allows none of LibTorch's kernels that compute it.
   const auto choice = static_cast<at::SDPBackend>(at::cpu::_fused_sdp_choice(
       x.query,
@@ -59,9 +63,7 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
       shares_heads));
   const bool flash = choice == at::SDPBackend::flash_attention;
   const bool math = choice == at::SDPBackend::math;
-  // LibTorch's definition takes one or the other, its flash kernel both.
-  const bool math_refuses = x.causal && x.has_mask();
-  if (!flash && (!math || math_refuses)) {
+  if (!flash && !math) {
     return {};
   }
   // As LibTorch would leave it in memory: callers may view it.

@@ -173,7 +173,7 @@ TEST_CASE("LibTorch itself ends the process when it frees a graph") {
   });
   REQUIRE_FALSE(result.faults.empty());
   CHECK_THAT(result.faults[0], ContainsText("ended the process"));
-  CHECK_THAT(result.faults[0], ContainsText("deleteNode"));
+  CHECK_THAT(result.faults[0], ContainsText("torch::autograd::"));
 }
 
 TEST_CASE("A rotary table that cannot grow stays as it is") {
