@@ -7,7 +7,7 @@
 #include <torch/nn/modules/transformerlayer.h>
 #include <torch/utils.h>
 
-#include <torch_attention/nn/modules/cross_attention.h>
+#include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/nn/utils/swap_transformer.h>
 
 #include <exception>
@@ -18,7 +18,6 @@ namespace {
 using swap_example::check_same;
 using swap_example::compare_times;
 using torch::Tensor;
-using torch_attention::CrossAttention;
 
 constexpr int64_t kWidth = 256;
 constexpr int64_t kHeads = 8;
@@ -53,36 +52,6 @@ struct Batch {
   Tensor target_padding = torch::zeros({kBatch, kTarget}, torch::kBool);
 };
 
-/// Returns a module of ours with the weights of LibTorch's, whose query, key
-/// and value have one size.
-CrossAttention cross_attention_of(const torch::nn::MultiheadAttention& theirs) {
-  const auto& options = theirs->options;
-  TORCH_CHECK(
-      theirs->_qkv_same_embed_dim && !options.add_bias_kv() &&
-          !options.add_zero_attn(),
-      "Expected a MultiheadAttention with one size and no further keys");
-  const auto width = options.embed_dim();
-  CrossAttention ours(torch_attention::CrossAttentionOptions(
-                          width, width, width, options.num_heads())
-                          .dropout(options.dropout())
-                          .qkv_bias(options.bias()));
-  const torch::NoGradGuard no_gradients;
-  const auto copy = [&](const Tensor& all, const char* part) {
-    const auto parts = all.chunk(3);
-    ours->W_query->named_parameters()[part].copy_(parts[0]);
-    ours->W_key->named_parameters()[part].copy_(parts[1]);
-    ours->W_value->named_parameters()[part].copy_(parts[2]);
-  };
-  copy(theirs->in_proj_weight, "weight");
-  ours->out_proj->weight.copy_(theirs->out_proj->weight);
-  if (options.bias()) {
-    copy(theirs->in_proj_bias, "bias");
-    ours->out_proj->bias.copy_(theirs->out_proj->bias);
-  }
-  ours->train(theirs->is_training());
-  return ours;
-}
-
 /// The whole model, in one line.
 void swap_model() {
   torch::nn::Transformer theirs(torch::nn::TransformerOptions(kWidth, kHeads)
@@ -116,7 +85,7 @@ void take_cross_attention() {
       torch::nn::TransformerDecoderLayerOptions(kWidth, kHeads));
   layer->eval();
   auto theirs = layer->multihead_attn;
-  auto ours = cross_attention_of(theirs);
+  auto ours = torch_attention::cross_from_multihead_attention(*theirs);
 
   const torch::NoGradGuard no_gradients;
   const Batch batch;
