@@ -11,19 +11,29 @@ namespace torch_attention::distributed {
 
 namespace {
 
+/// Adds where the tokens of one process are in the sequence.
+void add_places(
+    const char* name,
+    int64_t num_tokens,
+    int64_t rank,
+    const Group& group,
+    TokenLayout layout,
+    std::vector<torch::Tensor>& places) {
+  for (const auto& span :
+       spans_of(name, num_tokens, rank, group->getSize(), layout)) {
+    places.push_back(torch::arange(span.start, span.end, torch::kLong));
+  }
+}
+
 /// Where the tokens that come from process after process are in the sequence:
 /// int64 (T).
 torch::Tensor places_of_all(
-    const char* name,
     int64_t num_tokens,
     const Group& group,
     TokenLayout layout) {
   std::vector<torch::Tensor> places;
   for (int rank = 0; rank < group->getSize(); ++rank) {
-    for (const auto& span :
-         spans_of(name, num_tokens, rank, group->getSize(), layout)) {
-      places.push_back(torch::arange(span.start, span.end, torch::kLong));
-    }
+    add_places("tokens", num_tokens, rank, group, layout, places);
   }
   return torch::cat(places);
 }
@@ -65,7 +75,7 @@ torch::Tensor in_order(
   if (layout == TokenLayout::kContiguous) {
     return x;
   }
-  const auto places = places_of_all("tokens", x.size(dim), group, layout);
+  const auto places = places_of_all(x.size(dim), group, layout);
   return x.index_select(dim, places.argsort().to(x.device()));
 }
 
@@ -77,7 +87,7 @@ torch::Tensor by_process(
   if (layout == TokenLayout::kContiguous) {
     return x;
   }
-  const auto places = places_of_all("tokens", x.size(dim), group, layout);
+  const auto places = places_of_all(x.size(dim), group, layout);
   return x.index_select(dim, places.to(x.device()));
 }
 
@@ -88,10 +98,7 @@ torch::Tensor own_positions(
   constexpr auto kName = "own_positions";
   check_group(kName, group);
   std::vector<torch::Tensor> positions;
-  for (const auto& span : spans_of(
-           kName, num_tokens, group->getRank(), group->getSize(), layout)) {
-    positions.push_back(torch::arange(span.start, span.end, torch::kLong));
-  }
+  add_places(kName, num_tokens, group->getRank(), group, layout, positions);
   return torch::cat(positions);
 }
 
