@@ -31,8 +31,8 @@ struct EinsumProduct {
 /// transposed key is `right`. Nothing if the einsum is something else.
 std::optional<EinsumProduct> scores_of_einsum(const torch::jit::Node* node);
 
-/// Returns the product of weights (..., T, S), argument number `weights` of the
-/// einsum, and values. Nothing if the einsum is something else.
+/// Returns the product of `weights` (..., T, S), which is `left`, and values.
+/// Nothing if the einsum is something else.
 std::optional<EinsumProduct> output_of_einsum(
     const torch::jit::Node* node,
     const torch::jit::Value* weights);
