@@ -39,16 +39,13 @@ bool is_watched() {
 
 /// Returns the output, or an undefined tensor if LibTorch is to compute it.
 torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
-  if (is_watched() || !is_readable(x) ||
+  // LibTorch's definition refuses a mask beside `causal`, since 2.15 always.
+  if (is_watched() || !is_readable(x) || (x.causal && x.has_mask()) ||
       !at::globalContext().userEnabledFlashSDP()) {
     return {};
   }
   const auto attention = attention_of_call(x, shares_heads);
   if (!attention) {
-    return {};
-  }
-  if (x.causal && x.has_mask()) {
-    // LibTorch's definition refuses both together, since 2.15 always.
     return {};
   }
   // Also throws if the user allows none of LibTorch's kernels that compute it.
