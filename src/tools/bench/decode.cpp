@@ -18,15 +18,6 @@ namespace {
 /// The number of tokens for which a cache has room beside those that it holds.
 constexpr int64_t kRoom = 64;
 
-Candidate decode_candidate(
-    const std::string& name,
-    std::function<torch::Tensor()> run) {
-  Candidate candidate;
-  candidate.name = name;
-  candidate.run = std::move(run);
-  return candidate;
-}
-
 } // namespace
 
 DecodeData draw_decode(const Work& work) {
@@ -54,7 +45,7 @@ Candidate our_decode(
           .max_length(past + kRoom)
           .dtype(dtype));
   cache->append(data.past_key, data.past_value);
-  auto candidate = decode_candidate(name, [data, cache, past, dtype] {
+  auto candidate = forward_candidate(name, [data, cache, past, dtype] {
     cache->truncate(past);
     cache->append(data.key, data.value);
     return functional::scaled_dot_product_attention(
@@ -76,7 +67,7 @@ Candidate preallocated_decode(const std::string& name, const DecodeData& data) {
     all.narrow(2, 0, past).copy_(rows);
     return all;
   };
-  return decode_candidate(
+  return forward_candidate(
       name,
       [data,
        past,
@@ -92,7 +83,7 @@ Candidate preallocated_decode(const std::string& name, const DecodeData& data) {
 }
 
 Candidate concatenated_decode(const std::string& name, const DecodeData& data) {
-  return decode_candidate(name, [data] {
+  return forward_candidate(name, [data] {
     const auto keys = at::cat({data.past_key, data.key}, 2);
     const auto values = at::cat({data.past_value, data.value}, 2);
     return at::scaled_dot_product_attention(data.query, keys, values);
