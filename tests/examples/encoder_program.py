@@ -5,40 +5,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from program import Program
+
 ENCODER, GOLDEN = sys.argv[1:3]
 MODEL = f"{GOLDEN}/encoders/bert"
 TEXT = "the cat is sleeping\n\na bank\nvectors and sentences\n"
-failures = 0
-
-
-def encoder(*arguments: object, text: str = "", status: int = 0) -> tuple[str, str]:
-    """Returns what the program writes to standard output and error."""
-    command = [ENCODER, *map(str, arguments)]
-    run = subprocess.run(command, input=text.encode(), capture_output=True)
-    out, err = run.stdout.decode(), run.stderr.decode()
-    check(
-        (run.returncode == 0) == (status == 0),
-        f"{arguments} ended with {run.returncode}: {err}",
-    )
-    return out, err
-
-
-def check(holds: bool, problem: str) -> None:
-    global failures
-    if not holds:
-        failures += 1
-        print("FAIL", problem)
-
-
-def check_error(message: str, *arguments: object) -> None:
-    err = encoder(*arguments, status=1)[1]
-    check(message in err, f"{arguments}: expected {message!r} but got {err!r}")
-    check("frame #" not in err, f"{arguments}: a backtrace in {err!r}")
+encoder = Program(ENCODER)
+check, check_error = encoder.check, encoder.check_error
 
 
 def test_search(folder: Path) -> None:
@@ -94,7 +71,7 @@ def main() -> None:
         test_search(Path(folder))
         test_embed(Path(folder))
         test_errors(Path(folder))
-    sys.exit(failures > 0)
+    sys.exit(encoder.failures > 0)
 
 
 main()

@@ -7,38 +7,16 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from program import Program
+
 GPT, GOLDEN, TEXT = sys.argv[1:4]
 MODEL = f"{GOLDEN}/models/llama"
-failures = 0
-
-
-def gpt(*arguments: str, status: int = 0) -> tuple[str, str]:
-    """Returns what the program writes to standard output and error."""
-    run = subprocess.run([GPT, *map(str, arguments)], capture_output=True)
-    out, err = run.stdout.decode("latin-1"), run.stderr.decode()
-    check(
-        (run.returncode == 0) == (status == 0),
-        f"{arguments} ended with {run.returncode}: {err}",
-    )
-    return out, err
-
-
-def check(holds: bool, problem: str) -> None:
-    global failures
-    if not holds:
-        failures += 1
-        print("FAIL", problem)
-
-
-def check_error(message: str, *arguments: str) -> None:
-    err = gpt(*arguments, status=1)[1]
-    check(message in err, f"{arguments}: expected {message!r} but got {err!r}")
-    check("frame #" not in err, f"{arguments}: a backtrace in {err!r}")
+gpt = Program(GPT, encoding="latin-1")
+check, check_error = gpt.check, gpt.check_error
 
 
 def integers(path: Path, name: str) -> list[list[int]]:
@@ -120,7 +98,7 @@ def main() -> None:
     test_errors()
     with tempfile.TemporaryDirectory() as folder:
         test_training(Path(folder))
-    sys.exit(failures > 0)
+    sys.exit(gpt.failures > 0)
 
 
 main()

@@ -1,0 +1,38 @@
+"""A program of the examples under test, and the checks that failed."""
+
+from __future__ import annotations
+
+import subprocess
+
+
+class Program:
+    def __init__(self, path: str, encoding: str = "utf-8") -> None:
+        self.path = path
+        # Of what it writes to standard output.
+        self.encoding = encoding
+        self.failures = 0
+
+    def __call__(
+        self, *arguments: object, text: str = "", status: int = 0
+    ) -> tuple[str, str]:
+        """Returns what the program writes to standard output and error."""
+        command = [self.path, *map(str, arguments)]
+        run = subprocess.run(command, input=text.encode(), capture_output=True)
+        out, err = run.stdout.decode(self.encoding), run.stderr.decode()
+        self.check(
+            (run.returncode == 0) == (status == 0),
+            f"{arguments} ended with {run.returncode}: {err}",
+        )
+        return out, err
+
+    def check(self, holds: bool, problem: str) -> None:
+        if not holds:
+            self.failures += 1
+            print("FAIL", problem)
+
+    def check_error(self, message: str, *arguments: object) -> None:
+        err = self(*arguments, status=1)[1]
+        self.check(
+            message in err, f"{arguments}: expected {message!r} but got {err!r}"
+        )
+        self.check("frame #" not in err, f"{arguments}: a backtrace in {err!r}")
