@@ -53,7 +53,7 @@ struct Heads {
 /// (B, H, T, S), broadcast along a dimension whose stride is 0; or absent.
 template <typename T>
 struct Scores {
-  const T* data = nullptr;
+  T* data = nullptr;
   int64_t batch = 0;
   int64_t head = 0;
   int64_t query = 0;
@@ -103,11 +103,11 @@ struct AttentionArguments {
   /// (B), hides the keys from here on, which are not read. Default: S.
   const int64_t* key_lengths = nullptr;
   /// Added to the scores after those of `rule` that change them.
-  Scores<X> bias;
+  Scores<const X> bias;
   /// The same in the type that is computed with, where X has too few bits.
-  Scores<Compute<X>> wide_bias;
+  Scores<const Compute<X>> wide_bias;
   /// True hides. What is hidden may be NaN.
-  Scores<bool> mask;
+  Scores<const bool> mask;
   /// In [0, 1], of the weights; in steps of 2^-16.
   double dropout = 0.0;
   /// Which weights are dropped: the same for any number of threads and any
@@ -118,11 +118,22 @@ struct AttentionArguments {
   /// before them, and in all. 0: no more than these.
   int64_t dropout_first_head = 0;
   int64_t dropout_num_heads = 0;
+
+  /// Packed sequences of different lengths: B is 1, and T and S count the
+  /// tokens of all, one sequence after the other. What is said of B above then
+  /// holds for the sequences; those of bias and mask begin at their (0, 0).
+  int64_t num_sequences = 0;
+  /// (num_sequences + 1), from 0 to T: sequence i has the queries
+  /// [query_starts[i], query_starts[i + 1]). Null: not packed.
+  const int64_t* query_starts = nullptr;
+  /// The same of keys, from 0 to S.
+  const int64_t* key_starts = nullptr;
 };
 
 /// What the softmax of each row of scores was made of, for `backward`. (B, H,
-/// T), contiguous. Their logsumexp would not do: beside a bias of the lowest
-/// number that hides all keys it cannot tell how many there are.
+/// T), contiguous, of packed sequences (H, T) of each in turn. Their logsumexp
+/// would not do: beside a bias of the lowest number that hides all keys it
+/// cannot tell how many there are.
 template <typename T>
 struct RowStatistics {
   /// of the scores that the query sees, and its sink; 0 if it sees none
@@ -160,10 +171,10 @@ struct BackwardArguments {
   Compute<X>* grad_alibi_slopes = nullptr;
   /// (H); null: not asked for
   Compute<X>* grad_sinks = nullptr;
-  /// (B, H, T, S), contiguous, of zeros, which stay where a key is hidden;
-  /// null: not asked for. Has as many numbers where the bias itself is
-  /// broadcast.
-  Compute<X>* grad_bias = nullptr;
+  /// (B, H, T, S), of zeros, which stay where a key is hidden; absent: not
+  /// asked for. Not broadcast, even where the bias itself is, and with
+  /// contiguous rows.
+  Scores<Compute<X>> grad_bias;
 };
 
 /// The gradients of query, key, value, slopes, sinks and bias; `arguments` as

@@ -14,12 +14,14 @@
 #include <cpu/head.h>
 #include <cpu/packing-inl.h>
 #include <cpu/products-inl.h>
+#include <cpu/sequences.h>
 #include <cpu/tasks.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -273,31 +275,36 @@ class SharedGradients {
     }
   }
 
-  /// The sums over the splits, as gradients.
-  void add_up(const Threads& threads) const {
-    for (int64_t h = 0; slopes_ != nullptr && h < a_.num_heads; ++h) {
-      double sum = 0;
-      for (auto i = h; i < splits_ * num_heads_; i += a_.num_heads) {
-        sum += slopes_[i];
-      }
-      gradients_.grad_alibi_slopes[h] = static_cast<T>(sum);
+  /// The gradient of the slope of head h.
+  double slope(int64_t h) const {
+    double sum = 0;
+    for (auto i = h; i < splits_ * num_heads_; i += a_.num_heads) {
+      sum += slopes_[i];
     }
-    if (num_copies_ == 0) {
-      return;
+    return sum;
+  }
+
+  /// Of `add_up`, each of some rows of a head.
+  int64_t num_sums() const {
+    return num_copies_ == 0 ? 0 : num_heads_ * sums_per_head();
+  }
+
+  /// Adds the splits of the query's gradient up.
+  void add_up(int64_t i) const {
+    const auto first = i % sums_per_head() * kSumRows;
+    const auto end = std::min(first + kSumRows, a_.num_queries);
+    for (auto t = first; t < end; ++t) {
+      add_up_row(i / sums_per_head(), t);
     }
-    constexpr int64_t kRows = 64;
-    const auto parts = (a_.num_queries + kRows - 1) / kRows;
-    run_tasks(threads, num_heads_ * parts, [&](int64_t i) {
-      const auto first = i % parts * kRows;
-      const auto end = std::min(first + kRows, a_.num_queries);
-      for (auto t = first; t < end; ++t) {
-        add_up_row(i / parts, t);
-      }
-    });
   }
 
  private:
   static constexpr bool kFirstIsItself = std::is_same_v<X, T>;
+  static constexpr int64_t kSumRows = 64;
+
+  int64_t sums_per_head() const {
+    return (a_.num_queries + kSumRows - 1) / kSumRows;
+  }
 
   const Queries& queries_of(int64_t copy, int64_t b) const {
     return queries_[static_cast<size_t>(copy * a_.batch_size + b)];
@@ -336,7 +343,7 @@ class SharedGradients {
 /// The gradient of the sink of head h: its weight in each row, which multiplies
 /// nothing, times what the row's weights share in sum.
 template <typename X>
-Compute<X> differentiate_sink(
+double differentiate_sink(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
     int64_t h) {
@@ -360,8 +367,76 @@ Compute<X> differentiate_sink(
       sum -= std::exp(sink - maximum) / row_sum * static_cast<double>(shared);
     }
   }
-  return static_cast<Compute<X>>(sum);
+  return sum;
 }
+
+/// The gradients of one attention, or of one of packed sequences, divided into
+/// tasks.
+template <typename X>
+class BackwardWork {
+ public:
+  using T = Compute<X>;
+
+  BackwardWork(
+      const AttentionArguments<X>& a,
+      const BackwardArguments<X>& gradients)
+      : a_(a),
+        gradients_(gradients),
+        plan_(backward_plan(a)),
+        shared_(a_, gradients_, plan_) {}
+
+  // `shared_` refers to the other members.
+  BackwardWork(const BackwardWork&) = delete;
+  BackwardWork& operator=(const BackwardWork&) = delete;
+  BackwardWork(BackwardWork&&) = delete;
+  BackwardWork& operator=(BackwardWork&&) = delete;
+  ~BackwardWork() = default;
+
+  int64_t num_tasks() const {
+    return heads() * plan_.splits;
+  }
+
+  void differentiate(int64_t i) const {
+    // Under a causal mask the first keys are those that most queries see.
+    const auto split = i / heads();
+    const auto b = i % heads() / a_.num_kv_heads;
+    const auto g = i % a_.num_kv_heads;
+    const auto group = a_.num_heads / a_.num_kv_heads;
+    for (auto h = g * group; h < (g + 1) * group; ++h) {
+      shared_.clear(split, b, h);
+    }
+    const auto gradients_of = [&](int64_t h) {
+      return shared_.at_head(split, b, h);
+    };
+    Parts count;
+    (void)BackwardMemory<T>(count, a_, plan_);
+    Parts parts(thread_memory(count.size()));
+    BackwardMemory<T> memory(parts, a_, plan_);
+    const auto end = std::min((split + 1) * plan_.split_keys, a_.num_keys);
+    for (auto s = split * plan_.split_keys; s < end; s += plan_.chunk_keys) {
+      const auto s_end = std::min(s + plan_.chunk_keys, end);
+      differentiate_chunk(a_, gradients_, b, g, s, s_end, gradients_of, memory);
+    }
+  }
+
+  const SharedGradients<X, T>& shared() const {
+    return shared_;
+  }
+
+  double sink(int64_t h) const {
+    return differentiate_sink(a_, gradients_, h);
+  }
+
+ private:
+  int64_t heads() const {
+    return a_.batch_size * a_.num_kv_heads;
+  }
+
+  AttentionArguments<X> a_;
+  BackwardArguments<X> gradients_;
+  BackwardPlan plan_;
+  SharedGradients<X, T> shared_;
+};
 
 /// The gradients of all heads.
 ///
@@ -379,44 +454,50 @@ void backward(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
     const Threads& threads) {
-  using T = Compute<X>;
+  using Work = BackwardWork<X>;
 
   // 1.
-  const auto plan = backward_plan(a);
-  const auto heads = a.batch_size * a.num_kv_heads;
-  const auto group = a.num_heads / a.num_kv_heads;
-  const SharedGradients<X, T> shared(a, gradients, plan);
+  std::vector<std::unique_ptr<Work>> works;
+  if (a.query_starts == nullptr) {
+    works.push_back(std::make_unique<Work>(a, gradients));
+  } else {
+    for (const auto i : heaviest_sequences_first(a)) {
+      works.push_back(std::make_unique<Work>(
+          sequence_of(a, i), sequence_of(a, gradients, i)));
+    }
+  }
 
   // 2.
-  run_tasks(threads, heads * plan.splits, [&](int64_t i) {
-    // Under a causal mask the first keys are those that most queries see.
-    const auto split = i / heads;
-    const auto b = i % heads / a.num_kv_heads;
-    const auto g = i % a.num_kv_heads;
-    for (auto h = g * group; h < (g + 1) * group; ++h) {
-      shared.clear(split, b, h);
-    }
-    const auto gradients_of = [&](int64_t h) {
-      return shared.at_head(split, b, h);
-    };
-    Parts count;
-    (void)BackwardMemory<T>(count, a, plan);
-    Parts parts(thread_memory(count.size()));
-    BackwardMemory<T> memory(parts, a, plan);
-    const auto end = std::min((split + 1) * plan.split_keys, a.num_keys);
-    for (auto s = split * plan.split_keys; s < end; s += plan.chunk_keys) {
-      const auto s_end = std::min(s + plan.chunk_keys, end);
-      differentiate_chunk(a, gradients, b, g, s, s_end, gradients_of, memory);
-    }
-  });
+  run_tasks_of(
+      threads,
+      works,
+      [](const Work& work) { return work.num_tasks(); },
+      [](const Work& work, int64_t i) { work.differentiate(i); });
 
   // 3.
-  shared.add_up(threads);
+  run_tasks_of(
+      threads,
+      works,
+      [](const Work& work) { return work.shared().num_sums(); },
+      [](const Work& work, int64_t i) { work.shared().add_up(i); });
+  const auto sum_of_works = [&](const auto& of_work) {
+    double sum = 0;
+    for (const auto& work : works) {
+      sum += of_work(*work);
+    }
+    return static_cast<Compute<X>>(sum);
+  };
+  for (int64_t h = 0; gradients.grad_alibi_slopes != nullptr && h < a.num_heads;
+       ++h) {
+    gradients.grad_alibi_slopes[h] =
+        sum_of_works([h](const Work& work) { return work.shared().slope(h); });
+  }
 
   // 4.
   if (gradients.grad_sinks != nullptr) {
     run_tasks(threads, a.num_heads, [&](int64_t h) {
-      gradients.grad_sinks[h] = differentiate_sink(a, gradients, h);
+      gradients.grad_sinks[h] =
+          sum_of_works([h](const Work& work) { return work.sink(h); });
     });
   }
 }

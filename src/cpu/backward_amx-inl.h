@@ -166,7 +166,7 @@ bool differentiate_scores(
   const auto dropout = dropout_of(a);
   const bool raw = !rule.bends && !rule.adds && added.data == nullptr &&
       rule.scale > 0 && dropout.threshold == 0 && a.num_keys > 1 &&
-      gradients.grad_bias == nullptr;
+      gradients.grad_bias.data == nullptr;
   if (raw) {
     place_cut_scores<kVectors>(
         rule, visibility, range, part.scores, static_cast<T*>(nullptr));

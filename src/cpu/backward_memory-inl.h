@@ -13,6 +13,7 @@
 #include <cpu/head.h>
 #include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
+#include <cpu/sequences.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
@@ -50,7 +51,7 @@ BackwardPlan backward_plan(const AttentionArguments<X>& a) {
     return ceil_div(keys, kKeyBlock) * kKeyBlock;
   };
   BackwardPlan plan;
-  const auto heads = a.batch_size * a.num_kv_heads;
+  const auto heads = num_sequences(a) * a.num_kv_heads;
   const auto splits = std::clamp<int64_t>(
       std::min(ceil_div(kEnoughTasks, heads), a.num_keys / kMinSplitKeys),
       1,

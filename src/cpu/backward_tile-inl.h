@@ -303,16 +303,15 @@ void differentiate_rule(
     add_distances<kVectors>(
         head.rule, head.visibility, range, m.grad_scores, m.distances);
   }
-  if (gradients.grad_bias != nullptr) {
-    const auto first =
-        (head.index * a.num_queries + range.t) * a.num_keys + range.s;
+  const auto& grad_bias = gradients.grad_bias;
+  if (grad_bias.data != nullptr) {
     store_transposed(
         m.grad_scores,
         kWidth,
         range.n,
         range.rows,
-        gradients.grad_bias + first,
-        a.num_keys);
+        at(grad_bias, head.b, head.h) + range.t * grad_bias.query + range.s,
+        grad_bias.query);
   }
   if (head.rule.bends) {
     unbend_gradients(m.derivative, range.n * kWidth, m.grad_scores);

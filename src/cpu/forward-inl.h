@@ -12,15 +12,171 @@
 #include <cpu/forward_rows-inl.h>
 #include <cpu/forward_splits-inl.h>
 #include <cpu/forward_tiles-inl.h>
+#include <cpu/sequences.h>
 #include <cpu/tasks.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
+
+/// One attention, or one of packed sequences, divided into tasks.
+template <typename X>
+class ForwardWork {
+ public:
+  using T = Compute<X>;
+
+  ForwardWork(
+      const AttentionArguments<X>& a,
+      const Heads<X>& output,
+      const RowStatistics<T>& statistics)
+      : a_(a),
+        plan_(forward_plan(a)),
+        splits_(a, plan_.key_splits),
+        result_{output, statistics, a.sinks} {}
+
+  /// The heads that tasks have, which may be several by turns.
+  int64_t heads() const {
+    return a_.batch_size * heads_per_batch();
+  }
+
+  int64_t num_tasks() const {
+    return plan_.tasks(heads());
+  }
+
+  void attend(int64_t i, bool heaviest_first) const {
+    const auto task = task_at(plan_, heads(), i, heaviest_first);
+    const auto b = task.head / heads_per_batch();
+    const auto h = task.head % heads_per_batch() * plan_.shared_heads;
+    const auto head = head_at(a_, b, h, plan_.shared_heads);
+    const auto range = range_of(task);
+    if (plan_.key_splits == 1) {
+      attend_to(head, range, result_);
+    } else {
+      attend_to(head, range, splits_.part(a_, task.split));
+    }
+  }
+
+  int64_t num_joins() const {
+    return plan_.key_splits > 1 ? a_.batch_size * a_.num_heads : 0;
+  }
+
+  /// The numbers that are added up by `join`.
+  int64_t num_joined() const {
+    return plan_.key_splits > 1 ? plan_.key_splits * splits_.rows * a_.value_dim
+                                : 0;
+  }
+
+  void join(int64_t i) const {
+    join_splits(a_, i / a_.num_heads, i % a_.num_heads, splits_, result_);
+  }
+
+ private:
+  int64_t heads_per_batch() const {
+    return a_.num_heads / plan_.shared_heads;
+  }
+
+  Range range_of(const ForwardTask& task) const {
+    const auto rows = a_.num_queries * plan_.shared_heads;
+    const auto per_task = plan_.tiles_per_task > 0
+        ? int64_t{plan_.tiles_per_task} * kMaxTileQueries<T>
+        : rows;
+    const auto splits = plan_.key_splits;
+    const auto split_keys =
+        ((a_.num_keys + splits - 1) / splits + 15) / 16 * 16;
+    Range range;
+    range.t = task.query_task * per_task;
+    range.rows = std::min(per_task, rows - range.t);
+    range.s = std::min(task.split * split_keys, a_.num_keys);
+    range.n = std::min(range.s + split_keys, a_.num_keys) - range.s;
+    return range;
+  }
+
+  template <typename Y>
+  void attend_to(
+      const Head<X>& head,
+      const Range& range,
+      const ForwardResult<Y>& to) const {
+    auto beside = range;
+    beside.rows = rows_beside_tiles(a_, range.rows);
+    beside.t = range.t_end() - beside.rows;
+    auto in_tiles = range;
+    in_tiles.rows -= beside.rows;
+    if (in_tiles.rows > 0) {
+      Parts count;
+      (void)ForwardMemory<T>(count, a_, plan_);
+      Parts parts(thread_memory(count.size()));
+      ForwardMemory<T> memory(parts, a_, plan_);
+      attend_tiles(a_, plan_, head, in_tiles, to, memory);
+    }
+    if (beside.rows > 0) {
+      Parts count;
+      (void)RowMemory<T>(count, a_, beside.rows);
+      Parts parts(thread_memory(count.size()));
+      RowMemory<T> memory(parts, a_, beside.rows);
+      attend_rows(a_, plan_, head, beside, to, memory);
+    }
+  }
+
+  AttentionArguments<X> a_;
+  ForwardPlan plan_;
+  SplitResults<T> splits_;
+  ForwardResult<X> result_;
+};
+
+/// Few heads: the long rows first, lest one thread is left with one. Many
+/// heads: one after the other, so that keys stay in the cache.
+inline bool heaviest_first(int64_t heads, const Threads& threads) {
+  return heads < 8 * threads.count;
+}
+
+/// Waking the threads takes longer than to add up a few rows.
+inline Threads threads_to_join(int64_t num_joined, const Threads& threads) {
+  constexpr int64_t kFew = 64 * 1024;
+  return num_joined < kFew ? Threads{} : threads;
+}
+
+/// Each sequence is planned by itself, and the threads take the tasks of all.
+template <typename X>
+void forward_packed(
+    const AttentionArguments<X>& packed,
+    const Heads<X>& output,
+    const RowStatistics<Compute<X>>& statistics,
+    const Threads& threads) {
+  using Work = ForwardWork<X>;
+  std::vector<std::unique_ptr<Work>> works;
+  int64_t heads = 0;
+  int64_t num_joined = 0;
+  for (const auto i : heaviest_sequences_first(packed)) {
+    const auto a = sequence_of(packed, i);
+    if (a.num_queries == 0) {
+      continue;
+    }
+    const auto first = packed.query_starts[i];
+    works.push_back(std::make_unique<Work>(
+        a,
+        from_token(output, first),
+        from_token(statistics, first, packed.num_heads)));
+    heads += works.back()->heads();
+    num_joined += works.back()->num_joined();
+  }
+  const bool by_rows = heaviest_first(heads, threads);
+  run_tasks_of(
+      threads,
+      works,
+      [](const Work& work) { return work.num_tasks(); },
+      [&](const Work& work, int64_t i) { work.attend(i, by_rows); });
+  run_tasks_of(
+      threads_to_join(num_joined, threads),
+      works,
+      [](const Work& work) { return work.num_joins(); },
+      [](const Work& work, int64_t i) { work.join(i); });
+}
 
 /// Softmax attention of all heads.
 ///
@@ -37,72 +193,25 @@ void forward(
     const Heads<X>& output,
     const RowStatistics<Compute<X>>& statistics,
     const Threads& threads) {
-  using T = Compute<X>;
+  if (a.query_starts != nullptr) {
+    forward_packed(a, output, statistics, threads);
+    return;
+  }
 
   // 1.
-  const auto plan = forward_plan(a);
-  const auto heads_per_batch = a.num_heads / plan.shared_heads;
-  const auto heads = a.batch_size * heads_per_batch;
-  const SplitResults<T> splits(a, plan.key_splits);
-  // Few heads: the long rows first, lest one thread is left with one. Many
-  // heads: one after the other, so that keys stay in the cache.
-  const bool heaviest_first = heads < 8 * threads.count;
-  const auto split_keys =
-      ((a.num_keys + plan.key_splits - 1) / plan.key_splits + 15) / 16 * 16;
-  const ForwardResult<X> result{output, statistics, a.sinks};
+  const ForwardWork<X> work(a, output, statistics);
+  const bool by_rows = heaviest_first(work.heads(), threads);
 
   // 2.
-  run_tasks(threads, plan.tasks(heads), [&](int64_t i) {
-    const auto task = task_at(plan, heads, i, heaviest_first);
-    const auto b = task.head / heads_per_batch;
-    const auto h = task.head % heads_per_batch * plan.shared_heads;
-    const auto head = head_at(a, b, h, plan.shared_heads);
-    const auto rows = a.num_queries * plan.shared_heads;
-    const auto per_task = plan.tiles_per_task > 0
-        ? int64_t{plan.tiles_per_task} * kMaxTileQueries<T>
-        : rows;
-    Range range;
-    range.t = task.query_task * per_task;
-    range.rows = std::min(per_task, rows - range.t);
-    range.s = std::min(task.split * split_keys, a.num_keys);
-    range.n = std::min(range.s + split_keys, a.num_keys) - range.s;
-    const auto attend_to = [&](const auto& to) {
-      auto beside = range;
-      beside.rows = rows_beside_tiles(a, range.rows);
-      beside.t = range.t_end() - beside.rows;
-      auto in_tiles = range;
-      in_tiles.rows -= beside.rows;
-      if (in_tiles.rows > 0) {
-        Parts count;
-        (void)ForwardMemory<T>(count, a, plan);
-        Parts parts(thread_memory(count.size()));
-        ForwardMemory<T> memory(parts, a, plan);
-        attend_tiles(a, plan, head, in_tiles, to, memory);
-      }
-      if (beside.rows > 0) {
-        Parts count;
-        (void)RowMemory<T>(count, a, beside.rows);
-        Parts parts(thread_memory(count.size()));
-        RowMemory<T> memory(parts, a, beside.rows);
-        attend_rows(a, plan, head, beside, to, memory);
-      }
-    };
-    if (plan.key_splits == 1) {
-      attend_to(result);
-    } else {
-      attend_to(splits.part(a, task.split));
-    }
-  });
+  run_tasks(
+      threads, work.num_tasks(), [&](int64_t i) { work.attend(i, by_rows); });
 
   // 3.
-  if (plan.key_splits > 1) {
-    // Waking the threads takes longer than to add up a few rows.
-    constexpr int64_t kFew = 64 * 1024;
-    const bool few = plan.key_splits * splits.rows * a.value_dim < kFew;
-    const auto& join_threads = few ? Threads{} : threads;
-    run_tasks(join_threads, a.batch_size * a.num_heads, [&](int64_t i) {
-      join_splits(a, i / a.num_heads, i % a.num_heads, splits, result);
-    });
+  if (work.num_joins() > 0) {
+    run_tasks(
+        threads_to_join(work.num_joined(), threads),
+        work.num_joins(),
+        [&](int64_t i) { work.join(i); });
   }
 }
 

@@ -9,6 +9,7 @@
 #endif
 
 #include <cpu/products-inl.h>
+#include <cpu/sequences.h>
 #include <cpu/vector-inl.h>
 
 #include <algorithm>
@@ -79,7 +80,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
     plan.shared_heads = a.num_heads / a.num_kv_heads;
   }
   const auto rows = a.num_queries * plan.shared_heads;
-  const auto heads = a.batch_size * (a.num_heads / plan.shared_heads);
+  const auto heads = num_sequences(a) * (a.num_heads / plan.shared_heads);
   const auto most_splits = std::max<int64_t>(1, a.num_keys / kMinSplitKeys);
   if (rows_beside_tiles(a, rows) < rows) {
     const auto tiles = ceil_div(rows, W);

@@ -40,7 +40,7 @@ X* at(const Heads<X>& x, int64_t b, int64_t h) {
 }
 
 template <typename X>
-const X* at(const Scores<X>& x, int64_t b, int64_t h) {
+X* at(const Scores<X>& x, int64_t b, int64_t h) {
   return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <vector>
 
 namespace torch_attention::cpu {
 
@@ -31,6 +33,28 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
         task(i);
       }
     }
+  });
+}
+
+/// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
+/// one after the other.
+template <typename Works, typename Count, typename Task>
+void run_tasks_of(
+    const Threads& threads,
+    const Works& works,
+    const Count& count_of,
+    const Task& task) {
+  std::vector<int64_t> ends;
+  ends.reserve(works.size());
+  int64_t end = 0;
+  for (const auto& work : works) {
+    end += count_of(*work);
+    ends.push_back(end);
+  }
+  run_tasks(threads, end, [&](int64_t i) {
+    const auto at = std::upper_bound(ends.begin(), ends.end(), i);
+    const auto begin = at == ends.begin() ? 0 : *(at - 1);
+    task(*works[static_cast<size_t>(at - ends.begin())], i - begin);
   });
 }
 

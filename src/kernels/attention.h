@@ -29,6 +29,13 @@ struct ScoreTensors {
   torch::Tensor alibi_slopes;
   /// the same shape and dtypes: a score more for each query, without a value
   torch::Tensor sinks;
+  /// int64 (B + 1) on the CPU, from 0 to T, beside the query (1, H, T, D): the
+  /// sequences are packed one after the other, and sequence i has the queries
+  /// from `query_starts[i]` to `query_starts[i + 1]`. Mask and bias are then
+  /// those of a padded batch, and broadcast to (B, H, longest T, longest S).
+  torch::Tensor query_starts;
+  /// the same of keys, from 0 to S
+  torch::Tensor key_starts;
 };
 
 /// The heads of a query among those of a whole that several processes share,
@@ -66,7 +73,8 @@ auto tensors_of(T& attention) {
   // A tensor that is added must be listed: this does not compile without it.
   std::conditional_t<std::is_const_v<T>, const ScoreTensors, ScoreTensors>&
       tensors = attention;
-  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes, sinks] = tensors;
+  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes, sinks, query_starts, key_starts] =
+      tensors;
   return std::array{
       &attention.query,
       &attention.key,
@@ -76,7 +84,9 @@ auto tensors_of(T& attention) {
       &sinks,
       &key_lengths,
       &query_offsets,
-      &mask};
+      &mask,
+      &query_starts,
+      &key_starts};
 }
 
 /// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.

@@ -1,5 +1,7 @@
 #include <kernels/choice.h>
 
+#include <kernels/sequences.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -72,6 +74,13 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
 }
 
 torch::Tensor compute(Choice choice, const Attention& attention) {
+  if (is_packed(attention) && choice != Choice::kTiled) {
+    return by_sequences(attention, [choice](const Attention& one) {
+      return compute(
+          choice == Choice::kLibTorch ? choose(one, Kernel::kFused) : choice,
+          one);
+    });
+  }
   switch (choice) {
     case Choice::kTiled:
       return tiled(attention);

@@ -4,6 +4,7 @@
 #include <kernels/backward_node.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
+#include <kernels/sequences.h>
 #include <kernels/threads.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,6 +15,7 @@
 #include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
 #include <mutex>
 
 namespace torch_attention::kernels {
@@ -88,7 +90,7 @@ cpu::Heads<X> write(const torch::Tensor& x) {
 }
 
 template <typename X>
-cpu::Scores<X> read_scores(const torch::Tensor& x) {
+cpu::Scores<const X> read_scores(const torch::Tensor& x) {
   if (!x.defined()) {
     return {};
   }
@@ -134,6 +136,11 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.dropout_seed = dropout_seed;
   arguments.dropout_first_head = a.heads.first;
   arguments.dropout_num_heads = a.heads.all;
+  if (is_packed(a)) {
+    arguments.num_sequences = a.query_starts.size(0) - 1;
+    arguments.query_starts = data_of<int64_t>(a.query_starts);
+    arguments.key_starts = data_of<int64_t>(a.key_starts);
+  }
   return arguments;
 }
 
@@ -209,7 +216,14 @@ variable_list run_backward(
     };
     gradients.grad_alibi_slopes = write_sums(grad_slopes);
     gradients.grad_sinks = write_sums(grad_sinks);
-    gradients.grad_bias = write_sums(grad_bias);
+    if (with_bias) {
+      gradients.grad_bias = {
+          write_sums(grad_bias),
+          grad_bias.stride(0),
+          grad_bias.stride(1),
+          grad_bias.stride(2),
+          grad_bias.stride(3)};
+    }
     cpu::backward(
         arguments_of<X>(a, results.dropout_seed), gradients, threads());
   });
@@ -234,6 +248,9 @@ torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   const auto sizes = attention.query.sizes();
   const auto options =
       at::TensorOptions(compute_dtype(attention.query.scalar_type()));
+  if (S == 0) {
+    return at::zeros({sizes[0], sizes[1], sizes[2], 0}, options);
+  }
   Attention a;
   a.dropout = attention.dropout;
   a.heads = attention.heads;
@@ -262,14 +279,19 @@ struct TiledBackward {
       return run_backward(
           a, {request.saved[n], request.saved[n + 1], dropout_seed}, request);
     }
-    const auto kept =
-        dropout > 0 ? kept_weights(a, dropout_seed) : torch::Tensor();
+    const auto output_of = [&](const Attention& one) {
+      const auto kept =
+          dropout > 0 ? kept_weights(one, dropout_seed) : torch::Tensor();
+      return reference(one, kept);
+    };
     const auto& x = request.saved;
     return differentiable_gradients(
         {x.begin(), x.begin() + static_cast<std::ptrdiff_t>(n)},
         request,
         [&](const variable_list& inputs) {
-          return reference(attention_of(inputs), kept);
+          const auto again = attention_of(inputs);
+          return is_packed(again) ? by_sequences(again, output_of)
+                                  : output_of(again);
         });
   }
 
@@ -300,10 +322,15 @@ Attention prepared(const Attention& attention) {
     }
     *x = with_contiguous_rows(*x);
   }
+  std::array<int64_t, 4> scores = {
+      a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)};
+  if (is_packed(a)) {
+    scores[0] = a.query_starts.size(0) - 1;
+    scores[2] = longest_sequence(a.query_starts);
+    scores[3] = longest_sequence(a.key_starts);
+  }
   const auto as_scores = [&](const torch::Tensor& x) {
-    return scores_to_rank_4(x, attention.query)
-        .expand(
-            {a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
+    return scores_to_rank_4(x, attention.query).expand(scores);
   };
   if (a.mask.defined()) {
     a.mask = as_scores(a.mask);

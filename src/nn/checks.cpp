@@ -210,6 +210,52 @@ torch::Tensor to_counts(
   return result;
 }
 
+torch::Tensor to_starts(
+    const char* name,
+    const char* what,
+    const torch::Tensor& cu_seqlens,
+    int64_t num_tokens) {
+  check_has_numbers(name, what, cu_seqlens);
+  TORCH_CHECK(
+      has_integers(cu_seqlens) && cu_seqlens.dim() == 1 &&
+          cu_seqlens.size(0) > 0,
+      name,
+      ": expected ",
+      what,
+      " of an integer dtype and shape (B + 1), but got ",
+      cu_seqlens.scalar_type(),
+      " of shape ",
+      cu_seqlens.sizes());
+  const auto starts = to_int64(cu_seqlens).cpu().contiguous();
+  const auto* start = starts.const_data_ptr<int64_t>();
+  const auto last = starts.size(0) - 1;
+  TORCH_CHECK(
+      start[0] == 0 && start[last] == num_tokens,
+      name,
+      ": expected ",
+      what,
+      " from 0 to the number of tokens, ",
+      num_tokens,
+      ", but got ",
+      start[0],
+      " to ",
+      start[last]);
+  for (int64_t i = 0; i < last; ++i) {
+    TORCH_CHECK(
+        start[i] <= start[i + 1],
+        name,
+        ": expected ",
+        what,
+        " that do not decrease, but got ",
+        start[i],
+        ", then ",
+        start[i + 1],
+        " at ",
+        i + 1);
+  }
+  return starts;
+}
+
 void check_sequences(
     const char* name,
     const char* what,
@@ -273,16 +319,8 @@ void check_input(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     int64_t d_in,
-    std::optional<int64_t> context_length,
     bool takes_2d) {
   check_sequences(name, "input", "d_in", x, weight, d_in, takes_2d);
-  TORCH_CHECK(
-      !context_length || x.size(-2) <= *context_length,
-      name,
-      ": expected at most ",
-      context_length.value_or(0),
-      " tokens (context_length), but got ",
-      x.size(-2));
 }
 
 } // namespace torch_attention::checks

@@ -77,6 +77,14 @@ torch::Tensor to_counts(
     int64_t batch_size,
     int64_t most);
 
+/// `cu_seqlens`, an integer tensor (B + 1) that grows from 0 to `num_tokens`,
+/// as int64 on the CPU.
+torch::Tensor to_starts(
+    const char* name,
+    const char* what,
+    const torch::Tensor& cu_seqlens,
+    int64_t num_tokens);
+
 /// Checks that x, which `what` names, is (B, T, size), or (T, size) if
 /// `takes_2d`, and of the dtype and on the device of `weight`. `size_name` is
 /// the option that says the size.
@@ -89,15 +97,13 @@ void check_sequences(
     int64_t size,
     bool takes_2d = false);
 
-/// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, with at most
-/// `context_length` tokens, if given, and of the dtype and on the device of
-/// `weight`.
+/// Checks that x is (B, T, d_in), or (T, d_in) if `takes_2d`, and of the dtype
+/// and on the device of `weight`.
 void check_input(
     const char* name,
     const torch::Tensor& x,
     const torch::Tensor& weight,
     int64_t d_in,
-    std::optional<int64_t> context_length,
     bool takes_2d = false);
 
 } // namespace torch_attention::checks

@@ -314,7 +314,9 @@ struct Problem {
     if (sizes.bias) {
       const auto n = sizes.B * sizes.H * sizes.T * sizes.S;
       grad_bias.assign(static_cast<size_t>(n), Compute<X>(0));
-      gradients.grad_bias = grad_bias.data();
+      const auto row = sizes.S;
+      gradients.grad_bias = {
+          grad_bias.data(), sizes.H * sizes.T * row, sizes.T * row, row, 1};
     }
     backward(arguments, gradients, threads);
   }

@@ -131,7 +131,7 @@ cpu::Heads<const X> heads_of(const torch::Tensor& x) {
 }
 
 template <typename X>
-cpu::Scores<X> scores_of(const torch::Tensor& x) {
+cpu::Scores<const X> scores_of(const torch::Tensor& x) {
   return {
       x.const_data_ptr<X>(),
       x.stride(0),

@@ -4,6 +4,7 @@
 #include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/positions.h>
+#include <kernels/sequences.h>
 #include <nn/checks.h>
 #include <nn/functional/attention_of_call.h>
 #include <nn/score_rule.h>
@@ -182,11 +183,12 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
-/// One number for each sequence of the batch, on the device of `query`.
+/// One number for each of B sequences, on the device of `query`.
 torch::Tensor counts_for_batch(
     const char* what,
     const torch::Tensor& counts,
-    const torch::Tensor& query) {
+    const torch::Tensor& query,
+    int64_t B) {
   if (!counts.defined()) {
     return counts;
   }
@@ -199,13 +201,12 @@ torch::Tensor counts_for_batch(
       ", a query of shape (B, T, D) or (B, H, T, D), but got ",
       query.sizes());
   TORCH_CHECK(
-      checks::has_integers(counts) && counts.dim() == 1 &&
-          counts.size(0) == query.size(0),
+      checks::has_integers(counts) && counts.dim() == 1 && counts.size(0) == B,
       kName,
       ": expected ",
       what,
       " of an integer dtype and shape (B) = [",
-      query.size(0),
+      B,
       "], but got ",
       counts.scalar_type(),
       " of shape ",
@@ -261,19 +262,65 @@ kernels::Attention attention_of(const Options& options) {
   return attention;
 }
 
-/// What goes by the lengths and positions of each sequence, or by heads. `x`
-/// has the leading dimensions of the query.
+/// What goes by the lengths and positions of each of B sequences, or by heads.
+/// `x` has the leading dimensions of the query.
 void set_numbers(
     kernels::Attention& attention,
     const Options& options,
-    const torch::Tensor& x) {
+    const torch::Tensor& x,
+    int64_t B) {
   attention.key_lengths =
-      counts_for_batch("key_lengths", options.key_lengths(), x);
+      counts_for_batch("key_lengths", options.key_lengths(), x, B);
   attention.query_offsets =
-      counts_for_batch("query_offsets", options.query_offsets(), x);
+      counts_for_batch("query_offsets", options.query_offsets(), x, B);
   attention.alibi_slopes =
       numbers_for_heads("alibi_slopes", options.alibi_slopes(), x);
   attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
+}
+
+/// Checks that tensors, which broadcast to those of `attention`, can hold
+/// packed sequences.
+void check_packed(const kernels::Attention& a, const torch::Tensor& query) {
+  TORCH_CHECK(
+      a.query.dim() == query.dim() &&
+          (query.dim() == 3 || (query.dim() == 4 && a.query.size(0) == 1)),
+      kName,
+      ": expected, with cu_seqlens, query, key and value of shape (1, H, N, D) "
+      "or (H, N, D), but got query ",
+      query.sizes(),
+      ", key ",
+      a.key.sizes(),
+      ", value ",
+      a.value.sizes());
+}
+
+/// Where packed sequences begin. Returns the sizes of their scores in a padded
+/// batch, (B, H, longest T, longest S).
+std::vector<int64_t> set_starts(
+    kernels::Attention& attention,
+    const Options& options) {
+  const auto& queries = options.cu_seqlens();
+  const auto& keys = options.cu_seqlens_k();
+  attention.query_starts =
+      checks::to_starts(kName, "cu_seqlens", queries, attention.query.size(-2));
+  attention.key_starts = checks::to_starts(
+      kName,
+      keys.defined() ? "cu_seqlens_k" : "cu_seqlens",
+      keys.defined() ? keys : queries,
+      attention.key.size(-2));
+  const auto count = attention.query_starts.size(0);
+  TORCH_CHECK(
+      attention.key_starts.size(0) == count,
+      kName,
+      ": expected cu_seqlens_k of as many sequences as cu_seqlens has, ",
+      count - 1,
+      ", but got ",
+      attention.key_starts.size(0) - 1);
+  return {
+      count - 1,
+      attention.query.size(-3),
+      kernels::longest_sequence(attention.query_starts),
+      kernels::longest_sequence(attention.key_starts)};
 }
 
 } // namespace
@@ -281,8 +328,10 @@ void set_numbers(
 namespace detail {
 
 bool lacks_batch(const Options& options, const torch::Tensor& query) {
-  return options.enable_gqa() && query.dim() == 3 &&
-      !options.key_lengths().defined() && !options.query_offsets().defined();
+  return query.dim() == 3 &&
+      (options.cu_seqlens().defined() ||
+       (options.enable_gqa() && !options.key_lengths().defined() &&
+        !options.query_offsets().defined()));
 }
 
 kernels::Attention attention_of_call(
@@ -307,20 +356,28 @@ kernels::Attention attention_of_call(
     }
   }
   broadcast_leading(attention, shared);
-  set_numbers(attention, options, attention.query);
   auto scores = attention.query.sizes().vec();
   scores.back() = key.size(-2);
+  auto num_sequences = scores.front();
+  TORCH_CHECK(
+      options.cu_seqlens().defined() || !options.cu_seqlens_k().defined(),
+      kName,
+      ": expected cu_seqlens beside cu_seqlens_k");
+  if (options.cu_seqlens().defined()) {
+    check_packed(attention, query);
+    scores = set_starts(attention, options);
+    num_sequences = scores.front();
+  }
+  if (lacks_batch(options, query)) {
+    // Mask and bias broadcast along it.
+    for (auto* x : {&attention.query, &attention.key, &attention.value}) {
+      *x = x->unsqueeze(0);
+    }
+  }
+  set_numbers(attention, options, attention.query, num_sequences);
   check_mask_and_bias(options, query, scores);
-  if (!lacks_batch(options, query)) {
-    return attention;
-  }
-  // Mask and bias, which have no batch either, broadcast along it.
-  for (auto* x : {&attention.query, &attention.key, &attention.value}) {
-    *x = x->unsqueeze(0);
-  }
   return attention;
 }
-
 } // namespace detail
 
 torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
@@ -395,8 +452,13 @@ torch::Tensor attention_weights(
       "attention_weights: expected head_dim > 0, but got ",
       head_dim);
   auto attention = attention_of(options);
+  TORCH_CHECK(
+      !options.cu_seqlens().defined() && !options.cu_seqlens_k().defined(),
+      kWeights,
+      ": expected scores of one sequence or of a padded batch, but got "
+      "cu_seqlens");
   check_mask_and_bias(options, scores, scores.sizes());
-  set_numbers(attention, options, scores);
+  set_numbers(attention, options, scores, scores.size(0));
   return kernels::weights_of_scores(scores.clone(), head_dim, attention);
 }
 
@@ -441,6 +503,11 @@ std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
+  TORCH_CHECK(
+      !options.cu_seqlens().defined(),
+      kName,
+      "_with_weights: expected one sequence or a padded batch, but got "
+      "cu_seqlens; the weights of sequences of different lengths are no tensor");
   const auto attention =
       of_heads(attention_of_call(query, key, value, options), heads);
   checks::check_can_be_saved(kName, kernels::tensors_of(attention));

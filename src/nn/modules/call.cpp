@@ -1,5 +1,6 @@
 #include <nn/modules/call.h>
 
+#include <kernels/sequences.h>
 #include <nn/checks.h>
 
 #include <c10/util/Exception.h>
@@ -101,12 +102,103 @@ torch::Tensor checked_padding(
   return result;
 }
 
+/// Where the packed sequences of x (1, N, ...) begin.
+torch::Tensor starts_of(
+    const char* name,
+    const char* what,
+    const torch::Tensor& cu_seqlens,
+    const torch::Tensor& x) {
+  TORCH_CHECK(
+      x.dim() == 3 && x.size(0) == 1,
+      name,
+      ": expected, with ",
+      what,
+      ", tokens of shape (N, d_in) or (1, N, d_in), but got ",
+      x.sizes());
+  return checks::to_starts(name, what, cu_seqlens, x.size(1));
+}
+
+/// The position of each token in its sequence: int64 (N).
+torch::Tensor packed_positions(const torch::Tensor& starts) {
+  const auto lengths = starts.diff();
+  const auto begins =
+      starts.slice(0, 0, starts.size(0) - 1).repeat_interleave(lengths);
+  return torch::arange(begins.size(0), torch::kLong) - begins;
+}
+
+torch::Tensor with_head(const torch::Tensor& x) {
+  return x.defined() && x.dim() == 3 ? x.unsqueeze(1) : x;
+}
+
 } // namespace
 
 bool is_empty(const ForwardOptions& call) {
-  return !call.key_lengths().defined() && !call.key_padding_mask().defined() &&
+  return !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined() &&
+      !call.key_lengths().defined() && !call.key_padding_mask().defined() &&
       !call.mask().defined() && !call.bias().defined() &&
       !call.positions().defined();
+}
+
+bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call) {
+  return call.cu_seqlens().defined() && x.defined() && x.dim() == 2;
+}
+
+CallSizes sizes_of_call(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  TORCH_CHECK(
+      !call.cu_seqlens_k().defined(),
+      name,
+      ": expected cu_seqlens alone, since it attends to its own tokens, but got "
+      "cu_seqlens_k");
+  if (!call.cu_seqlens().defined()) {
+    const auto T = x.size(-2);
+    return {x.dim() > 2 ? x.size(0) : 1, T, T};
+  }
+  const auto starts = starts_of(name, "cu_seqlens", call.cu_seqlens(), x);
+  const auto longest = kernels::longest_sequence(starts);
+  return {starts.size(0) - 1, longest, longest};
+}
+
+CallSizes sizes_of_call(
+    const char* name,
+    const torch::Tensor& x,
+    const torch::Tensor& context,
+    const ForwardOptions& call) {
+  TORCH_CHECK(
+      call.cu_seqlens().defined() == call.cu_seqlens_k().defined(),
+      name,
+      ": expected cu_seqlens of the input and cu_seqlens_k of the context, or "
+      "neither, but got ",
+      call.cu_seqlens().defined() ? "cu_seqlens" : "cu_seqlens_k",
+      " alone");
+  if (!call.cu_seqlens().defined()) {
+    return {x.size(0), x.size(1), context.size(1)};
+  }
+  const auto queries = starts_of(name, "cu_seqlens", call.cu_seqlens(), x);
+  const auto keys =
+      starts_of(name, "cu_seqlens_k", call.cu_seqlens_k(), context);
+  return {
+      queries.size(0) - 1,
+      kernels::longest_sequence(queries),
+      kernels::longest_sequence(keys)};
+}
+
+void check_length(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    int64_t context_length) {
+  const auto longest = sizes_of_call(name, x, call).T;
+  TORCH_CHECK(
+      longest <= context_length,
+      name,
+      ": expected at most ",
+      context_length,
+      " tokens (context_length), but got ",
+      longest,
+      call.cu_seqlens().defined() ? " in one of the sequences" : "");
 }
 
 void set_call(
@@ -114,6 +206,15 @@ void set_call(
     const ForwardOptions& call,
     const std::vector<int64_t>& scores,
     functional::ScaledDotProductAttentionFuncOptions& options) {
+  const bool packed = call.cu_seqlens().defined();
+  if (packed) {
+    TORCH_CHECK(
+        !call.key_padding_mask().defined(),
+        name,
+        ": expected no key_padding_mask beside cu_seqlens, which packs "
+        "sequences without padding");
+    options.cu_seqlens(call.cu_seqlens()).cu_seqlens_k(call.cu_seqlens_k());
+  }
   const auto mask = checked_mask(name, call.mask(), scores);
   const auto padding = checked_padding(name, call.key_padding_mask(), scores);
   options.mask(
@@ -139,6 +240,11 @@ void set_call(
         "key_padding_mask");
     options.key_lengths(call.key_lengths());
   }
+  if (packed && scores.size() == 3) {
+    // Functional attention takes packed sequences with heads.
+    options.mask(with_head(options.mask()));
+    options.bias(with_head(options.bias()));
+  }
 }
 
 torch::Tensor positions_of(
@@ -147,7 +253,9 @@ torch::Tensor positions_of(
     const torch::Tensor& x) {
   const auto& positions = call.positions();
   if (!positions.defined()) {
-    return positions;
+    return call.cu_seqlens().defined()
+        ? packed_positions(starts_of(name, "cu_seqlens", call.cu_seqlens(), x))
+        : positions;
   }
   checks::check_dense(name, "positions", positions);
   const auto B = x.size(0);

@@ -15,6 +15,38 @@ namespace torch_attention::detail {
 /// Whether `call` brings nothing along.
 bool is_empty(const ForwardOptions& call);
 
+/// Whether x (N, d_in) is packed sequences, which have a batch of size 1 when
+/// they are computed.
+bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call);
+
+/// B sequences of T queries and S keys; packed ones as in a padded batch.
+struct CallSizes {
+  int64_t B;
+  int64_t T;
+  int64_t S;
+};
+
+/// The sizes of self-attention of x (B, T, ...) or (T, ...). Checks
+/// `cu_seqlens`.
+CallSizes sizes_of_call(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call);
+
+/// The sizes of attention of x (B, T, ...) to `context` (B, S, ...).
+CallSizes sizes_of_call(
+    const char* name,
+    const torch::Tensor& x,
+    const torch::Tensor& context,
+    const ForwardOptions& call);
+
+/// Checks that no sequence is longer than `context_length`.
+void check_length(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    int64_t context_length);
+
 /// Checks what hides and adds, and puts it into `options`. `scores` are the
 /// sizes of the module's scores: (B, H, T, S), (B, T, S), or (T, S) without a
 /// batch.
@@ -24,8 +56,8 @@ void set_call(
     const std::vector<int64_t>& scores,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// The positions of `call`, int64 (T) or (B, T), for x (B, T, ...); undefined
-/// if there are none.
+/// The positions of `call`, int64 (T) or (B, T), for x (B, T, ...); those in
+/// its own sequence of each packed token; undefined if there are none.
 torch::Tensor positions_of(
     const char* name,
     const ForwardOptions& call,

@@ -17,13 +17,11 @@ constexpr const char* kCausal = "CausalAttention";
 Projected project(
     CausalAttentionImpl& module,
     const torch::Tensor& x,
+    const ForwardOptions& call,
     Kernel kernel) {
   checks::check_input(
-      kCausal,
-      x,
-      module.W_query->weight,
-      module.options.d_in(),
-      module.options.context_length());
+      kCausal, x, module.W_query->weight, module.options.d_in());
+  detail::check_length(kCausal, x, call, module.options.context_length());
   return project_linear(module, x, kernel);
 }
 
@@ -33,8 +31,8 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const ForwardOptions& call) {
   auto options = func_options(module);
   if (!detail::is_empty(call)) {
-    const auto T = x.size(1);
-    detail::set_call(kCausal, call, {x.size(0), T, T}, options);
+    const auto [B, T, S] = detail::sizes_of_call(kCausal, x, call);
+    detail::set_call(kCausal, call, {B, T, S}, options);
   }
   return options;
 }
@@ -101,7 +99,10 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor CausalAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  const auto projected = project(*this, x, options.kernel());
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
+  const auto projected = project(*this, x, call, options.kernel());
   return functional::scaled_dot_product_attention(
       projected.queries,
       projected.keys,
@@ -111,7 +112,7 @@ torch::Tensor CausalAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> CausalAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  const auto projected = project(*this, x, Kernel::kReference);
+  const auto projected = project(*this, x, call, Kernel::kReference);
   return functional::scaled_dot_product_attention_with_weights(
       projected.queries,
       projected.keys,

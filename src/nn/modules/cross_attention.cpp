@@ -22,8 +22,7 @@ using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 constexpr const char* kCross = "CrossAttention";
 
 void check_input(const CrossAttentionImpl& module, const torch::Tensor& x) {
-  checks::check_input(
-      kCross, x, module.W_query->weight, module.options.d_in(), std::nullopt);
+  checks::check_input(kCross, x, module.W_query->weight, module.options.d_in());
 }
 
 void check_context(
@@ -74,19 +73,19 @@ torch::Tensor values_of(
       split);
 }
 
-/// For B sequences of T queries and S keys.
 FuncOptions func_options_of(
     const CrossAttentionImpl& module,
     const ForwardOptions& whole_call,
-    int64_t B,
-    int64_t T,
-    int64_t S,
+    const detail::CallSizes& sizes,
     const detail::HeadSplitPointer& split) {
   auto options = detail::head_options(module);
   const auto call = detail::own_heads(kCross, whole_call, split);
   if (!detail::is_empty(call)) {
     detail::set_call(
-        kCross, call, {B, module.options.num_heads(), T, S}, options);
+        kCross,
+        call,
+        {sizes.B, module.options.num_heads(), sizes.T, sizes.S},
+        options);
   }
   return options;
 }
@@ -118,8 +117,8 @@ Operands operands_of(
         ", but got ",
         context.size(0));
   });
-  const auto options = func_options_of(
-      module, call, x.size(0), x.size(1), context.size(1), split);
+  const auto sizes = detail::sizes_of_call(kCross, x, context, call);
+  const auto options = func_options_of(module, call, sizes, split);
   Operands operands{{}, {}, {}, options, {kCross, x, context, split}};
   const auto& entered = operands.entered;
   operands.keys = keys_of(module, entered.context, kernel, split);
@@ -171,6 +170,13 @@ torch::Tensor CrossAttentionImpl::forward(
     const torch::Tensor& x,
     const torch::Tensor& context,
     const ForwardOptions& call) {
+  if (detail::lacks_batch(x, call) && context.defined()) {
+    return forward(
+               x.unsqueeze(0),
+               context.dim() == 2 ? context.unsqueeze(0) : context,
+               call)
+        .squeeze(0);
+  }
   const auto kernel = options.kernel();
   const auto attend = [&] {
     const auto operands = operands_of(*this, x, context, call, kernel, split_);
@@ -228,6 +234,10 @@ torch::Tensor CrossAttentionImpl::decode(
     const ForwardOptions& call) {
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
+  TORCH_CHECK(
+      !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
+      kCross,
+      ": expected tokens (B, T, d_in) for decode, but got cu_seqlens");
   detail::check_cache(kCross, *this, x, cache);
   detail::check_drops_nothing(kCross, *this);
   const auto& has = cache.options();
@@ -238,7 +248,7 @@ torch::Tensor CrossAttentionImpl::decode(
       has.chunk() ? "chunk = " : "window = ",
       has.chunk().value_or(has.window().value_or(0)));
   const auto S = cache.keys().size(2);
-  auto func = func_options_of(*this, call, x.size(0), x.size(1), S, split_)
+  auto func = func_options_of(*this, call, {x.size(0), x.size(1), S}, split_)
                   .kernel(options.kernel());
   const auto asked = checks::to_counts(
       kCross, "key_lengths", call.key_lengths(), x.size(0), S);

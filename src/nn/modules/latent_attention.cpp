@@ -53,13 +53,13 @@ void check_options(const LatentAttentionOptions& options) {
   detail::check_rotary(kLatent, options.rotary(), options.rope_dim());
 }
 
-void check_input(const LatentAttentionImpl& module, const torch::Tensor& x) {
+void check_input(
+    const LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call = {}) {
   checks::check_input(
-      kLatent,
-      x,
-      module.kv_a_proj_with_mqa->weight,
-      module.options.d_in(),
-      module.options.context_length());
+      kLatent, x, module.kv_a_proj_with_mqa->weight, module.options.d_in());
+  detail::check_length(kLatent, x, call, module.options.context_length());
 }
 
 /// A token's latent vector and the rotated part of its key, in one tensor (B,
@@ -151,9 +151,9 @@ LatentFuncOptions call_options_of(
     const ForwardOptions& call) {
   auto options = func_options_of(module);
   if (!detail::is_empty(call)) {
-    const auto T = x.size(1);
+    const auto [B, T, S] = detail::sizes_of_call(kLatent, x, call);
     detail::set_call(
-        kLatent, call, {x.size(0), module.options.num_heads(), T, T}, options);
+        kLatent, call, {B, module.options.num_heads(), T, S}, options);
   }
   return options;
 }
@@ -344,7 +344,10 @@ void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor LatentAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  check_input(*this, x);
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
+  check_input(*this, x, call);
   const auto attend = [&] {
     const auto func = call_options_of(*this, x, call).kernel(options.kernel());
     const auto heads = project_latent(*this, *rotary_table_, x, call);
@@ -357,7 +360,7 @@ torch::Tensor LatentAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> LatentAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  check_input(*this, x);
+  check_input(*this, x, call);
   const auto func = call_options_of(*this, x, call);
   const auto heads = project_latent(*this, *rotary_table_, x, call);
   const auto [context, weights] =

@@ -8,6 +8,7 @@
 #include <nn/modules/decode.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
+#include <nn/modules/multi_head_call.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotation_of_call.h>
 #include <nn/modules/temperature.h>
@@ -27,7 +28,7 @@ namespace torch_attention {
 
 namespace {
 
-constexpr const char* kMultiHead = "MultiHeadAttention";
+using detail::kMultiHead;
 
 void check_options(const MultiHeadAttentionOptions& options) {
   detail::check_heads(kMultiHead, options);
@@ -61,15 +62,6 @@ void check_options(const MultiHeadAttentionOptions& options) {
       kMultiHead,
       ": expected a qk_norm of all heads before the rotary embedding, but got "
       "after_rotary = true");
-}
-
-void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
-  checks::check_input(
-      kMultiHead,
-      x,
-      module.W_query->weight,
-      module.options.d_in(),
-      module.options.context_length());
 }
 
 /// Values (B, num_kv_heads, T, value_dim), each divided by its root mean
@@ -180,144 +172,6 @@ kernels::ModuleAttention whole_module(
       tensors(module.W_value),
       tensors(module.out_proj),
       settings};
-}
-
-/// ALiBi's slopes of these heads, which may be some of all.
-torch::Tensor slopes_of(
-    const MultiHeadAttentionImpl& module,
-    const detail::HeadSplitPointer& split) {
-  const auto num_heads = module.options.num_heads();
-  return split == nullptr ? functional::alibi_slopes(num_heads)
-                          : functional::alibi_slopes(split->heads.all)
-                                .narrow(0, split->heads.first, num_heads);
-}
-
-/// What the heads ask of functional attention, but for the kernel.
-functional::ScaledDotProductAttentionFuncOptions head_options(
-    const MultiHeadAttentionImpl& module,
-    const detail::HeadSplitPointer& split) {
-  const auto& options = module.options;
-  auto result = detail::head_options(module);
-  result.causal(options.causal())
-      .window(options.window())
-      .window_after(options.window_after())
-      .chunk(options.chunk())
-      .sinks(module.sinks);
-  if (options.alibi()) {
-    result.alibi_slopes(slopes_of(module, split));
-  }
-  return result;
-}
-
-/// What ALiBi takes from the scores of tokens that stand at `positions`, int64
-/// (T) or (B, T): (H, T, T) or (B, H, T, T).
-torch::Tensor alibi_bias(
-    const torch::Tensor& slopes,
-    const torch::Tensor& positions,
-    const torch::Tensor& x) {
-  const auto dtype =
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const auto at = positions.to(x.device());
-  const auto distance = (at.unsqueeze(-1) - at.unsqueeze(-2)).abs();
-  return slopes.to(x.device(), dtype).view({-1, 1, 1}).neg() *
-      distance.unsqueeze(-3);
-}
-
-/// How many processes share the tokens.
-int64_t processes_of(const MultiHeadAttentionImpl& module) {
-  const auto& split = detail::TokenSplitAccess::of(module);
-  return split == nullptr ? 1 : split->num_processes;
-}
-
-/// `head_options`, and what one call hides and adds.
-functional::ScaledDotProductAttentionFuncOptions call_options(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x,
-    const ForwardOptions& whole_call,
-    const torch::Tensor& positions,
-    const detail::HeadSplitPointer& split) {
-  auto options = head_options(module, split);
-  const auto call = detail::own_heads(kMultiHead, whole_call, split);
-  if (detail::is_empty(call)) {
-    return options;
-  }
-  const auto T = x.size(1);
-  detail::set_call(
-      kMultiHead,
-      call,
-      {x.size(0), module.options.num_heads(), T, T * processes_of(module)},
-      options);
-  if (detail::TokenSplitAccess::of(module) != nullptr) {
-    return options;
-  }
-  if (positions.defined() && options.alibi_slopes().defined()) {
-    const auto alibi = alibi_bias(options.alibi_slopes(), positions, x);
-    options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
-    options.alibi_slopes(torch::Tensor());
-  }
-  if (positions.defined() && options.chunk()) {
-    const auto hidden =
-        detail::hidden_by_chunk(positions.to(x.device()), *options.chunk());
-    options.mask(
-        options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
-    options.chunk(std::nullopt);
-  }
-  return options;
-}
-
-/// The checked positions of `call`, or undefined where nothing goes by them.
-torch::Tensor positions_of_call(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x,
-    const ForwardOptions& call) {
-  const auto& options = module.options;
-  if (!options.rotary() && !options.alibi() && !options.chunk() &&
-      !options.temperature()) {
-    return {};
-  }
-  const auto& split = detail::TokenSplitAccess::of(module);
-  if (split != nullptr) {
-    TORCH_CHECK(
-        !call.positions().defined() || (!options.alibi() && !options.chunk()),
-        kMultiHead,
-        ": expected no positions beside alibi or chunk, where several processes "
-        "share the tokens");
-    if (!call.positions().defined()) {
-      return split->positions(x.size(1));
-    }
-  }
-  return detail::positions_of(kMultiHead, call, x);
-}
-
-/// Checks x, and that it is no part of longer sequences than it may be.
-void check_input_of_call(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x) {
-  check_input(module, x);
-  const auto processes = processes_of(module);
-  TORCH_CHECK(
-      x.size(1) * processes <= module.options.context_length(),
-      kMultiHead,
-      ": expected at most ",
-      module.options.context_length(),
-      " tokens (context_length), but got ",
-      x.size(1),
-      " of each of ",
-      processes,
-      " processes");
-}
-
-/// Refuses what needs the tokens of all processes.
-void check_has_all_tokens(
-    const char* what,
-    const MultiHeadAttentionImpl& module) {
-  TORCH_CHECK(
-      detail::TokenSplitAccess::of(module) == nullptr,
-      kMultiHead,
-      ": ",
-      what,
-      " needs all tokens, of which other processes have some "
-      "(sequence_parallel)");
 }
 
 /// Where the tokens x (B, T, ...) of `forward` stand: at `given` positions, or
@@ -487,8 +341,12 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor MultiHeadAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  detail::check_together(
-      kMultiHead, x, split_, [&] { check_input_of_call(*this, x); });
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
+  detail::check_together(kMultiHead, x, split_, [&] {
+    detail::check_input_of_call(*this, x, call);
+  });
   const bool plain = rotary_table_ == nullptr && !options.alibi() &&
       !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
       !options.value_norm_eps() && !options.temperature() &&
@@ -500,10 +358,10 @@ torch::Tensor MultiHeadAttentionImpl::forward(
       return kernels::small_module(whole);
     }
   }
-  const auto positions = positions_of_call(*this, x, call);
+  const auto positions = detail::positions_of_call(*this, x, call);
   const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto attend = [&] {
-    const auto func = call_options(*this, x, call, positions, split_)
+    const auto func = detail::call_options(*this, x, call, positions, split_)
                           .kernel(options.kernel());
     const auto projected = project_heads(
         *this,
@@ -531,10 +389,10 @@ torch::Tensor MultiHeadAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  check_input(*this, x);
-  check_has_all_tokens("forward_with_weights", *this);
-  const auto positions = positions_of_call(*this, x, call);
-  const auto func = call_options(*this, x, call, positions, split_);
+  detail::check_has_all_tokens("forward_with_weights", *this);
+  detail::check_input_of_call(*this, x, call);
+  const auto positions = detail::positions_of_call(*this, x, call);
+  const auto func = detail::call_options(*this, x, call, positions, split_);
   const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto projected = project_heads(
       *this,
@@ -560,8 +418,9 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     KVCache& cache,
     const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
-  check_input(*this, x);
-  check_has_all_tokens("decode", *this);
+  detail::check_input(*this, x);
+  detail::check_length(kMultiHead, x, {}, options.context_length());
+  detail::check_has_all_tokens("decode", *this);
   check_decode(*this, x, cache);
   const auto tokens =
       detail::new_tokens(kMultiHead, x, cache, call, options.context_length());
@@ -586,7 +445,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
   cache.append(projected.keys, projected.values, tokens.counts);
   cache.rotated_long_ = is_long;
   try {
-    auto func = head_options(*this, split_).kernel(options.kernel());
+    auto func = detail::head_options(*this, split_).kernel(options.kernel());
     detail::set_rows_of_cache(cache, tokens.before, T, func);
     auto own_call = call;
     own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));

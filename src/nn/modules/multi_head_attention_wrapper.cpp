@@ -43,14 +43,13 @@ CausalAttentionOptions head_options(
       .kernel(options.kernel());
 }
 
-void check_input(const torch::nn::ModuleList& heads, const torch::Tensor& x) {
+void check_input(
+    const torch::nn::ModuleList& heads,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
   const auto& first = head(heads, 0);
-  checks::check_input(
-      kWrapper,
-      x,
-      first.W_query->weight,
-      first.options.d_in(),
-      first.options.context_length());
+  checks::check_input(kWrapper, x, first.W_query->weight, first.options.d_in());
+  detail::check_length(kWrapper, x, call, first.options.context_length());
 }
 
 /// Below so many tokens, to put the heads' weights together takes longer than
@@ -114,7 +113,10 @@ torch::Tensor forward_together(
     const functional::ScaledDotProductAttentionFuncOptions& call) {
   const auto& first = head(heads, 0);
   auto options = func_options(first).kernel(first.options.kernel());
-  options.mask(call.mask()).bias(call.bias()).key_lengths(call.key_lengths());
+  options.mask(call.mask())
+      .bias(call.bias())
+      .key_lengths(call.key_lengths())
+      .cu_seqlens(call.cu_seqlens());
   return kernels::combine_heads(functional::scaled_dot_product_attention(
       project_heads(heads, &CausalAttentionImpl::W_query, x),
       project_heads(heads, &CausalAttentionImpl::W_key, x),
@@ -129,9 +131,9 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const ForwardOptions& call) {
   functional::ScaledDotProductAttentionFuncOptions options;
   if (!detail::is_empty(call)) {
-    const auto T = x.size(1);
+    const auto [B, T, S] = detail::sizes_of_call(kWrapper, x, call);
     const auto H = static_cast<int64_t>(heads->size());
-    detail::set_call(kWrapper, call, {x.size(0), H, T, T}, options);
+    detail::set_call(kWrapper, call, {B, H, T, S}, options);
   }
   return options;
 }
@@ -148,6 +150,7 @@ ForwardOptions call_of_head(
     return x.select(1, x.size(1) == 1 ? 0 : static_cast<int64_t>(index));
   };
   return ForwardOptions()
+      .cu_seqlens(call.cu_seqlens())
       .key_lengths(call.key_lengths())
       .mask(of_head(call.mask()))
       .bias(of_head(call.bias()));
@@ -198,7 +201,10 @@ void MultiHeadAttentionWrapperImpl::pretty_print(std::ostream& stream) const {
 torch::Tensor MultiHeadAttentionWrapperImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  check_input(heads, x);
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
+  check_input(heads, x, call);
   const auto options_of_call = options_of(heads, x, call);
   if (kernels::resolved(head(heads, 0).options.kernel()) !=
           Kernel::kReference &&
@@ -216,7 +222,7 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  check_input(heads, x);
+  check_input(heads, x, call);
   const auto options_of_call = options_of(heads, x, call);
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;

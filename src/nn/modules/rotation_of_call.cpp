@@ -99,7 +99,7 @@ Rotation rotation_of_call(
   const auto given =
       given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
   TORCH_CHECK(
-      !given || !positions.defined(),
+      !given || !call.positions().defined(),
       name,
       ": expected positions or rotary_cos and rotary_sin, but got both");
   return given ? *given

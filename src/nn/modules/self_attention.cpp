@@ -28,9 +28,13 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   auto result =
       functional::ScaledDotProductAttentionFuncOptions().scale(options.scale());
   if (!detail::is_empty(call)) {
-    auto scores = x.sizes().vec();
-    scores.back() = x.size(-2);
-    detail::set_call(name, call, scores, result);
+    const auto [B, T, S] = detail::sizes_of_call(name, x, call);
+    detail::set_call(
+        name,
+        call,
+        x.dim() == 2 ? std::vector<int64_t>{T, S}
+                     : std::vector<int64_t>{B, T, S},
+        result);
   }
   return result;
 }
@@ -41,7 +45,6 @@ Projected project(SelfAttentionV1Impl& module, const torch::Tensor& x) {
       x,
       module.W_query,
       module.options.d_in(),
-      std::nullopt,
       /*takes_2d=*/true);
   Projected projected;
   projected.keys = torch::matmul(x, module.W_key);
@@ -56,7 +59,6 @@ Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
       x,
       module.W_query->weight,
       module.options.d_in(),
-      std::nullopt,
       /*takes_2d=*/true);
   return project_linear(module, x, Kernel::kReference);
 }
@@ -100,6 +102,9 @@ void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV1Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
   const auto projected = project(*this, x);
   return functional::scaled_dot_product_attention(
       projected.queries,
@@ -155,6 +160,9 @@ void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV2Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
+  if (detail::lacks_batch(x, call)) {
+    return forward(x.unsqueeze(0), call).squeeze(0);
+  }
   const auto projected = project(*this, x);
   return functional::scaled_dot_product_attention(
       projected.queries,

@@ -108,6 +108,9 @@ TORCH_ATTENTION_API torch::Tensor attention_weights(
 ///
 /// Windows, chunks, offsets and lengths may be any 64-bit numbers.
 ///
+/// With `cu_seqlens` sequences of different lengths are packed without padding:
+/// query (1, H, N, D) or (H, N, D), where N counts the tokens of all.
+///
 /// Throws c10::Error if shapes, dtypes or devices do not fit, if the mask does
 /// not broadcast to (..., T, S) or is not bool, if a tensor is not dense, or if
 /// one that autograd would save was made in inference mode.
@@ -127,7 +130,7 @@ TORCH_ATTENTION_API torch::Tensor scaled_dot_product_attention(
 
 /// `scaled_dot_product_attention` that also returns the weights (..., T, S)
 /// which multiplied the values, after dropout. It forms them by
-/// `Kernel::kReference`; `Kernel::kFused` is refused.
+/// `Kernel::kReference`; `Kernel::kFused` and `cu_seqlens` are refused.
 ///
 /// Example:
 /// ```

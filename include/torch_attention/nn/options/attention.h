@@ -358,6 +358,21 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// query among the keys, for `causal`, windows and chunks. Default: S - T
   TORCH_ARG(torch::Tensor, query_offsets) = {};
 
+  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: B sequences of n1, n2, ...
+  /// tokens lie one after the other in query (1, H, N, D) or (H, N, D) and in
+  /// key and value, and each attends to itself alone, as in a padded batch of
+  /// them, but without its padding. `causal`, windows and the like go by the
+  /// tokens of each; `key_lengths`, `query_offsets`, `mask` and `bias` are
+  /// those of the padded batch: (B), and what broadcasts to (B, H, longest T,
+  /// longest S), of which each sequence reads its first rows and columns.
+  /// Fastest on the CPU, where our kernels take all sequences together;
+  /// elsewhere one is computed after the other. Default: not packed
+  TORCH_ARG(torch::Tensor, cu_seqlens) = {};
+
+  /// the same of key and value (..., M, D), where those are not of the same
+  /// tokens as the query. Default: cu_seqlens
+  TORCH_ARG(torch::Tensor, cu_seqlens_k) = {};
+
   /// let consecutive query heads share a key and value head (grouped-query
   /// attention, Ainslie et al. 2023): query (..., H, T, D), key and value
   /// (..., G, S, D) with H divisible by G. Default: false

@@ -8,7 +8,8 @@
 namespace torch_attention {
 
 /// Arguments of one call of a module's `forward`, beside its input: which keys
-/// are padding, what else is hidden or added, where the tokens stand.
+/// are padding or how sequences are packed without it, what else is hidden or
+/// added, where the tokens stand.
 ///
 /// Sizes: `B` sequences, `H` heads, `T` queries, `S` keys (`T` in
 /// self-attention). The scores are (B, H, T, S), or (B, T, S) in modules of one
@@ -26,6 +27,20 @@ namespace torch_attention {
 ///     x, ForwardOptions().key_padding_mask(attention_mask.eq(0)));
 /// ```
 struct TORCH_ATTENTION_API ForwardOptions {
+  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: the input is B sequences of
+  /// n1, n2, ... tokens, one after the other without padding, (N, d_in) or
+  /// (1, N, d_in), and so is the output. Each attends to itself alone and
+  /// begins at position 0; `context_length` bounds each. The arguments below
+  /// are those of the padded batch (B, T = S = longest), of which each sequence
+  /// reads its first rows and columns, but for `positions`, `rotary_cos` and
+  /// `rotary_sin`, which are of the N tokens, and `key_padding_mask`, which
+  /// there is no need for. Default: not packed
+  TORCH_ARG(torch::Tensor, cu_seqlens) = {};
+
+  /// the same of the context of `CrossAttention`, of as many sequences; beside
+  /// `cu_seqlens`. Default: none
+  TORCH_ARG(torch::Tensor, cu_seqlens_k) = {};
+
   /// integer tensor (B): how many keys each sequence has; those after them are
   /// padding, which is hidden and may be NaN. Default: S
   TORCH_ARG(torch::Tensor, key_lengths) = {};
@@ -48,8 +63,8 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// by the order of the tokens. For left-padded batches count the tokens that
   /// are not padding. Modules with none of them do not read it, so that all
   /// layers of a model may get the same. With `alibi` a tensor (B, H, T, T) is
-  /// formed, with `chunk` one of (B, T, T).
-  /// Default: 0, 1, ..., T - 1
+  /// formed, with `chunk` one of (B, T, T); not with either beside
+  /// `cu_seqlens`. Default: 0, 1, ..., T - 1
   TORCH_ARG(torch::Tensor, positions) = {};
 
   /// cosines of the angles by which the tokens are rotated, floating-point (T,
