@@ -44,6 +44,8 @@ AttentionCall read_call(const torch::jit::Stack& stack) {
   options.sinks(tensor_of(read()));
   options.enable_gqa(read().toBool());
   options.dropout(read().toDouble());
+  options.cu_seqlens(tensor_of(read()));
+  options.cu_seqlens_k(tensor_of(read()));
   return call;
 }
 

@@ -19,10 +19,11 @@ constexpr const char* kRules =
     "int? chunk=None, Tensor? key_lengths=None, Tensor? query_offsets=None, "
     "Tensor? mask=None, Tensor? bias=None, float? scale=None, "
     "float? softcap=None, Tensor? alibi_slopes=None, Tensor? sinks=None, "
-    "bool enable_gqa=False, float dropout_p=0.0";
+    "bool enable_gqa=False, float dropout_p=0.0, Tensor? cu_seqlens=None, "
+    "Tensor? cu_seqlens_k=None";
 
 /// The number of their arguments.
-constexpr size_t kNumArguments = 17;
+constexpr size_t kNumArguments = 19;
 
 /// Those that have gradients: query, key, value, bias, alibi_slopes, sinks.
 constexpr std::array<size_t, 6> kDifferentiable = {0, 1, 2, 10, 13, 14};

@@ -79,6 +79,29 @@ def cases():
     yield "broadcast", (q, k[:, :1], v[:1]), {}, {}
 
 
+def packed_case():
+    """Three sequences, one of them empty, and what they are with a mask."""
+    inputs = [torch.randn(1, 4, 9, 8) for _ in range(3)]
+    starts = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
+    number = torch.tensor([0] * 4 + [2] * 5)
+    same = number[:, None] == number
+    return (
+        inputs,
+        {"cu_seqlens": starts, "causal": True},
+        {"attn_mask": same & visible(9, 9)},
+    )
+
+
+def test_packed():
+    inputs, ours, theirs = packed_case()
+    expected = run(F.scaled_dot_product_attention, inputs, theirs)
+    close(run(ops.attention, inputs, ours), expected)
+    close(run(compiled(ops.attention), inputs, ours), expected)
+    inputs = [x.requires_grad_() for x in inputs]
+    torch.library.opcheck(ops.attention, tuple(inputs), ours)
+    print("packed sequences")
+
+
 def leaves(values):
     return [
         x.detach().clone().requires_grad_(x.is_floating_point())
