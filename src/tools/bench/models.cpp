@@ -15,6 +15,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -23,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace torch_attention::tools {
 
@@ -121,6 +123,46 @@ Case padded_case() {
                   AttentionFuncOptions().key_lengths(lengths));
             },
             [=] { return sdpa(query, key, value, mask, false); });
+      });
+}
+
+/// The same tokens without padding, beside a call for each sequence.
+Case packed_case() {
+  const auto work = work_of(16, 352, 12, 64);
+  return model_case(
+      "packed sequences of 32 to 672 tokens, B16 H12 D64",
+      work,
+      // 403: the root of the mean square
+      products({2, work.H, work.D, work.B, 403, 403}),
+      [work] {
+        const auto lengths =
+            at::linspace(32, 672, work.B, torch::kDouble).to(torch::kLong);
+        const auto starts =
+            at::cat({at::zeros({1}, torch::kLong), lengths.cumsum(0)});
+        const auto draw = [&] {
+          const auto N = starts[-1].item<int64_t>();
+          return at::randn({1, N, work.H, work.D}).transpose(1, 2);
+        };
+        const auto query = draw();
+        const auto key = draw();
+        const auto value = draw();
+        return ours_and_theirs(
+            [=] {
+              return functional::scaled_dot_product_attention(
+                  query, key, value, AttentionFuncOptions().cu_seqlens(starts));
+            },
+            [=] {
+              std::vector<torch::Tensor> outputs;
+              const auto* start = starts.const_data_ptr<int64_t>();
+              for (int64_t b = 0; b < work.B; ++b) {
+                const auto part = [&](const torch::Tensor& x) {
+                  return x.slice(2, start[b], start[b + 1]);
+                };
+                outputs.push_back(sdpa(
+                    part(query), part(key), part(value), std::nullopt, false));
+              }
+              return at::cat(outputs, 2);
+            });
       });
 }
 
@@ -324,6 +366,7 @@ Case latent_case() {
 std::vector<Case> model_cases() {
   return {
       padded_case(),
+      packed_case(),
       cross_case(/*T=*/64, /*cached=*/false),
       cross_case(/*T=*/1, /*cached=*/true),
       wide_case(),
