@@ -133,22 +133,8 @@ BertBlockImpl::BertBlockImpl(
 
 Tensor BertBlockImpl::forward(
     const Tensor& x,
-    const Tensor& lengths,
-    const Tensor& bias) {
-  torch_attention::ForwardOptions call;
-  call.key_lengths(lengths).bias(bias);
-  return finish(x, attention->forward(x, call));
-}
-
-Tensor BertBlockImpl::forward_packed(
-    const Tensor& x,
-    const PackedLengths& lengths,
-    const std::vector<Tensor>& biases) {
-  return finish(x, attend_packed(attention, x, lengths, biases));
-}
-
-Tensor BertBlockImpl::finish(const Tensor& x, const Tensor& attended) {
-  const auto normed = attention_norm->forward(x + attended);
+    const torch_attention::ForwardOptions& call) {
+  const auto normed = attention_norm->forward(x + attention->forward(x, call));
   const auto transformed =
       down->forward(activate(up->forward(normed), activation_));
   return output_norm->forward(normed + transformed);
@@ -223,46 +209,50 @@ Tensor BertImpl::embed(const Tensor& ids, const Tensor& positions) {
 
 Tensor BertImpl::forward(const Tensor& ids, const Tensor& lengths) {
   TORCH_CHECK(
-      ids.dim() == 2 && ids.size(1) <= config.context_length(),
-      "Bert: expected ids (B, T) with T up to ",
-      config.context_length(),
-      " but got ",
-      ids.sizes());
-  const auto length = ids.size(1);
-  const auto bias = config.has_relative_bias
-      ? relative_bias->forward(length, length)
-      : Tensor();
-  auto x = embed(ids, torch::arange(length));
-  for (const auto& block : *blocks) {
-    x = block->as<BertBlock>()->forward(x, lengths, bias);
-  }
-  return x;
+      ids.dim() == 2, "Bert: expected ids (B, T) but got ", ids.sizes());
+  const auto longest = ids.size(1);
+  return transform(
+      ids,
+      torch::arange(longest),
+      longest,
+      torch_attention::ForwardOptions().key_lengths(lengths));
 }
 
-Tensor BertImpl::forward_packed(
-    const Tensor& ids,
-    const PackedLengths& lengths) {
+Tensor BertImpl::forward_packed(const Tensor& ids, const Tensor& cu_seqlens) {
+  TORCH_CHECK(ids.dim() == 1, "Bert: expected ids (N) but got ", ids.sizes());
+  const auto lengths = cu_seqlens.diff();
+  const auto begins =
+      cu_seqlens.slice(0, 0, cu_seqlens.size(0) - 1).repeat_interleave(lengths);
   TORCH_CHECK(
-      ids.dim() == 1 && ids.sizes() == lengths.positions.sizes(),
+      begins.sizes() == ids.sizes(),
       "Bert: expected ",
-      lengths.positions.size(0),
+      begins.size(0),
       " ids but got ",
-      ids.sizes());
-  std::vector<Tensor> biases;
-  for (const auto& run : lengths.runs) {
-    TORCH_CHECK(
-        run.length <= config.context_length(),
-        "Bert: expected up to ",
-        config.context_length(),
-        " tokens but got ",
-        run.length);
-    if (config.has_relative_bias) {
-      biases.push_back(relative_bias->forward(run.length, run.length));
-    }
+      ids.size(0));
+  return transform(
+      ids,
+      torch::arange(ids.size(0)) - begins,
+      lengths.max().item<int64_t>(),
+      torch_attention::ForwardOptions().cu_seqlens(cu_seqlens));
+}
+
+Tensor BertImpl::transform(
+    const Tensor& ids,
+    const Tensor& positions,
+    int64_t longest,
+    torch_attention::ForwardOptions call) {
+  TORCH_CHECK(
+      longest <= config.context_length(),
+      "Bert: expected up to ",
+      config.context_length(),
+      " tokens but got ",
+      longest);
+  auto x = embed(ids, positions);
+  if (config.has_relative_bias) {
+    call.bias(relative_bias->forward(longest, longest));
   }
-  auto x = embed(ids, lengths.positions);
   for (const auto& block : *blocks) {
-    x = block->as<BertBlock>()->forward_packed(x, lengths, biases);
+    x = block->as<BertBlock>()->forward(x, call);
   }
   return x;
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "packed.h"
-
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/pimpl.h>
@@ -9,6 +7,7 @@
 
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/relative_bias.h>
+#include <torch_attention/nn/options/forward.h>
 
 #include <cstdint>
 #include <string>
@@ -79,18 +78,11 @@ class BertBlockImpl : public torch::nn::Module {
       const BertConfig& config,
       const torch_attention::MultiHeadAttention& attention);
 
-  /// x (B, T, C), of which sequences have `lengths` (B) tokens; `bias` is added
-  /// to the scores unless undefined.
+  /// x (B, T, C), padded, or (N, C), packed; `call` says which, and adds the
+  /// bias of MPNet.
   torch::Tensor forward(
       const torch::Tensor& x,
-      const torch::Tensor& lengths,
-      const torch::Tensor& bias);
-
-  /// x (N, C); a bias for each run, or none.
-  torch::Tensor forward_packed(
-      const torch::Tensor& x,
-      const PackedLengths& lengths,
-      const std::vector<torch::Tensor>& biases);
+      const torch_attention::ForwardOptions& call);
 
   torch_attention::MultiHeadAttention attention;
   Norm attention_norm;
@@ -99,8 +91,6 @@ class BertBlockImpl : public torch::nn::Module {
   Norm output_norm;
 
  private:
-  torch::Tensor finish(const torch::Tensor& x, const torch::Tensor& attended);
-
   std::string activation_;
 };
 TORCH_MODULE(BertBlock);
@@ -123,10 +113,12 @@ class BertImpl : public torch::nn::Module {
   /// lengths, int64 (B) -> (B, T, C). What comes out for padding means nothing.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& lengths);
 
-  /// The same without padding: ids int64 (N) -> (N, C).
+  /// The same without padding: ids int64 (N) of sequences that lie one after
+  /// the other, and where each begins, and the last ends, `cu_seqlens` int64
+  /// (B + 1) -> (N, C).
   torch::Tensor forward_packed(
       const torch::Tensor& ids,
-      const PackedLengths& lengths);
+      const torch::Tensor& cu_seqlens);
 
   const BertConfig config;
   torch::Tensor word_embeddings;
@@ -141,6 +133,12 @@ class BertImpl : public torch::nn::Module {
  private:
   BertImpl(const std::string& folder, ModelWeights&& weights);
   torch::Tensor embed(const torch::Tensor& ids, const torch::Tensor& positions);
+  /// Of tokens that stand at `positions`, of texts of up to `longest` tokens.
+  torch::Tensor transform(
+      const torch::Tensor& ids,
+      const torch::Tensor& positions,
+      int64_t longest,
+      torch_attention::ForwardOptions call);
 };
 TORCH_MODULE(Bert);
 

@@ -82,14 +82,11 @@ SentenceConfig SentenceConfig::read(const std::string& folder) {
   return config;
 }
 
-Tensor pool(
-    const Tensor& tokens,
-    const PackedLengths& lengths,
-    Pooling pooling) {
-  const auto counts = lengths.offsets.diff();
+Tensor pool(const Tensor& tokens, const Tensor& cu_seqlens, Pooling pooling) {
+  const auto counts = cu_seqlens.diff();
   switch (pooling) {
     case Pooling::kCls:
-      return tokens.index_select(0, lengths.offsets.slice(0, 0, -1));
+      return tokens.index_select(0, cu_seqlens.slice(0, 0, -1));
     case Pooling::kMax:
       return torch::segment_reduce(tokens, "max", counts);
     case Pooling::kMean:
@@ -171,25 +168,25 @@ Tensor SentenceEncoder::encode_batch(
     const std::vector<const std::vector<int64_t>*>& batch,
     bool padded) {
   std::vector<int64_t> all;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> ends = {0};
   for (const auto* ids : batch) {
     all.insert(all.end(), ids->begin(), ids->end());
-    sizes.push_back(static_cast<int64_t>(ids->size()));
+    ends.push_back(static_cast<int64_t>(all.size()));
   }
-  const PackedLengths lengths(sizes);
+  const auto cu_seqlens = torch::tensor(ends, torch::kLong);
   auto ids = torch::tensor(all, torch::kLong);
   Tensor hidden;
   if (padded) {
-    const auto counts = torch::tensor(sizes, torch::kLong);
-    const auto most = *std::max_element(sizes.begin(), sizes.end());
+    const auto counts = cu_seqlens.diff();
+    const auto most = counts.max().item<int64_t>();
     const auto is_token = torch::arange(most) < counts.unsqueeze(-1); // (B, T)
     auto padded_ids = torch::zeros(is_token.sizes(), torch::kLong);
     padded_ids.masked_scatter_(is_token, ids);
     hidden = model->forward(padded_ids, counts).index({is_token});
   } else {
-    hidden = model->forward_packed(ids, lengths);
+    hidden = model->forward_packed(ids, cu_seqlens);
   }
-  auto vectors = pool(hidden, lengths, config.pooling);
+  auto vectors = pool(hidden, cu_seqlens, config.pooling);
   if (config.normalizes) {
     vectors = vectors / vectors.norm(2, -1, /*keepdim=*/true).clamp_min(1e-12);
   }

@@ -69,10 +69,11 @@ class SentenceEncoder {
       bool padded);
 };
 
-/// Pools the tokens (N, C) of B sequences to (B, C).
+/// Pools the tokens (N, C) of B packed sequences, which begin at `cu_seqlens`
+/// (B + 1), to (B, C).
 torch::Tensor pool(
     const torch::Tensor& tokens,
-    const PackedLengths& lengths,
+    const torch::Tensor& cu_seqlens,
     Pooling pooling);
 
 } // namespace encoder
