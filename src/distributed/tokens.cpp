@@ -169,6 +169,10 @@ void check_tokens(
       ", value ",
       value.sizes());
   TORCH_CHECK(
+      !options.cu_seqlens().defined() && !options.cu_seqlens_k().defined(),
+      name,
+      ": expected no cu_seqlens, where several processes share the tokens");
+  TORCH_CHECK(
       !options.query_offsets().defined(),
       name,
       ": expected no query_offsets, since queries and keys are the same tokens");

@@ -304,6 +304,9 @@ TEST_CASE("What the ring cannot do it says") {
       ring(FuncOptions().query_offsets(torch::tensor({0, 0}))),
       "expected no query_offsets");
   THROWS_WITH(
+      ring(FuncOptions().cu_seqlens(torch::tensor({0, 1}))),
+      "expected no cu_seqlens");
+  THROWS_WITH(
       ring(FuncOptions().mask(
           torch::zeros({kTokens, kTokens + 1}, torch::kBool))),
       "broadcasts to (B, H, T/P, T)");

@@ -161,6 +161,27 @@ TEST_CASE("Masks and biases of a call are for all heads") {
   }
 }
 
+TEST_CASE("Packed sequences are for all heads") {
+  auto whole =
+      make_whole(base().rotary(RotaryOptions()).dropout(0.3), torch::kDouble);
+  auto module = split_copy(whole);
+  const auto compute = [&](MultiHeadAttention& of) {
+    const auto x =
+        input(torch::kDouble).detach().flatten(0, 1).requires_grad_();
+    torch::manual_seed(6);
+    const auto bias = torch::randn({3, kHeads, 11, 11}, torch::kDouble);
+    const auto output = of->forward(
+        x,
+        ForwardOptions().cu_seqlens(torch::tensor({0, 7, 7, 18})).bias(bias));
+    output.square().sum().backward();
+    return std::make_pair(output, x.grad());
+  };
+  const auto [output, gradient] = compute(module);
+  const auto [expected, expected_gradient] = compute(whole);
+  CHECK_THAT(output, IsAsOfOne(expected));
+  CHECK_THAT(gradient, IsAsOfOne(expected_gradient));
+}
+
 TEST_CASE("Weights of attention are those of the own heads") {
   auto whole = make_whole(base(), torch::kDouble);
   auto module = split_copy(whole);
