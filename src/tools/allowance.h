@@ -34,8 +34,8 @@ class Allowance {
   Tolerance tolerance(const std::string& name) const;
   double rounding(const std::string& name) const;
   /// Returns how far two runs can diverge by steps of AdamW, none longer than
-  /// lr.
-  double longest_way() const;
+  /// lr, but for what float16 rounds.
+  double longest_way(const std::string& name) const;
   /// Returns a bound of the rounding relative to the summands, by sizes and
   /// dtype.
   double relative_bound(const std::string& name) const;
