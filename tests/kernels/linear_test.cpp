@@ -230,9 +230,9 @@ TEST_CASE("A layer of few rows has gradients if they are wanted") {
 TEST_CASE("The linear layers of a model are computed as projections are") {
   torch::manual_seed(5);
   const int64_t rows = GENERATE(1, 200);
-  const auto x = torch::randn({2, rows, 300}).requires_grad_();
-  const auto weight = torch::randn({400, 300}).requires_grad_();
-  const auto bias = torch::randn({400}).requires_grad_();
+  const auto x = (torch::randn({2, rows, 300}) * 0.1).requires_grad_();
+  const auto weight = (torch::randn({400, 300}) * 0.1).requires_grad_();
+  const auto bias = (torch::randn({400}) * 0.1).requires_grad_();
   const std::vector<torch::Tensor> leaves = {x, weight, bias};
   const auto expected = torch::linear(x, weight, bias);
   const auto y = functional::linear(x, weight, bias);
