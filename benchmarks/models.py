@@ -26,9 +26,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+# Huge pages for all that use LibTorch, as our program asks for them.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-from models_candidates import (
+import torch  # noqa: E402
+
+from models_candidates import (  # noqa: E402
     CONFIGS,
     Compiled,
     CTranslate2,
@@ -44,7 +47,12 @@ from models_candidates import (
     make_folder,
     weights_read,
 )
-from peers import describe_machine, quantile, spread, time_text
+from peers import (  # noqa: E402
+    describe_machine,
+    quantile,
+    spread,
+    time_text,
+)
 
 # By how much of the largest logit a candidate's token may be less likely, in
 # float32 by transformers, than the likeliest.

@@ -358,15 +358,18 @@ class LlamaCpp:
         # A sequence's part of the context is a multiple of 256.
         sizes["-c"] = batch * -(-(length + new) // 256) * 256
         arguments = [str(x) for pair in sizes.items() for x in pair]
-        run = subprocess.run(
-            self.command + arguments, capture_output=True, text=True
-        )
-        lines = (run.stdout + run.stderr).splitlines()
-        rows = [line for line in lines if line.lstrip().startswith('{"n_kv_max')]
-        if not rows:
-            raise ModelsError("llama.cpp: " + "\n".join(lines[-5:]))
-        row = json.loads(rows[0])
-        return Text(row["t_pp"], row["t_tg"] / new, None)
+        # At times its end, which comes soon with a tiny model, swallows the row.
+        for _ in range(10):
+            run = subprocess.run(
+                self.command + arguments, capture_output=True, text=True
+            )
+            rows = [x for x in run.stdout.splitlines() if x.startswith("{")]
+            if rows:
+                row = json.loads(rows[0])
+                return Text(row["t_pp"], row["t_tg"] / new, None)
+            if run.returncode != 0:
+                break
+        raise ModelsError(f"llama.cpp: {run.stderr[-500:]}")
 
     def close(self) -> None:
         pass

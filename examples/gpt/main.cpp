@@ -4,6 +4,7 @@
 #include "generation.h"
 #include "gpt2.h"
 #include "measuring.h"
+#include "memory.h"
 #include "progress_line.h"
 #include "training.h"
 
@@ -12,9 +13,6 @@
 
 #include <torch_attention/weights/write.h>
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -36,16 +34,6 @@ const std::vector<std::string> kDtypes = {"float32", "bfloat16"};
 
 torch::Dtype dtype_of(const std::string& name) {
   return name == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
-}
-
-/// Lets the allocator keep what large tensors free. Otherwise the system clears
-/// the memory of each anew, which took a tenth of a prompt's time.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  constexpr int kGigabyte = 1 << 30;
-  ::mallopt(M_MMAP_THRESHOLD, kGigabyte);
-  ::mallopt(M_TRIM_THRESHOLD, kGigabyte);
-#endif
 }
 
 /// Makes a folder, unless it is there.
@@ -140,6 +128,7 @@ void run_generate(GenerateArguments& arguments) {
   }
   const auto model =
       gpt::load_model(arguments.folder, dtype_of(arguments.dtype));
+  gpt::keep_freed_memory();
   // A single text is printed as it grows, several one after the other.
   const auto streams = prompts.size() == 1;
   if (streams) {
@@ -259,6 +248,7 @@ void add_train(CLI::App& app) {
         options->folder,
         " has a checkpoint: give --resume to go on, or another folder");
     gpt::ProgressLine line(options->steps);
+    gpt::keep_freed_memory();
     gpt::train(*options, [&](const gpt::TrainingProgress& progress) {
       line.show(progress);
     });
@@ -336,7 +326,7 @@ void add_save(CLI::App& app) {
 } // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  gpt::expect_weights();
   CLI::App app("Decoders with the attention of TorchAttention");
   app.require_subcommand(1);
   add_generate(app);

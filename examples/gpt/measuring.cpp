@@ -1,6 +1,7 @@
 #include "measuring.h"
 
 #include "generation.h"
+#include "memory.h"
 #include "training.h"
 
 #include <torch/utils.h>
@@ -38,6 +39,7 @@ class Measured {
   json generate(const Rows& prompts, int64_t max_new_tokens) {
     if (!model_) {
       model_ = load_model(folder_, dtype_);
+      keep_freed_memory();
     }
     GenerationOptions options;
     options.max_new_tokens = max_new_tokens;
@@ -56,6 +58,7 @@ class Measured {
       TrainingOptions options;
       options.bfloat16 = dtype_ == torch::kBFloat16;
       trainer_.emplace(load_gpt2(folder_), options);
+      keep_freed_memory();
     }
     std::vector<int64_t> tokens;
     for (const auto& row : rows) {

@@ -52,6 +52,42 @@ struct ByPairs {
   }
 };
 
+/// to[j] = sum over i < n of x[i] * y[j][i] for four rows of y, one after the
+/// other: processors fetch memory ahead best where it is read in its order.
+template <typename Operands, typename T, typename Y>
+HWY_INLINE void multiply_rows_in_order(
+    const T* x,
+    const Y* y,
+    int64_t y_row,
+    int64_t n,
+    T* to) {
+  const Tag<T> d;
+  constexpr int64_t N = kLanes<T>;
+  Vector<T> sums[4];
+  for (int64_t j = 0; j < 4; ++j) {
+    const auto* row = y + j * y_row;
+    auto sum0 = hn::Zero(d);
+    auto sum1 = hn::Zero(d);
+    auto sum2 = hn::Zero(d);
+    auto sum3 = hn::Zero(d);
+    const auto add = [&](int64_t i, auto& sum) {
+      sum = Operands::add_product(load(d, x + i), load(d, row + i), sum);
+    };
+    int64_t i = 0;
+    for (; i + 4 * N <= n; i += 4 * N) {
+      add(i, sum0);
+      add(i + N, sum1);
+      add(i + 2 * N, sum2);
+      add(i + 3 * N, sum3);
+    }
+    for (; i < n; i += N) {
+      add(i, sum0);
+    }
+    sums[j] = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  }
+  store_sums_of_lanes(sums[0], sums[1], sums[2], sums[3], to);
+}
+
 /// Numbers [begin, end) of the output of all rows.
 template <typename X, typename Operands, typename T = Compute<X>>
 HWY_NOINLINE void multiply_weight(
@@ -61,9 +97,11 @@ HWY_NOINLINE void multiply_weight(
     int64_t end) {
   constexpr int64_t kStep = Operands::size;
   constexpr int64_t N = kLanes<T> * kStep;
-  // As far as four rows of the weight are asked for before they are read.
-  constexpr int64_t kAhead = 1024 / sizeof(X);
   const auto in = layer.in;
+  // As far as the weight is asked for before it is read, in whole groups of
+  // four rows: processors see in memory's order what single rows hide.
+  constexpr int64_t kLeast = 12 * 1024 / sizeof(X);
+  const auto ahead = (kLeast + 4 * in - 1) / (4 * in) * (4 * in);
   const auto whole = in / N * N;
   for (auto o = begin; o < end; o += 4) {
     // The last four may begin among those before them, which are left alone.
@@ -72,7 +110,18 @@ HWY_NOINLINE void multiply_weight(
     for (int64_t r = 0; r < layer.rows;) {
       const auto left = std::min<int64_t>(layer.rows - r, kMaxRowsAtOnce);
       HWY_ALIGN T sums[kMaxRowsAtOnce * 4];
+      if (left == 1) {
+        multiply_rows_in_order<Operands>(
+            operands.x + r * in / kStep,
+            operands.weight + first * in / kStep,
+            in / kStep,
+            whole / kStep,
+            sums);
+      }
       with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
+        if (decltype(count)::value == 1) {
+          return;
+        }
         multiply_four_rows<decltype(count)::value>(
             operands.x + r * in / kStep,
             in / kStep,
@@ -81,7 +130,8 @@ HWY_NOINLINE void multiply_weight(
             whole / kStep,
             [&](int64_t i) {
               for (int64_t j = 0; j < 4; ++j) {
-                hwy::Prefetch(weight + j * in + i * kStep + kAhead);
+                // Into the second cache, since it may be far.
+                __builtin_prefetch(weight + j * in + i * kStep + ahead, 0, 2);
               }
             },
             [](auto a, auto b, auto sum) {
