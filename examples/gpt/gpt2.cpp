@@ -3,8 +3,11 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/utils.h>
 
+#include <torch_attention/nn/functional/linear.h>
+
 namespace gpt {
 
+namespace F = torch_attention::functional;
 using torch::Tensor;
 using torch_attention::DecodeOptions;
 using torch_attention::KVCache;
@@ -55,7 +58,10 @@ FeedForwardImpl::FeedForwardImpl(const Gpt2Config& config)
 }
 
 Tensor FeedForwardImpl::forward(const Tensor& x) {
-  return layers->forward(x);
+  const auto& up = *layers[0]->as<torch::nn::Linear>();
+  const auto& down = *layers[2]->as<torch::nn::Linear>();
+  const auto hidden = torch::gelu(F::linear(x, up.weight, up.bias), "tanh");
+  return F::linear(hidden, down.weight, down.bias);
 }
 
 // Members are made in the order of their declaration, which is Python's.
@@ -163,8 +169,7 @@ Tensor Gpt2Impl::decode(
 
 Tensor Gpt2Impl::head(const Tensor& x) {
   const auto normed = final_norm->forward(x);
-  return config.tied ? torch::linear(normed, tok_emb->weight)
-                     : out_head->forward(normed);
+  return F::linear(normed, config.tied ? tok_emb->weight : out_head->weight);
 }
 
 Caches Gpt2Impl::make_caches(int64_t batch_size) const {

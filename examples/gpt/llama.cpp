@@ -4,6 +4,7 @@
 
 #include <torch/utils.h>
 
+#include <torch_attention/nn/functional/linear.h>
 #include <torch_attention/weights/pretrained.h>
 
 #include <algorithm>
@@ -104,7 +105,7 @@ ProjectionImpl::ProjectionImpl(
 }
 
 Tensor ProjectionImpl::forward(const Tensor& x) {
-  return torch::linear(x, weight, bias);
+  return torch_attention::functional::linear(x, weight, bias);
 }
 
 GatedFeedForwardImpl::GatedFeedForwardImpl(

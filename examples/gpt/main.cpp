@@ -3,6 +3,8 @@
 #include "folder.h"
 #include "generation.h"
 #include "gpt2.h"
+#include "measuring.h"
+#include "memory.h"
 #include "progress_line.h"
 #include "training.h"
 
@@ -27,6 +29,12 @@
 namespace {
 
 using Texts = std::vector<std::vector<int64_t>>;
+
+const std::vector<std::string> kDtypes = {"float32", "bfloat16"};
+
+torch::Dtype dtype_of(const std::string& name) {
+  return name == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+}
 
 /// Makes a folder, unless it is there.
 void make_folder(const std::string& folder) {
@@ -118,9 +126,9 @@ void run_generate(GenerateArguments& arguments) {
   if (!arguments.ignores_stop && options.stop_tokens.empty()) {
     options.stop_tokens = gpt::read_stop_tokens(arguments.folder);
   }
-  const auto model = gpt::load_model(
-      arguments.folder,
-      arguments.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat);
+  const auto model =
+      gpt::load_model(arguments.folder, dtype_of(arguments.dtype));
+  gpt::keep_freed_memory();
   // A single text is printed as it grows, several one after the other.
   const auto streams = prompts.size() == 1;
   if (streams) {
@@ -183,7 +191,7 @@ void add_generate(CLI::App& app) {
   command->add_flag(
       "--ignore-stop", arguments->ignores_stop, "no token ends a text");
   command->add_option("--dtype", arguments->dtype, "default: float32")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+      ->check(CLI::IsMember(kDtypes));
   command->callback([arguments] { run_generate(*arguments); });
 }
 
@@ -240,6 +248,7 @@ void add_train(CLI::App& app) {
         options->folder,
         " has a checkpoint: give --resume to go on, or another folder");
     gpt::ProgressLine line(options->steps);
+    gpt::keep_freed_memory();
     gpt::train(*options, [&](const gpt::TrainingProgress& progress) {
       line.show(progress);
     });
@@ -273,6 +282,25 @@ void add_logits(CLI::App& app) {
   });
 }
 
+void add_measure(CLI::App& app) {
+  struct Arguments {
+    std::string folder;
+    std::string dtype = "float32";
+  };
+  auto arguments = std::make_shared<Arguments>();
+  auto* command = app.add_subcommand(
+      "measure", "Time the tokens of standard input, as measuring.h says");
+  command->add_option("FOLDER", arguments->folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--dtype", arguments->dtype, "default: float32")
+      ->check(CLI::IsMember(kDtypes));
+  command->callback([arguments] {
+    gpt::measure(
+        arguments->folder, dtype_of(arguments->dtype), std::cin, std::cout);
+  });
+}
+
 void add_save(CLI::App& app) {
   struct Arguments {
     std::string folder;
@@ -298,11 +326,13 @@ void add_save(CLI::App& app) {
 } // namespace
 
 int main(int argc, char** argv) {
+  gpt::expect_weights();
   CLI::App app("Decoders with the attention of TorchAttention");
   app.require_subcommand(1);
   add_generate(app);
   add_train(app);
   add_logits(app);
+  add_measure(app);
   add_save(app);
   try {
     app.parse(argc, argv);

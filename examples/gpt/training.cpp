@@ -2,7 +2,6 @@
 
 #include "checkpoint.h"
 #include "loss_curve.h"
-#include "text_data.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/functional/loss.h>
@@ -123,47 +122,58 @@ Tensor loss_of(Gpt2Impl& model, const TextData::Batch& batch, bool bfloat16) {
       logits.flatten(0, 1).to(torch::kFloat), batch.next.flatten());
 }
 
-/// One step of the optimizer; returns its loss.
-double take_step(
-    Gpt2Impl& model,
-    AdamW& optimizer,
+/// Returns the batches whose gradients a step adds.
+std::vector<TextData::Batch> batches_of_step(
     const TextData& text,
     const TrainingOptions& options,
     int64_t step) {
-  for (auto& group : optimizer.param_groups()) {
-    group.options().set_lr(learning_rate(options, step));
-  }
-  optimizer.zero_grad();
-  double sum = 0;
+  std::vector<TextData::Batch> batches;
   for (int64_t i = 0; i < options.accumulate; ++i) {
-    const auto batch = text.training(
+    batches.push_back(text.training(
         (step * options.accumulate + i) * options.batch_size,
-        options.batch_size);
-    const auto loss = loss_of(model, batch, options.bfloat16);
-    (loss / static_cast<double>(options.accumulate)).backward();
-    sum += loss.item<double>();
+        options.batch_size));
   }
-  torch::nn::utils::clip_grad_norm_(model.parameters(), options.clip);
-  optimizer.step();
-  const auto mean = sum / static_cast<double>(options.accumulate);
-  TORCH_CHECK(
-      std::isfinite(mean), "The loss of step ", step + 1, " is not finite");
-  return mean;
-}
-
-double validate(
-    Gpt2Impl& model,
-    const TextData& text,
-    const TrainingOptions& options) {
-  const torch::NoGradGuard no_gradients;
-  model.eval();
-  const auto loss =
-      loss_of(model, text.validation(kValidationSequences), options.bfloat16);
-  model.train();
-  return loss.item<double>();
+  return batches;
 }
 
 } // namespace
+
+Trainer::Trainer(
+    std::shared_ptr<Gpt2Impl> model_,
+    const TrainingOptions& options)
+    : model(std::move(model_)),
+      optimizer(make_optimizer(*model, options)),
+      clip_(options.clip),
+      bfloat16_(options.bfloat16) {
+  model->train();
+}
+
+double Trainer::take_step(
+    double lr,
+    const std::vector<TextData::Batch>& batches) {
+  for (auto& group : optimizer.param_groups()) {
+    group.options().set_lr(lr);
+  }
+  optimizer.zero_grad();
+  const auto count = static_cast<double>(batches.size());
+  double sum = 0;
+  for (const auto& batch : batches) {
+    const auto loss = loss_of(*model, batch, bfloat16_);
+    (loss / count).backward();
+    sum += loss.item<double>();
+  }
+  torch::nn::utils::clip_grad_norm_(model->parameters(), clip_);
+  optimizer.step();
+  return sum / count;
+}
+
+double Trainer::validate(const TextData::Batch& batch) {
+  const torch::NoGradGuard no_gradients;
+  model->eval();
+  const auto loss = loss_of(*model, batch, bfloat16_);
+  model->train();
+  return loss.item<double>();
+}
 
 double learning_rate(const TrainingOptions& options, int64_t step) {
   if (step < options.warmup) {
@@ -181,13 +191,13 @@ std::vector<double> train(
   check_options(options);
   const TextData text(options.text, options.model.context_length, options.seed);
   torch::manual_seed(options.seed);
-  Gpt2 model(options.model);
-  auto optimizer = make_optimizer(*model, options);
+  Trainer trainer(std::make_shared<Gpt2Impl>(options.model), options);
   const auto settings = settings_of(options, text);
   const auto checkpoint = options.folder + "/checkpoint.pt";
   std::vector<double> losses;
   if (options.resume) {
-    losses = load_checkpoint(checkpoint, *model, optimizer, settings);
+    losses = load_checkpoint(
+        checkpoint, *trainer.model, trainer.optimizer, settings);
   }
   const auto first = static_cast<int64_t>(losses.size());
   const auto last =
@@ -195,10 +205,15 @@ std::vector<double> train(
   const auto tokens_per_step =
       options.accumulate * options.batch_size * options.model.context_length;
   const auto start = std::chrono::steady_clock::now();
-  model->train();
   for (auto step = first; step < last; ++step) {
     TrainingProgress progress;
-    progress.loss = take_step(*model, optimizer, text, options, step);
+    progress.loss = trainer.take_step(
+        learning_rate(options, step), batches_of_step(text, options, step));
+    TORCH_CHECK(
+        std::isfinite(progress.loss),
+        "The loss of step ",
+        step + 1,
+        " is not finite");
     losses.push_back(progress.loss);
     progress.step = step + 1;
     const auto seconds =
@@ -210,9 +225,11 @@ std::vector<double> train(
     progress.seconds_left =
         seconds / done * static_cast<double>(last - progress.step);
     if (progress.step % options.save_every == 0 || progress.step == last) {
-      progress.validation_loss = validate(*model, text, options);
-      save_checkpoint(checkpoint, *model, optimizer, losses, settings);
-      save_gpt2(*model, options.folder, /*bytes_as_tokens=*/true);
+      progress.validation_loss =
+          trainer.validate(text.validation(kValidationSequences));
+      save_checkpoint(
+          checkpoint, *trainer.model, trainer.optimizer, losses, settings);
+      save_gpt2(*trainer.model, options.folder, /*bytes_as_tokens=*/true);
       write_losses(options.folder + "/losses.csv", losses);
       draw_losses(options.folder + "/losses.svg", losses);
     }

@@ -1,6 +1,9 @@
 #pragma once
 
 #include "gpt2.h"
+#include "text_data.h"
+
+#include <torch/optim/adamw.h>
 
 #include <cstdint>
 #include <functional>
@@ -51,6 +54,27 @@ struct TrainingProgress {
   double seconds_left = 0;
   /// After checkpoints.
   std::optional<double> validation_loss;
+};
+
+/// A model and its optimizer.
+class Trainer {
+ public:
+  /// Takes `weight_decay`, `clip` and `bfloat16` of the options.
+  Trainer(std::shared_ptr<Gpt2Impl> model, const TrainingOptions& options);
+
+  /// One step of the optimizer with the gradients of all batches; returns their
+  /// mean loss.
+  double take_step(double lr, const std::vector<TextData::Batch>& batches);
+
+  /// Returns the loss of a batch, in evaluation and without gradients.
+  double validate(const TextData::Batch& batch);
+
+  std::shared_ptr<Gpt2Impl> model;
+  torch::optim::AdamW optimizer;
+
+ private:
+  double clip_;
+  bool bfloat16_;
 };
 
 /// Returns the learning rate of a step, counted from 0.

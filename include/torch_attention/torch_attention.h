@@ -6,6 +6,7 @@
 #include <torch_attention/export.h>
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/functional/linear.h>
 #include <torch_attention/nn/functional/rotary.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/causal_attention.h>

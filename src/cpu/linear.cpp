@@ -6,6 +6,7 @@
 
 #include <cpu/conversion-inl.h>
 #include <cpu/linear.h>
+#include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/row_products-inl.h>
 #include <cpu/tasks.h>
@@ -17,18 +18,90 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Numbers [begin, end) of the output of all rows. `input` (rows, in) is in the
-/// type that is computed with.
+/// The operands of a product as it is computed: rows of x and of the weight in
+/// steps of `size` numbers.
 template <typename X, typename T = Compute<X>>
+struct ByNumbers {
+  static constexpr int64_t size = 1;
+
+  const T* x; // (rows, in)
+  const X* weight; // (out, in)
+
+  template <typename V>
+  static HWY_INLINE V add_product(V a, V b, V sum) {
+    return hn::MulAdd(a, b, sum);
+  }
+  T number(int64_t i) const {
+    return x[i];
+  }
+};
+
+/// The same by pairs of bfloat16, each in the place of a float.
+struct ByPairs {
+  static constexpr int64_t size = 2;
+
+  const float* x; // (rows, in / 2)
+  const float* weight; // (out, in / 2)
+
+  template <typename V>
+  static HWY_INLINE V add_product(V a, V b, V sum) {
+    return add_products_of_pairs(a, b, sum);
+  }
+  float number(int64_t i) const {
+    return get(reinterpret_cast<const BFloat16*>(x) + i);
+  }
+};
+
+/// to[j] = sum over i < n of x[i] * y[j][i] for four rows of y, one after the
+/// other: processors fetch memory ahead best where it is read in its order.
+template <typename Operands, typename T, typename Y>
+HWY_INLINE void multiply_rows_in_order(
+    const T* x,
+    const Y* y,
+    int64_t y_row,
+    int64_t n,
+    T* to) {
+  const Tag<T> d;
+  constexpr int64_t N = kLanes<T>;
+  Vector<T> sums[4];
+  for (int64_t j = 0; j < 4; ++j) {
+    const auto* row = y + j * y_row;
+    auto sum0 = hn::Zero(d);
+    auto sum1 = hn::Zero(d);
+    auto sum2 = hn::Zero(d);
+    auto sum3 = hn::Zero(d);
+    const auto add = [&](int64_t i, auto& sum) {
+      sum = Operands::add_product(load(d, x + i), load(d, row + i), sum);
+    };
+    int64_t i = 0;
+    for (; i + 4 * N <= n; i += 4 * N) {
+      add(i, sum0);
+      add(i + N, sum1);
+      add(i + 2 * N, sum2);
+      add(i + 3 * N, sum3);
+    }
+    for (; i < n; i += N) {
+      add(i, sum0);
+    }
+    sums[j] = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  }
+  store_sums_of_lanes(sums[0], sums[1], sums[2], sums[3], to);
+}
+
+/// Numbers [begin, end) of the output of all rows.
+template <typename X, typename Operands, typename T = Compute<X>>
 HWY_NOINLINE void multiply_weight(
     const Linear<X>& layer,
-    const T* input,
+    const Operands& operands,
     int64_t begin,
     int64_t end) {
-  constexpr int64_t N = kLanes<T>;
-  // As far as four rows of the weight are asked for before they are read.
-  constexpr int64_t kAhead = 1024 / sizeof(X);
+  constexpr int64_t kStep = Operands::size;
+  constexpr int64_t N = kLanes<T> * kStep;
   const auto in = layer.in;
+  // As far as the weight is asked for before it is read, in whole groups of
+  // four rows: processors see in memory's order what single rows hide.
+  constexpr int64_t kLeast = 12 * 1024 / sizeof(X);
+  const auto ahead = (kLeast + 4 * in - 1) / (4 * in) * (4 * in);
   const auto whole = in / N * N;
   for (auto o = begin; o < end; o += 4) {
     // The last four may begin among those before them, which are left alone.
@@ -37,18 +110,32 @@ HWY_NOINLINE void multiply_weight(
     for (int64_t r = 0; r < layer.rows;) {
       const auto left = std::min<int64_t>(layer.rows - r, kMaxRowsAtOnce);
       HWY_ALIGN T sums[kMaxRowsAtOnce * 4];
-      const auto* x = input + r * in;
+      if (left == 1) {
+        multiply_rows_in_order<Operands>(
+            operands.x + r * in / kStep,
+            operands.weight + first * in / kStep,
+            in / kStep,
+            whole / kStep,
+            sums);
+      }
       with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
+        if (decltype(count)::value == 1) {
+          return;
+        }
         multiply_four_rows<decltype(count)::value>(
-            x,
-            in,
-            weight,
-            in,
-            whole,
+            operands.x + r * in / kStep,
+            in / kStep,
+            operands.weight + first * in / kStep,
+            in / kStep,
+            whole / kStep,
             [&](int64_t i) {
               for (int64_t j = 0; j < 4; ++j) {
-                hwy::Prefetch(weight + j * in + i + kAhead);
+                // Into the second cache, since it may be far.
+                __builtin_prefetch(weight + j * in + i * kStep + ahead, 0, 2);
               }
+            },
+            [](auto a, auto b, auto sum) {
+              return Operands::add_product(a, b, sum);
             },
             sums,
             4);
@@ -57,7 +144,7 @@ HWY_NOINLINE void multiply_weight(
         for (int64_t j = o - first; j < 4; ++j) {
           auto sum = sums[k * 4 + j];
           for (auto i = whole; i < in; ++i) {
-            sum += x[k * in + i] * get(weight + j * in + i);
+            sum += operands.number((r + k) * in + i) * get(weight + j * in + i);
           }
           if (layer.bias != nullptr) {
             sum += get(layer.bias + first + j);
@@ -70,24 +157,41 @@ HWY_NOINLINE void multiply_weight(
   }
 }
 
+template <typename X, typename Operands>
+void multiply_all(
+    const Linear<X>& layer,
+    const Operands& operands,
+    const Threads& threads) {
+  // Enough of the weight that to wake a thread for it pays.
+  constexpr int64_t kTaskNumbers = 64 * 1024;
+  const auto per_task = std::max<int64_t>(4, kTaskNumbers / layer.in / 4 * 4);
+  run_tasks(threads, (layer.out + per_task - 1) / per_task, [&](int64_t i) {
+    const auto begin = i * per_task;
+    multiply_weight(
+        layer, operands, begin, std::min(begin + per_task, layer.out));
+  });
+}
+
 /// reads input (rows, in), weight (out, in), bias (out); writes output (rows,
 /// out).
 template <typename X>
 void linear(const Linear<X>& layer, const Threads& threads) {
   using T = Compute<X>;
-  // Enough of the weight that to wake a thread for it pays.
-  constexpr int64_t kTaskNumbers = 64 * 1024;
+  if constexpr (kHasPairs<X>) {
+    if (multiplies_pairs<X>() && layer.in % 2 == 0) {
+      const auto* x = reinterpret_cast<const float*>(layer.input);
+      const auto* weight = reinterpret_cast<const float*>(layer.weight);
+      multiply_all(layer, ByPairs{x, weight}, threads);
+      return;
+    }
+  }
   const auto input = allocate(
       static_cast<size_t>(layer.rows * layer.in + kLanes<T>) * sizeof(T));
   auto* wide = reinterpret_cast<T*>(input.get());
   store_each<T>(wide, layer.rows * layer.in, [&](int64_t i, auto d) {
     return load(d, layer.input + i);
   });
-  const auto per_task = std::max<int64_t>(4, kTaskNumbers / layer.in / 4 * 4);
-  run_tasks(threads, (layer.out + per_task - 1) / per_task, [&](int64_t i) {
-    const auto begin = i * per_task;
-    multiply_weight(layer, wide, begin, std::min(begin + per_task, layer.out));
-  });
+  multiply_all(layer, ByNumbers<X>{wide, layer.weight}, threads);
 }
 
 } // namespace HWY_NAMESPACE

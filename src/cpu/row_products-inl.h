@@ -65,8 +65,9 @@ constexpr int kMaxRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4
                                                       : 2;
 
 /// to[r][j] = sum over i < n of x[r][i] * y[j][i], for kRows rows of x and four
-/// of y; n is a multiple of the lanes. Calls `at(i)` for each vector.
-template <int kRows, typename T, typename Y, typename At>
+/// of y; n is a multiple of the lanes. Calls `at(i)` for each vector, and
+/// `add_product(a, b, sum)` in the place of a multiplication and an addition.
+template <int kRows, typename T, typename Y, typename At, typename AddProduct>
 HWY_INLINE void multiply_four_rows(
     const T* x,
     int64_t x_row,
@@ -74,6 +75,7 @@ HWY_INLINE void multiply_four_rows(
     int64_t y_row,
     int64_t n,
     const At& at,
+    const AddProduct& add_product,
     T* to,
     int64_t to_row) {
   const Tag<T> d;
@@ -97,7 +99,7 @@ HWY_INLINE void multiply_four_rows(
       const auto factor = load(d, x + r * x_row + i);
       HWY_UNROLL(4)
       for (int j = 0; j < 4; ++j) {
-        sum[r][j] = hn::MulAdd(factor, in[j], sum[r][j]);
+        sum[r][j] = add_product(factor, in[j], sum[r][j]);
       }
     }
   }
@@ -106,6 +108,29 @@ HWY_INLINE void multiply_four_rows(
     store_sums_of_lanes(
         sum[r][0], sum[r][1], sum[r][2], sum[r][3], to + r * to_row);
   }
+}
+
+/// The same of numbers that are no pairs.
+template <int kRows, typename T, typename Y, typename At>
+HWY_INLINE void multiply_four_rows(
+    const T* x,
+    int64_t x_row,
+    const Y* y,
+    int64_t y_row,
+    int64_t n,
+    const At& at,
+    T* to,
+    int64_t to_row) {
+  multiply_four_rows<kRows>(
+      x,
+      x_row,
+      y,
+      y_row,
+      n,
+      at,
+      [](auto a, auto b, auto sum) { return hn::MulAdd(a, b, sum); },
+      to,
+      to_row);
 }
 
 } // namespace HWY_NAMESPACE

@@ -153,7 +153,9 @@ int64_t most_few_rows(torch::ScalarType dtype) {
     case torch::kFloat:
       return 16;
     case torch::kBFloat16:
-      return 4;
+      // More by pairs. Tiles are left to LibTorch.
+      return cpu::instruction_set() == cpu::InstructionSet::kAvx512Bf16 ? 16
+                                                                        : 4;
     case torch::kHalf:
       return 32;
     default:

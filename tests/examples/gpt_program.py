@@ -58,11 +58,46 @@ def test_generate() -> None:
     check(first != out, "drawn tokens are not greedy")
 
 
+def small_model(folder: Path) -> Path:
+    """Returns a model without dropout."""
+    sizes = ["--context=32", "--width=16", "--heads=2", "--layers=1", "--batch=2"]
+    steps = ["--steps=1", "--warmup=0", "--dropout=0"]
+    gpt("train", TEXT, *sizes, *steps, "--out", folder / "small")
+    return folder / "small"
+
+
+def test_measure(folder: Path) -> None:
+    def ask(model: object, *requests: object) -> list[dict]:
+        text = "".join(json.dumps(request) + "\n" for request in requests)
+        out = gpt("measure", model, text=text)[0]
+        return [json.loads(line) for line in out.splitlines()]
+
+    expected = Path(MODEL) / "expected.safetensors"
+    prompts = integers(expected, "prompts")[:1]
+    greedy = integers(expected, "greedy")[0]
+    one, many = ask(
+        MODEL, {"prompts": prompts, "new": 1}, {"prompts": prompts, "new": 9}
+    )
+    check(one["tokens"] == [greedy[:1]], f"one token: {one}")
+    check(many["tokens"] == [greedy[:9]], f"nine tokens: {many}")
+    check(many["prompt_seconds"] > 0 and many["text_seconds"] > 0, f"{many}")
+
+    rows = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    steps = ask(small_model(folder), *[{"train": rows}] * 3)
+    losses = [step["loss"] for step in steps]
+    check(losses[0] > losses[1] > losses[2], f"losses fall: {losses}")
+    check(all(step["seconds"] > 0 for step in steps), f"{steps}")
+
+
 def test_errors() -> None:
     ids = ["--prompt-ids", "1,2"]
     check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
     check_error("--prompt is for models", "generate", MODEL, "--prompt", "Once")
     check_error("does not exist", "generate", "nothing", *ids)
+    measured = ["measure", f"{GOLDEN}/models/gpt2"]
+    check_error("two tokens to train on", *measured, text='{"train": [[1]]}')
+    check_error("of the same length", *measured, text='{"train": [[1, 2], [1]]}')
+    check_error('Expected {"prompts"', *measured, text="1,2,3")
     check_error("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
 
 
@@ -98,6 +133,7 @@ def main() -> None:
     test_errors()
     with tempfile.TemporaryDirectory() as folder:
         test_training(Path(folder))
+        test_measure(Path(folder))
     sys.exit(gpt.failures > 0)
 
 

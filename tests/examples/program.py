@@ -30,8 +30,10 @@ class Program:
             self.failures += 1
             print("FAIL", problem)
 
-    def check_error(self, message: str, *arguments: object) -> None:
-        err = self(*arguments, status=1)[1]
+    def check_error(
+        self, message: str, *arguments: object, text: str = ""
+    ) -> None:
+        err = self(*arguments, text=text, status=1)[1]
         self.check(
             message in err, f"{arguments}: expected {message!r} but got {err!r}"
         )

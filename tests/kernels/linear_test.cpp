@@ -5,6 +5,9 @@
 #include <support/close.h>
 #include <support/test.h>
 
+#include <torch_attention/nn/functional/linear.h>
+#include <torch_attention/nn/options/attention.h>
+
 #include <ATen/autocast_mode.h>
 
 namespace linear_test {
@@ -222,6 +225,47 @@ TEST_CASE("A layer of few rows has gradients if they are wanted") {
   CHECK_THAT(
       torch::autograd::grad({y.sum()}, {x})[0],
       IsCloseTo(weight.sum(0).expand({2, 100}), kSums));
+}
+
+TEST_CASE("The linear layers of a model are computed as projections are") {
+  torch::manual_seed(5);
+  const int64_t rows = GENERATE(1, 200);
+  const auto x = (torch::randn({2, rows, 300}) * 0.1).requires_grad_();
+  const auto weight = (torch::randn({400, 300}) * 0.1).requires_grad_();
+  const auto bias = (torch::randn({400}) * 0.1).requires_grad_();
+  const std::vector<torch::Tensor> leaves = {x, weight, bias};
+  const auto expected = torch::linear(x, weight, bias);
+  const auto y = functional::linear(x, weight, bias);
+  CHECK(y.detach().equal(kernels::linear(x, weight, bias).detach()));
+  CHECK_THAT(y.detach(), IsCloseTo(expected.detach(), kSums));
+  const auto ours = torch::autograd::grad({y.pow(2).sum()}, leaves);
+  const auto theirs = torch::autograd::grad({expected.pow(2).sum()}, leaves);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(ours[i], IsCloseTo(theirs[i], kSums));
+  }
+  SECTION("without a bias") {
+    CHECK_THAT(
+        functional::linear(x, weight).detach(),
+        IsCloseTo(torch::linear(x, weight).detach(), kSums));
+  }
+  SECTION("by kReference as LibTorch does, bit for bit") {
+    set_default_kernel(Kernel::kReference);
+    const auto reference = functional::linear(x, weight, bias);
+    set_default_kernel(Kernel::kAuto);
+    CHECK(reference.detach().equal(expected.detach()));
+  }
+}
+
+TEST_CASE("What is no linear layer is an error") {
+  const auto x = torch::randn({2, 3});
+  THROWS_WITH(functional::linear({}, x), "linear: x is undefined");
+  THROWS_WITH(functional::linear(x, {}), "linear: weight is undefined");
+  THROWS_WITH(
+      functional::linear(x, torch::randn(3)),
+      "linear: expected x of shape (..., in) and weight of shape (out, in), "
+      "but got [2, 3] and [3]");
+  CHECK_THROWS_AS(functional::linear(x, torch::randn({4, 5})), c10::Error);
 }
 
 } // namespace linear_test
