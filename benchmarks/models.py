@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import pathlib
+import statistics
 import sys
 import tempfile
 import time
@@ -47,12 +48,7 @@ from models_candidates import (  # noqa: E402
     make_folder,
     weights_read,
 )
-from peers import (  # noqa: E402
-    describe_machine,
-    quantile,
-    spread,
-    time_text,
-)
+from peers import describe_machine, time_text  # noqa: E402
 
 # By how much of the largest logit a candidate's token may be less likely, in
 # float32 by transformers, than the likeliest.
@@ -76,6 +72,8 @@ class Case:
         return f"{self.model} {self.dtype} {self.kind} B{self.B}"
 
 
+LEAST_ROUNDS = 3
+
 DTYPES = ("float32", "bfloat16")
 CASES = [
     *(Case(m, d, b) for d in DTYPES for m in CONFIGS for b in (1, 8)),
@@ -92,6 +90,14 @@ class Sizes:
 
 SIZES = Sizes(512, 128, 512)
 TINY = Sizes(32, 8, 32)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    return {
+        "median": statistics.median(values),
+        "least": min(values),
+        "most": max(values),
+    }
 
 
 # --- Roof ------------------------------------------------------------------
@@ -116,7 +122,7 @@ class Roof:
                 start = time.perf_counter()
                 run()
                 seconds.append(time.perf_counter() - start)
-            return amount / quantile(seconds, 0.5)
+            return amount / statistics.median(seconds)
 
         self.read.append(rate(self.x.nbytes, self.x.sum))
         self.sgemm.append(rate(2.0 * self.rows**3, lambda: self.a @ self.a))
@@ -199,7 +205,7 @@ class Bench:
         rounds = 0
         while rounds < self.options.rounds:
             is_late = time.perf_counter() - start > self.options.seconds
-            if rounds >= 2 and is_late:
+            if rounds >= LEAST_ROUNDS and is_late:
                 break
             for j in range(count):
                 # The threads of the one before go to sleep.
@@ -234,10 +240,10 @@ class Bench:
         reference = load(folder, "float32")
         itemsize = 4 if case.dtype == "float32" else 2
         weights = weights_read(config) * itemsize
-        read = quantile(roof.read[-rounds:], 0.5)
+        reads = roof.read[-rounds:]
         result = describe(case, rounds)
         result["weights_bytes"] = weights
-        result["read_bytes_per_second"] = read
+        result["read_bytes_per_second"] = spread(reads)
         for name, runs in zip(names, texts, strict=True):
             prompt = spread([run.prompt_seconds for run in runs])
             step = spread([run.step_seconds for run in runs])
@@ -251,7 +257,14 @@ class Bench:
                     "name": name,
                     "prompt_seconds": prompt,
                     "step_seconds": step,
-                    "share_of_reading": weights / read / step["median"],
+                    # Of what was read in the same round: the rate of shared
+                    # machines changes.
+                    "share_of_reading": spread(
+                        [
+                            weights / read / run.step_seconds
+                            for read, run in zip(reads, runs, strict=True)
+                        ]
+                    ),
                     "gap": gap,
                 }
             )
@@ -330,9 +343,10 @@ def print_case(case: dict[str, Any]) -> None:
         print(f"\n  no figures: {case['problem']}", flush=True)
         return
     if case["kind"] == "text":
-        read = case["read_bytes_per_second"] / 1e9
-        print(f"; weights {case['weights_bytes'] / 1e9:.2f} GB", end="")
-        print(f", reading at {read:.1f} GB/s", end="")
+        read = {k: v / 1e9 for k, v in case["read_bytes_per_second"].items()}
+        print(f"; weights {case['weights_bytes'] / 1e9:.2f} GB, reading", end="")
+        print(f" at {read['median']:.1f} GB/s ({read['least']:.1f}", end="")
+        print(f" to {read['most']:.1f})", end="")
     print()
     ours = case["candidates"][0]
     for row in case["candidates"]:
@@ -341,9 +355,11 @@ def print_case(case: dict[str, Any]) -> None:
             if key in row:
                 median = row[key]["median"]
                 ratio = median / ours[key]["median"]
-                print(f"{time_text(median):>12}{ratio:7.2f}", end="")
+                least, most = (time_text(row[key][k]) for k in ("least", "most"))
+                print(f"{time_text(median):>12}{ratio:6.2f}", end="")
+                print(f"  ({least} to {most})", end="")
         if "share_of_reading" in row:
-            print(f"{row['share_of_reading']:9.2f} of reading", end="")
+            print(f"{row['share_of_reading']['median']:7.2f} of reading", end="")
             gap = row["gap"]
             print("" if gap is None else f", gap {gap:.0e}", end="")
         print(flush=True)
@@ -360,7 +376,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--seconds",
         type=float,
         default=120,
-        help="of a case, after which no round but the second begins",
+        help="of a case, after which only the first three rounds begin",
     )
     parser.add_argument("--tiny", action="store_true", help="tiny models")
     parser.add_argument(
