@@ -94,7 +94,7 @@ HWY_NOINLINE void multiply_row_scores(
         k,
         keys.key_row,
         padded_dim,
-        [](int64_t /*c*/) {},
+        Ahead(),
         scores + i,
         kKeyBlock);
   }

@@ -52,40 +52,16 @@ struct ByPairs {
   }
 };
 
-/// to[j] = sum over i < n of x[i] * y[j][i] for four rows of y, one after the
-/// other: processors fetch memory ahead best where it is read in its order.
-template <typename Operands, typename T, typename Y>
-HWY_INLINE void multiply_rows_in_order(
-    const T* x,
-    const Y* y,
-    int64_t y_row,
-    int64_t n,
-    T* to) {
-  const Tag<T> d;
-  constexpr int64_t N = kLanes<T>;
-  Vector<T> sums[4];
-  for (int64_t j = 0; j < 4; ++j) {
-    const auto* row = y + j * y_row;
-    auto sum0 = hn::Zero(d);
-    auto sum1 = hn::Zero(d);
-    auto sum2 = hn::Zero(d);
-    auto sum3 = hn::Zero(d);
-    const auto add = [&](int64_t i, auto& sum) {
-      sum = Operands::add_product(load(d, x + i), load(d, row + i), sum);
-    };
-    int64_t i = 0;
-    for (; i + 4 * N <= n; i += 4 * N) {
-      add(i, sum0);
-      add(i + N, sum1);
-      add(i + 2 * N, sum2);
-      add(i + 3 * N, sum3);
+/// The rows of the weight that are asked for in one of the passes over them, so
+/// that memory is read in each.
+inline unsigned rows_asked_in(int64_t pass, int64_t passes) {
+  unsigned rows = 0;
+  for (unsigned j = 0; j < 4; ++j) {
+    if (j * passes / 4 == pass) {
+      rows |= 1U << j;
     }
-    for (; i < n; i += N) {
-      add(i, sum0);
-    }
-    sums[j] = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   }
-  store_sums_of_lanes(sums[0], sums[1], sums[2], sums[3], to);
+  return rows;
 }
 
 /// Numbers [begin, end) of the output of all rows.
@@ -99,46 +75,32 @@ HWY_NOINLINE void multiply_weight(
   constexpr int64_t N = kLanes<T> * kStep;
   const auto in = layer.in;
   // As far as the weight is asked for before it is read, in whole groups of
-  // four rows: processors see in memory's order what single rows hide.
+  // four rows.
   constexpr int64_t kLeast = 12 * 1024 / sizeof(X);
   const auto ahead = (kLeast + 4 * in - 1) / (4 * in) * (4 * in);
   const auto whole = in / N * N;
+  const auto passes = (layer.rows + kMaxRowsAtOnce - 1) / kMaxRowsAtOnce;
   for (auto o = begin; o < end; o += 4) {
     // The last four may begin among those before them, which are left alone.
     const auto first = std::max<int64_t>(0, std::min(o, layer.out - 4));
     const auto* weight = layer.weight + first * in;
-    for (int64_t r = 0; r < layer.rows;) {
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      const auto r = pass * kMaxRowsAtOnce;
       const auto left = std::min<int64_t>(layer.rows - r, kMaxRowsAtOnce);
       HWY_ALIGN T sums[kMaxRowsAtOnce * 4];
-      if (left == 1) {
-        multiply_rows_in_order<Operands>(
-            operands.x + r * in / kStep,
-            operands.weight + first * in / kStep,
-            in / kStep,
-            whole / kStep,
-            sums);
-      }
       with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
-        if (decltype(count)::value == 1) {
-          return;
-        }
         multiply_four_rows<decltype(count)::value>(
             operands.x + r * in / kStep,
             in / kStep,
             operands.weight + first * in / kStep,
             in / kStep,
             whole / kStep,
-            [&](int64_t i) {
-              for (int64_t j = 0; j < 4; ++j) {
-                // Into the second cache, since it may be far.
-                __builtin_prefetch(weight + j * in + i * kStep + ahead, 0, 2);
-              }
-            },
+            Ahead{ahead / kStep, rows_asked_in(pass, passes)},
+            sums,
+            4,
             [](auto a, auto b, auto sum) {
               return Operands::add_product(a, b, sum);
-            },
-            sums,
-            4);
+            });
       });
       for (int64_t k = 0; k < left; ++k) {
         for (int64_t j = o - first; j < 4; ++j) {
@@ -152,7 +114,6 @@ HWY_NOINLINE void multiply_weight(
           put(sum, layer.output + (r + k) * layer.out + first + j);
         }
       }
-      r += left;
     }
   }
 }

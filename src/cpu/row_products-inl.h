@@ -64,20 +64,34 @@ constexpr int kMaxRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4
     : HWY_TARGET == HWY_EMU128                        ? 1
                                                       : 2;
 
+/// The sum of a multiplication.
+struct AddProduct {
+  template <typename V>
+  HWY_INLINE V operator()(V a, V b, V sum) const {
+    return hn::MulAdd(a, b, sum);
+  }
+};
+
+/// What is asked for while rows are read: of row j what is `numbers` after
+/// it, for each bit j of `rows`.
+struct Ahead {
+  int64_t numbers = 0;
+  unsigned rows = 0;
+};
+
 /// to[r][j] = sum over i < n of x[r][i] * y[j][i], for kRows rows of x and four
-/// of y; n is a multiple of the lanes. Calls `at(i)` for each vector, and
-/// `add_product(a, b, sum)` in the place of a multiplication and an addition.
-template <int kRows, typename T, typename Y, typename At, typename AddProduct>
+/// of y; n is a multiple of the lanes.
+template <int kRows, typename T, typename Y, typename Add = AddProduct>
 HWY_INLINE void multiply_four_rows(
     const T* x,
     int64_t x_row,
     const Y* y,
     int64_t y_row,
     int64_t n,
-    const At& at,
-    const AddProduct& add_product,
+    const Ahead& ahead,
     T* to,
-    int64_t to_row) {
+    int64_t to_row,
+    const Add& add_product = {}) {
   const Tag<T> d;
   Vector<T> sum[kRows][4];
   HWY_UNROLL(4)
@@ -88,10 +102,15 @@ HWY_INLINE void multiply_four_rows(
     }
   }
   for (int64_t i = 0; i < n; i += kLanes<T>) {
-    at(i);
     Vector<T> in[4];
     HWY_UNROLL(4)
     for (int j = 0; j < 4; ++j) {
+      if ((ahead.rows >> j & 1) != 0) {
+        // Into the second cache, since it may be far. Here and not in a lambda:
+        // GCC takes one that does nothing else for one without effect, and
+        // leaves it out.
+        __builtin_prefetch(y + j * y_row + i + ahead.numbers, 0, 2);
+      }
       in[j] = load(d, y + j * y_row + i);
     }
     HWY_UNROLL(4)
@@ -108,29 +127,6 @@ HWY_INLINE void multiply_four_rows(
     store_sums_of_lanes(
         sum[r][0], sum[r][1], sum[r][2], sum[r][3], to + r * to_row);
   }
-}
-
-/// The same of numbers that are no pairs.
-template <int kRows, typename T, typename Y, typename At>
-HWY_INLINE void multiply_four_rows(
-    const T* x,
-    int64_t x_row,
-    const Y* y,
-    int64_t y_row,
-    int64_t n,
-    const At& at,
-    T* to,
-    int64_t to_row) {
-  multiply_four_rows<kRows>(
-      x,
-      x_row,
-      y,
-      y_row,
-      n,
-      at,
-      [](auto a, auto b, auto sum) { return hn::MulAdd(a, b, sum); },
-      to,
-      to_row);
 }
 
 } // namespace HWY_NAMESPACE
