@@ -154,7 +154,7 @@ Added<T> added_to_tile(
   }
   // A bias or mask that is absent has distances of 0.
   const auto differs = [&](const auto& x) {
-    return x.query != 0 || (head.heads > 1 && x.head != 0);
+    return x.query != 0 || (head.heads() > 1 && x.head != 0);
   };
   added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask);
   const auto pack = [&](const auto& rows, int64_t first) {
@@ -165,7 +165,7 @@ Added<T> added_to_tile(
     const auto pack_bias = [&](const auto& x, const auto* of_head) {
       using Y = std::remove_pointer_t<decltype(of_head)>;
       if (x.key == 1) {
-        const Rows<Y> rows{of_head + range.s, x.query, x.head, head.heads};
+        const Rows<Y> rows{of_head + range.s, x.query, x.head, head.heads()};
         pack(rows, range.t);
         // The rows of the next keys, too far apart for the processor to see.
         for (int64_t r = 0; r < range.rows; ++r) {

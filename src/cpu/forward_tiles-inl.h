@@ -290,7 +290,7 @@ bool finish_tile(
   }
   fill(scale, width, static_cast<T>(dropout_of(a).scale()));
   if (result.sinks != nullptr) {
-    add_sinks_to_tile(result.sinks + head.h, head.heads, tile, scale);
+    add_sinks_to_tile(result.sinks + head.h, head.heads(), tile, scale);
   }
   // A sum of NaN may have any maximum.
   const auto sees_none = [&](int64_t i) {

@@ -59,12 +59,11 @@ struct Rows {
   }
 };
 
-/// One query head: what it reads, and what becomes of its scores. Or `heads` of
-/// them by turns, as `Rows` has them, that read the same keys; `h`, `index` and
-/// the pointers are then of the first.
+/// One query head: what it reads, and what becomes of its scores. Or several by
+/// turns, as `Rows` has them, that read the same keys; `h`, `index` and the
+/// pointers are then of the first.
 template <typename X>
 struct Head {
-  int64_t heads;
   int64_t b;
   int64_t h;
   /// b * H + h
@@ -82,15 +81,19 @@ struct Head {
 
   template <typename Y>
   Rows<Y> rows_of(const Heads<Y>& x) const {
-    return {at(x, b, h), x.strides.token, x.strides.head, heads};
+    return {at(x, b, h), x.strides.token, x.strides.head, heads()};
+  }
+
+  int64_t heads() const {
+    return visibility.heads;
   }
 
   /// The head and the query of a row, the head counted from the first.
   int64_t head_of(int64_t row) const {
-    return heads == 1 ? 0 : row % heads;
+    return heads() == 1 ? 0 : row % heads();
   }
   int64_t query_of(int64_t row) const {
-    return heads == 1 ? row : row / heads;
+    return visibility.query(row);
   }
 
   /// Where a row is in (B, H, T).
@@ -116,7 +119,6 @@ Head<X> head_at(
   auto visibility = visibility_of(a, b);
   visibility.heads = heads;
   return {
-      heads,
       b,
       h,
       b * a.num_heads + h,
