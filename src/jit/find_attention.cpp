@@ -47,7 +47,8 @@ std::optional<double> number_of(const Value* value) {
 }
 
 /// Returns whether a value is a positive number that follows from sizes and
-/// attributes.
+/// attributes. A size is taken to have room for what it is divided by, as
+/// that of a token for its heads.
 bool is_positive_number(const torch::jit::Module& module, const Value* value) {
   if (const auto number = number_of(value)) {
     return *number > 0;
@@ -71,6 +72,8 @@ bool is_positive_number(const torch::jit::Module& module, const Value* value) {
            "aten::pow",
            "aten::mul",
            "aten::div",
+           "aten::floordiv",
+           "aten::floor_divide",
            "aten::to",
            "aten::tensor",
            "aten::__getitem__",
@@ -78,7 +81,11 @@ bool is_positive_number(const torch::jit::Module& module, const Value* value) {
     return false;
   }
   return is_positive_number(module, node->input(0)) &&
-      (!is(node, {"aten::mul", "aten::div"}) ||
+      (!is(node,
+           {"aten::mul",
+            "aten::div",
+            "aten::floordiv",
+            "aten::floor_divide"}) ||
        is_positive_number(module, node->input(1)));
 }
 
@@ -291,7 +298,8 @@ class Upwards {
     }
     auto* scores = node->input(0);
     auto* other = node->input(1);
-    if (!divides && number_of(scores)) {
+    if (!divides &&
+        (number_of(scores) || is_positive_number(module_, scores))) {
       std::swap(scores, other);
     }
     if (const auto number = number_of(other)) {

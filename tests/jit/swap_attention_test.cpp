@@ -97,6 +97,22 @@ TEST_CASE("Only a product without a mask is plain attention") {
   CHECK(printed(check_swapped(module)) == "swapped     forward: attention\n");
 }
 
+TEST_CASE("Scores are scaled by what follows from sizes") {
+  for (const auto* scaled :
+       {"scores / float(C // 2) ** 0.5",
+        "scores * (C // 2) ** -0.5",
+        "scores / torch.sqrt(torch.tensor(float(C // 2)))",
+        "(C // 2) ** -0.5 * scores"}) {
+    INFO(scaled);
+    auto module = model(
+        kMasked + "    C = x.size(2)\n    weights = torch.softmax(" + scaled +
+        ", dim=-1)\n" + kOutput);
+    CHECK(
+        printed(check_swapped(module)) ==
+        "swapped     forward: causal attention\n");
+  }
+}
+
 TEST_CASE("Places that look like attention are left alone, with a reason") {
   const auto reason_for = [](const std::string& body) {
     auto module = model(body);
