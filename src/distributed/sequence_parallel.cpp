@@ -28,6 +28,15 @@ class GroupTokens : public detail::TokenSplit {
     return own_positions(num_own * num_processes, group_, sequence_.layout());
   }
 
+  int64_t longest(int64_t own, torch::Device device) const override {
+    return all_gather(
+               group_,
+               torch::full({1}, own, torch::device(device).dtype(torch::kLong)),
+               "the length of the text")
+        .max()
+        .item<int64_t>();
+  }
+
   torch::Tensor attend(
       const torch::Tensor& query,
       const torch::Tensor& key,
@@ -56,16 +65,6 @@ void check_module(const FoundAttention& found) {
           detail::TokenSplitAccess::of(module) == nullptr,
       kSequenceParallel,
       ": expected a whole module, but got one that was split before");
-  const auto& rotary = module.options.rotary();
-  TORCH_CHECK(
-      !rotary ||
-          (rotary->scaling() != RotaryScaling::kLongRope &&
-           rotary->scaling() != RotaryScaling::kDynamic),
-      kSequenceParallel,
-      ": expected a rotary embedding that goes by each token's position alone, "
-      "but got ",
-      rotary ? c10::str(rotary->scaling()) : "",
-      ", which goes by the length of the text");
 }
 
 } // namespace

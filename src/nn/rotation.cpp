@@ -32,15 +32,6 @@ double original_length(const RotaryOptions& options) {
   return static_cast<double>(options.original_context_length().value_or(0));
 }
 
-/// The position after the highest one.
-int64_t end_of(const torch::Tensor& positions) {
-  if (positions.numel() == 0) {
-    return 0;
-  }
-  const auto highest = positions.max().item<int64_t>();
-  return highest == std::numeric_limits<int64_t>::max() ? highest : highest + 1;
-}
-
 bool changes_with_length(const RotaryOptions& options) {
   return options.scaling() == RotaryScaling::kDynamic ||
       options.scaling() == RotaryScaling::kLongRope;
@@ -307,6 +298,14 @@ void check_rotary(
   check_scaling(name, options, dim);
 }
 
+int64_t end_of(const torch::Tensor& positions) {
+  if (positions.numel() == 0) {
+    return 0;
+  }
+  const auto highest = positions.max().item<int64_t>();
+  return highest == std::numeric_limits<int64_t>::max() ? highest : highest + 1;
+}
+
 Rotation rotation_at(
     const torch::Tensor& positions,
     const RotaryOptions& options,
@@ -386,17 +385,19 @@ Rotation RotaryTable::at(
 
 Rotation RotaryTable::at_positions(
     const torch::Tensor& positions,
-    torch::Device device) {
+    torch::Device device,
+    const std::optional<int64_t>& length) {
   // Elsewhere to look for the highest would mean to wait for the device.
-  const auto length = positions.is_cpu() || changes_with_length()
+  const auto rows = positions.is_cpu() || changes_with_length()
       ? end_of(positions)
       : kMaxLength + 1;
+  const auto of_text = length.value_or(rows);
   const bool has_table =
-      length <= kMaxLength && !goes_by_length(options_, length);
+      rows <= kMaxLength && !goes_by_length(options_, of_text);
   return gathered(
       positions,
-      has_table ? std::make_optional(length) : std::nullopt,
-      length,
+      has_table ? std::make_optional(rows) : std::nullopt,
+      of_text,
       device);
 }
 

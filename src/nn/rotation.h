@@ -27,6 +27,9 @@ void check_rotary(
     const RotaryOptions& options,
     int64_t head_dim);
 
+/// The position after the highest one; 0 if there is none.
+int64_t end_of(const torch::Tensor& positions);
+
 /// Positions of an integer dtype (..., T) -> (..., T, pairs), on their device.
 /// The text is `length` tokens long; default: up to the highest of them.
 Rotation rotation_at(
@@ -58,8 +61,12 @@ class RotaryTable {
       const std::optional<int64_t>& length = std::nullopt);
 
   /// Of tokens at `positions`, int64 (T) or (B, T), none negative: (T, pairs)
-  /// or (B, 1, T, pairs).
-  Rotation at_positions(const torch::Tensor& positions, torch::Device device);
+  /// or (B, 1, T, pairs). The longest text is `length` tokens long; default: up
+  /// to the highest of them.
+  Rotation at_positions(
+      const torch::Tensor& positions,
+      torch::Device device,
+      const std::optional<int64_t>& length = std::nullopt);
 
   const RotaryOptions& options() const {
     return options_;

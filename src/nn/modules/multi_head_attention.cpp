@@ -180,9 +180,10 @@ struct PlacesOfCall {
   const torch::Tensor& x;
   const ForwardOptions& call;
   const torch::Tensor& given;
+  const detail::TokenSplitPointer& split;
 
   detail::Rotation rotation(detail::RotaryTable& table) const {
-    return detail::rotation_of_call(kMultiHead, table, x, call, given);
+    return detail::rotation_of_call(kMultiHead, table, x, call, given, split);
   }
 
   torch::Tensor positions() const {
@@ -368,7 +369,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(
         entered.x,
         options.kernel(),
         rotary_table_.get(),
-        PlacesOfCall{x, call, positions},
+        PlacesOfCall{x, call, positions, token_split_},
         split_);
     if (token_split_ != nullptr) {
       return token_split_->attend(
@@ -399,7 +400,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
       entered.x,
       Kernel::kReference,
       rotary_table_.get(),
-      PlacesOfCall{x, call, positions},
+      PlacesOfCall{x, call, positions, token_split_},
       split_);
   const auto [context, weights] = functional::detail::attend_with_weights(
       projected.queries,

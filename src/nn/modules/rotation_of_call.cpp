@@ -74,18 +74,26 @@ std::optional<Rotation> given_rotation(
       checked_table(name, "rotary_sin", sin, x, table.pairs())};
 }
 
-/// The length of the longest text, if the rotation goes by it and some of the
-/// tokens are padding.
+/// The length of the longest text, if the rotation goes by it and the tokens
+/// here do not tell: some are padding, or other processes have more.
 std::optional<int64_t> length_of(
     const RotaryTable& table,
     const torch::Tensor& x,
-    const ForwardOptions& call) {
-  const auto& lengths = call.key_lengths();
-  if (!table.changes_with_length() || !lengths.defined() ||
-      lengths.numel() == 0) {
+    const ForwardOptions& call,
+    const torch::Tensor& positions,
+    const TokenSplitPointer& split) {
+  if (!table.changes_with_length()) {
     return std::nullopt;
   }
-  return std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, x.size(1));
+  const auto& lengths = call.key_lengths();
+  if (!call.positions().defined() && lengths.defined() && lengths.numel() > 0) {
+    const auto most = x.size(1) * (split == nullptr ? 1 : split->num_processes);
+    return std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most);
+  }
+  if (split != nullptr) {
+    return split->longest(end_of(positions), x.device());
+  }
+  return std::nullopt;
 }
 
 } // namespace
@@ -95,18 +103,21 @@ Rotation rotation_of_call(
     RotaryTable& table,
     const torch::Tensor& x,
     const ForwardOptions& call,
-    const torch::Tensor& positions) {
+    const torch::Tensor& positions,
+    const TokenSplitPointer& split) {
   const auto given =
       given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
   TORCH_CHECK(
       !given || !call.positions().defined(),
       name,
       ": expected positions or rotary_cos and rotary_sin, but got both");
-  return given ? *given
-      : positions.defined()
-      ? table.at_positions(positions, x.device())
-      : table.at(
-            /*first=*/{}, x.size(1), x.device(), length_of(table, x, call));
+  if (given) {
+    return *given;
+  }
+  const auto length = length_of(table, x, call, positions, split);
+  return positions.defined()
+      ? table.at_positions(positions, x.device(), length)
+      : table.at(/*first=*/{}, x.size(1), x.device(), length);
 }
 
 Rotation rotation_of_call(

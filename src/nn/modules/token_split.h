@@ -22,6 +22,10 @@ class TokenSplit {
   /// Returns where `num_own` own tokens stand in the sequence, int64.
   virtual torch::Tensor positions(int64_t num_own) const = 0;
 
+  /// Returns the largest of all processes' numbers. `device` is one that they
+  /// can send from.
+  virtual int64_t longest(int64_t own, torch::Device device) const = 0;
+
   /// Returns the attention of own queries to the keys of all processes.
   virtual torch::Tensor attend(
       const torch::Tensor& query,
