@@ -118,6 +118,10 @@ struct AttentionArguments {
   /// before them, and in all. 0: no more than these.
   int64_t dropout_first_head = 0;
   int64_t dropout_num_heads = 0;
+  /// The same of tokens: where the first query (even) and key (a multiple of 4)
+  /// are in the whole.
+  int64_t dropout_first_query = 0;
+  int64_t dropout_first_key = 0;
 
   /// Packed sequences of different lengths: B is 1, and T and S count the
   /// tokens of all, one sequence after the other. What is said of B above then

@@ -80,7 +80,7 @@ HWY_NOINLINE void differentiate_weights(
     for (int64_t i = 0; i < n; i += 4) {
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
-        const Philox<T> philox(t + v * N, s + i, head, dropout.seed);
+        const Philox<T> philox(dropout, t + v * N, s + i, head);
         const auto differentiate = [&](auto key) {
           constexpr int kKey = decltype(key)::value;
           if (i + kKey < n) {

@@ -22,6 +22,9 @@ struct Dropout {
   /// dropout
   uint32_t threshold = 0;
   uint64_t seed = 0;
+  /// Where the first query and key are in the whole.
+  int64_t first_query = 0;
+  int64_t first_key = 0;
 
   /// Returns the factor that keeps the mean.
   double scale() const {
@@ -31,7 +34,11 @@ struct Dropout {
 
 template <typename X>
 Dropout dropout_of(const AttentionArguments<X>& a) {
-  return {static_cast<uint32_t>(a.dropout * 65536 + 0.5), a.dropout_seed};
+  return {
+      static_cast<uint32_t>(a.dropout * 65536 + 0.5),
+      a.dropout_seed,
+      a.dropout_first_query,
+      a.dropout_first_key};
 }
 
 /// The random numbers for the lanes of a tile, by Philox4x32-7: each 64-bit
@@ -47,14 +54,19 @@ struct Philox {
   hn::VFromD<Tag32> bits[2];
 
   /// Draws for queries t, t + 1, … (t even) and keys s to s + 3 (s a multiple
-  /// of 4).
-  HWY_INLINE Philox(int64_t t, int64_t s, int64_t head, uint64_t seed) {
+  /// of 4), counted from the first ones of `dropout`.
+  HWY_INLINE Philox(
+      const Dropout& dropout,
+      int64_t t,
+      int64_t s,
+      int64_t head) {
     const Tag64 d;
     const Tag32 d32;
-    auto key0 = static_cast<uint32_t>(seed);
-    auto key1 = static_cast<uint32_t>(seed >> 32);
-    auto c0 = hn::Iota(d, static_cast<uint64_t>(t / 2));
-    auto c1 = hn::Set(d, static_cast<uint64_t>(s / 4));
+    auto key0 = static_cast<uint32_t>(dropout.seed);
+    auto key1 = static_cast<uint32_t>(dropout.seed >> 32);
+    const auto pair = (dropout.first_query + t) / 2;
+    auto c0 = hn::Iota(d, static_cast<uint64_t>(pair));
+    auto c1 = hn::Set(d, static_cast<uint64_t>((dropout.first_key + s) / 4));
     auto c2 = hn::Set(d, static_cast<uint64_t>(head));
     // The number of a head may have more than 32 bits.
     auto c3 = hn::Set(d, static_cast<uint64_t>(head) >> 32);

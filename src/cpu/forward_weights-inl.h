@@ -69,7 +69,7 @@ HWY_NOINLINE void weigh_scores(
     for (int64_t i = 0; i < n; i += 4) {
       HWY_UNROLL(3)
       for (int v = 0; v < kVectors; ++v) {
-        const Philox<T> philox(tile.first + v * N, s + i, head, dropout.seed);
+        const Philox<T> philox(dropout, tile.first + v * N, s + i, head);
         const auto keep = [&](auto key) {
           constexpr int kKey = decltype(key)::value;
           return philox.template keep<kKey>(

@@ -4,6 +4,7 @@
 #include <distributed/ring_blocks.h>
 #include <distributed/tokens.h>
 #include <kernels/backward_node.h>
+#include <kernels/tiled.h>
 #include <nn/functional/attention_of_call.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -82,7 +83,7 @@ class Ring {
   std::vector<Span> seen(int64_t reader, int64_t owner) const {
     std::vector<Span> result;
     for (const auto& span : spans(owner)) {
-      const auto part = seen_keys(call.rule, spans(reader), span);
+      const auto part = seen_keys(call, spans(reader), span);
       if (part.size() > 0) {
         result.push_back(part);
       }
@@ -343,17 +344,16 @@ struct RingBackward {
   }
 };
 
+double dropout_of(
+    const functional::ScaledDotProductAttentionFuncOptions& options) {
+  return options.training() ? options.dropout() : 0.0;
+}
+
 void check_ring(
     const torch::Tensor& query,
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
-  TORCH_CHECK(
-      !options.training() || options.dropout() == 0,
-      kRing,
-      ": expected no dropout, but got dropout = ",
-      options.dropout(),
-      "; all_to_all_attention has it");
   for (const auto* x : {&options.bias(), &options.alibi_slopes()}) {
     TORCH_CHECK(
         !x->defined() || !kernels::is_recorded({x}),
@@ -367,7 +367,19 @@ void check_ring(
       query.device(),
       "; all_to_all_attention takes those of any device");
   const auto T = query.size(2) * group->getSize();
-  spans_of(kRing, T, group->getRank(), group->getSize(), sequence.layout());
+  const auto spans =
+      spans_of(kRing, T, group->getRank(), group->getSize(), sequence.layout());
+  TORCH_CHECK(
+      dropout_of(options) == 0 || spans.front().size() == T ||
+          spans.front().size() % kDropoutKeys == 0,
+      kRing,
+      ": expected, with dropout, pieces of sequences whose number of tokens is "
+      "divisible by ",
+      kDropoutKeys,
+      ", but got ",
+      spans.front().size(),
+      " of ",
+      T);
   check_scores(kRing, options, query, T);
 }
 
@@ -398,6 +410,7 @@ RingCall call_of(
   call.key_lengths = a.key_lengths;
   call.mask = options.mask();
   call.bias = options.bias();
+  call.dropout = dropout_of(options);
   return call;
 }
 
@@ -415,6 +428,9 @@ torch::Tensor ring_attention(
     check_ring(query, group, options, sequence);
     call = call_of(query, key, value, options);
   });
+  if (call.dropout > 0) {
+    call.dropout_seed = kernels::draw_seed();
+  }
   const auto sinks = call.sinks;
   for (auto* x : {&call.alibi_slopes, &call.sinks, &call.bias}) {
     *x = x->defined() ? x->detach() : *x;

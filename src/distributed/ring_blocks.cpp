@@ -66,13 +66,15 @@ std::vector<Block> blocks_of(
   for (const auto& queries : call.queries) {
     const auto first_row = row;
     row += queries.size();
-    const auto keys = seen_keys(call.rule, {queries}, span);
+    const auto keys = seen_keys(call, {queries}, span);
     if (keys.size() <= 0 || queries.size() == 0) {
       continue;
     }
     const auto n = keys.size();
     Attention a;
     a.rule = call.rule;
+    a.dropout = call.dropout;
+    a.tokens = {queries.start, keys.start};
     a.query = query.narrow(2, first_row, queries.size());
     a.key = key.narrow(2, keys.start - span.start, n);
     a.value = value.narrow(2, keys.start - span.start, n);
@@ -127,9 +129,10 @@ torch::Tensor true_maximum(
 } // namespace
 
 Span seen_keys(
-    const kernels::ScoreRule& rule,
+    const RingCall& call,
     const std::vector<Span>& queries,
     const Span& keys) {
+  const auto& rule = call.rule;
   Span seen{keys.end, keys.start};
   for (const auto& span : queries) {
     if (span.size() == 0) {
@@ -149,6 +152,9 @@ Span seen_keys(
     if (rule.chunk > 0 && rule.chunk < keys.end) {
       start = std::max(start, span.start / rule.chunk * rule.chunk);
       end = std::min(end, ((span.end - 1) / rule.chunk + 1) * rule.chunk);
+    }
+    if (call.dropout > 0) {
+      start -= start % kDropoutKeys;
     }
     if (start < end) {
       seen.start = std::min(seen.start, start);
@@ -177,7 +183,7 @@ void add_keys(
   for (const auto& block : blocks_of(call, query, key, value, span)) {
     const auto results = kernels::run_forward(
         block.attention,
-        /*dropout_seed=*/0,
+        call.dropout_seed,
         /*with_statistics=*/true,
         kernels::OutputLayout::kHeadsFirst);
     const auto rows = [&](const torch::Tensor& x) {
@@ -240,6 +246,7 @@ KeyGradients gradients_of_keys(
     kernels::TiledResults results;
     results.output = rows(sums.output).to(query.scalar_type());
     results.statistics = torch::stack({maximum, rows(sums.sum)});
+    results.dropout_seed = call.dropout_seed;
     kernels::BackwardRequest request;
     request.grad_output = rows(grad_output);
     request.wanted.resize(kernels::tensors_of(block.attention).size());

@@ -26,14 +26,22 @@ struct RingCall {
   torch::Tensor key_lengths;
   torch::Tensor mask;
   torch::Tensor bias;
+  /// 0 outside training
+  double dropout = 0.0;
+  /// of the own queries
+  uint64_t dropout_seed = 0;
   /// The own queries, in the order in which the tensors have them.
   std::vector<Span> queries;
 };
 
-/// Returns which of `keys` some of `queries` see by the rule; none if it is
-/// empty.
+/// Dropout draws numbers for so many keys at once: spans of keys begin at
+/// multiples of it.
+constexpr int64_t kDropoutKeys = 4;
+
+/// Returns a span of `keys` with all that some of `queries` see by the rule;
+/// none if it is empty.
 Span seen_keys(
-    const kernels::ScoreRule& rule,
+    const RingCall& call,
     const std::vector<Span>& queries,
     const Span& keys);
 

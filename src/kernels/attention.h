@@ -46,6 +46,14 @@ struct SharedHeads {
   int64_t all = 0;
 };
 
+/// The same of tokens: where the first query and key are in the whole.
+struct SharedTokens {
+  /// even
+  int64_t first_query = 0;
+  /// a multiple of 4
+  int64_t first_key = 0;
+};
+
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
@@ -55,6 +63,7 @@ struct Attention : ScoreTensors {
   /// 0 outside training
   double dropout = 0.0;
   SharedHeads heads;
+  SharedTokens tokens;
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)

@@ -136,6 +136,8 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.dropout_seed = dropout_seed;
   arguments.dropout_first_head = a.heads.first;
   arguments.dropout_num_heads = a.heads.all;
+  arguments.dropout_first_query = a.tokens.first_query;
+  arguments.dropout_first_key = a.tokens.first_key;
   if (is_packed(a)) {
     arguments.num_sequences = a.query_starts.size(0) - 1;
     arguments.query_starts = data_of<int64_t>(a.query_starts);
@@ -254,6 +256,7 @@ torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   Attention a;
   a.dropout = attention.dropout;
   a.heads = attention.heads;
+  a.tokens = attention.tokens;
   a.query = at::zeros({sizes[0], sizes[1], sizes[2], 1}, options);
   a.key = at::zeros({sizes[0], 1, S, 1}, options);
   a.value = at::eye(S, options).expand({sizes[0], 1, S, S});
@@ -270,6 +273,7 @@ struct TiledBackward {
   ScoreRule rule;
   double dropout = 0.0;
   SharedHeads heads;
+  SharedTokens tokens;
   uint64_t dropout_seed = 0;
 
   variable_list operator()(const BackwardRequest& request) const {
@@ -302,6 +306,7 @@ struct TiledBackward {
     a.rule = rule;
     a.dropout = dropout;
     a.heads = heads;
+    a.tokens = tokens;
     size_t next = 0;
     for (auto* x : tensors_of(a)) {
       *x = tensors[next++];
@@ -365,7 +370,7 @@ namespace {
 /// `prepared` gives it, in autograd's graph.
 void record(const Attention& a, const TiledResults& results) {
   record_backward(
-      TiledBackward{a.rule, a.dropout, a.heads, results.dropout_seed},
+      TiledBackward{a.rule, a.dropout, a.heads, a.tokens, results.dropout_seed},
       results.output,
       tensors_of(a),
       {&results.output, &results.statistics});

@@ -190,16 +190,41 @@ TEST_CASE("Attention of some tokens each is that of all tokens") {
   }
 }
 
-TEST_CASE("Heads for tokens drop what one process drops") {
+/// The number of tokens of each piece of a sequence.
+int64_t piece(TokenLayout layout) {
+  return kTokens / processes() / (layout == TokenLayout::kBalanced ? 2 : 1);
+}
+
+TEST_CASE("Processes drop what one process drops") {
+  const auto all_to_all = GENERATE(false, true);
   const auto layout =
       GENERATE(TokenLayout::kContiguous, TokenLayout::kBalanced);
-  check_same(
-      true,
-      {"dropout",
-       FuncOptions().causal(true).enable_gqa(true).dropout(0.3),
-       few_key_heads()},
-      torch::kDouble,
-      layout);
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble);
+  const auto base = FuncOptions().enable_gqa(true).dropout(0.3);
+  const auto lengths = torch::tensor({kTokens, int64_t{50}});
+  for (const auto& variant : std::vector<Variant>{
+           {"both ways", FuncOptions(base), few_key_heads()},
+           {"causal", FuncOptions(base).causal(true), few_key_heads()},
+           // Keys are seen from odd ones on.
+           {"window 7",
+            FuncOptions(base).causal(true).window(7),
+            few_key_heads()},
+           {"chunks of 10",
+            FuncOptions(base).causal(true).chunk(10),
+            few_key_heads()},
+           {"lengths", FuncOptions(base).key_lengths(lengths), kHeads},
+       }) {
+    INFO(
+        (all_to_all ? "all to all, " : "ring, ")
+        << (layout == TokenLayout::kBalanced ? "balanced, " : "contiguous, ")
+        << dtype << ", " << variant.name);
+    if (!all_to_all && processes() > 1 && piece(layout) % 4 != 0) {
+      THROWS_WITH(
+          check_same(all_to_all, variant, dtype, layout), "divisible by 4");
+    } else {
+      check_same(all_to_all, variant, dtype, layout);
+    }
+  }
 }
 
 TEST_CASE("Half precision is joined in float32") {
@@ -293,13 +318,51 @@ TEST_CASE("Modules attend over the tokens of all processes") {
       module->forward_with_weights(x), "forward_with_weights needs all tokens");
 }
 
+TEST_CASE("Rotations that go by the length of the text count all tokens") {
+  const auto scaling =
+      GENERATE(RotaryScaling::kDynamic, RotaryScaling::kLongRope);
+  // The tokens of one process alone would be a short text.
+  const auto original = GENERATE(int64_t{90}, kTokens);
+  auto rotary =
+      RotaryOptions().scaling(scaling).original_context_length(original);
+  if (scaling == RotaryScaling::kDynamic) {
+    rotary.factor(4);
+  } else {
+    rotary.short_factors({1, 1.5, 2}).long_factors({3, 4, 6});
+  }
+  torch::manual_seed(5);
+  MultiHeadAttention whole(MultiHeadAttentionOptions(10, 14, kTokens, kHeads)
+                               .head_dim(6)
+                               .rotary(rotary));
+  whole->to(torch::kDouble);
+  MultiHeadAttention module(
+      std::dynamic_pointer_cast<MultiHeadAttentionImpl>(whole->clone()));
+  distributed::sequence_parallel(*module, group());
+  const auto x = torch::randn({kBatch, kTokens, 10}, torch::kDouble);
+  const auto own = [&](const torch::Tensor& of_all) {
+    return distributed::own_tokens(of_all, 1, group());
+  };
+  const auto positions = torch::arange(kTokens) + 7;
+  for (const auto& call :
+       {ForwardOptions(),
+        ForwardOptions().key_lengths(torch::tensor({88, 50}))}) {
+    CHECK_THAT(
+        module->forward(own(x), call), IsAsOfOne(own(whole->forward(x, call))));
+  }
+  CHECK_THAT(
+      module->forward(
+          own(x),
+          ForwardOptions().positions(
+              distributed::own_tokens(positions, 0, group()))),
+      IsAsOfOne(own(whole->forward(x, ForwardOptions().positions(positions)))));
+}
+
 TEST_CASE("What the ring cannot do it says") {
   const auto whole = wholes(torch::kDouble, kHeads);
   const auto ring = [&](const FuncOptions& options) {
     return distributed::ring_attention(
         whole.query, whole.key, whole.value, group(), options);
   };
-  THROWS_WITH(ring(FuncOptions().dropout(0.1)), "expected no dropout");
   THROWS_WITH(
       ring(FuncOptions().query_offsets(torch::tensor({0, 0}))),
       "expected no query_offsets");

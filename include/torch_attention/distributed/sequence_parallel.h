@@ -86,12 +86,12 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 /// by G with `enable_gqa`, float32, float64, bfloat16 or float16 on the CPU ->
 /// (B, H, T/P, E). Of `options`, `key_lengths` are of whole sequences, and a
 /// `mask` or `bias` is for the own queries and all T keys in their order, each
-/// size or 1.
+/// size or 1. With `dropout` T is to be divisible by 4P, or 8P for kBalanced;
+/// processes of the same seed drop what one process drops.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit; for `query_offsets`, for dropout, and for a bias or slopes that
-/// require gradients, which `all_to_all_attention` takes; and if another
-/// process ends.
+/// do not fit; for `query_offsets`, and for a bias or slopes that require
+/// gradients, which `all_to_all_attention` takes; and if another process ends.
 ///
 /// Example:
 /// ```
