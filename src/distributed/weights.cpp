@@ -3,12 +3,19 @@
 #include <distributed/communication.h>
 #include <distributed/find_attention.h>
 #include <distributed/group_heads.h>
+#include <distributed/weight_parts.h>
+#include <error_message.h>
 #include <nn/modules/head_split.h>
 #include <weights/load_by_agreement.h>
 #include <weights/plan.h>
 #include <weights/save_tensors.h>
+#include <weights/select.h>
 
+#include <cstdio>
+#include <functional>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace torch_attention::distributed {
 
@@ -78,37 +85,161 @@ LoadReport load_weights(
       });
 }
 
+namespace {
+
+constexpr const char* kSave = "save_weights";
+
+/// What `run` throws, or "".
+template <typename Fn>
+std::string error_of(const Fn& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    return error_message(error);
+  }
+  return "";
+}
+
+/// Joins all tensors, and returns those that this process keeps, by their
+/// places in the list.
+weights::StateDict wholes_of(
+    const weights::StateDict& own,
+    const std::unordered_map<std::string, WeightShard>& shards,
+    const Group& group,
+    const std::function<bool(size_t)>& keeps) {
+  weights::StateDict wholes;
+  size_t tensor = 0;
+  for (const auto& item : own) {
+    const auto shard = shards.find(item.key());
+    const auto whole = shard == shards.end()
+        ? item.value()
+        : whole_of(item.value(), shard->second, group).cpu();
+    if (keeps(tensor++)) {
+      wholes.insert(item.key(), whole);
+    }
+  }
+  return wholes;
+}
+
+/// One file of each process, and an index.
+void save_parts(
+    const weights::StateDict& own,
+    const std::unordered_map<std::string, WeightShard>& shards,
+    const std::string& path,
+    const Group& group,
+    const SaveOptions& options,
+    torch::Device device) {
+  std::vector<WholeTensor> tensors;
+  std::optional<WeightParts> parts;
+  check_all(
+      group,
+      kSave,
+      error_of([&] {
+        TORCH_CHECK(
+            !options.layout(),
+            kSave,
+            "(\"",
+            path,
+            "\"): expected no layout beside an index of several files");
+        for (const auto& item : own) {
+          const auto shard = shards.find(item.key());
+          const auto& x = item.value();
+          const auto numel = shard == shards.end()
+              ? x.numel()
+              : x.numel() / shard->second.size * shard->second.total;
+          const auto dtype = options.dtype() && x.is_floating_point()
+              ? *options.dtype()
+              : x.scalar_type();
+          tensors.push_back(
+              {weights::dotted(options.prefix()) + item.key(),
+               static_cast<uint64_t>(numel) * c10::elementSize(dtype)});
+        }
+        parts.emplace(path, tensors, group->getSize());
+      }),
+      device);
+  // All processes need the same series of names: that of the first.
+  const auto is_first = group->getRank() == 0;
+  const auto series = all_gather(
+                          group,
+                          torch::full(
+                              {1},
+                              is_first ? parts->free_series() : 0,
+                              torch::device(device).dtype(torch::kLong)),
+                          "the names of files")[0]
+                          .item<int64_t>();
+  const auto of_file = wholes_of(own, shards, group, [&](size_t tensor) {
+    return parts->writer(tensor) == group->getRank();
+  });
+  const auto file = parts->path(group->getRank(), series);
+  try {
+    check_all(
+        group,
+        kSave,
+        error_of([&] {
+          if (!file.empty()) {
+            weights::save_tensors(of_file, file, options);
+          }
+        }),
+        device);
+    check_all(
+        group,
+        kSave,
+        error_of([&] {
+          if (is_first) {
+            parts->write_index(series);
+          }
+        }),
+        device);
+  } catch (const c10::Error&) {
+    // Nobody names it.
+    std::remove(file.c_str());
+    throw;
+  }
+}
+
+/// One file of process 0.
+void save_whole(
+    const weights::StateDict& own,
+    const std::unordered_map<std::string, WeightShard>& shards,
+    const std::string& path,
+    const Group& group,
+    const SaveOptions& options,
+    torch::Device device) {
+  const bool writes = group->getRank() == 0;
+  const auto wholes =
+      wholes_of(own, shards, group, [&](size_t) { return writes; });
+  check_all(
+      group,
+      kSave,
+      error_of([&] {
+        if (writes) {
+          weights::save_tensors(wholes, path, options);
+        }
+      }),
+      device);
+}
+
+} // namespace
+
 void save_weights(
     const torch::nn::Module& module,
     const std::string& path,
     const Group& group,
     const SaveOptions& options) {
   const torch::NoGradGuard no_grad;
-  check_group("save_weights", group);
+  check_group(kSave, group);
   std::unordered_map<std::string, WeightShard> shards;
   for (auto& shard : weight_shards(module)) {
     shards.emplace(shard.key, shard);
   }
-  const bool writes = group->getRank() == 0;
-  weights::StateDict wholes;
-  for (const auto& item : weights::state_dict(module)) {
-    const auto shard = shards.find(item.key());
-    const auto whole = shard == shards.end()
-        ? item.value()
-        : whole_of(item.value(), shard->second, group).cpu();
-    if (writes) {
-      wholes.insert(item.key(), whole);
-    }
-  }
-  std::string error;
-  if (writes) {
-    try {
-      weights::save_tensors(wholes, path, options);
-    } catch (const c10::Error& wrong) {
-      error = wrong.what_without_backtrace();
-    }
-  }
-  check_all(group, "save_weights", error, device_of(module));
+  const auto save = is_path_of_index(path) ? save_parts : save_whole;
+  save(
+      weights::state_dict(module),
+      shards,
+      path,
+      group,
+      options,
+      device_of(module));
 }
 
 } // namespace torch_attention::distributed

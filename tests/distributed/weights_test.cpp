@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <set>
 
 namespace torch_attention::testing {
 
@@ -71,6 +72,87 @@ TEST_CASE("Each process loads its part of any file") {
     load_weights(*loaded, saved.path);
     for (const auto& parameter : loaded->named_parameters()) {
       CHECK_THAT(parameter.value(), IsEqualTo(expected[parameter.key()]));
+    }
+  }
+}
+
+/// The names of the files that an index lists.
+std::set<std::string> files_of(const std::string& index) {
+  std::ifstream stream(index);
+  std::set<std::string> names;
+  for (std::string word; stream >> word;) {
+    const auto begin = word.find("distributed_");
+    if (begin != std::string::npos && word.find("-of-") != std::string::npos) {
+      names.insert(word.substr(begin, word.rfind('"') - begin));
+    }
+  }
+  return names;
+}
+
+bool exists(const std::string& path) {
+  return std::ifstream(path).good();
+}
+
+TEST_CASE("Each process saves a file, and all an index") {
+  const auto extension = GENERATE(".safetensors", ".bin");
+  const File index(std::string("parts") + extension + ".index.json");
+  torch::manual_seed(1);
+  const MultiHeadAttention whole(options());
+  MultiHeadAttention module(
+      std::dynamic_pointer_cast<MultiHeadAttentionImpl>(whole->clone()));
+  distributed::tensor_parallel(*module, group());
+  const auto check_saved = [&](double factor) {
+    distributed::save_weights(*module, index.path, group());
+    MultiHeadAttention loaded(options());
+    load_weights(*loaded, index.path);
+    const auto expected = whole->named_parameters();
+    for (const auto& parameter : loaded->named_parameters()) {
+      CHECK_THAT(
+          parameter.value(), IsEqualTo(expected[parameter.key()] * factor));
+    }
+    const auto files = files_of(index.path);
+    CHECK(files.size() > (processes() > 1 ? 1 : 0));
+    CHECK(files.size() <= static_cast<size_t>(processes()));
+    File::barrier();
+    return files;
+  };
+  const auto first = check_saved(1);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : module->parameters()) {
+      parameter.mul_(2);
+    }
+  }
+  // Under other names: the first ones were good until all was written.
+  const auto second = check_saved(2);
+  for (const auto& name : first) {
+    CHECK(second.count(name) == 0);
+    CHECK_FALSE(exists(name));
+  }
+  CHECK(check_saved(2) == first);
+  for (const auto& name : second) {
+    CHECK_FALSE(exists(name));
+  }
+  File::barrier();
+  THROWS_WITH(
+      distributed::save_weights(
+          *module,
+          index.path,
+          group(),
+          SaveOptions().layout(WeightLayout::gpt2())),
+      "expected no layout beside an index");
+  THROWS_WITH(
+      distributed::save_weights(*module, "no_format.index.json", group()),
+      "expected the name of an index such as");
+  THROWS_WITH(
+      distributed::save_weights(
+          *module, "no_such_folder/model.bin.index.json", group()),
+      "no_such_folder");
+  CHECK(files_of(index.path) == first);
+  File::barrier();
+  if (group()->getRank() == 0) {
+    for (const auto& name : first) {
+      CHECK(std::remove(name.c_str()) == 0);
     }
   }
 }

@@ -41,16 +41,27 @@ TORCH_ATTENTION_API LoadReport load_weights(
     const Group& group,
     const LoadOptions& options = {});
 
-/// `torch_attention::save_weights` of a model that was split: process 0 writes
-/// one file of the whole, as one process would. Every process has to call it.
-/// Besides its own parts it holds one whole tensor at a time, process 0 all.
+/// `torch_attention::save_weights` of a model that was split, into files of the
+/// whole. Every process has to call it. Besides its own parts each holds one
+/// whole tensor at a time, and all that it writes:
 ///
-/// Throws c10::Error in all processes if the file cannot be written, and if a
+///   model.safetensors             one file, which process 0 writes as one
+///                                 process would
+///   model.safetensors.index.json  an index and a file of each process beside
+///                                 it, in a folder that all share, of about as
+///                                 many bytes each. `load_weights` reads them,
+///                                 and `from_pretrained` in Python. Takes no
+///                                 `layout`.
+///
+/// The index is replaced when all files are complete: a crash leaves the old
+/// ones. Then those that it alone named are removed.
+///
+/// Throws c10::Error in all processes if a file cannot be written, and if a
 /// process ends.
 ///
 /// Example:
 /// ```
-/// distributed::save_weights(*model, "model.safetensors", group);
+/// distributed::save_weights(*model, "model.safetensors.index.json", group);
 /// ```
 TORCH_ATTENTION_API void save_weights(
     const torch::nn::Module& module,

@@ -1,6 +1,6 @@
 #include <format_text.h>
-#include <weights/files/json.h>
 #include <weights/files/safetensors.h>
+#include <weights/files/sharded_index.h>
 #include <weights/read.h>
 #include <weights/select.h>
 
@@ -15,48 +15,6 @@
 namespace torch_attention::weights::files {
 
 namespace {
-
-/// Checks that the name is that of a file in the same folder as the index.
-void check_file_name(std::string_view name) {
-  TORCH_CHECK(
-      !name.empty() && name.front() != '.' &&
-          name.find_first_of(std::string("/\\\0", 3)) == std::string::npos,
-      "the index names the file \"",
-      shortened(name, 200),
-      "\", expected one beside it");
-}
-
-/// A key and the file that has it.
-struct IndexEntry {
-  std::string key;
-  std::string file;
-};
-
-std::vector<IndexEntry> read_index(const Bytes& bytes) {
-  std::vector<IndexEntry> entries;
-  bool has_map = false;
-  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
-    if (path.empty() || path.front() != "weight_map") {
-      return;
-    }
-    if (path.size() == 1) {
-      has_map = value.kind == JsonValue::Kind::kObject;
-    } else if (has_map) {
-      TORCH_CHECK(
-          path.size() == 2 && value.kind == JsonValue::Kind::kText,
-          format_text(
-              "the index names no file for \"{}\"", shortened(path[1], 200)));
-      check_key_length(path[1]);
-      check_file_name(value.text);
-      entries.push_back({path[1], std::string(value.text)});
-    }
-  });
-  TORCH_CHECK(
-      has_map,
-      "the file is JSON, but no index of a model in several files: it has no "
-      "\"weight_map\"");
-  return entries;
-}
 
 std::vector<std::string> keys_of(const std::vector<IndexEntry>& entries) {
   std::vector<std::string> keys;
