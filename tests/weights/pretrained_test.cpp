@@ -470,7 +470,7 @@ TEST_CASE("Pretrained attention takes dtype and length, and says what it did") {
 }
 
 // Writes docs/pretrained_families.md; run by name.
-TEST_CASE("The table of model types", "[.table]") {
+TEST_CASE("The table of model types", "[.][writes_page]") {
   const torch::NoGradGuard no_grad;
   std::map<std::string, Row> rows;
   for (const auto& model : models()) {
