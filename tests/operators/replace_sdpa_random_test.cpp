@@ -182,7 +182,10 @@ Result result_of(const Call& call, const torch::Tensor& factors) {
         call.causal,
         call.scale,
         call.shares_heads);
-    result.strides = output.strides().vec();
+    for (int64_t i = 0; i < output.dim(); ++i) {
+      // Nobody walks along a dimension of one.
+      result.strides.push_back(output.size(i) > 1 ? output.stride(i) : 0);
+    }
     result.tensors = {output.detach()};
     if (call.recorded) {
       const auto n = output.numel();
