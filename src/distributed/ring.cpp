@@ -391,7 +391,7 @@ RingCall call_of(
     const torch::Tensor& value,
     const functional::ScaledDotProductAttentionFuncOptions& options) {
   auto of_own = options;
-  of_own.mask({}).bias({}).dropout(0);
+  of_own.mask({}).bias({});
   const auto a =
       functional::detail::attention_of_call(query, key, value, of_own);
   TORCH_CHECK(
@@ -410,7 +410,7 @@ RingCall call_of(
   call.key_lengths = a.key_lengths;
   call.mask = options.mask();
   call.bias = options.bias();
-  call.dropout = dropout_of(options);
+  call.dropout = a.dropout;
   return call;
 }
 

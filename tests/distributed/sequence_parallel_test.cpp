@@ -2,6 +2,7 @@
 
 #include <torch_attention/distributed/sequence_parallel.h>
 
+#include <limits>
 #include <utility>
 
 namespace torch_attention::testing {
@@ -213,6 +214,7 @@ TEST_CASE("Processes drop what one process drops") {
             FuncOptions(base).causal(true).chunk(10),
             few_key_heads()},
            {"lengths", FuncOptions(base).key_lengths(lengths), kHeads},
+           {"everything", FuncOptions(base).dropout(1), kHeads},
        }) {
     INFO(
         (all_to_all ? "all to all, " : "ring, ")
@@ -355,6 +357,13 @@ TEST_CASE("Rotations that go by the length of the text count all tokens") {
           ForwardOptions().positions(
               distributed::own_tokens(positions, 0, group()))),
       IsAsOfOne(own(whole->forward(x, ForwardOptions().positions(positions)))));
+  if (processes() > 1) {
+    // With and without what the length goes by, all meet.
+    const auto call = group()->getRank() == 0
+        ? ForwardOptions().key_lengths(torch::tensor({88, 50}))
+        : ForwardOptions();
+    THROWS_WITH(module->forward(own(x), call), "key_lengths none");
+  }
 }
 
 TEST_CASE("What the ring cannot do it says") {
@@ -363,6 +372,10 @@ TEST_CASE("What the ring cannot do it says") {
     return distributed::ring_attention(
         whole.query, whole.key, whole.value, group(), options);
   };
+  for (const auto dropout :
+       {-0.1, 1.5, std::numeric_limits<double>::quiet_NaN()}) {
+    THROWS_WITH(ring(FuncOptions().dropout(dropout)), "dropout");
+  }
   THROWS_WITH(
       ring(FuncOptions().query_offsets(torch::tensor({0, 0}))),
       "expected no query_offsets");

@@ -86,14 +86,17 @@ std::optional<int64_t> length_of(
     return std::nullopt;
   }
   const auto& lengths = call.key_lengths();
-  if (!call.positions().defined() && lengths.defined() && lengths.numel() > 0) {
-    const auto most = x.size(1) * (split == nullptr ? 1 : split->num_processes);
-    return std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most);
+  const bool goes_by_lengths =
+      !call.positions().defined() && lengths.defined() && lengths.numel() > 0;
+  if (!goes_by_lengths && split == nullptr) {
+    return std::nullopt;
   }
-  if (split != nullptr) {
-    return split->longest(end_of(positions), x.device());
-  }
-  return std::nullopt;
+  const auto most = x.size(1) * (split == nullptr ? 1 : split->num_processes);
+  const auto own = goes_by_lengths
+      ? std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most)
+      : end_of(positions);
+  // All processes ask, with options that differ as well: these are told later.
+  return split == nullptr ? own : split->longest(own, x.device());
 }
 
 } // namespace
