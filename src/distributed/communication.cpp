@@ -255,7 +255,7 @@ Wait compare(
   };
 }
 
-void check_all(
+std::string errors_of_all(
     const Group& group,
     const char* what,
     const std::string& error,
@@ -266,8 +266,18 @@ void check_all(
       std::all_of(records.begin(), records.end(), [](const Record& record) {
         return record.length == 0;
       });
-  TORCH_CHECK(
-      fine, what, ": failed, and changed nothing", who_has_what(records));
+  return fine
+      ? ""
+      : c10::str(what, ": failed, and changed nothing", who_has_what(records));
+}
+
+void check_all(
+    const Group& group,
+    const char* what,
+    const std::string& error,
+    torch::Device device) {
+  const auto errors = errors_of_all(group, what, error, device);
+  TORCH_CHECK(errors.empty(), errors);
 }
 
 } // namespace torch_attention::distributed

@@ -60,8 +60,17 @@ Wait compare(
     const std::string& text,
     torch::Device device);
 
-/// Tells all processes the error of one, empty if there is none; throws
-/// c10::Error in all if there is one. For what is to be done by all or none.
+/// Tells all processes the error of one, empty if there is none. Returns, in
+/// all, those of all; empty if there is none. Throws c10::Error only if the
+/// processes cannot tell each other.
+std::string errors_of_all(
+    const Group& group,
+    const char* what,
+    const std::string& error,
+    torch::Device device);
+
+/// The same, but throws c10::Error, in all, if there is one. For what is to be
+/// done by all or none.
 void check_all(
     const Group& group,
     const char* what,

@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <weights/files/mapped_file.h>
+#include <weights/files/write.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
@@ -71,6 +72,8 @@ WeightParts::WeightParts(
       "\"");
   begin_ = whole.substr(0, dot);
   extension_ = whole.substr(dot);
+  weights::files::check_file_name(whole);
+  static_cast<void>(weights::files::json_text(whole));
   for (const auto writer : writers_) {
     auto& number = numbers_[static_cast<size_t>(writer)];
     number = number < 0 ? num_parts_++ : number;
@@ -107,15 +110,35 @@ int64_t WeightParts::free_series() const {
   }
 }
 
+bool WeightParts::is_name_of_part(const std::string& name) const {
+  if (name.size() < begin_.size() + extension_.size() ||
+      !weights::starts_with(name, begin_) ||
+      !weights::ends_with(name, extension_)) {
+    return false;
+  }
+  // "-2-00001-of-00002", from its end.
+  auto rest = name.substr(
+      begin_.size(), name.size() - begin_.size() - extension_.size());
+  const auto take_number = [&rest](size_t least, const std::string& before) {
+    const auto digits = rest.size() - 1 - rest.find_last_not_of("0123456789");
+    rest.resize(rest.size() - digits);
+    if (digits < least || !weights::ends_with(rest, before)) {
+      return false;
+    }
+    rest.resize(rest.size() - before.size());
+    return true;
+  };
+  return take_number(5, "-of-") && take_number(5, "-") &&
+      (rest.empty() || (take_number(1, "-") && rest.empty()));
+}
+
 std::vector<std::string> WeightParts::old_parts() const {
   std::set<std::string> names;
   try {
     const auto entries = weights::files::read_index(
         weights::files::MappedFile::open(index_path_));
     for (const auto& entry : entries) {
-      // Other names are not those of parts.
-      if (weights::starts_with(entry.file, begin_ + "-") &&
-          weights::ends_with(entry.file, extension_)) {
+      if (is_name_of_part(entry.file)) {
         names.insert(entry.file);
       }
     }
@@ -135,12 +158,22 @@ void WeightParts::write_index(int64_t series) const {
     names.insert(entries.back().file);
     total_size += tensors_[i].bytes;
   }
-  const auto old = old_parts();
-  weights::files::write_index(entries, total_size, index_path_);
-  for (const auto& name : old) {
+  for (const auto& name : names) {
+    TORCH_CHECK(
+        exists(folder_ + name),
+        "expected the file \"",
+        folder_ + name,
+        "\" of another process; all need one folder that they share");
+  }
+  std::vector<std::string> outdated;
+  for (const auto& name : old_parts()) {
     if (names.count(name) == 0) {
-      std::remove((folder_ + name).c_str());
+      outdated.push_back(folder_ + name);
     }
+  }
+  weights::files::write_index(std::move(entries), total_size, index_path_);
+  for (const auto& file : outdated) {
+    std::remove(file.c_str());
   }
 }
 

@@ -23,7 +23,8 @@ bool is_path_of_index(const std::string& path);
 /// the same plan.
 class WeightParts {
  public:
-  /// Throws c10::Error if the name of the index tells no format.
+  /// Throws c10::Error if the name of the index tells no format, or makes names
+  /// of files that no index can have.
   WeightParts(
       const std::string& index_path,
       std::vector<WholeTensor> tensors,
@@ -45,12 +46,14 @@ class WeightParts {
   /// process writes none.
   std::string path(int64_t process, int64_t series) const;
 
-  /// Writes the index. Then removes the files that the old one names and that
-  /// were its parts.
+  /// Writes the index, of files that exist. Then removes the files that the old
+  /// one names and that were its parts. Throws c10::Error only while the old
+  /// index stands.
   void write_index(int64_t series) const;
 
  private:
   std::string file_name(int64_t process, int64_t series) const;
+  bool is_name_of_part(const std::string& name) const;
   std::vector<std::string> old_parts() const;
 
   std::string index_path_;

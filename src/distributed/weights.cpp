@@ -131,6 +131,7 @@ void save_parts(
     torch::Device device) {
   std::vector<WholeTensor> tensors;
   std::optional<WeightParts> parts;
+  int64_t own_series = 1;
   check_all(
       group,
       kSave,
@@ -155,46 +156,41 @@ void save_parts(
                static_cast<uint64_t>(numel) * c10::elementSize(dtype)});
         }
         parts.emplace(path, tensors, group->getSize());
+        own_series = parts->free_series();
       }),
       device);
   // All processes need the same series of names: that of the first.
   const auto is_first = group->getRank() == 0;
-  const auto series = all_gather(
-                          group,
-                          torch::full(
-                              {1},
-                              is_first ? parts->free_series() : 0,
-                              torch::device(device).dtype(torch::kLong)),
-                          "the names of files")[0]
-                          .item<int64_t>();
+  const auto series =
+      all_gather(
+          group,
+          torch::full(
+              {1}, own_series, torch::device(device).dtype(torch::kLong)),
+          "the names of files")[0]
+          .item<int64_t>();
   const auto of_file = wholes_of(own, shards, group, [&](size_t tensor) {
     return parts->writer(tensor) == group->getRank();
   });
   const auto file = parts->path(group->getRank(), series);
-  try {
-    check_all(
-        group,
-        kSave,
-        error_of([&] {
-          if (!file.empty()) {
-            weights::save_tensors(of_file, file, options);
-          }
-        }),
-        device);
-    check_all(
-        group,
-        kSave,
-        error_of([&] {
-          if (is_first) {
-            parts->write_index(series);
-          }
-        }),
-        device);
-  } catch (const c10::Error&) {
-    // Nobody names it.
-    std::remove(file.c_str());
-    throw;
-  }
+  const auto done_by_all = [&](const std::function<void()>& step) {
+    // If the processes can no longer tell each other, the index may name the
+    // file already, and so it stays.
+    const auto errors = errors_of_all(group, kSave, error_of(step), device);
+    if (!errors.empty()) {
+      std::remove(file.c_str());
+    }
+    TORCH_CHECK(errors.empty(), errors);
+  };
+  done_by_all([&] {
+    if (!file.empty()) {
+      weights::save_tensors(of_file, file, options);
+    }
+  });
+  done_by_all([&] {
+    if (is_first) {
+      parts->write_index(series);
+    }
+  });
 }
 
 /// One file of process 0.

@@ -2,6 +2,9 @@
 
 #include <support/close.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -148,12 +151,90 @@ TEST_CASE("Each process saves a file, and all an index") {
       distributed::save_weights(
           *module, "no_such_folder/model.bin.index.json", group()),
       "no_such_folder");
+  for (const auto* name :
+       {".hidden.safetensors.index.json",
+        "back\\slash.safetensors.index.json",
+        "not_utf8\xff.safetensors.index.json"}) {
+    THROWS_WITH(
+        distributed::save_weights(*module, name, group()), "save_weights");
+  }
   CHECK(files_of(index.path) == first);
+  for (const auto& name : first) {
+    CHECK(exists(name));
+  }
   File::barrier();
   if (group()->getRank() == 0) {
     for (const auto& name : first) {
       CHECK(std::remove(name.c_str()) == 0);
     }
+  }
+}
+
+TEST_CASE("Only parts are removed of the files that an old index names") {
+  const auto stem = c10::str("distributed_", std::getenv("MASTER_PORT"), "_of");
+  const File index("of.bin.index.json");
+  const std::vector<std::string> parts = {
+      stem + "-00001-of-00003.bin", stem + "-12-100000-of-100000.bin"};
+  const std::vector<std::string> others = {
+      stem + "-extra.bin",
+      stem + "-0001-of-0003.bin",
+      stem + "x-00001-of-00003.bin",
+      stem + "-2-3-00001-of-00003.bin",
+      "other-00001-of-00003.bin"};
+  auto all = parts;
+  all.insert(all.end(), others.begin(), others.end());
+  if (group()->getRank() == 0) {
+    std::ofstream text(index.path);
+    text << R"({"weight_map": {)";
+    for (const auto& name : all) {
+      text << (name == all.front() ? "" : ", ") << '"' << name << R"(": ")"
+           << name << '"';
+      std::ofstream(name) << "bytes";
+    }
+    text << "}}";
+  }
+  File::barrier();
+  const auto module = distributed::tensor_parallel(options(), group());
+  distributed::save_weights(*module, index.path, group());
+  for (const auto& name : parts) {
+    CHECK_FALSE(exists(name));
+  }
+  for (const auto& name : others) {
+    CHECK(exists(name));
+  }
+  const auto written = files_of(index.path);
+  File::barrier();
+  if (group()->getRank() == 0) {
+    all.insert(all.end(), written.begin(), written.end());
+    for (const auto& name : all) {
+      std::remove(name.c_str());
+    }
+  }
+}
+
+TEST_CASE("A file of another folder is missed before the index is written") {
+  const File index("missed.bin.index.json");
+  const auto module = distributed::tensor_parallel(options(), group());
+  // The others write into a folder of their own.
+  const auto is_first = group()->getRank() == 0;
+  const std::string folder =
+      c10::str("distributed_", std::getenv("MASTER_PORT"), "_elsewhere");
+  if (is_first) {
+    CHECK(mkdir(folder.c_str(), 0700) == 0);
+  }
+  File::barrier();
+  const auto save = [&] {
+    distributed::save_weights(
+        *module, is_first ? index.path : folder + "/" + index.path, group());
+  };
+  if (processes() > 1) {
+    THROWS_WITH(save(), "all need one folder that they share");
+    CHECK_FALSE(exists(index.path));
+  }
+  File::barrier();
+  if (is_first) {
+    // Empty: all took their files away.
+    CHECK(rmdir(folder.c_str()) == 0);
   }
 }
 

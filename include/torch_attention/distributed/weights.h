@@ -53,11 +53,14 @@ TORCH_ATTENTION_API LoadReport load_weights(
 ///                                 and `from_pretrained` in Python. Takes no
 ///                                 `layout`.
 ///
-/// The index is replaced when all files are complete: a crash leaves the old
-/// ones. Then those that it alone named are removed.
+/// The index is replaced when all files are complete, and then those that the
+/// old one alone named are removed. A crash leaves the old ones, or the new
+/// ones, whole; and maybe files that no index names, "model-2-00001-of-00002"
+/// or such, which can be deleted. A folder is loaded from its
+/// model.safetensors, if it has one as well.
 ///
-/// Throws c10::Error in all processes if a file cannot be written, and if a
-/// process ends.
+/// Throws c10::Error in all processes if a file cannot be written, which then
+/// leaves the old ones, and if a process ends.
 ///
 /// Example:
 /// ```

@@ -4,28 +4,23 @@
 #include <weights/files/atomic_file.h>
 #include <weights/files/json.h>
 #include <weights/files/weight_file.h>
+#include <weights/files/write.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
-#include <string_view>
+#include <algorithm>
 
 namespace torch_attention::weights::files {
 
-namespace {
-
-/// Checks that the name is that of a file in the same folder as the index.
 void check_file_name(std::string_view name) {
   TORCH_CHECK(
       !name.empty() && name.front() != '.' &&
           name.find_first_of(std::string("/\\\0", 3)) == std::string::npos,
-      "the index names the file \"",
+      "an index cannot name the file \"",
       shortened(name, 200),
-      "\", expected one beside it");
+      "\", expected one beside it, and not hidden");
 }
-
-} // namespace
 
 std::vector<IndexEntry> read_index(const Bytes& bytes) {
   std::vector<IndexEntry> entries;
@@ -54,16 +49,23 @@ std::vector<IndexEntry> read_index(const Bytes& bytes) {
 }
 
 void write_index(
-    const std::vector<IndexEntry>& entries,
+    std::vector<IndexEntry> entries,
     uint64_t total_size,
     const std::string& path) {
-  auto files = nlohmann::json::object();
-  for (const auto& [key, file] : entries) {
-    files[key] = file;
+  std::sort(
+      entries.begin(),
+      entries.end(),
+      [](const IndexEntry& a, const IndexEntry& b) { return a.key < b.key; });
+  std::vector<std::string> lines;
+  for (const auto& entry : entries) {
+    lines.push_back(
+        format_text("    {}: {}", json_text(entry.key), json_text(entry.file)));
   }
-  const nlohmann::json index = {
-      {"metadata", {{"total_size", total_size}}}, {"weight_map", files}};
-  const auto text = index.dump(2) + "\n";
+  const auto text = format_text(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n"
+      "  \"weight_map\": {{\n{}\n  }}\n}}\n",
+      total_size,
+      fmt::join(lines, ",\n"));
   AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// The index of a model in several files, which Python's `save_pretrained`
@@ -16,14 +17,18 @@ struct IndexEntry {
   std::string file;
 };
 
+/// Throws c10::Error unless `name` is that of a file in the same folder as the
+/// index, and not a hidden one.
+void check_file_name(std::string_view name);
+
 /// Returns the entries in their order. Throws c10::Error if the bytes are no
 /// index, or if it names a file elsewhere.
 std::vector<IndexEntry> read_index(const Bytes& bytes);
 
-/// Writes an index of tensors that take `total_size` bytes. On c10::Error the
-/// old file stays as it was.
+/// Writes an index of tensors that take `total_size` bytes, sorted by their
+/// keys. On c10::Error the old file stays as it was.
 void write_index(
-    const std::vector<IndexEntry>& entries,
+    std::vector<IndexEntry> entries,
     uint64_t total_size,
     const std::string& path);
 
