@@ -521,11 +521,7 @@ def transformers(size):
     ids = torch.randint(0, 64, (size.batch, size.tokens))
     mask = torch.ones_like(ids)
     mask[0, -1] = 0
-    common = {
-        "vocab_size": 64,
-        "use_cache": False,
-        "return_dict": False,
-    }
+    common = {"vocab_size": 64, "use_cache": False, "return_dict": False}
     bert = {
         "hidden_size": size.width,
         "num_hidden_layers": size.layers,
