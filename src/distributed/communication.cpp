@@ -120,6 +120,41 @@ std::string who_has_what(const std::vector<Record>& records) {
   return result;
 }
 
+// LibTorch 2.15 has other names for the same, and warns of those of 2.11. The
+// last argument prefers the new ones.
+template <typename ProcessGroup>
+auto gather_into(ProcessGroup& group, torch::Tensor& to, torch::Tensor& x, int)
+    -> decltype(group.all_gather_single(to, x)) {
+  return group.all_gather_single(to, x);
+}
+template <typename ProcessGroup>
+WorkPointer gather_into(
+    ProcessGroup& group,
+    torch::Tensor& to,
+    torch::Tensor& x,
+    long) {
+  return group._allgather_base(to, x);
+}
+
+template <typename ProcessGroup, typename Sizes>
+auto send_parts(
+    ProcessGroup& group,
+    torch::Tensor& to,
+    torch::Tensor& x,
+    Sizes& sizes,
+    int) -> decltype(group.all_to_all_single(to, x, sizes, sizes)) {
+  return group.all_to_all_single(to, x, sizes, sizes);
+}
+template <typename ProcessGroup, typename Sizes>
+WorkPointer send_parts(
+    ProcessGroup& group,
+    torch::Tensor& to,
+    torch::Tensor& x,
+    Sizes& sizes,
+    long) {
+  return group.alltoall_base(to, x, sizes, sizes);
+}
+
 /// Begins an all-gather of x, and returns its result after the wait.
 std::function<torch::Tensor()> start_gather(
     const Group& group,
@@ -133,7 +168,7 @@ std::function<torch::Tensor()> start_gather(
   auto flat_from = from.view({-1});
   auto flat_to = to.view({-1});
   const auto work = named(
-      group, what, [&] { return group->_allgather_base(flat_to, flat_from); });
+      group, what, [&] { return gather_into(*group, flat_to, flat_from, 0); });
   count(bytes_of(from) * (group->getSize() - 1));
   return [group, what, work, from, to] {
     wait_for(group, what, work);
@@ -187,7 +222,7 @@ torch::Tensor all_to_all(
   auto to = result.view({x.size(0), -1});
   std::vector<int64_t> equal_parts;
   const auto work = named(group, what, [&] {
-    return group->alltoall_base(to, from, equal_parts, equal_parts);
+    return send_parts(*group, to, from, equal_parts, 0);
   });
   wait_for(group, what, work);
   count(bytes_of(x) * (group->getSize() - 1) / group->getSize());
