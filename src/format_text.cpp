@@ -14,7 +14,7 @@ std::string count_text(size_t count) {
   auto digits = std::to_string(count);
   for (auto place = digits.size(); place > 3;) {
     place -= 3;
-    digits.insert(place, ",");
+    digits.insert(place, 1, ',');
   }
   return digits;
 }
