@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ Wait exchange(
     const std::vector<Message>& received,
     const char* what,
     int tag);
+
+/// The digits of numbers in texts to be compared: 0.1 is "0.1", and numbers
+/// that differ in more than rounding differ.
+inline constexpr int kDigits = std::numeric_limits<double>::digits10;
 
 /// Begins to compare `text` with that of the other processes. The returned
 /// function throws c10::Error, in all of them, if one differs.

@@ -22,9 +22,11 @@ void sum_gradients(
     return;
   }
   std::ostringstream text;
-  text << parameters.size() << " parameters";
+  text.precision(kDigits);
+  text << "divisor " << divisor << ", " << parameters.size() << " parameters";
   for (const auto& parameter : parameters) {
-    text << ", " << parameter.scalar_type() << ' ' << parameter.sizes();
+    text << ", " << parameter.scalar_type() << ' ' << parameter.sizes()
+         << (parameter.requires_grad() ? "" : " without a gradient");
   }
   compare(group, kName, text.str(), parameters.front().device())();
   // One after the other in one tensor for each dtype.

@@ -77,6 +77,7 @@ int64_t sequence_parallel(
   const auto found = find_attention(module);
   auto device = torch::Device(torch::kCPU);
   std::ostringstream text;
+  text.precision(kDigits);
   text << found.size() << " modules, "
        << (sequence.all_to_all() ? "all_to_all" : "ring") << ", layout "
        << static_cast<int>(sequence.layout());

@@ -161,6 +161,7 @@ void split_module(
 /// of which a message may have room for the first only.
 std::string describe(const std::vector<FoundAttention>& found) {
   std::ostringstream text;
+  text.precision(kDigits);
   text << found.size() << " modules";
   for (const auto& each : found) {
     each.visit([&](const auto& module) {

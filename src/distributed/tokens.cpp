@@ -186,6 +186,7 @@ std::string text_of_call(
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
   std::ostringstream text;
+  text.precision(kDigits);
   const auto add = [&](const char* what, const torch::Tensor& x) {
     text << ", " << what << ' ';
     if (x.defined()) {

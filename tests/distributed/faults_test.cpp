@@ -54,6 +54,13 @@ TEST_CASE("Modules that differ between processes are told, and stay whole") {
   MultiHeadAttention module(Options(8, 48, 16, 24).causal(!is_last()));
   check_told(
       [&] { distributed::tensor_parallel(*module, group()); }, "causal=false");
+  check_told(
+      [&] {
+        MultiHeadAttention scaled(
+            Options(8, 48, 16, 24).scale(is_last() ? 0.5000000001 : 0.5));
+        distributed::tensor_parallel(*scaled, group());
+      },
+      "scale=0.5000000001");
   if (processes() > 1) {
     CHECK(module->options.num_heads() == 24);
     CHECK(distributed::weight_shards(*module).empty());
@@ -95,11 +102,39 @@ TEST_CASE("Options of functions that differ between processes are told") {
       "causal 1");
   check_told(
       [&] {
+        distributed::ring_attention(
+            x,
+            x,
+            x,
+            group(),
+            functional::ScaledDotProductAttentionFuncOptions().scale(
+                is_last() ? 0.5000000001 : 0.5));
+      },
+      "scale 0.5000000001");
+  check_told(
+      [&] {
         std::vector<torch::Tensor> parameters = {
             torch::ones({is_last() ? 2 : 3}).requires_grad_()};
         distributed::sum_gradients(parameters, group());
       },
       "sum_gradients: expected the same in all processes");
+  check_told(
+      [&] {
+        std::vector<torch::Tensor> parameters = {
+            torch::ones({3}), torch::ones({2})};
+        for (auto& parameter : parameters) {
+          parameter.requires_grad_(!is_last());
+        }
+        distributed::sum_gradients(parameters, group());
+      },
+      "Float [3] without a gradient");
+  check_told(
+      [&] {
+        std::vector<torch::Tensor> parameters = {
+            torch::ones({3}).requires_grad_()};
+        distributed::sum_gradients(parameters, group(), is_last() ? 2 : 1);
+      },
+      "divisor 2");
 }
 
 TEST_CASE("A group is needed") {
