@@ -10,7 +10,8 @@
 namespace torch_attention::cpu {
 
 /// Calls `task(0)` to `task(n - 1)`. Threads take the next tasks as they become
-/// free, so the heaviest should come first.
+/// free, so the heaviest should come first: those are taken one by one, and
+/// small ones after them a few at a time.
 template <typename Task>
 void run_tasks(const Threads& threads, int64_t n, const Task& task) {
   const auto workers = std::min(threads.count, n);
@@ -20,18 +21,22 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
     }
     return;
   }
-  // Many small tasks are taken a few at a time.
-  const auto step = std::max<int64_t>(1, n / (workers * 32));
+  const auto parts = workers * 32;
+  const auto end_from = [&](int64_t begin) {
+    return std::min(
+        begin + std::max<int64_t>(1, std::min(begin, n) / parts), n);
+  };
   std::atomic<int64_t> next{0};
   threads.parallel_for(workers, [&](int64_t /*worker*/) {
-    for (;;) {
-      const auto begin = next.fetch_add(step, std::memory_order_relaxed);
-      if (begin >= n) {
-        return;
+    for (auto begin = next.load(std::memory_order_relaxed); begin < n;) {
+      const auto end = end_from(begin);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) {
+        continue;
       }
-      for (auto i = begin; i < std::min(begin + step, n); ++i) {
+      for (auto i = begin; i < end; ++i) {
         task(i);
       }
+      begin = next.load(std::memory_order_relaxed);
     }
   });
 }

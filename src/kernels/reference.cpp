@@ -117,7 +117,9 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
       torch::ones(sizes, weights.options().requires_grad(false)),
       a.dropout,
       /*train=*/true);
-  return weights * kept.narrow(-3, a.heads.first, weights.size(-3));
+  // The heads of a packed sequence are counted from those before it on.
+  const auto first = a.heads.first % a.heads.all;
+  return weights * kept.narrow(-3, first, weights.size(-3));
 }
 
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {

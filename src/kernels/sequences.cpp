@@ -71,8 +71,15 @@ torch::Tensor by_sequences(
   const auto count = packed.query_starts.size(0) - 1;
   if (count == 0) {
     auto empty = packed;
-    empty.query_starts = torch::Tensor();
-    empty.key_starts = torch::Tensor();
+    for (auto* x :
+         {&empty.query_starts,
+          &empty.key_starts,
+          &empty.key_lengths,
+          &empty.query_offsets,
+          &empty.mask,
+          &empty.bias}) {
+      *x = torch::Tensor();
+    }
     return output_of(empty);
   }
   std::vector<torch::Tensor> outputs;

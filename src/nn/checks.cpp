@@ -1,5 +1,7 @@
 #include <nn/checks.h>
 
+#include <kernels/plain.h>
+
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
@@ -226,7 +228,20 @@ torch::Tensor to_starts(
       cu_seqlens.scalar_type(),
       " of shape ",
       cu_seqlens.sizes());
-  const auto starts = to_int64(cu_seqlens).cpu().contiguous();
+  TORCH_CHECK(
+      !kernels::is_traced(),
+      name,
+      ": expected no ",
+      what,
+      " in a trace, which would keep these sequences for all inputs; "
+      "torch.ops.torch_attention.attention can be traced with them");
+  // A copy: what was checked is kept for the backward pass, and the caller may
+  // fill the tensor anew before that.
+  const auto starts = to_int64(cu_seqlens)
+                          .to(torch::TensorOptions(torch::kCPU),
+                              /*non_blocking=*/false,
+                              /*copy=*/true)
+                          .contiguous();
   const auto* start = starts.const_data_ptr<int64_t>();
   const auto last = starts.size(0) - 1;
   TORCH_CHECK(

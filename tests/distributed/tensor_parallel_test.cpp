@@ -162,8 +162,10 @@ TEST_CASE("Masks and biases of a call are for all heads") {
 }
 
 TEST_CASE("Packed sequences are for all heads") {
-  auto whole =
-      make_whole(base().rotary(RotaryOptions()).dropout(0.3), torch::kDouble);
+  const auto kernel = GENERATE(Kernel::kAuto, Kernel::kReference);
+  auto whole = make_whole(
+      base().rotary(RotaryOptions()).dropout(0.3).kernel(kernel),
+      torch::kDouble);
   auto module = split_copy(whole);
   const auto compute = [&](MultiHeadAttention& of) {
     const auto x =

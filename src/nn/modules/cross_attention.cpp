@@ -106,6 +106,7 @@ Operands operands_of(
     const ForwardOptions& call,
     Kernel kernel,
     const detail::HeadSplitPointer& split) {
+  FuncOptions options;
   detail::check_together(kCross, x, split, [&] {
     check_input(module, x);
     check_context(module, context);
@@ -116,9 +117,9 @@ Operands operands_of(
         x.size(0),
         ", but got ",
         context.size(0));
+    options = func_options_of(
+        module, call, detail::sizes_of_call(kCross, x, context, call), split);
   });
-  const auto sizes = detail::sizes_of_call(kCross, x, context, call);
-  const auto options = func_options_of(module, call, sizes, split);
   Operands operands{{}, {}, {}, options, {kCross, x, context, split}};
   const auto& entered = operands.entered;
   operands.keys = keys_of(module, entered.context, kernel, split);

@@ -91,7 +91,9 @@ std::optional<int64_t> length_of(
   if (!goes_by_lengths && split == nullptr) {
     return std::nullopt;
   }
-  const auto most = x.size(1) * (split == nullptr ? 1 : split->num_processes);
+  const auto most = call.cu_seqlens().defined()
+      ? end_of(positions)
+      : x.size(1) * (split == nullptr ? 1 : split->num_processes);
   const auto own = goes_by_lengths
       ? std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most)
       : end_of(positions);

@@ -4,6 +4,7 @@
 #include <support/test.h>
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
 #include <random>
@@ -356,6 +357,50 @@ TEST_CASE("A batch of no sequences is empty") {
     CHECK_THAT(
         torch::autograd::grad({output.sum()}, {x})[0], HasShape({1, 2, 0, 4}));
   }
+  const auto output = F::scaled_dot_product_attention(
+      x,
+      x,
+      x,
+      Options()
+          .kernel(kernel)
+          .cu_seqlens(starts_of({}))
+          .key_lengths(torch::empty({0}, torch::kLong))
+          .mask(torch::zeros({0, 1, 1, 1}, torch::kBool))
+          .bias(torch::zeros({0, 2, 1, 1})));
+  CHECK_THAT(output, HasShape({1, 2, 0, 4}));
+}
+
+TEST_CASE("A backward pass has the starts of its forward pass") {
+  torch::manual_seed(7);
+  const auto x = torch::randn({1, 2, 9, 4}).requires_grad_();
+  const auto gradient_of = [&](const std::vector<int64_t>& later) {
+    std::vector<int64_t> numbers = {0, 4, 9};
+    // Memory that others write, such as NumPy's.
+    const auto starts = torch::from_blob(
+        numbers.data(), {3}, torch::TensorOptions(torch::kLong));
+    const auto output = F::scaled_dot_product_attention(
+        x, x, x, Options().causal(true).cu_seqlens(starts));
+    numbers = later;
+    return torch::autograd::grad({output.square().sum()}, {x})[0];
+  };
+  const auto expected = gradient_of({0, 4, 9});
+  CHECK_THAT(gradient_of({0, 1, 9}), IsEqualTo(expected));
+  CHECK_THAT(gradient_of({0, 0, 0}), IsEqualTo(expected));
+}
+
+TEST_CASE("A trace cannot keep packed sequences") {
+  const auto x = torch::randn({1, 2, 9, 4});
+  const auto trace = [&] {
+    torch::jit::tracer::trace(
+        {x, starts_of({4, 5})},
+        [](const torch::jit::Stack& inputs) {
+          const auto y = inputs[0].toTensor();
+          return torch::jit::Stack{F::scaled_dot_product_attention(
+              y, y, y, Options().cu_seqlens(inputs[1].toTensor()))};
+        },
+        [](const torch::Tensor&) { return std::string(); });
+  };
+  THROWS_WITH(trace(), "expected no cu_seqlens in a trace");
 }
 
 TEST_CASE("Starts that do not fit are refused") {

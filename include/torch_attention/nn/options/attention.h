@@ -355,7 +355,8 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
   /// integer tensor (B), for query (B, ..., T, D): the position of the first
-  /// query among the keys, for `causal`, windows and chunks. Default: S - T
+  /// query among the keys, for `causal`, windows and chunks. Default: S - T,
+  /// of each sequence of its own where they are packed
   TORCH_ARG(torch::Tensor, query_offsets) = {};
 
   /// integer tensor (B + 1), 0, n1, n1 + n2, ...: B sequences of n1, n2, ...

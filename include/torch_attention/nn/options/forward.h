@@ -18,7 +18,8 @@ namespace torch_attention {
 /// from which all are hidden gives a context of zeros.
 ///
 /// All tensors are on the device of the input, but for `key_lengths` and
-/// `positions`, which may also be on the CPU.
+/// `positions`, which may also be on the CPU, and `cu_seqlens` and
+/// `cu_seqlens_k`, which are best there: they are read there.
 ///
 /// Example:
 /// ```
