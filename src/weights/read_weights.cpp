@@ -72,18 +72,26 @@ class Reader {
     if (stays && options_.mmap()) {
       return in_file;
     }
-    const auto options =
-        at::TensorOptions(options_.device())
-            .dtype(has_dtype ? in_file.scalar_type() : *options_.dtype());
     const auto once = without_repeats(in_file);
     limit_.count(key, once, once.numel());
-    return once.resolve_conj()
-        .resolve_neg()
-        .to(options,
-            /*non_blocking=*/false,
-            /*copy=*/true,
-            at::MemoryFormat::Contiguous)
+    if (has_dtype && in_file.element_size() == 1) {
+      // By their bytes, since LibTorch 2.8 and 2.9 cannot copy float4.
+      return copied(once.view(torch::kByte), torch::kByte)
+          .view(in_file.scalar_type())
+          .expand(in_file.sizes());
+    }
+    const auto dtype =
+        has_dtype ? in_file.scalar_type() : options_.dtype().value();
+    return copied(once.resolve_conj().resolve_neg(), dtype)
         .expand(in_file.sizes());
+  }
+
+  torch::Tensor copied(const torch::Tensor& x, torch::ScalarType dtype) const {
+    return x.to(
+        at::TensorOptions(options_.device()).dtype(dtype),
+        /*non_blocking=*/false,
+        /*copy=*/true,
+        at::MemoryFormat::Contiguous);
   }
 
   using Identity = std::tuple<
