@@ -75,12 +75,10 @@ Groups make_groups(int64_t tensor_size) {
       size,
       ", but got ",
       tensor_size);
+  const auto store = distributed::store_from_environment();
   const auto made = [&](const std::string& name, int64_t own, int64_t others) {
     return distributed::gloo_group(
-        groups.world->getStore(),
-        own,
-        others,
-        distributed::GroupOptions().name(name));
+        store, own, others, distributed::GroupOptions().name(name));
   };
   const auto row = rank / tensor_size;
   const auto column = rank % tensor_size;

@@ -16,13 +16,25 @@ namespace torch_attention::distributed {
 
 namespace {
 
-constexpr const char* kFromEnvironment = "group_from_environment";
+/// torchrun's variables, which `function` reads.
+struct Environment {
+  const char* function;
 
-std::string variable(const char* name) {
+  std::string text(const char* name) const;
+  int64_t number(const char* name, int64_t least, int64_t most) const;
+  int64_t size() const {
+    return number("WORLD_SIZE", 1, std::numeric_limits<int>::max());
+  }
+  int64_t rank() const {
+    return number("RANK", 0, size() - 1);
+  }
+};
+
+std::string Environment::text(const char* name) const {
   const auto* value = std::getenv(name);
   TORCH_CHECK(
       value != nullptr && *value != '\0',
-      kFromEnvironment,
+      function,
       ": expected the environment variable ",
       name,
       ", which torchrun sets; start the program by `torchrun --no-python "
@@ -30,13 +42,14 @@ std::string variable(const char* name) {
   return value;
 }
 
-int64_t number(const char* name, int64_t least, int64_t most) {
-  const auto text = variable(name);
+int64_t Environment::number(const char* name, int64_t least, int64_t most)
+    const {
+  const auto digits = text(name);
   char* end = nullptr;
-  const auto value = std::strtoll(text.c_str(), &end, 10);
+  const auto value = std::strtoll(digits.c_str(), &end, 10);
   TORCH_CHECK(
       *end == '\0' && value >= least && value <= most,
-      kFromEnvironment,
+      function,
       ": expected ",
       name,
       " to be a number from ",
@@ -44,7 +57,7 @@ int64_t number(const char* name, int64_t least, int64_t most) {
       " to ",
       most,
       ", but got \"",
-      text,
+      digits,
       "\"");
   return value;
 }
@@ -53,6 +66,42 @@ c10::intrusive_ptr<c10d::Store> with_prefix(
     const std::string& prefix,
     const c10::intrusive_ptr<c10d::Store>& store) {
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+c10::intrusive_ptr<c10d::Store> store_of(
+    const Environment& environment,
+    const GroupOptions& options) {
+  const auto size = environment.size();
+  const auto rank = environment.rank();
+  const auto host = environment.text("MASTER_ADDR");
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<uint16_t>(environment.number(
+      "MASTER_PORT", 0, std::numeric_limits<uint16_t>::max()));
+  const auto* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  // Else torchrun itself serves.
+  store.isServer =
+      rank == 0 && (agent == nullptr || std::strcmp(agent, "True") != 0);
+  store.numWorkers = static_cast<size_t>(size);
+  store.timeout = options.timeout();
+  // Several stores of a process have one server.
+  store.multiTenant = store.isServer;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, store);
+  } catch (const std::exception& error) {
+    TORCH_CHECK(
+        false,
+        environment.function,
+        ": process ",
+        rank,
+        " of ",
+        size,
+        " did not reach the store at ",
+        host,
+        ":",
+        store.port,
+        ": ",
+        error_message(error));
+  }
 }
 
 } // namespace
@@ -105,40 +154,16 @@ Group gloo_group(
   }
 }
 
+c10::intrusive_ptr<c10d::Store> store_from_environment(
+    const GroupOptions& options) {
+  return store_of({"store_from_environment"}, options);
+}
+
 Group group_from_environment(const GroupOptions& options) {
-  const auto size = number("WORLD_SIZE", 1, std::numeric_limits<int>::max());
-  const auto rank = number("RANK", 0, size - 1);
-  const auto host = variable("MASTER_ADDR");
-  c10d::TCPStoreOptions store;
-  store.port = static_cast<uint16_t>(
-      number("MASTER_PORT", 0, std::numeric_limits<uint16_t>::max()));
-  const auto* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  // Else torchrun itself serves.
-  store.isServer =
-      rank == 0 && (agent == nullptr || std::strcmp(agent, "True") != 0);
-  store.numWorkers = static_cast<size_t>(size);
-  store.timeout = options.timeout();
-  store.multiTenant = store.isServer;
-  c10::intrusive_ptr<c10d::Store> found;
-  try {
-    found = c10::make_intrusive<c10d::TCPStore>(host, store);
-  } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false,
-        kFromEnvironment,
-        ": process ",
-        rank,
-        " of ",
-        size,
-        " did not reach the store at ",
-        host,
-        ":",
-        store.port,
-        ": ",
-        error_message(error));
-  }
+  const Environment environment{"group_from_environment"};
   // As in Python's `init_process_group`.
-  return gloo_group(with_prefix("default_pg", found), rank, size, options);
+  const auto store = with_prefix("default_pg", store_of(environment, options));
+  return gloo_group(store, environment.rank(), environment.size(), options);
 }
 
 } // namespace torch_attention::distributed

@@ -59,6 +59,19 @@ TORCH_ATTENTION_API bool has_gloo();
 TORCH_ATTENTION_API Group
 group_from_environment(const GroupOptions& options = {});
 
+/// Returns the store by which the processes that `torchrun` started find each
+/// other, for groups of some of them. Reads and throws as
+/// `group_from_environment` does, without need of Gloo.
+///
+/// Example:
+/// ```
+/// const auto store = distributed::store_from_environment();
+/// const auto pairs = GroupOptions().name("pair" + std::to_string(rank / 2));
+/// const auto pair = distributed::gloo_group(store, rank % 2, 2, pairs);
+/// ```
+TORCH_ATTENTION_API c10::intrusive_ptr<c10d::Store> store_from_environment(
+    const GroupOptions& options = {});
+
 /// Returns a group of `size` processes, of which this is number `rank`, that
 /// find each other in `store`, on CPUs by Gloo.
 ///
