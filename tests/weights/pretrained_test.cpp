@@ -382,11 +382,12 @@ TEST_CASE("Layers of pretrained models are computed in bfloat16") {
 }
 
 TEST_CASE("The biases of T5 and MPNet come from their folders") {
-  for (const std::string part : {"encoder.", "decoder."}) {
-    CAPTURE(part);
-    const Known known{"t5", part, 1};
-    auto bias =
-        relative_bias_from_pretrained(model_folder("t5"), known.options());
+  const auto check = [](const std::string& model,
+                        const std::string& part,
+                        int64_t layer,
+                        RelativeBias bias) {
+    CAPTURE(model, part, layer);
+    const Known known{model, part, layer};
     CHECK(bias->options.bidirectional() == (part == "encoder."));
     const auto expected = known.get("bias");
     const auto T = expected.size(-1);
@@ -394,6 +395,26 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
     CHECK_THAT(
         bias(T, T).expand_as(expected).index({is_seen}),
         IsEqualTo(expected.index({is_seen})));
+  };
+  for (const std::string part : {"encoder.", "decoder."}) {
+    for (const int64_t layer : {0, 1}) {
+      for (const std::string model : {"t5", "umt5"}) {
+        check(
+            model,
+            part,
+            layer,
+            relative_bias_from_pretrained(
+                model_folder(model),
+                layer,
+                Known{model, part, layer}.options()));
+      }
+      check(
+          "t5",
+          part,
+          layer,
+          relative_bias_from_pretrained(
+              model_folder("t5"), Known{"t5", part, layer}.options()));
+    }
   }
   const Known known{"mpnet", "", 0};
   auto bias =
@@ -408,7 +429,16 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
       "expected a model with a bias by the distance of tokens, one of mpnet, "
-      "mt5, switch_transformers and t5, but got model_type \"llama\"");
+      "mt5, switch_transformers, t5 and umt5, but got model_type \"llama\"");
+  const auto of_encoder = PretrainedOptions().part(PretrainedPart::kEncoder);
+  THROWS_WITH(
+      relative_bias_from_pretrained(model_folder("umt5"), of_encoder),
+      "expected a layer, since each of model_type \"umt5\" in");
+  for (const std::string model : {"t5", "umt5"}) {
+    THROWS_WITH(
+        relative_bias_from_pretrained(model_folder(model), 2, of_encoder),
+        "expected a layer in [0, 2)");
+  }
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
       "expected a model with latent attention, one of deepseek_v2, deepseek_v3, "

@@ -125,7 +125,8 @@ TORCH_ATTENTION_API LatentAttention latent_attention_from_pretrained(
     const PretrainedOptions& options = {});
 
 /// The bias by the distance of tokens that T5, mT5 and MPNet share between
-/// layers, of the encoder or the decoder that `part` of the options says.
+/// layers, of the encoder or the decoder that `part` of the options says. Each
+/// layer of UMT5 has one of its own: give the layer.
 ///
 /// Example:
 /// ```
@@ -138,6 +139,12 @@ TORCH_ATTENTION_API LatentAttention latent_attention_from_pretrained(
 /// ```
 TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
+    const PretrainedOptions& options = {});
+
+/// The bias that this layer adds, its own or the shared one.
+TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
     const PretrainedOptions& options = {});
 
 /// The options alone; `path` is the folder or its `config.json`.

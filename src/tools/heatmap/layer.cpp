@@ -43,8 +43,8 @@ LayerWeights layer_of_folder(
   ForwardOptions call;
   if (describe_attention(config, {layer, source.part}).needs_bias) {
     const auto T = x.size(1);
-    call.bias(
-        relative_bias_from_pretrained(source.path, options)->forward(T, T));
+    call.bias(relative_bias_from_pretrained(source.path, layer, options)
+                  ->forward(T, T));
     options.bias_by_caller(true);
   }
   auto attention = attention_from_pretrained(source.path, layer, options);

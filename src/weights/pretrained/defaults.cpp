@@ -925,6 +925,11 @@ nlohmann::json default_fields(const std::string& model_type) {
       {"timesformer",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"umt5",
+       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
+       R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
+       R"("num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8})"},
       {"unispeech",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},

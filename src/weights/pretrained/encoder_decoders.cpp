@@ -89,8 +89,8 @@ void describe_moonshine(Layer& layer) {
   }
 }
 
-/// Scores are not scaled, and the self-attention of layer 0 holds the bias by
-/// distance that all layers add.
+/// Scores are not scaled. The self-attention of layer 0 holds the bias by
+/// distance that all layers add; of UMT5 each holds its own.
 void describe_t5(Layer& layer) {
   auto& config = layer.config;
   set_stack(layer, "dropout_rate");
@@ -100,7 +100,9 @@ void describe_t5(Layer& layer) {
       {"n_positions",
        "relative_attention_num_buckets",
        "relative_attention_max_distance",
-       "scale_decoder_outputs"});
+       "scale_decoder_outputs",
+       // Of UMT5's own program, of which nothing reads it.
+       "scalable_attention"});
   layer.layout = linear_layers("t5", "q", "k", "v", "o");
   layer.layout.outside("relative_attention_bias.weight");
 }

@@ -242,6 +242,23 @@ auto named(
   }
 }
 
+RelativeBias load_relative_bias(
+    const std::string& folder,
+    std::optional<int64_t> layer,
+    const PretrainedOptions& options) {
+  const auto shown = layer.value_or(0);
+  return named("relative_bias_from_pretrained", folder, shown, [&] {
+    ModelConfig config(folder);
+    const auto described =
+        describe_relative_bias(config, options.part(), layer);
+    return fill(
+        RelativeBias(described.options),
+        locate_path(folder, config, described.model_type, described.path),
+        shown,
+        options);
+  });
+}
+
 } // namespace
 
 std::ostream& operator<<(std::ostream& stream, PretrainedPart part) {
@@ -299,16 +316,14 @@ LatentAttention latent_attention_from_pretrained(
 RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     const PretrainedOptions& options) {
-  constexpr int64_t kHolder = 0;
-  return named("relative_bias_from_pretrained", folder, kHolder, [&] {
-    ModelConfig config(folder);
-    const auto described = describe_relative_bias(config, options.part());
-    return fill(
-        RelativeBias(described.options),
-        locate_path(folder, config, described.model_type, described.path),
-        kHolder,
-        options);
-  });
+  return load_relative_bias(folder, std::nullopt, options);
+}
+
+RelativeBias relative_bias_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return load_relative_bias(folder, layer, options);
 }
 
 MultiHeadAttentionOptions options_from_config(

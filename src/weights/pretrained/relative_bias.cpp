@@ -1,6 +1,7 @@
 #include <weights/pretrained/relative_bias.h>
 
 #include <format_text.h>
+#include <weights/pretrained/families.h>
 
 #include <c10/util/Exception.h>
 
@@ -8,15 +9,18 @@ namespace torch_attention::weights::pretrained {
 
 DescribedRelativeBias describe_relative_bias(
     ModelConfig& config,
-    PretrainedPart part) {
+    PretrainedPart part,
+    std::optional<int64_t> layer) {
   const auto type = config.text("model_type").value_or("none");
   const bool is_mpnet = type == "mpnet";
+  const bool is_of_layer = type == "umt5";
   TORCH_CHECK(
-      is_mpnet || type == "t5" || type == "mt5" ||
+      is_mpnet || is_of_layer || type == "t5" || type == "mt5" ||
           type == "switch_transformers",
       format_text(
           "expected a model with a bias by the distance of tokens, one of mpnet, "
-          "mt5, switch_transformers and t5, but got model_type \"{}\" in \"{}\"",
+          "mt5, switch_transformers, t5 and umt5, but got model_type \"{}\" in "
+          "\"{}\"",
           type,
           config.path()));
   const bool is_decoder = part == PretrainedPart::kDecoder;
@@ -28,10 +32,19 @@ DescribedRelativeBias describe_relative_bias(
                  "\"",
       config.path(),
       "\"");
-  const auto heads =
-      config.required_integer(is_mpnet ? "num_attention_heads" : "num_heads");
+  TORCH_CHECK(
+      layer || !is_of_layer,
+      format_text(
+          "expected a layer, since each of model_type \"{}\" in \"{}\" has a "
+          "bias of its own: relative_bias_from_pretrained(folder, layer, "
+          "options)",
+          type,
+          config.path()));
+  constexpr int64_t kFirst = 0;
+  const auto attention =
+      describe_attention(config, {layer.value_or(kFirst), part});
   const auto options =
-      RelativeBiasOptions(heads)
+      RelativeBiasOptions(attention.options.num_heads())
           .num_buckets(
               config.integer("relative_attention_num_buckets").value_or(32))
           .max_distance(
@@ -42,9 +55,12 @@ DescribedRelativeBias describe_relative_bias(
   return {
       type,
       options,
-      is_mpnet
-          ? format_text("{}.{}", stack, kName)
-          : format_text("{}.block.0.layer.0.SelfAttention.{}", stack, kName)};
+      is_mpnet ? format_text("{}.{}", stack, kName)
+               : format_text(
+                     "{}.block.{}.layer.0.SelfAttention.{}",
+                     stack,
+                     is_of_layer ? *layer : kFirst,
+                     kName)};
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -4,6 +4,8 @@
 #include <torch_attention/weights/pretrained.h>
 #include <weights/pretrained/config.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace torch_attention::weights::pretrained {
@@ -16,9 +18,11 @@ struct DescribedRelativeBias {
   std::string path;
 };
 
-/// Throws c10::Error if the model has none or is not known.
+/// The bias of a layer or, of none, that which all share. Throws c10::Error if
+/// the model has no such bias or is not known.
 DescribedRelativeBias describe_relative_bias(
     ModelConfig& config,
-    PretrainedPart part);
+    PretrainedPart part,
+    std::optional<int64_t> layer);
 
 } // namespace torch_attention::weights::pretrained

@@ -331,6 +331,7 @@ const std::map<std::string, Family>& families() {
       {"t5gemma", t5gemma()},
       {"tapas", {kBert, describe_tapas}},
       {"timesformer", {kBert, describe_timesformer}},
+      {"umt5", t5_like()},
       {"unispeech", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"unispeech-sat", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"vaultgemma", {kLlama, describe_gemma2}},

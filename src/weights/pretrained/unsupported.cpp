@@ -8,8 +8,6 @@ const std::map<std::string, const char*>& unsupported_types() {
        "its keys and values are projected from a latent (multi-head latent attention)"},
       {"longcat_flash",
        "its keys and values are projected from a latent (multi-head latent attention)"},
-      {"umt5",
-       "each of its layers adds a bias by the distance of tokens of its own"},
       {"deberta",
        "its scores add products of content and position (disentangled attention)"},
       {"deberta-v2",

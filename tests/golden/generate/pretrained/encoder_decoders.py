@@ -193,6 +193,7 @@ ENCODER_DECODERS = (
     ),
     t5_like("t5"),
     t5_like("mt5"),
+    t5_like("umt5"),
     t5_like("switch_transformers", num_experts=2, expert_capacity=9),
     Model(
         "moonshine",

@@ -116,6 +116,11 @@ class Model:
                         is_bias = what == "bias"
                         if isinstance(tensor, Tensor) and each.bias >= is_bias:
                             seen[f"{name}.{what}"] = batched(tensor)
+                # Each layer of UMT5 computes its own.
+                computes_bias = hasattr(module, "compute_bias")
+                if each.bias and computes_bias and "position_bias" not in given:
+                    tokens = seen[f"{name}.input"].shape[1]
+                    seen[f"{name}.bias"] = module.compute_bias(tokens, tokens)
                 if each.rotary:
                     tokens = seen[f"{name}.input"].shape[1]
                     both = given.get("position_embeddings")
