@@ -461,9 +461,9 @@ void backward(
   if (a.query_starts == nullptr) {
     works.push_back(std::make_unique<Work>(a, gradients));
   } else {
-    for (const auto i : heaviest_sequences_first(a)) {
+    for (const auto& sequence : heaviest_sequences_first(a)) {
       works.push_back(std::make_unique<Work>(
-          sequence_of(a, i), sequence_of(a, gradients, i)));
+          sequence_of(a, sequence), sequence_of(a, gradients, sequence.index)));
     }
   }
 

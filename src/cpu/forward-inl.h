@@ -152,12 +152,12 @@ void forward_packed(
   std::vector<std::unique_ptr<Work>> works;
   int64_t heads = 0;
   int64_t num_joined = 0;
-  for (const auto i : heaviest_sequences_first(packed)) {
-    const auto a = sequence_of(packed, i);
+  for (const auto& sequence : heaviest_sequences_first(packed)) {
+    const auto a = sequence_of(packed, sequence);
     if (a.num_queries == 0) {
       continue;
     }
-    const auto first = packed.query_starts[i];
+    const auto first = packed.query_starts[sequence.index];
     works.push_back(std::make_unique<Work>(
         a,
         from_token(output, first),

@@ -3,6 +3,7 @@
 #include <cpu/attention.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -10,11 +11,18 @@
 namespace torch_attention::cpu {
 
 /// The sequences whose tasks threads take together. A packed one, by itself,
-/// still counts all.
+/// counts for as many of its weight as all of them are.
 template <typename X>
 int64_t num_sequences(const AttentionArguments<X>& a) {
   return std::max(a.batch_size, a.num_sequences);
 }
+
+/// One of the packed sequences.
+struct PackedSequence {
+  int64_t index = 0;
+  /// how many of its weight all sequences are, no more than there are
+  int64_t equals = 1;
+};
 
 template <typename T>
 Heads<T> from_token(const Heads<T>& x, int64_t token) {
@@ -38,11 +46,12 @@ RowStatistics<T> from_token(
   return x.sum == nullptr ? x : RowStatistics<T>{x.maximum + row, x.sum + row};
 }
 
-/// Sequence `i` of the packed ones.
+/// Returns one of the packed sequences as an attention of its own.
 template <typename X>
 AttentionArguments<X> sequence_of(
     const AttentionArguments<X>& packed,
-    int64_t i) {
+    const PackedSequence& sequence) {
+  const auto i = sequence.index;
   const auto first_query = packed.query_starts[i];
   const auto first_key = packed.key_starts[i];
   auto a = packed;
@@ -62,6 +71,7 @@ AttentionArguments<X> sequence_of(
   }
   a.dropout_first_head +=
       i * std::max(packed.num_heads, packed.dropout_num_heads);
+  a.num_sequences = sequence.equals;
   a.query_starts = nullptr;
   a.key_starts = nullptr;
   return a;
@@ -90,22 +100,32 @@ BackwardArguments<X> sequence_of(
 /// The sequences, those with the most scores first, so that threads end
 /// together.
 template <typename X>
-std::vector<int64_t> heaviest_sequences_first(
+std::vector<PackedSequence> heaviest_sequences_first(
     const AttentionArguments<X>& packed) {
-  std::vector<int64_t> order(static_cast<size_t>(packed.num_sequences));
-  for (size_t i = 0; i < order.size(); ++i) {
-    order[i] = static_cast<int64_t>(i);
-  }
   const auto num_scores = [&](int64_t i) {
     const auto count = [i](const int64_t* starts) {
       return static_cast<double>(starts[i + 1] - starts[i]);
     };
     return count(packed.query_starts) * count(packed.key_starts);
   };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return num_scores(a) > num_scores(b);
-  });
-  return order;
+  const auto n = packed.num_sequences;
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    total += num_scores(i);
+  }
+  std::vector<PackedSequence> sequences;
+  sequences.reserve(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    const auto own = num_scores(i);
+    const bool is_light = own * static_cast<double>(n) <= total;
+    sequences.push_back(
+        {i, is_light ? n : static_cast<int64_t>(std::ceil(total / own))});
+  }
+  std::stable_sort(
+      sequences.begin(), sequences.end(), [&](const auto& a, const auto& b) {
+        return num_scores(a.index) > num_scores(b.index);
+      });
+  return sequences;
 }
 
 } // namespace torch_attention::cpu
