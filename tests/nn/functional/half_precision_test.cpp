@@ -107,4 +107,48 @@ TEST_CASE("Half precision is as exact as LibTorch's kernel") {
   }
 }
 
+TEST_CASE("A large bias of all keys leaves the scores to the fused kernel") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  const double large = GENERATE(-65504.0, -1e4);
+  CAPTURE(dtype, large);
+  torch::manual_seed(9);
+  std::vector<torch::Tensor> inputs;
+  for (int j = 0; j < 3; ++j) {
+    inputs.push_back(torch::randn({1, 2, 40, 16}).to(dtype));
+  }
+  const auto grad_output = torch::randn({1, 2, 40, 16}).to(dtype);
+  const auto bias = torch::full({1, 1, 40, 40}, large).to(dtype);
+  const auto by = [](Kernel kernel, const torch::Tensor& added) -> Attend {
+    return [=](const std::vector<torch::Tensor>& x) {
+      return F::scaled_dot_product_attention(
+          x[0], x[1], x[2], Options().bias(added).kernel(kernel));
+    };
+  };
+  std::vector<torch::Tensor> wide;
+  for (const auto& x : inputs) {
+    wide.push_back(x.to(torch::kDouble));
+  }
+  // The same for all keys, it changes nothing.
+  const auto exact =
+      results_of(by(Kernel::kFused, {}), wide, grad_output.to(torch::kDouble));
+  const auto fused = results_of(by(Kernel::kFused, bias), inputs, grad_output);
+  for (size_t j = 0; j < exact.size(); ++j) {
+    CAPTURE(j);
+    CHECK_THAT(fused[j], IsCloseTo(exact[j], {0, 0.03}));
+  }
+  // Python's sequence rounds the scores to the bias's dtype.
+  const auto in_python = [&](const std::vector<torch::Tensor>& x) {
+    const auto scores = torch::matmul(x[0], x[1].transpose(-1, -2)) / 4.0;
+    return torch::matmul(torch::softmax(scores + bias, -1), x[2]);
+  };
+  const auto expected = results_of(in_python, inputs, grad_output);
+  const auto reference =
+      results_of(by(Kernel::kReference, bias), inputs, grad_output);
+  for (size_t j = 0; j < expected.size(); ++j) {
+    CAPTURE(j);
+    CHECK_THAT(reference[j], IsCloseTo(expected[j], {0, 0.03}));
+  }
+  CHECK((reference[0] - exact[0]).abs().max().item<double>() > 0.1);
+}
+
 } // namespace half_precision_test
