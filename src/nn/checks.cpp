@@ -212,6 +212,14 @@ torch::Tensor to_counts(
   return result;
 }
 
+void check_not_packed(const char* name, const torch::Tensor& cu_seqlens) {
+  TORCH_CHECK(
+      !cu_seqlens.defined(),
+      name,
+      ": expected one sequence or a padded batch, but got cu_seqlens; the "
+      "weights of sequences of different lengths are no tensor");
+}
+
 torch::Tensor to_starts(
     const char* name,
     const char* what,

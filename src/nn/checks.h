@@ -77,6 +77,9 @@ torch::Tensor to_counts(
     int64_t batch_size,
     int64_t most);
 
+/// Checks that there are no `cu_seqlens` where weights are asked for.
+void check_not_packed(const char* name, const torch::Tensor& cu_seqlens);
+
 /// `cu_seqlens`, an integer tensor (B + 1) that grows from 0 to `num_tokens`,
 /// as int64 on the CPU.
 torch::Tensor to_starts(

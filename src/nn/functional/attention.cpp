@@ -503,11 +503,8 @@ std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
       kName,
       "_with_weights: Kernel::kFused never forms the weights; use "
       "Kernel::kReference or Kernel::kAuto");
-  TORCH_CHECK(
-      !options.cu_seqlens().defined(),
-      kName,
-      "_with_weights: expected one sequence or a padded batch, but got "
-      "cu_seqlens; the weights of sequences of different lengths are no tensor");
+  checks::check_not_packed(
+      "scaled_dot_product_attention_with_weights", options.cu_seqlens());
   const auto attention =
       of_heads(attention_of_call(query, key, value, options), heads);
   checks::check_can_be_saved(kName, kernels::tensors_of(attention));

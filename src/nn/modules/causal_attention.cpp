@@ -112,6 +112,7 @@ torch::Tensor CausalAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> CausalAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kCausal, call.cu_seqlens());
   const auto projected = project(*this, x, call, Kernel::kReference);
   return functional::scaled_dot_product_attention_with_weights(
       projected.queries,

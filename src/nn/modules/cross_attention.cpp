@@ -199,6 +199,7 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const torch::Tensor& x,
         const torch::Tensor& context,
         const ForwardOptions& call) {
+  checks::check_not_packed(kCross, call.cu_seqlens());
   const auto operands =
       operands_of(*this, x, context, call, Kernel::kReference, split_);
   const auto [result, weights] = functional::detail::attend_with_weights(

@@ -360,6 +360,7 @@ torch::Tensor LatentAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> LatentAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kLatent, call.cu_seqlens());
   check_input(*this, x, call);
   const auto func = call_options_of(*this, x, call);
   const auto heads = project_latent(*this, *rotary_table_, x, call);

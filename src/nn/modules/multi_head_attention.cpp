@@ -390,6 +390,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kMultiHead, call.cu_seqlens());
   detail::check_has_all_tokens("forward_with_weights", *this);
   detail::check_input_of_call(*this, x, call);
   const auto positions = detail::positions_of_call(*this, x, call);

@@ -222,6 +222,7 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kWrapper, call.cu_seqlens());
   check_input(heads, x, call);
   const auto options_of_call = options_of(heads, x, call);
   std::vector<torch::Tensor> contexts;

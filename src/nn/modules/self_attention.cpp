@@ -115,6 +115,7 @@ torch::Tensor SelfAttentionV1Impl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV1Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kV1, call.cu_seqlens());
   const auto projected = project(*this, x);
   return functional::scaled_dot_product_attention_with_weights(
       projected.queries,
@@ -173,6 +174,7 @@ torch::Tensor SelfAttentionV2Impl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV2Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  checks::check_not_packed(kV2, call.cu_seqlens());
   const auto projected = project(*this, x);
   return functional::scaled_dot_product_attention_with_weights(
       projected.queries,

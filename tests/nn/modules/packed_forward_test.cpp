@@ -265,9 +265,12 @@ TEST_CASE("Packed calls that do not fit are refused by name") {
       alibi->forward(x, ForwardOptions(packed).positions(torch::arange(25))),
       "MultiHeadAttention: expected no positions beside alibi or chunk, where "
       "sequences are packed (cu_seqlens)");
-  THROWS_WITH(
-      attention->forward_with_weights(x.unsqueeze(0), packed),
-      "expected one sequence or a padded batch, but got cu_seqlens");
+  for (const auto& tokens : {x, x.unsqueeze(0)}) {
+    THROWS_WITH(
+        attention->forward_with_weights(tokens, packed),
+        "MultiHeadAttention: expected one sequence or a padded batch, but got "
+        "cu_seqlens");
+  }
   THROWS_WITH(
       cross->forward(x, x, packed),
       "CrossAttention: expected cu_seqlens of the input and cu_seqlens_k of "
