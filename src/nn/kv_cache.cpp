@@ -2,6 +2,7 @@
 
 #include <kernels/cache_rows.h>
 #include <nn/checks.h>
+#include <physical_memory.h>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
@@ -83,19 +84,22 @@ void check_dtype(torch::Dtype dtype) {
       dtype);
 }
 
-/// Checks that keys, values and counts of so many rows can be addressed, before
-/// memory is asked for: vectors would throw exceptions of their own.
+/// Checks that there can be memory for keys, values and counts of so many rows,
+/// before it is asked for: vectors would throw exceptions of their own.
 void check_memory(const KVCacheOptions& options, int64_t capacity) {
-  constexpr int64_t kMostBytes = int64_t{1} << 47;
+  constexpr int64_t kMostAddresses = int64_t{1} << 47;
+  // Of a sequence: its length, where it starts, and copies of both.
+  constexpr int64_t kBytesOfCounts = 4 * sizeof(int64_t);
+  const auto most = options.device().is_cpu()
+      ? std::min(kMostAddresses, physical_memory())
+      : kMostAddresses;
   const auto size = static_cast<int64_t>(c10::elementSize(options.dtype()));
   auto bytes = multiply(options.num_kv_heads(), row_size(options));
   bytes = multiply(bytes, size);
   bytes = multiply(bytes, std::max<int64_t>(capacity, 1));
-  bytes = multiply(bytes, options.batch_size());
+  bytes = multiply(add(bytes, kBytesOfCounts), options.batch_size());
   TORCH_CHECK(
-      bytes <= kMostBytes &&
-          options.batch_size() <=
-              kMostBytes / static_cast<int64_t>(sizeof(int64_t)),
+      bytes <= most,
       kCache,
       ": expected sizes that fit into memory, but got batch_size = ",
       options.batch_size(),

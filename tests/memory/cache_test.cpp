@@ -183,9 +183,8 @@ TEST_CASE("A decode that fails leaves its cache as it was") {
 
 TEST_CASE("Sizes that fit into no memory are refused with a message") {
   constexpr auto kLargest = std::numeric_limits<int64_t>::max();
-  constexpr int64_t kLarge = int64_t{1} << 46;
   const char* message = "KVCache: expected sizes that fit into memory";
-  for (const auto size : {kLarge, kLargest}) {
+  for (const auto size : {int64_t{1} << 40, int64_t{1} << 46, kLargest}) {
     THROWS_WITH(KVCache(KVCacheOptions(size, 2, 4)), message);
     THROWS_WITH(KVCache(KVCacheOptions(3, size, 4)), message);
     THROWS_WITH(KVCache(KVCacheOptions(3, 2, size)), message);

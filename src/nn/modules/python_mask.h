@@ -1,22 +1,22 @@
 #pragma once
 
+#include <physical_memory.h>
+
 #include <c10/util/Exception.h>
 #include <torch/types.h>
 
-#include <unistd.h>
+#include <cstdint>
 
 namespace torch_attention {
 
 /// The buffer that the Python classes register: a float upper triangle of ones
 /// (context_length, context_length); 1 hides. Throws c10::Error if the machine
-/// has not the memory for one: the system would only end the program.
+/// has not the memory for one.
 inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   const auto length = static_cast<double>(context_length);
   const auto bytes = length * length * sizeof(float);
-  const auto memory = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-      static_cast<double>(::sysconf(_SC_PAGESIZE));
   TORCH_CHECK(
-      memory <= 0 || bytes < memory,
+      bytes < static_cast<double>(physical_memory()),
       name,
       ": expected a context_length whose mask fits into memory, but ",
       context_length,
