@@ -90,6 +90,18 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   }
 }
 
+/// Returns the bits of the values, as they are in `dtype`: NaN is equal to
+/// itself.
+torch::Tensor bits_of(const Source& source, torch::ScalarType dtype) {
+  std::vector<torch::Tensor> parts;
+  for (const auto& part : source.parts) {
+    parts.push_back(part.tensor.resolve_conj().resolve_neg().to(dtype));
+  }
+  const auto whole =
+      parts.size() == 1 ? parts.front() : at::cat(parts, source.dimension);
+  return whole.reshape({-1}).contiguous().view(torch::kByte);
+}
+
 /// Returns the names of the causal masks among the buffers of `module`.
 std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
   std::unordered_set<std::string> keys;
@@ -316,6 +328,18 @@ class Planner {
           key));
       return;
     }
+    const auto [first, is_first] =
+        firsts_.try_emplace(target.unsafeGetTensorImpl(), key, &source);
+    if (!is_first &&
+        !bits_of(source, dtype_of(target))
+             .equal(bits_of(*first->second.second, dtype_of(target)))) {
+      problems_.push_back(format_text(
+          "value mismatch for {}: it is the same tensor of the module as {}, but "
+          "the file has other values for it.",
+          key,
+          first->second.first));
+      return;
+    }
     auto file_keys = source.keys();
     plan_.keys.insert(plan_.keys.end(), file_keys.begin(), file_keys.end());
     for (const auto& copy : source.copies) {
@@ -402,6 +426,11 @@ class Planner {
   std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;
   Mapping mapping_;
+  /// Tensors of the module, and the first of their names with its values.
+  std::unordered_map<
+      const c10::TensorImpl*,
+      std::pair<std::string, const Source*>>
+      firsts_;
   Plan plan_;
   std::vector<std::string> problems_;
   std::vector<Mismatch> mismatches_;

@@ -102,6 +102,34 @@ Tensors with(Tensors tensors, const std::string& key, torch::Tensor value) {
 
 } // namespace
 
+TEST_CASE("A tensor of two names takes no other values under the second") {
+  torch::nn::Module tied("Tied");
+  tied.register_parameter("a", torch::zeros({2, 3}));
+  tied.register_parameter("b", tied.named_parameters()["a"]);
+  const TemporaryFolder folder;
+  const auto path = folder.file("tied.pt");
+  auto x = torch::randn({2, 3});
+  x[0][0] = NAN;
+  Tensors tensors;
+  tensors.insert("a", x);
+  tensors.insert("b", x.clone());
+  write_archive(path, tensors);
+  load_weights(tied, path);
+  CHECK_THAT(tied.named_parameters()["b"], IsEqualTo(x));
+
+  tensors["b"] = x + 1;
+  write_archive(path, tensors);
+  THROWS_WITH(
+      load_weights(tied, path),
+      "value mismatch for b: it is the same tensor of the module as a, but the "
+      "file has other values for it.");
+  CHECK_THAT(tied.named_parameters()["a"], IsEqualTo(x));
+  // As the module would have them, they are equal.
+  tensors["b"] = x.to(torch::kDouble);
+  write_archive(path, tensors);
+  CHECK_NOTHROW(load_weights(tied, path));
+}
+
 TEST_CASE("A module takes the weights of an archive") {
   const TemporaryFolder folder;
   const auto path = folder.file("a.pt");
