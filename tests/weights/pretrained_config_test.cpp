@@ -2,8 +2,10 @@
 
 #include <support/close.h>
 #include <support/pretrained.h>
+#include <weights/pretrained/listing.h>
 
 #include <cmath>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,23 @@ TEST_CASE("Options come from a configuration alone") {
   const auto full = options_from_config(model_folder("gemma3"), 1);
   CHECK_FALSE(full.window());
   CHECK(full.rotary()->theta() == 1000000);
+}
+
+TEST_CASE("More layers than any model has cost nothing") {
+  for (const std::string model : {"llama", "gemma3"}) {
+    CAPTURE(model);
+    auto config = config_of(model);
+    config.erase("layer_types");
+    config["num_hidden_layers"] = 1'000'000'000;
+    const Changed changed(model, config);
+    CHECK(options_from_config(changed.path(), 999'999'999).d_in() == 24);
+    std::ostringstream out;
+    THROWS_WITH(
+        weights::pretrained::list_layers(changed.path(), out),
+        "expected no more than 2000 layers in");
+    THROWS_WITH(
+        attention_from_pretrained(changed.path(), 999'999'999), "999999999");
+  }
 }
 
 TEST_CASE("Configurations of before transformers 5 mean the same") {

@@ -8,6 +8,8 @@
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
 
+#include <c10/util/Exception.h>
+
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -65,6 +67,15 @@ std::vector<Group> groups_of(
   std::vector<Group> groups;
   auto counted = config;
   const auto count = count_layers(counted, part);
+  // Enough for any model, and listed within seconds.
+  constexpr int64_t kMostLayers = 2000;
+  TORCH_CHECK(
+      count <= kMostLayers,
+      format_text(
+          "expected no more than {} layers in \"{}\", but got {}",
+          kMostLayers,
+          config.path(),
+          count));
   for (int64_t layer = 0; layer < count; ++layer) {
     auto group = group_of(config, {layer, part, is_cross});
     // Which layer lacks attention is said before the words.
