@@ -127,10 +127,8 @@ class Decoding {
   }
 
   void decode() {
-    // Leaves out the rotation of no tokens until it is mended.
-    const int64_t fewest = attention_->options.rotary() ? 1 : 0;
-    const auto T = random_.once_in(3) ? random_.integer(fewest, 30)
-                                      : random_.integer(1, 3);
+    const auto T =
+        random_.once_in(3) ? random_.integer(0, 30) : random_.integer(1, 3);
     const auto x = torch::randn(
         {batch_size_, T, attention_->options.d_in()}, torch::kDouble);
     std::vector<int64_t> counts(static_cast<size_t>(batch_size_), T);
