@@ -42,7 +42,8 @@ struct Inputs {
       torch::ScalarType dtype,
       torch::ScalarType added_dtype,
       Kernel kernel,
-      bool learns_bias = false) const {
+      bool learns_bias = false,
+      bool by_libtorch = false) const {
     const auto leaf = [](const torch::Tensor& x, torch::ScalarType type) {
       return x.detach().to(type).clone().requires_grad_();
     };
@@ -61,8 +62,12 @@ struct Inputs {
         options.bias(options.bias().detach());
       }
     }
+    // We do not read a negative view, as no tensor of a device.
     const auto output = F::scaled_dot_product_attention(
-        inputs[0], inputs[1], inputs[2], options);
+        by_libtorch ? at::_neg_view(inputs[0].neg()) : inputs[0],
+        inputs[1],
+        inputs[2],
+        options);
     CHECK(output.scalar_type() == dtype);
     std::vector<torch::Tensor> result = {output.detach()};
     for (const auto& gradient :
@@ -109,6 +114,17 @@ TEST_CASE("Slopes are learned in half precision as in float64") {
   const auto expected =
       inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference);
   check(inputs.attend(dtype, torch::kFloat, kernel), expected, rounding(dtype));
+  if (kernel == Kernel::kFused) {
+    check(
+        inputs.attend(
+            dtype,
+            torch::kFloat,
+            kernel,
+            /*learns_bias=*/false,
+            /*by_libtorch=*/true),
+        expected,
+        rounding(dtype));
+  }
 }
 
 TEST_CASE("Slopes are learned without a tensor of all scores") {
