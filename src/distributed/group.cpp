@@ -2,6 +2,7 @@
 
 #include <distributed/gloo.h>
 #include <error_message.h>
+#include <format_text.h>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -88,19 +89,16 @@ c10::intrusive_ptr<c10d::Store> store_of(
   try {
     return c10::make_intrusive<c10d::TCPStore>(host, store);
   } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false,
-        environment.function,
-        ": process ",
-        rank,
-        " of ",
-        size,
-        " did not reach the store at ",
-        host,
-        ":",
-        store.port,
-        ": ",
-        error_message(error));
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "{}: process {} of {} did not reach the store at {}:{}: {}",
+            environment.function,
+            rank,
+            size,
+            host,
+            store.port,
+            error_message(error)));
   }
 }
 
@@ -140,17 +138,15 @@ Group gloo_group(
     group->setDefaultBackend(kGloo);
     return group;
   } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false,
-        kName,
-        ": process ",
-        rank,
-        " of ",
-        size,
-        " did not find the others within ",
-        options.timeout().count(),
-        " ms: ",
-        error_message(error));
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "{}: process {} of {} did not find the others within {} ms: {}",
+            kName,
+            rank,
+            size,
+            options.timeout().count(),
+            error_message(error)));
   }
 }
 
