@@ -57,6 +57,11 @@ torch.testing.assert_close(found, gradients(model, model, x), rtol=1e-5,
                            atol=1e-5)
 print("Inductor agrees")
 
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
+    # LibTorch 2.6 calls an operator of a package without its tensors.
+    print("packages are left out: they need LibTorch 2.8")
+    sys.exit()
+
 model.eval()
 T = torch.export.Dim("T", min=2, max=64)
 exported = torch.export.export(model, (x,), dynamic_shapes={"x": {1: T}})

@@ -31,6 +31,20 @@ void check_equal_values(
   CHECK(module->mask.equal(expected->mask.to(module->mask.scalar_type())));
 }
 
+/// Whether `torch::load` gives the module the values that were saved.
+bool is_read_as(
+    torch::nn::Linear module,
+    const torch::nn::Linear& saved,
+    const std::string& path) {
+  try {
+    torch::load(module, path);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  // LibTorch 2.6 reads other values, without a word.
+  return module->weight.equal(saved->weight.to(module->weight.dtype()));
+}
+
 } // namespace
 
 TEST_CASE("What torch::save wrote is read in every dtype") {
@@ -73,7 +87,7 @@ TEST_CASE(
   // If this fails, LibTorch has mended it: README's limit can go.
   torch::nn::Linear wider(4, 3);
   wider->to(torch::kDouble);
-  CHECK_THROWS(torch::load(wider, path));
+  CHECK_FALSE(is_read_as(wider, source, path));
   torch::nn::Linear converted(4, 3);
   converted->to(torch::kDouble);
   load_weights(*converted, path);
