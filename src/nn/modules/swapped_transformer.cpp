@@ -21,13 +21,14 @@ Options without_layers(Options options) {
 /// The layers of `theirs` become those of `ours`, under the same names.
 template <typename Ours, typename Theirs>
 void share_layers(Ours& ours, const Theirs& theirs) {
+  // Before the layers come, which may be in another mode each.
+  ours.train(theirs.is_training());
   ours.options = theirs.options;
   ours.layers = ours.replace_module("layers", theirs.layers);
   ours.norm = theirs.norm;
   if (!ours.norm.is_empty()) {
     ours.register_module("norm", ours.norm.ptr());
   }
-  ours.train(theirs.is_training());
 }
 
 template <typename Activation>

@@ -1,5 +1,7 @@
 #include <torch_attention/nn/utils/swap.h>
 
+#include <nn/utils/planned_replacement.h>
+
 #include <c10/util/Type.h>
 #include <torch/nn/modules/container/moduledict.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -121,26 +123,27 @@ std::string advice_for_member(
       call;
 }
 
-/// Replaces what the parent's own `forward` uses, beside the module tree.
-/// Returns false if the parent is no container of LibTorch's.
-bool replace_in_container(
+/// Returns whether the parent is a container of LibTorch's, whose own `forward`
+/// uses what lies beside the module tree.
+bool is_container(const torch::nn::Module& parent) {
+  return parent.as<torch::nn::SequentialImpl>() != nullptr ||
+      parent.as<torch::nn::ModuleListImpl>() != nullptr ||
+      parent.as<torch::nn::ModuleDictImpl>() != nullptr;
+}
+
+/// Replaces what the `forward` of a container uses.
+void replace_in_container(
     torch::nn::Module& parent,
     size_t index,
-    const detail::Replacement& replacement) {
+    detail::Replacement& replacement) {
   const auto offset = static_cast<std::ptrdiff_t>(index);
   if (auto* sequential = parent.as<torch::nn::SequentialImpl>()) {
-    *(sequential->begin() + offset) = replacement.any;
-    return true;
-  }
-  if (auto* list = parent.as<torch::nn::ModuleListImpl>()) {
+    *(sequential->begin() + offset) = std::move(replacement.any);
+  } else if (auto* list = parent.as<torch::nn::ModuleListImpl>()) {
     *(list->begin() + offset) = replacement.module;
-    return true;
-  }
-  if (auto* dict = parent.as<torch::nn::ModuleDictImpl>()) {
+  } else if (auto* dict = parent.as<torch::nn::ModuleDictImpl>()) {
     (dict->begin() + offset)->value() = replacement.module;
-    return true;
   }
-  return false;
 }
 
 void check_no_added_tokens(
@@ -204,29 +207,41 @@ void copy_weights(
 
 namespace detail {
 
+PlannedReplacement::PlannedReplacement(
+    torch::nn::Module& root,
+    const std::string& path,
+    Replacement replacement)
+    : replacement_(std::move(replacement)) {
+  check_not_empty(replacement_.module, path);
+  auto place = find_place(root, path);
+  parent_ = place.parent;
+  name_ = std::move(place.name);
+  index_ = place.index;
+  old_ = parent_->children()[index_];
+  // Held by the tree and by `old_`; a third holder is a member of the parent,
+  // or the caller.
+  TORCH_CHECK(
+      is_container(*parent_) || old_.use_count() <= 2,
+      "replace_module: \"",
+      path,
+      "\" is held outside of the module tree as well. If ",
+      class_of(*parent_),
+      " holds it as a member, its forward would go on calling the old module; ",
+      advice_for_member(*parent_, path, *old_, *replacement_.module),
+      ". If you hold it yourself, release it first");
+}
+
+ModulePtr PlannedReplacement::run() {
+  replace_in_container(*parent_, index_, replacement_);
+  parent_->replace_module(name_, std::move(replacement_.module));
+  return std::move(old_);
+}
+
 ModulePtr replace_module(
     torch::nn::Module& root,
     const std::string& path,
     Replacement replacement) {
-  check_not_empty(replacement.module, path);
-  const auto [parent, name, index] = find_place(root, path);
-  const auto old = parent->children()[index];
-  if (!replace_in_container(*parent, index, replacement)) {
-    // Held by the tree and by `old`; a third holder is a member of the parent,
-    // or the caller.
-    TORCH_CHECK(
-        old.use_count() <= 2,
-        "replace_module: \"",
-        path,
-        "\" is held outside of the module tree as well. If ",
-        class_of(*parent),
-        " holds it as a member, its forward would go on calling the old "
-        "module; ",
-        advice_for_member(*parent, path, *old, *replacement.module),
-        ". If you hold it yourself, release it first");
-  }
-  parent->replace_module(name, std::move(replacement.module));
-  return old;
+  return PlannedReplacement(root, path, std::move(replacement)).run();
 }
 
 torch::nn::Module& parent_of(torch::nn::Module& root, const std::string& path) {

@@ -4,6 +4,8 @@
 #include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/utils/swap.h>
 
+#include <nn/utils/planned_replacement.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -76,52 +78,12 @@ bool is_swappable(
         attn_mask.sizes() == torch::IntArrayRef({T, S})));
 }
 
-/// Returns whether there was a `Theirs` in `place`, a child `name` of a
-/// transformer, and puts `Ours` there.
-template <typename Ours, typename Theirs>
-bool swap_child(
-    TransformerImpl& transformer,
-    const std::string& name,
-    torch::nn::AnyModule& place) {
-  if (place.is_empty() ||
-      std::type_index(place.type_info()) != std::type_index(typeid(Theirs))) {
-    return false;
-  }
-  const auto ours = std::make_shared<Ours>(place.get<Theirs>());
-  place = torch::nn::AnyModule(ours);
-  transformer.replace_module(name, ours);
-  return true;
-}
-
 std::string named(const std::string& path) {
   return path.empty() ? "(the model itself)" : path;
 }
 
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
-}
-
-/// Puts `ours` at `path`, unless a member of its parent holds what is there.
-template <typename Ours>
-void swap_at(
-    torch::nn::Module& model,
-    const std::string& path,
-    const std::shared_ptr<Ours>& ours,
-    const std::string& type,
-    ModuleSwapReport& report) {
-  if (path.empty()) {
-    report.left.push_back(
-        named(path) + ": make a torch_attention::" + type + " of it");
-    return;
-  }
-  try {
-    replace_module(model, path, ours);
-    report.swapped.push_back(path);
-  } catch (const c10::Error&) {
-    report.left.push_back(
-        path +
-        ": held by a C++ member; declare that as torch_attention::" + type);
-  }
 }
 
 bool is_within(const std::string& path, const std::string& parent) {
@@ -154,6 +116,111 @@ torch::nn::Module& module_at(
   }
   return *module;
 }
+
+/// The replacement of a child of a transformer, which holds it by `place`.
+struct PlannedChild {
+  TransformerImpl* transformer;
+  std::string name;
+  torch::nn::AnyModule* place;
+  detail::Replacement replacement;
+};
+
+/// All that is to be replaced in a model, and the report of it. Nothing is
+/// changed before all is planned, and the changes need no memory: a model is
+/// swapped as a whole or not at all.
+class Plan {
+ public:
+  /// Plans to replace a child of a transformer if it is a `Theirs`.
+  template <typename Ours, typename Theirs>
+  void add_child(
+      TransformerImpl& transformer,
+      const std::string& path,
+      const std::string& name,
+      torch::nn::AnyModule& place) {
+    if (place.is_empty() ||
+        std::type_index(place.type_info()) != std::type_index(typeid(Theirs))) {
+      return;
+    }
+    report_.swapped.push_back(joined(path, name));
+    // A transformer may be a child of several modules.
+    if (is_planned(transformer, name)) {
+      return;
+    }
+    const auto ours = std::make_shared<Ours>(place.get<Theirs>());
+    children_.push_back(
+        {&transformer, name, &place, {ours, torch::nn::AnyModule(ours)}});
+  }
+
+  /// Plans to replace all other modules that are a `Theirs`, unless a member of
+  /// its parent holds it. `type` is the holder of `Ours`.
+  template <typename Ours, typename Theirs>
+  void add_all(torch::nn::Module& model, const std::string& type) {
+    for (const auto& path : paths_of<Theirs>(model)) {
+      const auto& swapped = report_.swapped;
+      if (std::find(swapped.begin(), swapped.end(), path) != swapped.end()) {
+        continue;
+      }
+      known_.push_back(path);
+      if (path.empty()) {
+        report_.left.push_back(
+            named(path) + ": make a torch_attention::" + type + " of it");
+        continue;
+      }
+      const auto ours =
+          std::make_shared<Ours>(dynamic_cast<Theirs&>(module_at(model, path)));
+      try {
+        modules_.emplace_back(
+            model, path, detail::Replacement{ours, torch::nn::AnyModule(ours)});
+        report_.swapped.push_back(path);
+      } catch (const c10::Error&) {
+        report_.left.push_back(
+            path +
+            ": held by a C++ member; declare that as torch_attention::" + type);
+      }
+    }
+  }
+
+  /// Reports each other MultiheadAttention.
+  void leave_others(torch::nn::Module& model) {
+    for (const auto& path : paths_of<MultiheadAttentionImpl>(model)) {
+      const auto holds = [&](const auto& parent) {
+        return is_within(path, parent);
+      };
+      if (std::none_of(known_.begin(), known_.end(), holds) &&
+          std::none_of(report_.swapped.begin(), report_.swapped.end(), holds)) {
+        report_.left.push_back(
+            named(path) + ": call it by torch_attention::attend");
+      }
+    }
+  }
+
+  ModuleSwapReport run() {
+    for (auto& child : children_) {
+      *child.place = std::move(child.replacement.any);
+      child.transformer->replace_module(
+          child.name, std::move(child.replacement.module));
+    }
+    for (auto& module : modules_) {
+      module.run();
+    }
+    return std::move(report_);
+  }
+
+ private:
+  bool is_planned(const TransformerImpl& transformer, const std::string& name)
+      const {
+    return std::any_of(
+        children_.begin(), children_.end(), [&](const PlannedChild& child) {
+          return child.transformer == &transformer && child.name == name;
+        });
+  }
+
+  std::vector<PlannedChild> children_;
+  std::vector<detail::PlannedReplacement> modules_;
+  /// the encoders and decoders that are no transformer's
+  std::vector<std::string> known_;
+  ModuleSwapReport report_;
+};
 
 } // namespace
 
@@ -197,50 +264,20 @@ torch::Tensor attend(
 }
 
 ModuleSwapReport swap_attention(torch::nn::Module& model) {
-  ModuleSwapReport report;
+  Plan plan;
   for (const auto& path : paths_of<TransformerImpl>(model)) {
     auto& transformer = dynamic_cast<TransformerImpl&>(module_at(model, path));
-    if (swap_child<SwappedTransformerEncoderImpl, TransformerEncoderImpl>(
-            transformer, "encoder", transformer.encoder)) {
-      report.swapped.push_back(joined(path, "encoder"));
-    }
-    if (swap_child<SwappedTransformerDecoderImpl, TransformerDecoderImpl>(
-            transformer, "decoder", transformer.decoder)) {
-      report.swapped.push_back(joined(path, "decoder"));
-    }
+    plan.add_child<SwappedTransformerEncoderImpl, TransformerEncoderImpl>(
+        transformer, path, "encoder", transformer.encoder);
+    plan.add_child<SwappedTransformerDecoderImpl, TransformerDecoderImpl>(
+        transformer, path, "decoder", transformer.decoder);
   }
-  auto known = report.swapped;
-  for (const auto& path : paths_of<TransformerEncoderImpl>(model)) {
-    swap_at(
-        model,
-        path,
-        std::make_shared<SwappedTransformerEncoderImpl>(
-            dynamic_cast<TransformerEncoderImpl&>(module_at(model, path))),
-        "SwappedTransformerEncoder",
-        report);
-    known.push_back(path);
-  }
-  for (const auto& path : paths_of<TransformerDecoderImpl>(model)) {
-    swap_at(
-        model,
-        path,
-        std::make_shared<SwappedTransformerDecoderImpl>(
-            dynamic_cast<TransformerDecoderImpl&>(module_at(model, path))),
-        "SwappedTransformerDecoder",
-        report);
-    known.push_back(path);
-  }
-  for (const auto& path : paths_of<MultiheadAttentionImpl>(model)) {
-    const bool is_known =
-        std::any_of(known.begin(), known.end(), [&](const auto& parent) {
-          return is_within(path, parent);
-        });
-    if (!is_known) {
-      report.left.push_back(
-          named(path) + ": call it by torch_attention::attend");
-    }
-  }
-  return report;
+  plan.add_all<SwappedTransformerEncoderImpl, TransformerEncoderImpl>(
+      model, "SwappedTransformerEncoder");
+  plan.add_all<SwappedTransformerDecoderImpl, TransformerDecoderImpl>(
+      model, "SwappedTransformerDecoder");
+  plan.leave_others(model);
+  return plan.run();
 }
 
 } // namespace torch_attention

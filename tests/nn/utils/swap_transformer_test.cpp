@@ -123,6 +123,15 @@ TEST_CASE("Swapped encoders take dropout and evaluation from LibTorch's") {
   CHECK_THAT(ours(x), IsCloseTo(theirs(x), {1e-4, 1e-5}));
 }
 
+TEST_CASE("Layers of a swapped encoder keep their own modes") {
+  auto theirs = encoder_of_libtorch();
+  theirs->layers[0]->eval();
+  SwappedTransformerEncoder ours(theirs);
+  CHECK(ours->is_training());
+  CHECK_FALSE(ours->layers[0]->is_training());
+  CHECK(ours->layers[1]->is_training());
+}
+
 TEST_CASE("A clone of a swapped encoder has weights of its own") {
   torch::manual_seed(1);
   SwappedTransformerEncoder ours(encoder_of_libtorch());
@@ -169,6 +178,22 @@ TEST_CASE("swap_attention swaps what a torch::nn::Transformer holds") {
   }
   check_close(run(), expected);
   CHECK(swap_attention(*model).swapped.empty());
+}
+
+TEST_CASE("swap_attention swaps a transformer of two names once") {
+  torch::nn::Transformer shared(torch::nn::TransformerOptions(kFeatures, 4)
+                                    .num_encoder_layers(1)
+                                    .num_decoder_layers(1));
+  torch::nn::ModuleDict model;
+  model->update({{"a", shared.ptr()}, {"b", shared.ptr()}});
+  const auto report = swap_attention(*model);
+  CHECK(
+      report.swapped ==
+      std::vector<std::string>{
+          "a.encoder", "a.decoder", "b.encoder", "b.decoder"});
+  CHECK(report.left.empty());
+  CHECK(shared->encoder.type_info() == typeid(SwappedTransformerEncoderImpl));
+  CHECK(shared->encoder.ptr() == shared->named_children()["encoder"]);
 }
 
 TEST_CASE("swap_attention swaps children of Sequential and reports members") {
