@@ -21,11 +21,9 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-using nlohmann::json;
-
 /// No configuration is larger, or nested deeper.
 constexpr int64_t kMostBytes = 16 * 1024 * 1024;
-constexpr int kDeepest = 64;
+constexpr size_t kDeepest = 64;
 
 /// Parts of the names of fields that change attention.
 constexpr std::array<std::string_view, 22> kWordsOfAttention{
@@ -74,7 +72,7 @@ constexpr std::array<std::string_view, 33> kFieldsOfOthers{
 /// Of the layers after the model, not of its attention.
 constexpr std::string_view kPooler = "pooler_";
 
-json read(const std::string& path) {
+Json read(const std::string& path) {
   struct stat status {};
   TORCH_CHECK(
       ::stat(path.c_str(), &status) == 0,
@@ -86,31 +84,21 @@ json read(const std::string& path) {
           kMostBytes,
           path));
   std::ifstream file(path, std::ios::binary);
-  const auto no_deeper = [&](int depth, json::parse_event_t, json&) {
-    TORCH_CHECK(
-        depth <= kDeepest,
-        format_text("\"{}\" is nested deeper than {}", path, kDeepest));
-    return true;
-  };
-  auto fields = json::parse(file, no_deeper, /*allow_exceptions=*/false);
+  auto fields = Json::parse(file, path, kDeepest);
   TORCH_CHECK(
       fields.is_object(),
       format_text("expected a JSON object in \"{}\"", path));
   return fields;
 }
 
-/// A value, for a message.
-std::string shown(const json& value) {
-  constexpr size_t kMost = 60;
-  const auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
+/// The number of bytes of a value that a message shows.
+constexpr size_t kMostShown = 60;
 
 [[noreturn]] void refuse(
     const std::string& path,
     const std::string& field,
     const char* expected,
-    const json& value) {
+    const Json& value) {
   TORCH_CHECK(
       false,
       format_text(
@@ -118,35 +106,41 @@ std::string shown(const json& value) {
           expected,
           field,
           path,
-          shown(value)));
+          value.shown(kMostShown)));
 }
 
-/// The value of a field, or none without a value. `is` says whether it is one
-/// of T.
+/// The value of a field, or none without a value.
 template <typename T>
 std::optional<T> value_of(
     const std::string& path,
     const std::string& field,
     const char* expected,
-    bool (json::*is)() const noexcept,
-    const json* value) {
+    std::optional<T> (Json::*as)() const,
+    const Json* value) {
   if (value == nullptr) {
     return std::nullopt;
   }
-  if (!(value->*is)()) {
+  auto result = (value->*as)();
+  if (!result) {
     refuse(path, field, expected, *value);
   }
-  return value->get<T>();
+  return result;
+}
+
+bool list_has(const Json& list, const Json& element) {
+  const auto& elements = list.elements();
+  return std::find(elements.begin(), elements.end(), element) != elements.end();
 }
 
 /// Whether a field that is not known says that there is nothing of its kind.
 /// Where `false` means nothing, the name says what is switched on by `true`.
-bool says_nothing(std::string_view name, const json& value) {
+bool says_nothing(std::string_view name, const Json& value) {
   const bool is_switch = starts_with(name, "use_") ||
       starts_with(name, "add_") || ends_with(name, "_bias") ||
       ends_with(name, "_layernorm") || name == "alibi";
-  return value.is_null() || (is_switch && value == json(false)) ||
-      value == json("default") || (value.is_structured() && value.empty());
+  return value.is_null() || (is_switch && value.as_flag() == false) ||
+      value.as_text() == "default" || value == Json::object() ||
+      (value.is_list() && value.elements().empty());
 }
 
 } // namespace
@@ -154,23 +148,23 @@ bool says_nothing(std::string_view name, const json& value) {
 ModelConfig::ModelConfig(const std::string& path)
     : path_(file_in(path, "config.json")), fields_(read(path_)) {}
 
-ModelConfig::ModelConfig(std::string path, json fields)
+ModelConfig::ModelConfig(std::string path, Json fields)
     : path_(std::move(path)), fields_(std::move(fields)) {}
 
 ModelConfig ModelConfig::nested(const std::string& field) {
   auto fields = object(field);
   // The class of the whole is said once.
-  if (contains("architectures")) {
-    fields["architectures"] = fields_.at("architectures");
+  if (const auto* classes = fields_.find("architectures")) {
+    fields.set("architectures", *classes);
   }
   return {format_text("{}: {}", path_, field), std::move(fields)};
 }
 
 void ModelConfig::set_defaults_of(const std::string& model_type) {
   defaults_ = default_fields(model_type);
-  const auto names = defaults_.find("names");
-  if (names != defaults_.end()) {
-    names_ = names->get<std::map<std::string, std::string>>();
+  names_.clear();
+  for (const auto& [name, own] : defaults_.get("names").fields()) {
+    names_[name] = own.as_text().value();
   }
 }
 
@@ -179,35 +173,34 @@ const std::string& ModelConfig::name_of(const std::string& field) const {
   return name == names_.end() ? field : name->second;
 }
 
-const json* ModelConfig::find(const std::string& field) {
+const Json* ModelConfig::find(const std::string& field) {
   const auto& name = name_of(field);
   seen_.insert(field);
   seen_.insert(name);
   for (const auto* each : {&name, &field}) {
-    const auto found = fields_.find(*each);
-    if (found != fields_.end()) {
-      return found->is_null() ? nullptr : &*found;
+    if (const auto* found = fields_.find(*each)) {
+      return found->is_null() ? nullptr : found;
     }
   }
   for (const auto* each : {&name, &field}) {
-    const auto found = defaults_.find(*each);
-    if (found != defaults_.end()) {
-      return &*found;
+    if (const auto* found = defaults_.find(*each)) {
+      return found;
     }
   }
   return nullptr;
 }
 
-const json* ModelConfig::find_at(const std::string& field, int64_t index) {
+const Json* ModelConfig::find_at(const std::string& field, int64_t index) {
   const auto* list = find(field);
   // An empty list is none, as for Llama 4.
-  if (list == nullptr || (list->is_array() && list->empty())) {
+  if (list == nullptr || (list->is_list() && list->elements().empty())) {
     return nullptr;
   }
-  if (!list->is_array() || index >= static_cast<int64_t>(list->size())) {
+  const auto& elements = list->elements();
+  if (!list->is_list() || index >= static_cast<int64_t>(elements.size())) {
     refuse(path_, name_of(field), "a value for each layer", *list);
   }
-  return &(*list)[static_cast<size_t>(index)];
+  return &elements[static_cast<size_t>(index)];
 }
 
 bool ModelConfig::has(const std::string& field) {
@@ -216,28 +209,25 @@ bool ModelConfig::has(const std::string& field) {
 
 std::optional<int64_t> ModelConfig::integer(const std::string& field) {
   const auto* value = find(field);
-  const auto result = value_of<int64_t>(
-      path_, name_of(field), "an integer", &json::is_number_integer, value);
+  const auto result =
+      value_of(path_, name_of(field), "an integer", &Json::as_integer, value);
   constexpr int64_t kMost = int64_t{1} << 40;
-  if (result && (*value > kMost || *value < -kMost)) {
+  if (result && (*result > kMost || *result < -kMost)) {
     refuse(path_, field, "an integer", *value);
   }
   return result;
 }
 
 std::optional<double> ModelConfig::number(const std::string& field) {
-  return value_of<double>(
-      path_, field, "a number", &json::is_number, find(field));
+  return value_of(path_, field, "a number", &Json::as_number, find(field));
 }
 
 std::optional<bool> ModelConfig::flag(const std::string& field) {
-  return value_of<bool>(
-      path_, field, "true or false", &json::is_boolean, find(field));
+  return value_of(path_, field, "true or false", &Json::as_flag, find(field));
 }
 
 std::optional<std::string> ModelConfig::text(const std::string& field) {
-  return value_of<std::string>(
-      path_, field, "a text", &json::is_string, find(field));
+  return value_of(path_, field, "a text", &Json::as_text, find(field));
 }
 
 int64_t ModelConfig::required_integer(const std::string& field) {
@@ -252,36 +242,35 @@ int64_t ModelConfig::required_integer(const std::string& field) {
 std::optional<std::string> ModelConfig::text_at(
     const std::string& field,
     int64_t index) {
-  return value_of<std::string>(
-      path_, field, "a list of texts", &json::is_string, find_at(field, index));
+  return value_of(
+      path_, field, "a list of texts", &Json::as_text, find_at(field, index));
 }
 
 std::optional<int64_t> ModelConfig::integer_at(
     const std::string& field,
     int64_t index) {
-  return value_of<int64_t>(
+  return value_of(
       path_,
       field,
       "a list of integers",
-      &json::is_number_integer,
+      &Json::as_integer,
       find_at(field, index));
 }
 
 std::optional<double> ModelConfig::number_at(
     const std::string& field,
     int64_t index) {
-  return value_of<double>(
+  return value_of(
       path_,
       field,
       "a list of numbers",
-      &json::is_number,
+      &Json::as_number,
       find_at(field, index));
 }
 
-json ModelConfig::object(const std::string& field) {
-  return value_of<json>(
-             path_, field, "an object", &json::is_object, find(field))
-      .value_or(json::object());
+Json ModelConfig::object(const std::string& field) {
+  return value_of(path_, field, "an object", &Json::as_object, find(field))
+      .value_or(Json::object());
 }
 
 void ModelConfig::ignore(const std::string& field) {
@@ -293,8 +282,8 @@ void ModelConfig::ignore(std::initializer_list<const char*> fields) {
 }
 
 void ModelConfig::drop(const std::string& object, const std::string& field) {
-  const auto found = fields_.find(object);
-  if (found != fields_.end() && found->is_object()) {
+  auto* found = fields_.find_to_change(object);
+  if (found != nullptr && found->is_object()) {
     found->erase(field);
   }
 }
@@ -304,16 +293,16 @@ bool ModelConfig::has_element(const std::string& field, int64_t value) {
   if (list == nullptr) {
     return false;
   }
-  if (!list->is_array()) {
+  if (!list->is_list()) {
     refuse(path_, field, "a list of integers", *list);
   }
-  return std::find(list->begin(), list->end(), json(value)) != list->end();
+  return list_has(*list, Json(value));
 }
 
 void ModelConfig::take_layer(int64_t layer) {
   const auto of_layers = object("per_layer_config");
-  const auto found = of_layers.find(std::to_string(layer));
-  if (found == of_layers.end()) {
+  const auto* found = of_layers.find(std::to_string(layer));
+  if (found == nullptr) {
     return;
   }
   if (!found->is_object()) {
@@ -323,17 +312,15 @@ void ModelConfig::take_layer(int64_t layer) {
 }
 
 std::optional<int64_t> ModelConfig::length(const std::string& field) const {
-  const auto found = fields_.find(field);
-  return found != fields_.end() && found->is_array()
-      ? std::optional(static_cast<int64_t>(found->size()))
+  const auto& found = fields_.get(field);
+  return found.is_list()
+      ? std::optional(static_cast<int64_t>(found.elements().size()))
       : std::nullopt;
 }
 
 bool ModelConfig::lists(const std::string& field, const std::string& text)
     const {
-  const auto found = fields_.find(field);
-  return found != fields_.end() && found->is_array() &&
-      std::find(found->begin(), found->end(), json(text)) != found->end();
+  return list_has(fields_.get(field), Json(text));
 }
 
 void ModelConfig::check_layer(int64_t layer, int64_t count) const {
@@ -347,7 +334,7 @@ void ModelConfig::check_layer(int64_t layer, int64_t count) const {
 }
 
 void ModelConfig::check_no_more(const std::string& model_type) const {
-  for (const auto& [field, value] : fields_.items()) {
+  for (const auto& [field, value] : fields_.fields()) {
     const std::string_view name = field;
     // Dropout is none in evaluation.
     const bool drops = name.find("dropout") != std::string_view::npos ||
@@ -369,7 +356,7 @@ void ModelConfig::check_no_more(const std::string& model_type) const {
             "model_type \"{}\", and it may change attention",
             field,
             path_,
-            shown(value),
+            value.shown(kMostShown),
             model_type));
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <weights/pretrained/json_tree.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -42,12 +42,12 @@ class ModelConfig {
 
   /// Whether the field is there and a text.
   bool is_text(const std::string& field) const {
-    return contains(field) && fields_.at(field).is_string();
+    return fields_.get(field).is_text();
   }
 
   /// Returns whether the field is there and a number.
   bool is_number(const std::string& field) const {
-    return contains(field) && fields_.at(field).is_number();
+    return fields_.get(field).is_number();
   }
 
   /// Whether one of the functions below was called for the field.
@@ -74,7 +74,7 @@ class ModelConfig {
   std::optional<double> number_at(const std::string& field, int64_t index);
 
   /// An object in it, or an empty one. Its fields are not looked after.
-  nlohmann::json object(const std::string& field);
+  Json object(const std::string& field);
 
   /// The fields count as asked for.
   void ignore(const std::string& field);
@@ -104,14 +104,14 @@ class ModelConfig {
   void check_no_more(const std::string& model_type) const;
 
  private:
-  ModelConfig(std::string path, nlohmann::json fields);
+  ModelConfig(std::string path, Json fields);
 
-  const nlohmann::json* find(const std::string& field);
-  const nlohmann::json* find_at(const std::string& field, int64_t index);
+  const Json* find(const std::string& field);
+  const Json* find_at(const std::string& field, int64_t index);
 
   std::string path_;
-  nlohmann::json fields_;
-  nlohmann::json defaults_ = nlohmann::json::object();
+  Json fields_;
+  Json defaults_ = Json::object();
   /// Names by those of other models.
   std::map<std::string, std::string> names_;
   std::set<std::string> seen_;

@@ -7,7 +7,7 @@
 
 namespace torch_attention::weights::pretrained {
 
-nlohmann::json default_fields(const std::string& model_type) {
+Json default_fields(const std::string& model_type) {
   static const std::map<std::string, const char*> table{
       {"afmoe",
        R"({"head_dim":128,"hidden_size":2048,)"
@@ -1005,8 +1005,7 @@ nlohmann::json default_fields(const std::string& model_type) {
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
   };
   const auto found = table.find(model_type);
-  return found == table.end() ? nlohmann::json::object()
-                              : nlohmann::json::parse(found->second);
+  return found == table.end() ? Json::object() : Json::parse(found->second);
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <weights/pretrained/json_tree.h>
 
 #include <string>
 
@@ -9,6 +9,6 @@ namespace torch_attention::weights::pretrained {
 /// The fields of attention that the configuration class of a model type of
 /// `transformers` has by default, but those that are None; and under "names"
 /// the model's own names of fields. Empty for a type that is not known.
-nlohmann::json default_fields(const std::string& model_type);
+Json default_fields(const std::string& model_type);
 
 } // namespace torch_attention::weights::pretrained

@@ -86,7 +86,7 @@ void drop_sections(Layer& layer) {
     layer.config.drop(object, "mrope_interleaved");
     // The name of the default type in released files.
     for (const std::string field : {"type", "rope_type"}) {
-      if (layer.config.object(object).value(field, "") == "mrope") {
+      if (layer.config.object(object).get(field).as_text() == "mrope") {
         layer.config.drop(object, field);
       }
     }

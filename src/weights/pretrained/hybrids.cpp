@@ -111,9 +111,8 @@ void describe_olmo_hybrid(Layer& layer) {
   set_norm(
       layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
   const auto parameters = config.object("rope_parameters");
-  const auto theta = parameters.find("rope_theta");
-  const bool rotates = config.has("rope_theta") ||
-      (theta != parameters.end() && theta->is_number());
+  const bool rotates =
+      config.has("rope_theta") || parameters.get("rope_theta").is_number();
   if (rotates) {
     set_rotary(layer);
   } else {

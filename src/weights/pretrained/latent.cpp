@@ -46,14 +46,11 @@ constexpr auto* kText = "text_config";
 /// YaRN's part of the factor of the scores.
 double scale_of_yarn(ModelConfig& config) {
   auto parameters = config.object("rope_parameters");
-  if (parameters.empty()) {
+  if (parameters.fields().empty()) {
     parameters = config.object("rope_scaling");
   }
   const auto number = [&](const char* field) {
-    const auto found = parameters.find(field);
-    return found != parameters.end() && found->is_number()
-        ? found->get<double>()
-        : 0.0;
+    return parameters.get(field).as_number().value_or(0);
   };
   const auto mscale = number("mscale_all_dim");
   return mscale == 0 ? 1.0 : std::pow(yarn_scale(number("factor"), mscale), 2);

@@ -105,11 +105,11 @@ void describe_hunyuan(Layer& layer) {
   // Not by the length of the text, though it is called dynamic.
   double alpha = 1;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
-    const auto found = config.object(object).value("alpha", nlohmann::json());
-    if (!found.is_number()) {
+    const auto found = config.object(object).get("alpha").as_number();
+    if (!found) {
       continue;
     }
-    alpha = found.get<double>();
+    alpha = *found;
     for (const auto* field :
          {"alpha",
           "beta_fast",
@@ -262,15 +262,15 @@ void describe_phimoe(Layer& layer) {
   std::optional<double> mscale;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
     const auto fields = layer.config.object(object);
-    const auto of_short = fields.value("short_mscale", nlohmann::json());
-    const auto of_long = fields.value("long_mscale", nlohmann::json());
+    const auto& of_short = fields.get("short_mscale");
+    const auto& of_long = fields.get("long_mscale");
     TORCH_CHECK(
         of_short == of_long,
         "expected short_mscale = long_mscale in \"",
         layer.config.path(),
         "\"");
     if (of_short.is_number()) {
-      mscale = of_short.get<double>();
+      mscale = of_short.as_number();
     }
     layer.config.drop(object, "short_mscale");
     layer.config.drop(object, "long_mscale");

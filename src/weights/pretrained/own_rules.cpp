@@ -248,18 +248,16 @@ void describe_llama4(Layer& layer) {
 void describe_ministral3(Layer& layer) {
   auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
-  const auto beta = parameters.find("llama_4_scaling_beta");
-  const auto length = parameters.find("original_max_position_embeddings");
+  const auto beta = parameters.get("llama_4_scaling_beta").as_number();
+  const auto length =
+      parameters.get("original_max_position_embeddings").as_integer();
   TORCH_CHECK(
-      beta != parameters.end() && beta->is_number() &&
-          length != parameters.end() && length->is_number_integer(),
+      beta && length,
       format_text(
           "expected llama_4_scaling_beta and original_max_position_embeddings in "
           "the rope_parameters of \"{}\"",
           config.path()));
-  layer.options.temperature(TemperatureOptions(length->get<int64_t>())
-                                .scale(beta->get<double>())
-                                .offset(0));
+  layer.options.temperature(TemperatureOptions(*length).scale(*beta).offset(0));
   config.drop("rope_parameters", "llama_4_scaling_beta");
   config.drop("rope_parameters", "max_position_embeddings");
   describe_mistral(layer);

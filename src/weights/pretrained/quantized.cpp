@@ -16,11 +16,8 @@ namespace {
 std::string method_of(ModelConfig& config) {
   for (const auto* field : {"quantization_config", "compression_config"}) {
     const auto fields = config.object(field);
-    if (!fields.empty()) {
-      const auto method = fields.find("quant_method");
-      return method != fields.end() && method->is_string()
-          ? method->get<std::string>()
-          : field;
+    if (!fields.fields().empty()) {
+      return fields.get("quant_method").as_text().value_or(field);
     }
   }
   return "";

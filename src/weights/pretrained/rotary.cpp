@@ -15,8 +15,6 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr std::array kFields{
     "rope_parameters",
     "rope_scaling",
@@ -28,20 +26,21 @@ constexpr std::array kFields{
 /// The parameters of one rotary embedding, and their names for messages.
 struct Parameters {
   const std::string& path;
-  json fields;
+  Json fields;
 
   std::optional<double> number(const char* field) const {
-    const auto found = fields.find(field);
-    if (found == fields.end() || found->is_null()) {
+    const auto& found = fields.get(field);
+    if (found.is_null()) {
       return std::nullopt;
     }
+    const auto number = found.as_number();
     TORCH_CHECK(
-        found->is_number(),
+        number.has_value(),
         format_text(
             "expected a number as \"{}\" of the rotary embedding in \"{}\"",
             field,
             path));
-    return found->get<double>();
+    return number;
   }
 
   double required(const char* field) const {
@@ -56,26 +55,30 @@ struct Parameters {
   }
 
   std::optional<bool> flag(const char* field) const {
-    const auto found = fields.find(field);
-    if (found == fields.end() || found->is_null()) {
+    const auto& found = fields.get(field);
+    if (found.is_null()) {
       return std::nullopt;
     }
+    const auto flag = found.as_flag();
     TORCH_CHECK(
-        found->is_boolean(),
+        flag.has_value(),
         format_text(
             "expected true or false as \"{}\" of the rotary embedding in "
             "\"{}\"",
             field,
             path));
-    return found->get<bool>();
+    return flag;
   }
 
   std::vector<double> required_list(const char* field) const {
-    const auto found = fields.find(field);
-    const bool is_list = found != fields.end() && found->is_array() &&
-        std::all_of(found->begin(), found->end(), [](const json& element) {
-                           return element.is_number();
-                         });
+    const auto& found = fields.get(field);
+    bool is_list = found.is_list();
+    std::vector<double> numbers;
+    for (const auto& element : found.elements()) {
+      const auto number = element.as_number();
+      is_list = is_list && number.has_value();
+      numbers.push_back(number.value_or(0));
+    }
     TORCH_CHECK(
         is_list,
         format_text(
@@ -83,14 +86,13 @@ struct Parameters {
             "\"{}\"",
             field,
             path));
-    return found->get<std::vector<double>>();
+    return numbers;
   }
 
   std::string type() const {
     for (const auto* field : {"rope_type", "type"}) {
-      const auto found = fields.find(field);
-      if (found != fields.end() && found->is_string()) {
-        return found->get<std::string>();
+      if (auto found = fields.get(field).as_text()) {
+        return *found;
       }
     }
     return "default";
@@ -98,7 +100,7 @@ struct Parameters {
 
   /// Throws c10::Error that names a parameter which is not among these.
   void check_only(std::initializer_list<const char*> known) const {
-    for (const auto& [field, value] : fields.items()) {
+    for (const auto& [field, value] : fields.fields()) {
       bool is_known = value.is_null() || field == "rope_type" ||
           field == "type" || field == "rope_theta" ||
           field == "partial_rotary_factor";
@@ -118,46 +120,49 @@ struct Parameters {
 };
 
 /// What newer configurations have in `rope_parameters`, for one type of layer.
-json parameters_of(
+Json parameters_of(
     ModelConfig& config,
     const std::string& layer_type,
     const RotaryRules& rules) {
   const auto newer = config.object("rope_parameters");
   const auto older = config.object("rope_scaling");
   TORCH_CHECK(
-      newer.empty() || older.empty() || newer == older,
+      newer.fields().empty() || older.fields().empty() || newer == older,
       format_text(
           "expected rope_parameters or rope_scaling in \"{}\", but got both, "
           "and they differ",
           config.path()));
-  auto parameters = newer.empty() ? older : newer;
+  auto parameters = newer.fields().empty() ? older : newer;
   const auto theta = config.number("rope_theta").value_or(rules.theta);
   const auto local_theta = config.number("rope_local_base_freq");
-  const auto of_type = parameters.find(layer_type);
+  const auto& of_type = parameters.get(layer_type);
   // Beside parameters for all layers those of other types are not read.
-  if (of_type != parameters.end() && of_type->is_object() &&
+  if (of_type.is_object() &&
       (config.lists("layer_types", layer_type) ||
        !parameters.contains("rope_theta"))) {
-    auto own = *of_type;
+    auto own = of_type;
     // `transformers` reads it beside the types of layers.
     own.erase("truncate");
-    if (parameters.contains("truncate")) {
-      own["truncate"] = parameters["truncate"];
+    if (const auto* truncate = parameters.find("truncate")) {
+      own.set("truncate", *truncate);
     }
     return own;
   }
   if (!parameters.contains("rope_theta")) {
-    parameters["rope_theta"] = theta;
+    parameters.set("rope_theta", Json(theta));
   }
   if (layer_type != "sliding_attention") {
     return parameters;
   }
-  if (rules.local_theta) {
-    return {{"rope_theta", local_theta.value_or(*rules.local_theta)}};
+  if (rules.scales_sliding && !rules.local_theta) {
+    return parameters;
   }
-  return rules.scales_sliding
-      ? parameters
-      : json{{"rope_theta", parameters.at("rope_theta")}};
+  auto unscaled = Json::object();
+  unscaled.set(
+      "rope_theta",
+      rules.local_theta ? Json(local_theta.value_or(*rules.local_theta))
+                        : parameters.get("rope_theta"));
+  return unscaled;
 }
 
 int64_t original_length(ModelConfig& config, const Parameters& parameters) {
