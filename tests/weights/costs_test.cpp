@@ -98,7 +98,7 @@ void check_costs(const Costs& costs, size_t bytes) {
   CAPTURE(costs.seconds, costs.megabytes, costs.error, size);
 #if !defined(__SANITIZE_ADDRESS__)
   CHECK(costs.seconds < 3 + size);
-  CHECK(costs.megabytes < 100 + 60 * size);
+  CHECK(costs.megabytes < 60 + 15 * size);
 #endif
 }
 
