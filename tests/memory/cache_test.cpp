@@ -1,6 +1,6 @@
 // A cache whose memory runs out is what it was before.
 
-#include <support/failing_allocations.h>
+#include <memory/computation.h>
 #include <support/test.h>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Loading when memory runs out: it throws, and the module stays as it was.
 
-#include <support/failing_allocations.h>
+#include <memory/computation.h>
 #include <support/golden.h>
 #include <support/temporary_folder.h>
 

@@ -1,7 +1,6 @@
 // Modules and functions whose memory runs out.
 
-#include <support/failing_allocations.h>
-#include <support/test.h>
+#include <memory/computation.h>
 
 #include <functional>
 #include <memory>
@@ -17,61 +16,6 @@ namespace F = torch_attention::functional;
 
 namespace {
 
-using Tensors = std::vector<torch::Tensor>;
-
-std::string difference(const Tensors& x, const Tensors& y) {
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (!x[i].equal(y[i])) {
-      return c10::str("tensor ", i, " differs");
-    }
-  }
-  return x.size() == y.size() ? "" : "another number of tensors";
-}
-
-/// Parameters and buffers.
-Tensors state_of(const torch::nn::Module& module) {
-  auto tensors = module.parameters();
-  for (const auto& buffer : module.buffers()) {
-    tensors.push_back(buffer);
-  }
-  return tensors;
-}
-
-Tensors copies_of(const Tensors& tensors) {
-  Tensors copies;
-  for (const auto& x : tensors) {
-    copies.push_back(x.detach().clone());
-  }
-  return copies;
-}
-
-/// What `compute` returns fails or is the same each time, and changes nothing
-/// of `module`.
-void check_computation(
-    const torch::nn::Module& module,
-    const std::function<Tensors()>& compute) {
-  const auto before = copies_of(state_of(module));
-  const auto expected = compute();
-  const auto make = [&] {
-    const auto found = std::make_shared<Tensors>();
-    Attempt attempt;
-    attempt.run = [&compute, found] { *found = compute(); };
-    attempt.changed = [&] { return difference(before, state_of(module)); };
-    attempt.wrong = [&expected, found] { return difference(expected, *found); };
-    return attempt;
-  };
-  check_no_faults(
-      fail_each_allocation(
-          make,
-          torch::GradMode::is_enabled() ? Failing::kOne
-                                        : Failing::kOneAndAllThatFollow),
-      // Destructors that allocate, in 2.15 that of a node, and a thread that
-      // catches nothing.
-      {"torch::autograd::deleteNode",
-       "operator new(unsigned long)\n    torch::autograd::Node::~Node()",
-       "Engine::reentrant_thread_init"});
-}
-
 MultiHeadAttentionOptions everything() {
   return MultiHeadAttentionOptions(6, 8, 16, 4)
       .num_kv_heads(2)
@@ -83,6 +27,23 @@ MultiHeadAttentionOptions everything() {
       .clip_qkv(2)
       .temperature(TemperatureOptions(4))
       .rotary(RotaryOptions());
+}
+
+CrossAttentionOptions across() {
+  return CrossAttentionOptions(6, 5, 8, 4)
+      .num_kv_heads(2)
+      .qkv_bias(true)
+      .softcap(3)
+      .qk_norm(HeadNormOptions(HeadNormKind::kRms));
+}
+
+LatentAttentionOptions latent() {
+  return LatentAttentionOptions(6, 5, 16, 2)
+      .query_rank(4)
+      .kv_rank(4)
+      .nope_dim(3)
+      .rope_dim(2)
+      .value_dim(3);
 }
 
 } // namespace
@@ -103,6 +64,12 @@ TEST_CASE("A module that cannot be made throws") {
   }
   SECTION("MultiHeadAttention") {
     make = [] { MultiHeadAttention{everything()}; };
+  }
+  SECTION("CrossAttention") {
+    make = [] { CrossAttention{across()}; };
+  }
+  SECTION("LatentAttention") {
+    make = [] { LatentAttention{latent()}; };
   }
   SECTION("a clone") {
     make = [module = MultiHeadAttention(everything())] { module->clone(); };
@@ -152,6 +119,39 @@ TEST_CASE("A forward that fails can be repeated") {
   SECTION("MultiHeadAttention with everything") {
     MultiHeadAttention module(everything().kernel(kernel));
     check_computation(*module, [&] { return Tensors{module(x)}; });
+  }
+  SECTION("CrossAttention") {
+    CrossAttention module(across().kernel(kernel));
+    const auto context = torch::randn({2, 9, 5});
+    const auto padding = torch::rand({2, 9}) < 0.3;
+    check_computation(*module, [&] {
+      const auto weights = module->forward_with_weights(x, context);
+      return Tensors{
+          std::get<0>(weights),
+          std::get<1>(weights),
+          module(x, context, ForwardOptions().key_padding_mask(padding))};
+    });
+  }
+  SECTION("LatentAttention") {
+    LatentAttention module(latent().kernel(kernel));
+    const auto padding = torch::rand({2, 7}) < 0.3;
+    check_computation(*module, [&] {
+      const auto weights = module->forward_with_weights(x);
+      return Tensors{
+          std::get<0>(weights),
+          std::get<1>(weights),
+          module(x, ForwardOptions().key_padding_mask(padding))};
+    });
+  }
+  SECTION("packed sequences") {
+    MultiHeadAttention module(everything().kernel(kernel));
+    const auto packed = x.flatten(0, 1);
+    const auto options = ForwardOptions()
+                             .cu_seqlens(torch::tensor({0, 5, 6, 14}))
+                             .key_lengths(torch::tensor({3, 1, 8}))
+                             .bias(torch::randn({3, 1, 8, 8}));
+    check_computation(
+        *module, [&] { return Tensors{module(packed, options)}; });
   }
   SECTION("MultiHeadAttention in bfloat16 with weights") {
     MultiHeadAttention module(everything().kernel(kernel));
@@ -221,8 +221,7 @@ TEST_CASE("A backward that fails can be repeated") {
         inputs[1],
         inputs[2],
         F::ScaledDotProductAttentionFuncOptions().causal(true).kernel(kernel));
-    check_computation(
-        torch::nn::Module(), [&] { return gradients(output, inputs); });
+    check_computation([&] { return gradients(output, inputs); });
   }
   SECTION("of a small module") {
     MultiHeadAttention module(
@@ -236,6 +235,78 @@ TEST_CASE("A backward that fails can be repeated") {
     const auto output = module(torch::randn({2, 7, 6}));
     check_computation(
         *module, [&] { return gradients(output, module->parameters()); });
+  }
+  SECTION("of CrossAttention") {
+    CrossAttention module(across().kernel(kernel));
+    const auto output =
+        module(torch::randn({2, 7, 6}), torch::randn({2, 9, 5}));
+    check_computation(
+        *module, [&] { return gradients(output, module->parameters()); });
+  }
+  SECTION("of LatentAttention") {
+    LatentAttention module(latent().kernel(kernel));
+    const auto output = module(torch::randn({2, 7, 6}));
+    check_computation(
+        *module, [&] { return gradients(output, module->parameters()); });
+  }
+  SECTION("of packed sequences") {
+    MultiHeadAttention module(everything().kernel(kernel));
+    const auto output = module(
+        torch::randn({14, 6}),
+        ForwardOptions().cu_seqlens(torch::tensor({0, 5, 6, 14})));
+    // One sequence after the other, where gradients have gradients.
+    Failures failures;
+    failures.every = create_graph ? 7 : 1;
+    check_computation(
+        *module,
+        [&] { return gradients(output, module->parameters()); },
+        failures);
+  }
+}
+
+TEST_CASE("Attention by two threads fails as a whole") {
+  // The kernels' threads ask for no memory of their own.
+  torch::manual_seed(6);
+  const auto dtype = GENERATE(torch::kFloat, torch::kBFloat16);
+  const bool recorded = GENERATE(false, true);
+  CAPTURE(dtype, recorded);
+  const torch::AutoGradMode mode(recorded);
+  Tensors inputs;
+  for (int i = 0; i < 3; ++i) {
+    inputs.push_back(
+        torch::randn({2, 4, 150, 16}).to(dtype).requires_grad_(recorded));
+  }
+  auto options = F::ScaledDotProductAttentionFuncOptions().causal(true).kernel(
+      Kernel::kFused);
+  const auto attend = [&] {
+    return F::scaled_dot_product_attention(
+        inputs[0], inputs[1], inputs[2], options);
+  };
+  Failures failures;
+  failures.threads = 2;
+  SECTION("of attention") {
+    if (recorded) {
+      const auto output = attend();
+      check_computation(
+          [&] {
+            return torch::autograd::grad(
+                {output}, inputs, {torch::ones_like(output)}, true);
+          },
+          failures);
+    } else {
+      check_computation([&] { return Tensors{attend()}; }, failures);
+    }
+  }
+  SECTION("of packed sequences") {
+    for (auto& x : inputs) {
+      x = x.detach()
+              .transpose(1, 2)
+              .flatten(0, 1)
+              .transpose(0, 1)
+              .requires_grad_(recorded);
+    }
+    options.cu_seqlens(torch::tensor({0, 20, 150, 299, 300}));
+    check_computation([&] { return Tensors{attend()}; }, failures);
   }
 }
 

@@ -1,6 +1,6 @@
 // Files that are written while memory runs out.
 
-#include <support/failing_allocations.h>
+#include <memory/computation.h>
 #include <support/files.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>

@@ -1,9 +1,11 @@
 #include <support/failing_allocations.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -24,6 +26,7 @@
 #include <exception>
 #include <limits>
 #include <new>
+#include <thread>
 
 namespace torch_attention::testing {
 
@@ -59,6 +62,8 @@ struct Progress {
   /// the number of allocations that have failed; attempts with several count
   /// once
   int64_t count = 0;
+  /// The first run, whose allocations succeed, has ended.
+  bool started = false;
   bool done = false;
   /// The places where memory was asked for, where the process ended, and where
   /// `run` was called.
@@ -207,19 +212,41 @@ bool attempt(const std::function<Attempt()>& make) {
 }
 
 /// Returns how many allocations later the next one fails. Attempts take long
-/// under a sanitizer, where the first ones and every fifth have to do.
-int64_t step() {
+/// under the address sanitizer.
+int64_t step(const Failures& failures) {
 #if defined(__SANITIZE_ADDRESS__)
-  return progress->number < 40 ? 1 : 5;
+  return failures.every * (progress->number < 40 ? 1 : 5);
 #else
-  return 1;
+  return failures.every;
 #endif
 }
 
-/// Lets allocations fail from the state of `progress` on. Never returns.
-[[noreturn]] void run_attempts(
+/// Lets allocations fail from the state of `progress` on.
+void run_attempts(
     const std::function<Attempt()>& make,
-    Failing failing) {
+    const Failures& failures) {
+  at::set_num_threads(failures.threads);
+  // Makes everything that is made only at the first call, here and in LibTorch.
+  progress->attempt.take();
+  make().run();
+  progress->started = true;
+  while (!progress->done) {
+    if (attempt(make)) {
+      ++progress->count;
+      progress->number += step(failures);
+    } else if (failures.for_good && !progress->all_that_follow) {
+      progress->all_that_follow = true;
+      progress->number = failures.first;
+    } else {
+      progress->done = true;
+    }
+  }
+}
+
+/// Runs the attempts in a process made for them. Never returns.
+[[noreturn]] void run_here(
+    const std::function<Attempt()>& make,
+    const Failures& failures) {
   // The process must not run Catch2's handlers, nor outlive its parent.
   for (const auto number :
        {SIGABRT, SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM}) {
@@ -227,42 +254,34 @@ int64_t step() {
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::set_terminate(on_terminate);
-  at::set_num_threads(1);
   CpuAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/100);
-  // Makes everything that is made only at the first call, here and in LibTorch.
-  progress->attempt.take();
-  make().run();
-  for (; progress->number < 1000000; progress->number += step()) {
-    if (attempt(make)) {
-      ++progress->count;
-    } else if (
-        !progress->all_that_follow &&
-        failing == Failing::kOneAndAllThatFollow) {
-      progress->all_that_follow = true;
-      progress->number = -1;
-    } else {
-      progress->done = true;
-      break;
-    }
-  }
-  _exit(0);
-}
-
-/// Runs a process until it ends. Returns how it ended if it did so by a fault.
-std::string run_process(const std::function<Attempt()>& make, Failing failing) {
-  std::fflush(nullptr);
-  progress->terminated.count = 0;
-  const auto process = fork();
-  TORCH_CHECK(process >= 0, "cannot make a process");
-  if (process == 0) {
+  int status = 0;
+  // OpenMP would wait for the threads that the parent's main thread had.
+  std::thread([&, state = at::ThreadLocalState()] {
+    const at::ThreadLocalStateGuard same_modes(state);
     try {
-      run_attempts(make, failing);
+      run_attempts(make, failures);
     } catch (const std::exception& error) {
       progress->add(std::string("an attempt with all memory: ") + error.what());
       progress->done = true;
-      _exit(1);
+      status = 1;
     }
+  }).join();
+  _exit(status);
+}
+
+/// Runs a process until it ends. Returns how it ended if it did so by a fault.
+std::string run_process(
+    const std::function<Attempt()>& make,
+    const Failures& failures) {
+  std::fflush(nullptr);
+  progress->terminated.count = 0;
+  progress->started = false;
+  const auto process = fork();
+  TORCH_CHECK(process >= 0, "cannot make a process");
+  if (process == 0) {
+    run_here(make, failures);
   }
   int status = 0;
   TORCH_CHECK(waitpid(process, &status, 0) == process, "lost a process");
@@ -288,9 +307,22 @@ std::string FailedAllocations::text() const {
   return result;
 }
 
+void remove_faults_of_libtorch(
+    FailedAllocations& result,
+    const std::vector<std::string>& known) {
+  const auto is_libtorch = [&](const std::string& fault) {
+    return std::any_of(known.begin(), known.end(), [&](const auto& text) {
+      return fault.find(text) != std::string::npos;
+    });
+  };
+  auto& faults = result.faults;
+  faults.erase(
+      std::remove_if(faults.begin(), faults.end(), is_libtorch), faults.end());
+}
+
 FailedAllocations fail_each_allocation(
     const std::function<Attempt()>& make,
-    Failing failing) {
+    const Failures& failures) {
   auto* shared = mmap(
       nullptr,
       sizeof(Progress),
@@ -300,13 +332,16 @@ FailedAllocations fail_each_allocation(
       0);
   TORCH_CHECK(shared != MAP_FAILED, "no memory to share");
   progress = new (shared) Progress();
+  progress->number = failures.first;
   FailedAllocations result;
   while (!progress->done) {
-    const auto fault = run_process(make, failing);
+    const auto fault = run_process(make, failures);
     if (!fault.empty()) {
       result.faults.push_back(fault);
       ++progress->count;
-      ++progress->number;
+      progress->number += step(failures);
+      // One that cannot run with all its memory ends each time.
+      progress->done = !progress->started;
     }
   }
   result.count = progress->count;
