@@ -301,7 +301,12 @@ void differentiate_rule(
   }
   if (gradients.grad_alibi_slopes != nullptr) {
     add_distances<kVectors>(
-        head.rule, head.visibility, range, m.grad_scores, m.distances);
+        head.rule,
+        head.visibility,
+        range,
+        /*adds_up_to_0=*/a.sinks == nullptr,
+        m.grad_scores,
+        m.distances);
   }
   const auto& grad_bias = gradients.grad_bias;
   if (grad_bias.data != nullptr) {

@@ -311,23 +311,34 @@ HWY_INLINE Vector<T> place_row(
 }
 
 /// sums[query] += sum over the keys of grad_scores[key][query] * distance.
+/// `adds_up_to_0`: so do the gradients of each query's scores, except for
+/// rounding. A constant may then be subtracted from all distances: that of the
+/// nearest key is, lest large distances multiply the rounding.
 template <int kVectors, typename T>
 HWY_NOINLINE void add_distances(
     const HeadRule<T>& rule,
     const Visibility& visibility,
     const Range& range,
+    bool adds_up_to_0,
     const T* grad_scores,
     T* sums) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
+  const auto first_key = hn::Set(d, static_cast<T>(-range.s));
+  const auto last_key =
+      hn::Set(d, static_cast<T>(visibility.num_keys - 1 - range.s));
   for (int v = 0; v < kVectors; ++v) {
     const auto position =
         place_of_queries<T>(rule, visibility, range.t + v * N, range.s)
             .position;
+    const auto beside =
+        hn::Max(hn::Sub(first_key, position), hn::Sub(position, last_key));
+    const auto nearest =
+        adds_up_to_0 ? hn::Max(beside, hn::Zero(d)) : hn::Zero(d);
     auto sum = load(d, sums + v * N);
     for (int64_t i = 0; i < range.n; ++i) {
       const auto key = hn::Set(d, static_cast<T>(i));
-      const auto distance = hn::Abs(hn::Sub(position, key));
+      const auto distance = hn::Sub(hn::Abs(hn::Sub(position, key)), nearest);
       const auto grad = load(d, grad_scores + (i * kVectors + v) * N);
       sum = hn::MulAdd(grad, distance, sum);
     }

@@ -24,6 +24,7 @@ struct Inputs {
   torch::Tensor slopes;
   torch::Tensor bias;
   torch::Tensor grad_output;
+  Options options = Options().causal(true);
 
   /// Numbers that `dtype` has.
   Inputs(int64_t T, int64_t S, torch::ScalarType dtype) {
@@ -49,17 +50,18 @@ struct Inputs {
     };
     std::vector<torch::Tensor> inputs = {
         leaf(query, dtype), leaf(key, dtype), leaf(value, dtype)};
-    auto options = Options().causal(true).kernel(kernel);
+    auto all = options;
+    all.kernel(kernel);
     if (slopes.defined()) {
       inputs.push_back(leaf(slopes, added_dtype));
-      options.alibi_slopes(inputs.back());
+      all.alibi_slopes(inputs.back());
     }
     if (bias.defined()) {
-      options.bias(leaf(bias, added_dtype));
+      all.bias(leaf(bias, added_dtype));
       if (learns_bias) {
-        inputs.push_back(options.bias());
+        inputs.push_back(all.bias());
       } else {
-        options.bias(options.bias().detach());
+        all.bias(all.bias().detach());
       }
     }
     // We do not read a negative view, as no tensor of a device.
@@ -67,7 +69,7 @@ struct Inputs {
         by_libtorch ? at::_neg_view(inputs[0].neg()) : inputs[0],
         inputs[1],
         inputs[2],
-        options);
+        all);
     CHECK(output.scalar_type() == dtype);
     std::vector<torch::Tensor> result = {output.detach()};
     for (const auto& gradient :
@@ -125,6 +127,20 @@ TEST_CASE("Slopes are learned in half precision as in float64") {
         expected,
         rounding(dtype));
   }
+}
+
+TEST_CASE("Slopes are learned as well by queries far from all keys") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  CAPTURE(dtype, kernel);
+  torch::manual_seed(11);
+  // The last query stands at the last key, most of them before the first one.
+  Inputs inputs(1300, 8, dtype);
+  inputs.options = Options();
+  check(
+      inputs.attend(dtype, torch::kFloat, kernel),
+      inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference),
+      rounding(dtype));
 }
 
 TEST_CASE("Slopes are learned without a tensor of all scores") {
