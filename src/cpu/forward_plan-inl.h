@@ -8,6 +8,7 @@
 #define TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_
 #endif
 
+#include <cpu/amx-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/sequences.h>
 #include <cpu/vector-inl.h>
@@ -56,9 +57,11 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   }
   // Where measured, a tile of its own is faster from here on, and so is a
   // vector more of a tile that there is.
-  constexpr int64_t kMostAlone = N * 3 / 4;
-  constexpr int64_t kMostLeft = N * 3 / 8;
-  return n <= kMostAlone ? n : n % N <= kMostLeft ? n % N : 0;
+  constexpr int64_t kFewKeys = 64;
+  const bool is_amx = multiplies_tiles<X>() && a.num_keys >= kFewKeys;
+  const auto most_alone = is_amx ? N / 4 : N * 3 / 4;
+  const auto most_left = is_amx ? 1 : N * 3 / 8;
+  return n <= most_alone ? n : n % N <= most_left ? n % N : 0;
 }
 
 template <typename X, typename T = Compute<X>>
@@ -66,8 +69,10 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t W = kMaxTileQueries<T>;
   // What stays in the level 2 cache beside a block of keys.
   constexpr int64_t kTileBytes = 256 * 1024;
-  // A key is worth a split of its own from here on.
+  // A split of so many keys is worth its joining.
   constexpr int64_t kMinSplitKeys = 512;
+  // With so many keys for each, queries are the last ones of a long text.
+  constexpr int64_t kFewOfKeys = 8;
   const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
   ForwardPlan plan;
   // More than caches hold.
@@ -90,13 +95,14 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
         std::clamp<int64_t>(kTileBytes / tile_bytes, 1, kMaxTiles);
     auto per_task = most;
     // Few rows leave no other work to divide than the keys.
-    const auto splits = tiles <= most ? most_splits : 1;
+    const bool few = tiles <= most || a.num_queries * kFewOfKeys <= a.num_keys;
+    const auto splits = few ? most_splits : 1;
     while (per_task > 1 &&
            heads * ceil_div(tiles, per_task) * splits < kEnoughTasks) {
       per_task /= 2;
     }
-    plan.tiles_per_task = static_cast<int>(std::min(per_task, tiles));
-    plan.query_tasks = ceil_div(tiles, plan.tiles_per_task);
+    plan.query_tasks = ceil_div(tiles, per_task);
+    plan.tiles_per_task = static_cast<int>(ceil_div(tiles, plan.query_tasks));
   }
   const auto tasks = heads * plan.query_tasks;
   // Joining the results of more rows costs more.

@@ -10,10 +10,13 @@
 namespace torch_attention::cpu {
 
 /// Calls `task(0)` to `task(n - 1)`. Threads take the next tasks as they become
-/// free, so the heaviest should come first: those are taken one by one, and
-/// small ones after them a few at a time.
-template <typename Task>
-void run_tasks(const Threads& threads, int64_t n, const Task& task) {
+/// free: those from `i` on, `num_from(i)` at once.
+template <typename Num, typename Task>
+void take_tasks(
+    const Threads& threads,
+    int64_t n,
+    const Num& num_from,
+    const Task& task) {
   const auto workers = std::min(threads.count, n);
   if (workers <= 1) {
     for (int64_t i = 0; i < n; ++i) {
@@ -21,15 +24,10 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
     }
     return;
   }
-  const auto parts = workers * 32;
-  const auto end_from = [&](int64_t begin) {
-    return std::min(
-        begin + std::max<int64_t>(1, std::min(begin, n) / parts), n);
-  };
   std::atomic<int64_t> next{0};
   threads.parallel_for(workers, [&](int64_t /*worker*/) {
     for (auto begin = next.load(std::memory_order_relaxed); begin < n;) {
-      const auto end = end_from(begin);
+      const auto end = std::min(begin + num_from(begin), n);
       if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) {
         continue;
       }
@@ -41,8 +39,21 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
   });
 }
 
+/// How often each thread comes back for more of many tasks.
+constexpr int64_t kTimesPerThread = 32;
+
+/// The same for tasks of much the same weight. Many are taken a few at a time:
+/// neighbours read and write the same memory.
+template <typename Task>
+void run_tasks(const Threads& threads, int64_t n, const Task& task) {
+  const auto step = std::max<int64_t>(1, n / (threads.count * kTimesPerThread));
+  take_tasks(
+      threads, n, [step](int64_t /*begin*/) { return step; }, task);
+}
+
 /// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
-/// one after the other.
+/// one after the other. The heaviest should come first: those are taken one by
+/// one, and light ones after them a few at a time.
 template <typename Works, typename Count, typename Task>
 void run_tasks_of(
     const Threads& threads,
@@ -56,7 +67,10 @@ void run_tasks_of(
     end += count_of(*work);
     ends.push_back(end);
   }
-  run_tasks(threads, end, [&](int64_t i) {
+  const auto num_from = [&](int64_t begin) {
+    return std::max<int64_t>(1, begin / (threads.count * kTimesPerThread));
+  };
+  take_tasks(threads, end, num_from, [&](int64_t i) {
     const auto at = std::upper_bound(ends.begin(), ends.end(), i);
     const auto begin = at == ends.begin() ? 0 : *(at - 1);
     task(*works[static_cast<size_t>(at - ends.begin())], i - begin);
