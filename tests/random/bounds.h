@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -52,10 +53,13 @@ struct Bound {
   double magnitude = 1;
   /// the factor by which errors of scores grow: their size
   double condition = 1;
+  /// how many numbers are summed
+  double terms = 1;
 
   double rounding() const {
+    const auto of_sums = 32 * condition + 8 * std::sqrt(terms);
     return magnitude *
-        (2 * epsilon(dtype) + 32 * condition * epsilon(sum_dtype(dtype)));
+        (2 * epsilon(dtype) + of_sums * epsilon(sum_dtype(dtype)));
   }
 };
 

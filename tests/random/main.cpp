@@ -33,10 +33,15 @@ struct Kind {
 
 Kind kinds[] = {
     {"attention", torch_attention::random::check_attention, 8},
+    {"packed", torch_attention::random::check_packed, 4},
     {"small_attention", torch_attention::random::check_small_attention, 6},
+    {"non_finite", torch_attention::random::check_non_finite, 2},
     {"module", torch_attention::random::check_module, 3},
     {"cache", torch_attention::random::check_cache, 2},
     {"dropout", torch_attention::random::check_dropout, 1},
+    {"failing_allocations",
+     torch_attention::random::check_failing_allocations,
+     1},
 };
 
 /// The current case, to be named if it ends the process.

@@ -6,6 +6,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -41,6 +43,9 @@ struct Maker {
   std::function<Called(Kernel)> make;
   int64_t d_in = 1;
   bool takes_2d = false;
+  bool takes_packed = true;
+  /// Parts of the names of the matrices that make queries, and keys.
+  std::array<const char*, 2> projections{"W_query", "W_key"};
   /// Rounding decides which numbers have a gradient.
   bool clips = false;
   std::string text;
@@ -172,8 +177,77 @@ Maker make_heads(Random& random, bool wrapper) {
   return maker;
 }
 
+/// Attends from the first half of the tokens to the others, so that gradients
+/// of the input are those of both inputs.
+Maker make_cross(Random& random) {
+  Maker maker;
+  maker.takes_packed = false;
+  maker.d_in = random.integer(1, 30);
+  const auto kv_heads = random.one_of<int64_t>({1, 2, 3});
+  const auto heads = kv_heads * random.integer(1, 3);
+  const auto head_dim = random.integer(1, 20);
+  CrossAttentionOptions options(
+      maker.d_in, maker.d_in, heads * head_dim, heads);
+  options.num_kv_heads(kv_heads)
+      .qkv_bias(random.once_in(2))
+      .out_proj(!random.once_in(4));
+  if (random.once_in(3) && options.out_proj()) {
+    options.head_dim(random.integer(1, 20)).value_dim(random.integer(1, 20));
+  }
+  if (random.once_in(4)) {
+    options.scale(0.3);
+  }
+  if (random.once_in(4)) {
+    options.softcap(5);
+  }
+  if (random.once_in(4)) {
+    options.qk_norm(HeadNormOptions(HeadNormKind::kRms).eps(1e-3));
+  }
+  maker.make = [options](Kernel kernel) mutable {
+    CrossAttention module(options.kernel(kernel));
+    const auto forward =
+        [module](const torch::Tensor& x, ForwardOptions call) mutable {
+          const auto T = x.size(1) / 2;
+          if (call.key_padding_mask().defined()) {
+            call.key_padding_mask(call.key_padding_mask().slice(1, T));
+          }
+          return module(x.slice(1, 0, T), x.slice(1, T), call);
+        };
+    return Called{module.ptr(), forward};
+  };
+  std::ostringstream text;
+  text << CrossAttention(options);
+  maker.text = text.str();
+  return maker;
+}
+
+Maker make_latent(Random& random) {
+  Maker maker;
+  maker.d_in = random.integer(1, 30);
+  maker.projections = {"q_", "kv_"};
+  LatentAttentionOptions options(
+      maker.d_in, random.integer(1, 30), 300, random.integer(1, 4));
+  options.kv_rank(random.integer(1, 12))
+      .nope_dim(random.integer(1, 9))
+      .rope_dim(2 * random.integer(1, 5))
+      .value_dim(random.integer(1, 12))
+      .bias(random.once_in(2))
+      .norm_eps(1e-3)
+      .causal(!random.once_in(4));
+  if (random.once_in(2)) {
+    options.query_rank(random.integer(1, 12));
+  }
+  maker.make = [options](Kernel kernel) mutable {
+    return called(LatentAttention(options.kernel(kernel)));
+  };
+  std::ostringstream text;
+  text << LatentAttention(options);
+  maker.text = text.str();
+  return maker;
+}
+
 Maker make_any(Random& random) {
-  switch (random.integer(0, 6)) {
+  switch (random.integer(0, 8)) {
     case 0:
       return make_self(random, true);
     case 1:
@@ -182,6 +256,10 @@ Maker make_any(Random& random) {
       return make_causal(random);
     case 3:
       return make_heads(random, true);
+    case 4:
+      return make_cross(random);
+    case 5:
+      return make_latent(random);
     default:
       return make_heads(random, false);
   }
@@ -252,6 +330,16 @@ Tensors compute(
   return results;
 }
 
+/// Returns the starts of sequences of any lengths in N tokens.
+torch::Tensor starts_in(Random& random, int64_t N) {
+  Sizes starts = {0, N};
+  for (auto more = random.integer(0, 3); more > 0; --more) {
+    starts.push_back(random.integer(0, N));
+  }
+  std::sort(starts.begin(), starts.end());
+  return torch::tensor(starts, torch::kLong);
+}
+
 /// Returns a bound of the scores' size: from the tokens and the two matrices
 /// that make queries and keys of them.
 double largest_score(const Maker& maker, const Call& call) {
@@ -259,7 +347,7 @@ double largest_score(const Maker& maker, const Call& call) {
   const torch::NoGradGuard no_grad;
   const auto module = maker.make(Kernel::kReference).module;
   const auto norm_of = [&](const char* name) {
-    double largest = 0;
+    double largest = 1;
     for (const auto& item : module->named_parameters()) {
       if (item.value().dim() == 2 &&
           item.key().find(name) != std::string::npos) {
@@ -271,7 +359,8 @@ double largest_score(const Maker& maker, const Call& call) {
   };
   const auto x = call.layout.view(call.base).to(torch::kDouble);
   const auto token = x.numel() == 0 ? 0.0 : x.norm(2, -1).max().item<double>();
-  return token * token * norm_of("W_query") * norm_of("W_key");
+  return token * token * norm_of(maker.projections[0]) *
+      norm_of(maker.projections[1]);
 }
 
 } // namespace
@@ -296,11 +385,25 @@ void check_module(Random& random) {
   call.recorded = random.once_in(2);
   call.seed = static_cast<uint64_t>(random.integer(0, 1 << 30));
   Sizes sizes = {
-      random.integer(1, 4),
+      random.once_in(30) ? 0 : random.integer(1, 4),
       random.once_in(3) ? random.integer(30, 200) : random.integer(1, 20),
       maker.d_in};
+  if (random.once_in(30)) {
+    sizes[1] = 0;
+  }
   if (maker.takes_2d && random.once_in(2)) {
     sizes.erase(sizes.begin());
+  }
+  const bool packed =
+      maker.takes_packed && sizes.size() == 3 && random.once_in(4);
+  const bool padded = !packed && random.once_in(3);
+  if (packed) {
+    sizes[0] = 1;
+    call.options.cu_seqlens(starts_in(random, sizes[1]));
+  }
+  if (padded) {
+    call.options.key_padding_mask(
+        torch::rand(Sizes(sizes.begin(), sizes.end() - 1)) < 0.3);
   }
   call.layout = any_layout(random, sizes);
   call.base = torch::randn(call.layout.base_sizes).to(call.dtype);
@@ -311,14 +414,11 @@ void check_module(Random& random) {
         maker.make(Kernel::kReference).forward(torch::zeros(sizes), {});
     call.grad_output = torch::randn(shape.sizes()).to(call.dtype);
   }
-  const bool padded = random.once_in(3);
-  if (padded) {
-    call.options.key_padding_mask(
-        torch::rand(Sizes(sizes.begin(), sizes.end() - 1)) < 0.3);
-  }
   random.describe(c10::str(
       maker.text,
-      padded ? " padded" : "",
+      padded       ? " padded"
+          : packed ? " packed"
+                   : "",
       " ",
       call.dtype,
       " autocast ",

@@ -1,6 +1,10 @@
 #include <random/problem.h>
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -19,6 +23,33 @@ struct Shapes {
   int64_t D = 1;
   int64_t E = 1;
   bool shares_heads = false;
+  /// of packed sequences: T and S are their sums
+  Sizes query_lengths;
+  Sizes key_lengths;
+
+  bool packs() const {
+    return !query_lengths.empty();
+  }
+
+  /// Return the sizes of the batch, padded if the sequences are packed.
+  int64_t batch() const {
+    return packs()  ? static_cast<int64_t>(query_lengths.size())
+        : rank == 3 ? H
+                    : B;
+  }
+  int64_t longest_query() const {
+    return packs()
+        ? *std::max_element(query_lengths.begin(), query_lengths.end())
+        : T;
+  }
+  int64_t longest_key() const {
+    return packs() ? *std::max_element(key_lengths.begin(), key_lengths.end())
+                   : S;
+  }
+  Sizes scores() const {
+    return packs() ? Sizes{batch(), H, longest_query(), longest_key()}
+                   : of(H, T, S);
+  }
 
   Sizes of(int64_t heads, int64_t tokens, int64_t features) const {
     Sizes sizes = {2, B, heads, tokens, features};
@@ -88,10 +119,21 @@ void lay_out(Random& random, Problem& problem, const Shapes& x) {
   }
 }
 
+/// Returns the number, or rarely one that 32 bits do not hold.
+int64_t sometimes_wide(Random& random, int64_t number) {
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  return random.once_in(12) ? random.one_of(
+                                  {number + (int64_t{1} << 32),
+                                   number + (int64_t{1} << 31),
+                                   int64_t{1} << 50,
+                                   kMost})
+                            : number;
+}
+
 torch::Tensor counts(Random& random, int64_t n, int64_t from, int64_t to) {
   std::vector<int64_t> values;
   for (int64_t i = 0; i < n; ++i) {
-    values.push_back(random.integer(from, to));
+    values.push_back(sometimes_wide(random, random.integer(from, to)));
   }
   // The result is not always contiguous.
   const auto result = torch::tensor(values, torch::kLong);
@@ -100,24 +142,27 @@ torch::Tensor counts(Random& random, int64_t n, int64_t from, int64_t to) {
 }
 
 void choose_positions(Random& random, Options& options, const Shapes& x) {
+  const auto S = x.longest_key();
+  const auto distance = [&](int64_t least) {
+    return sometimes_wide(random, random.integer(least, S + 3));
+  };
   options.causal(random.once_in(2));
   if (random.once_in(6)) {
-    options.chunk(random.integer(1, x.S + 3));
+    options.chunk(distance(1));
   } else if (random.once_in(3)) {
-    options.window(random.integer(1, x.S + 3));
+    options.window(distance(1));
   }
   // A window needs it beside it.
   if (!options.causal() && !options.chunk() &&
       (options.window() || random.once_in(6))) {
-    options.window_after(random.integer(0, x.S + 3));
+    options.window_after(distance(0));
   }
   if (x.rank == 3 || x.rank == 4) {
-    const auto B = x.rank == 4 ? x.B : x.H;
     if (random.once_in(4)) {
-      options.key_lengths(counts(random, B, 0, x.S + 2));
+      options.key_lengths(counts(random, x.batch(), 0, S + 2));
     }
     if (random.once_in(4)) {
-      options.query_offsets(counts(random, B, -2, x.S + 2));
+      options.query_offsets(counts(random, x.batch(), -2, S + 2));
     }
   }
 }
@@ -130,7 +175,7 @@ torch::Tensor make_bias(Random& random, const Sizes& sizes) {
 
 void choose_scores(Random& random, Problem& problem, const Shapes& x) {
   auto& options = problem.options;
-  const auto scores = x.of(x.H, x.T, x.S);
+  const auto scores = x.scores();
   if (random.once_in(3)) {
     options.scale(random.one_of({0.3, 1.0, 0.05, -0.5, 0.0}));
   }
@@ -150,7 +195,11 @@ void choose_scores(Random& random, Problem& problem, const Shapes& x) {
     }
     problem.bases.push_back(bias);
   }
-  problem.has_slopes = x.rank == 4 && random.once_in(4);
+  // Far from all keys rounding alone would tell distances apart.
+  const auto& offsets = options.query_offsets();
+  const bool is_near = !offsets.defined() || offsets.numel() == 0 ||
+      offsets.max().item<int64_t>() < (1 << 16);
+  problem.has_slopes = x.rank == 4 && is_near && random.once_in(4);
   if (problem.has_slopes) {
     problem.bases.push_back(torch::rand({x.H}) * 0.5);
   }
@@ -160,16 +209,43 @@ void choose_scores(Random& random, Problem& problem, const Shapes& x) {
   }
 }
 
-Problem make(Random& random, const Shapes& x, torch::ScalarType dtype) {
+torch::ScalarType any_dtype(Random& random) {
+  return random.one_of(
+      {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf});
+}
+
+torch::Tensor starts_of(Random& random, const Sizes& lengths) {
+  Sizes starts(lengths.size() + 1);
+  std::partial_sum(lengths.begin(), lengths.end(), starts.begin() + 1);
+  return torch::tensor(starts, torch::kLong)
+      .to(random.one_of({torch::kInt, torch::kLong}));
+}
+
+Problem make(
+    Random& random,
+    const Shapes& x,
+    torch::ScalarType dtype,
+    torch::ScalarType added_dtype) {
   Problem problem;
   problem.dtype = dtype;
+  problem.added_dtype = added_dtype;
+  problem.query_lengths = x.query_lengths;
+  problem.key_lengths = x.key_lengths;
+  if (x.packs()) {
+    problem.options.cu_seqlens(starts_of(random, x.query_lengths));
+    if (x.query_lengths != x.key_lengths) {
+      problem.options.cu_seqlens_k(starts_of(random, x.key_lengths));
+    }
+  }
   lay_out(random, problem, x);
   problem.options.enable_gqa(x.shares_heads);
   choose_positions(random, problem.options, x);
   choose_scores(random, problem, x);
   problem.wants_all = random.once_in(3);
-  for (auto& base : problem.bases) {
-    base = base.to(dtype);
+  const auto extras = problem.num_added();
+  for (size_t i = 0; i < problem.bases.size(); ++i) {
+    auto& base = problem.bases[i];
+    base = base.to(i + extras < problem.bases.size() ? dtype : added_dtype);
   }
   problem.grad_output = torch::randn(x.of(x.H, x.T, x.E)).to(dtype);
   return problem;
@@ -209,8 +285,14 @@ std::string Problem::text() const {
   if (has_bias) {
     text << " bias " << bias(bases).sizes();
   }
-  text << " slopes " << has_slopes << " sinks " << has_sinks
-       << " all gradients " << wants_all << " threads "
+  for (const auto& [name, lengths] :
+       {std::pair("packed", query_lengths), std::pair("with", key_lengths)}) {
+    if (!lengths.empty()) {
+      text << " " << name << " " << at::IntArrayRef(lengths);
+    }
+  }
+  text << " added " << added_dtype << " slopes " << has_slopes << " sinks "
+       << has_sinks << " all gradients " << wants_all << " threads "
        << at::get_num_threads();
   return text.str();
 }
@@ -251,12 +333,62 @@ torch::Tensor Problem::attend(const Tensors& of_bases, Kernel kernel) const {
       x[0], x[1], x[2], all_options(of_bases).kernel(kernel));
 }
 
+torch::Tensor Problem::attend_one_by_one(const Tensors& of_bases, Kernel kernel)
+    const {
+  const auto x = inputs(of_bases);
+  const auto all = all_options(of_bases);
+  Tensors outputs;
+  int64_t query = 0;
+  int64_t key = 0;
+  for (size_t i = 0; i < query_lengths.size(); ++i) {
+    const auto T = query_lengths[i];
+    const auto S = key_lengths[i];
+    const auto b = static_cast<int64_t>(i);
+    const auto of_sequence = [&](const torch::Tensor& counts) {
+      return counts.defined() ? counts.slice(0, b, b + 1) : counts;
+    };
+    // Of the scores of the padded batch, as far as they are not broadcast.
+    const auto part = [&](torch::Tensor scores) {
+      if (!scores.defined()) {
+        return scores;
+      }
+      if (scores.dim() == 4 && scores.size(0) > 1) {
+        scores = of_sequence(scores);
+      }
+      if (scores.dim() > 1 && scores.size(-2) > 1) {
+        scores = scores.slice(-2, 0, T);
+      }
+      return scores.size(-1) > 1 ? scores.slice(-1, 0, S) : scores;
+    };
+    auto alone = all;
+    alone.kernel(kernel)
+        .cu_seqlens({})
+        .cu_seqlens_k({})
+        .key_lengths(of_sequence(all.key_lengths()))
+        .query_offsets(of_sequence(all.query_offsets()))
+        .mask(part(all.mask()))
+        .bias(part(all.bias()));
+    const auto rows =
+        [](const torch::Tensor& tokens, int64_t first, int64_t n) {
+          const auto own = tokens.narrow(-2, first, n);
+          return own.dim() == 3 ? own.unsqueeze(0) : own;
+        };
+    outputs.push_back(functional::scaled_dot_product_attention(
+        rows(x[0], query, T), rows(x[1], key, S), rows(x[2], key, S), alone));
+    query += T;
+    key += S;
+  }
+  return torch::cat(outputs, -2).view(grad_output.sizes());
+}
+
 Tensors Problem::leaves(torch::ScalarType of_dtype) const {
   Tensors result;
-  const auto extras = static_cast<size_t>(has_bias) + has_slopes + has_sinks;
+  const auto of_added = of_dtype == dtype ? added_dtype : of_dtype;
   for (size_t i = 0; i < bases.size(); ++i) {
-    result.push_back(bases[i].detach().to(of_dtype, false, true));
-    result.back().requires_grad_(wants_all || i + extras < bases.size());
+    const bool is_added = i + num_added() >= bases.size();
+    result.push_back(
+        bases[i].detach().to(is_added ? of_added : of_dtype, false, true));
+    result.back().requires_grad_(wants_all || !is_added);
   }
   return result;
 }
@@ -271,10 +403,45 @@ Tensors Problem::wanted(const Tensors& leaves) const {
   return result;
 }
 
+Tensors compute(
+    const Problem& problem,
+    torch::ScalarType dtype,
+    Kernel kernel,
+    Attend attend) {
+  const auto leaves = problem.leaves(dtype);
+  const auto output = (problem.*attend)(leaves, kernel);
+  Tensors results = {output.detach()};
+  const auto gradients = torch::autograd::grad(
+      {output}, problem.wanted(leaves), {problem.grad_output.to(dtype)});
+  results.insert(results.end(), gradients.begin(), gradients.end());
+  return results;
+}
+
 Problem make_problem(Random& random) {
-  const auto dtype = random.one_of(
-      {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf});
-  return make(random, make_shapes(random), dtype);
+  const auto dtype = any_dtype(random);
+  const auto added_dtype = random.once_in(4) ? any_dtype(random) : dtype;
+  return make(random, make_shapes(random), dtype, added_dtype);
+}
+
+Problem make_packed_problem(Random& random) {
+  auto x = make_shapes(random);
+  x.rank = random.one_of<int64_t>({3, 4, 4});
+  x.B = 1;
+  const bool has_context = random.once_in(3);
+  const auto most = random.one_of<int64_t>({3, 20, 150});
+  const auto length = [&] {
+    return random.once_in(6) ? random.integer(0, 1) : random.integer(1, most);
+  };
+  const auto count = random.integer(1, 6);
+  for (int64_t i = 0; i < count; ++i) {
+    x.query_lengths.push_back(length());
+    x.key_lengths.push_back(has_context ? length() : x.query_lengths.back());
+  }
+  x.T = std::accumulate(
+      x.query_lengths.begin(), x.query_lengths.end(), int64_t{0});
+  x.S = std::accumulate(x.key_lengths.begin(), x.key_lengths.end(), int64_t{0});
+  const auto dtype = any_dtype(random);
+  return make(random, x, dtype, dtype);
 }
 
 Problem make_small_problem(Random& random) {
@@ -283,7 +450,7 @@ Problem make_small_problem(Random& random) {
   x.B = std::min<int64_t>(x.B, 3);
   x.T = random.once_in(4) ? random.integer(1, 70) : random.integer(1, 9);
   x.S = random.once_in(4) ? random.integer(1, 70) : random.integer(1, 9);
-  return make(random, x, torch::kDouble);
+  return make(random, x, torch::kDouble, torch::kDouble);
 }
 
 } // namespace torch_attention::random

@@ -16,8 +16,10 @@ using Tensors = std::vector<torch::Tensor>;
 /// An attention of any sizes, layouts and options.
 struct Problem {
   torch::ScalarType dtype = torch::kFloat;
+  /// The dtype of bias, slopes and sinks.
+  torch::ScalarType added_dtype = torch::kFloat;
   /// The memory of query, key and value, which may be one tensor; then bias,
-  /// slopes and sinks, if there are any. All are of `dtype`.
+  /// slopes and sinks, if there are any.
   Tensors bases;
   /// Query, key and value as views of that memory.
   std::vector<Layout> layouts;
@@ -28,8 +30,16 @@ struct Problem {
   bool wants_all = false;
   /// The options without bias, slopes and sinks.
   Options options;
+  /// The lengths of packed sequences; empty if they are not packed.
+  Sizes query_lengths;
+  Sizes key_lengths;
   /// The gradient of the output, of the same shape.
   torch::Tensor grad_output;
+
+  /// Returns how many of bias, slopes and sinks there are.
+  size_t num_added() const {
+    return static_cast<size_t>(has_bias) + has_slopes + has_sinks;
+  }
 
   /// Returns a description in one line.
   std::string text() const;
@@ -48,6 +58,10 @@ struct Problem {
   /// Returns the output for such bases.
   torch::Tensor attend(const Tensors& of_bases, Kernel kernel) const;
 
+  /// Returns the same for packed sequences, one after the other, each as if
+  /// there were no other.
+  torch::Tensor attend_one_by_one(const Tensors& of_bases, Kernel kernel) const;
+
   /// Returns the bases in another dtype, as leaves that want gradients.
   Tensors leaves(torch::ScalarType of_dtype) const;
 
@@ -55,7 +69,19 @@ struct Problem {
   Tensors wanted(const Tensors& leaves) const;
 };
 
+using Attend = torch::Tensor (Problem::*)(const Tensors&, Kernel) const;
+
+/// Returns the output, then the gradients that are wanted.
+Tensors compute(
+    const Problem& problem,
+    torch::ScalarType dtype,
+    Kernel kernel,
+    Attend attend = &Problem::attend);
+
 Problem make_problem(Random& random);
+
+/// Makes a problem of packed sequences.
+Problem make_packed_problem(Random& random);
 
 /// Makes a small problem in float64.
 Problem make_small_problem(Random& random);

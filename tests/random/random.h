@@ -68,7 +68,10 @@ template <typename... Parts>
 /// Each of these makes a case of its kind from the numbers of `random` and
 /// checks it. It throws a Failure that describes a fault.
 void check_attention(Random& random);
+void check_packed(Random& random);
 void check_small_attention(Random& random);
+void check_non_finite(Random& random);
+void check_failing_allocations(Random& random);
 void check_dropout(Random& random);
 void check_module(Random& random);
 void check_cache(Random& random);
