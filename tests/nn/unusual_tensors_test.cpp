@@ -188,7 +188,21 @@ TEST_CASE("Tensors without memory of their own are read as zeros") {
   const auto x = draw();
   const auto options = Options().kernel(kernel);
   const auto zeros = at::_efficientzerotensor(x.sizes(), x.options());
-  CHECK_THAT(attend(x, x, zeros, options), IsCloseTo(torch::zeros_like(x)));
+  const auto read = torch::zeros_like(x);
+  // Each leaves numbers in the memory that the next one gets.
+  for (int i = 0; i < 4; ++i) {
+    CHECK_THAT(attend(x, x, zeros, options), IsCloseTo(read));
+    CHECK_THAT(
+        attend(zeros, x, x, options), IsCloseTo(attend(read, x, x, options)));
+    CHECK_THAT(
+        attend(x, zeros, x, options), IsCloseTo(attend(x, read, x, options)));
+  }
+  const auto leaf =
+      at::_efficientzerotensor(x.sizes(), x.options()).requires_grad_();
+  const auto read_leaf = torch::zeros_like(x).requires_grad_();
+  attend(x, x, leaf, options).sum().backward();
+  attend(x, x, read_leaf, options).sum().backward();
+  CHECK_THAT(leaf.grad(), IsCloseTo(read_leaf.grad()));
 }
 
 TEST_CASE("Tensors that are not dense are refused by name") {

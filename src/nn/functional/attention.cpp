@@ -10,6 +10,7 @@
 #include <nn/score_rule.h>
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <vector>
@@ -165,6 +166,14 @@ void broadcast_leading(kernels::Attention& a, bool shared) {
       expanded.push_back(x->size(-i));
     }
     *x = x->expand(expanded);
+  }
+}
+
+/// Gives memory to zeros that have none: beside those LibTorch's own kernel
+/// returns an output that it has not written.
+void give_memory(torch::Tensor& x) {
+  if (x.defined() && x._is_zerotensor()) {
+    x = x + at::zeros({}, x.options());
   }
 }
 
@@ -376,6 +385,9 @@ kernels::Attention attention_of_call(
   }
   set_numbers(attention, options, attention.query, num_sequences);
   check_mask_and_bias(options, query, scores);
+  for (auto* x : kernels::tensors_of(attention)) {
+    give_memory(*x);
+  }
   return attention;
 }
 } // namespace detail
