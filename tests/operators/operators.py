@@ -79,27 +79,44 @@ def cases():
     yield "broadcast", (q, k[:, :1], v[:1]), {}, {}
 
 
-def packed_case():
+def packed_cases():
     """Three sequences, one of them empty, and what they are with a mask."""
     inputs = [torch.randn(1, 4, 9, 8) for _ in range(3)]
     starts = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
     number = torch.tensor([0] * 4 + [2] * 5)
     same = number[:, None] == number
-    return (
+    yield (
+        "one set of sequences",
         inputs,
         {"cu_seqlens": starts, "causal": True},
         {"attn_mask": same & visible(9, 9)},
     )
+    keys = [torch.randn(1, 4, 7, 8) for _ in range(2)]
+    yield (
+        "keys of other lengths",
+        (inputs[0], *keys),
+        {"cu_seqlens": starts, "cu_seqlens_k": torch.tensor([0, 2, 3, 7])},
+        {"attn_mask": number[:, None] == torch.tensor([0, 0, 1, 2, 2, 2, 2])},
+    )
 
 
 def test_packed():
-    inputs, ours, theirs = packed_case()
-    expected = run(F.scaled_dot_product_attention, inputs, theirs)
-    close(run(ops.attention, inputs, ours), expected)
-    close(run(compiled(ops.attention), inputs, ours), expected)
-    inputs = [x.requires_grad_() for x in inputs]
-    torch.library.opcheck(ops.attention, tuple(inputs), ours)
-    print("packed sequences")
+    for name, inputs, ours, theirs in packed_cases():
+        expected = run(F.scaled_dot_product_attention, inputs, theirs)
+        close(run(ops.attention, inputs, ours), expected)
+        close(run(compiled(ops.attention), inputs, ours), expected)
+        dropped = []
+        for function in (ops.attention, compiled(ops.attention)):
+            torch.manual_seed(3)
+            dropped.append(run(function, inputs, {**ours, "dropout_p": 0.5}))
+        close(*dropped)
+        check(
+            not torch.allclose(dropped[0][0], expected[0]),
+            "expected dropout to change packed sequences",
+        )
+        inputs = [x.requires_grad_() for x in inputs]
+        torch.library.opcheck(ops.attention, tuple(inputs), ours)
+        print("packed sequences:", name)
 
 
 def leaves(values):

@@ -175,9 +175,10 @@ TEST_CASE("Packed sequences cross over to packed contexts") {
   CrossAttention attention(CrossAttentionOptions(kIn, 4, 8, 2).kernel(kernel));
   attention->to(torch::kDouble);
   const auto x = draw_input();
-  const std::vector<int64_t> context_lengths = {3, 9, 2, 1, 4};
+  // The second sequence has no context, the third no tokens.
+  const std::vector<int64_t> context_lengths = {3, 0, 11, 1, 4};
   const auto context = torch::randn({19, 4}, torch::kDouble);
-  const auto context_starts = torch::tensor({0, 3, 12, 14, 15, 19});
+  const auto context_starts = torch::tensor({0, 3, 3, 14, 15, 19});
   const auto output = attention->forward(
       x,
       context,
@@ -192,6 +193,40 @@ TEST_CASE("Packed sequences cross over to packed contexts") {
     CHECK_THAT(output.narrow(0, first, n), IsCloseTo(alone[0]));
     first_key += S;
   });
+  // Nothing is attended to: only the bias of the projection is left.
+  CHECK_THAT(output[7], IsCloseTo(attention->out_proj->bias));
+}
+
+TEST_CASE("The longest of packed sequences decides how all are rotated") {
+  const auto scaling =
+      GENERATE(RotaryScaling::kDynamic, RotaryScaling::kLongRope);
+  auto rotary = RotaryOptions().scaling(scaling).original_context_length(6);
+  if (scaling == RotaryScaling::kDynamic) {
+    rotary.factor(2);
+  } else {
+    rotary.short_factors({1, 1}).long_factors({2, 3});
+  }
+  torch::manual_seed(12);
+  MultiHeadAttention attention(
+      MultiHeadAttentionOptions(kIn, 8, 12, 2).rotary(rotary));
+  attention->to(torch::kDouble);
+  const auto x = draw_input();
+  const auto B = static_cast<int64_t>(kLengths.size());
+  auto padded = torch::zeros({B, 12, kIn}, torch::kDouble);
+  each_sequence([&](int64_t b, int64_t first, int64_t n) {
+    padded[b].narrow(0, 0, n).copy_(x.narrow(0, first, n));
+  });
+  const auto output =
+      attention->forward(x, ForwardOptions().cu_seqlens(starts()));
+  const auto expected = attention->forward(
+      padded, ForwardOptions().key_lengths(torch::tensor(kLengths)));
+  each_sequence([&](int64_t b, int64_t first, int64_t n) {
+    CHECK_THAT(
+        output.narrow(0, first, n), IsCloseTo(expected[b].narrow(0, 0, n)));
+  });
+  // Alone the last one has the table of short texts.
+  const auto last = attention->forward(x.narrow(0, 20, 5).unsqueeze(0));
+  CHECK((output.narrow(0, 20, 5) - last[0]).abs().max().item<double>() > 1e-5);
 }
 
 TEST_CASE("Packed tokens go by the positions of a call") {
