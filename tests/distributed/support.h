@@ -9,17 +9,22 @@
 
 namespace torch_attention::testing {
 
+/// Returns the largest |x|, 0 for no elements.
+inline double largest(const torch::Tensor& x) {
+  return x.numel() == 0 ? 0.0 : x.detach().abs().max().item<double>();
+}
+
 /// Matches what one process computes: to 1e-6 (float32) or 1e-12 (float64) of
-/// the largest number, `factor` times.
+/// the largest number, and the error of the one process itself where that is
+/// known.
 class IsAsOfOne : public Matcher<torch::Tensor> {
  public:
-  explicit IsAsOfOne(const torch::Tensor& expected, double factor = 1)
+  explicit IsAsOfOne(const torch::Tensor& expected, double own_error = 0)
       : expected_(expected.detach()),
         allowed_(
-            factor * (expected.scalar_type() == torch::kDouble ? 1e-12 : 1e-6) *
-            (expected.numel() == 0
-                 ? 1.0
-                 : std::max(1.0, expected.abs().max().item<double>()))) {}
+            (expected.scalar_type() == torch::kDouble ? 1e-12 : 1e-6) *
+                std::max(1.0, largest(expected)) +
+            own_error) {}
 
   bool match(const torch::Tensor& actual) const override {
     if (!actual.defined() || actual.sizes() != expected_.sizes() ||
@@ -30,7 +35,7 @@ class IsAsOfOne : public Matcher<torch::Tensor> {
     if (actual.numel() == 0) {
       return true;
     }
-    const auto worst = (actual.detach() - expected_).abs().max().item<double>();
+    const auto worst = largest(actual - expected_);
     difference_ = c10::str("differs by ", worst, ", allowed are ", allowed_);
     return worst <= allowed_;
   }
