@@ -25,6 +25,7 @@ using torch_attention::Kernel;
 using torch_attention::MultiHeadAttentionImpl;
 using torch_attention::MultiHeadAttentionOptions;
 using torch_attention::MultiHeadAttentionWrapperImpl;
+using torch_attention::MultiHeadAttentionWrapperOptions;
 
 /// The ways in which LibTorch records operations; the same numbers as in
 /// peers.py.
