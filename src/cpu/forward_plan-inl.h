@@ -58,10 +58,15 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   // Where measured, a tile of its own is faster from here on, and so is a
   // vector more of a tile that there is.
   constexpr int64_t kFewKeys = 64;
-  const bool is_amx = multiplies_tiles<X>() && a.num_keys >= kFewKeys;
-  const auto most_alone = is_amx ? N / 4 : N * 3 / 4;
-  const auto most_left = is_amx ? 1 : N * 3 / 8;
-  return n <= most_alone ? n : n % N <= most_left ? n % N : 0;
+  if (multiplies_tiles<X>() && a.num_keys >= kFewKeys) {
+    return n <= N / 4 ? n : n % N <= 1 ? n % N : 0;
+  }
+  if (multiplies_pairs<X>()) {
+    // Tiles have to pack the values, and rows do not.
+    const auto left = n % kMaxTileQueries<T>;
+    return left <= N * 3 / 2 ? left : 0;
+  }
+  return n <= N * 3 / 4 ? n : n % N <= N * 3 / 8 ? n % N : 0;
 }
 
 template <typename X, typename T = Compute<X>>

@@ -10,14 +10,14 @@
 
 #include <cpu/conversion-inl.h>
 #include <cpu/forward_plan-inl.h>
+#include <cpu/forward_row_memory-inl.h>
+#include <cpu/forward_row_pairs-inl.h>
 #include <cpu/head.h>
 #include <cpu/math-inl.h>
 #include <cpu/packing-inl.h>
 #include <cpu/products-inl.h>
-#include <cpu/row_products-inl.h>
 #include <cpu/scores-inl.h>
 #include <cpu/vector-inl.h>
-#include <cpu/workspace.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -25,92 +25,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
-
-/// Rows of queries that share keys and values: few, so each is a vector of
-/// head_dim, and the keys are read once for all.
-template <typename T>
-struct RowMemory {
-  HeadRule<T>* rules = nullptr; // (rows)
-  T* query = nullptr; // (rows, D padded), scaled
-  T* output = nullptr; // (rows, E padded)
-  T* maximum = nullptr; // (rows)
-  T* sum = nullptr; // (rows)
-  T* scores = nullptr; // (rows, kKeyBlock)
-  T* added = nullptr; // (kKeyBlock)
-  T* key = nullptr; // (kKeyBlock, D padded)
-  T* value = nullptr; // (kKeyBlock, E padded)
-
-  template <typename X>
-  RowMemory(Parts& parts, const AttentionArguments<X>& a, int64_t rows) {
-    const auto D = round_up_to_lanes<T>(a.head_dim);
-    const auto E = round_up_to_lanes<T>(a.value_dim);
-    rules = parts.take<HeadRule<T>>(rows);
-    query = parts.take<T>(rows * D);
-    output = parts.take<T>(rows * E);
-    maximum = parts.take<T>(rows);
-    sum = parts.take<T>(rows);
-    scores = parts.take<T>(rows * kKeyBlock);
-    added = parts.take<T>(kKeyBlock);
-    key = parts.take<T>(kKeyBlock * D);
-    value = parts.take<T>(kKeyBlock * E);
-  }
-};
-
-/// Keys that rows are multiplied with, and what comes from memory after them.
-template <typename X>
-struct RowKeys {
-  const X* key;
-  int64_t key_row;
-  int64_t n;
-  /// to be asked for meanwhile, with the keys that come next; null: nothing is
-  const X* value;
-  int64_t value_row;
-};
-
-/// scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows rows.
-template <int kRows, typename T, typename X>
-HWY_NOINLINE void multiply_row_scores(
-    const T* query,
-    const RowKeys<X>& keys,
-    int64_t padded_dim,
-    T* scores) {
-  const Tag<T> d;
-  constexpr int N = kLanes<T>;
-  // The memory is what takes time: ask for it in time.
-  constexpr int64_t kAhead = 16;
-  const auto bytes = padded_dim * static_cast<int64_t>(sizeof(X));
-  int64_t i = 0;
-  for (; i + 4 <= keys.n; i += 4) {
-    const auto* k = keys.key + i * keys.key_row;
-    if (keys.value != nullptr) {
-      for (int64_t j = 0; j < 4; ++j) {
-        prefetch_row(k + (kAhead + j) * keys.key_row, bytes);
-        prefetch_row(keys.value + (i + j) * keys.value_row, bytes);
-      }
-    }
-    multiply_four_rows<kRows>(
-        query,
-        padded_dim,
-        k,
-        keys.key_row,
-        padded_dim,
-        Ahead(),
-        scores + i,
-        kKeyBlock);
-  }
-  for (; i < keys.n; ++i) {
-    for (int r = 0; r < kRows; ++r) {
-      auto sum = hn::Zero(d);
-      for (int64_t c = 0; c < padded_dim; c += N) {
-        sum = hn::MulAdd(
-            load(d, query + r * padded_dim + c),
-            load(d, keys.key + i * keys.key_row + c),
-            sum);
-      }
-      scores[r * kKeyBlock + i] = hn::GetLane(hn::SumOfLanes(d, sum));
-    }
-  }
-}
 
 /// Row range.t, the one with number `row` here, against the keys of `range`:
 /// scores become weights, and what was summed before is scaled.
@@ -153,9 +67,8 @@ HWY_NOINLINE void weigh_row(
   memory.maximum[row] = hn::GetLane(maximum);
   memory.sum[row] = memory.sum[row] * hn::GetLane(factor) +
       hn::GetLane(hn::SumOfLanes(d, sum));
-  const auto E = round_up_to_lanes<T>(a.value_dim);
-  auto* output = memory.output + row * E;
-  for (int64_t c = 0; c < E; c += N) {
+  auto* output = memory.output + row * memory.output_row;
+  for (int64_t c = 0; c < memory.output_row; c += N) {
     store(hn::Mul(load(d, output + c), factor), d, output + c);
   }
 }
@@ -167,11 +80,25 @@ void start_rows(
     const Range& range,
     const RowMemory<T>& memory) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
-  const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto query = head.rows_of(a.query);
   for (int64_t r = 0; r < range.rows; ++r) {
     const auto row = range.t + r;
     memory.rules[r] = head_rule(a, head.h + head.head_of(row));
+    memory.maximum[r] = -kInfinity<T>;
+    memory.sum[r] = 0;
+    if constexpr (kHasPairs<X>) {
+      if (multiplies_pairs<X>()) {
+        const auto pairs = padded_to_pairs(a.head_dim) / 2;
+        pack_pairs_of_columns(
+            query.at(row),
+            int64_t{0},
+            int64_t{1},
+            a.head_dim,
+            memory.query + r * pairs,
+            pairs);
+        continue;
+      }
+    }
     pack_rows(
         query.at(row),
         int64_t{0},
@@ -180,10 +107,79 @@ void start_rows(
         memory.rules[r].scale,
         memory.query + r * D,
         D);
-    memory.maximum[r] = -kInfinity<T>;
-    memory.sum[r] = 0;
   }
-  fill(memory.output, range.rows * E, T(0));
+  fill(memory.output, range.rows * memory.output_row, T(0));
+}
+
+/// The scores of rows and the keys [s, s + n).
+template <typename X, typename T>
+void multiply_keys(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool prefetches,
+    const RowMemory<T>& memory) {
+  const auto D = round_up_to_lanes<T>(a.head_dim);
+  const auto key_row = a.key.strides.token;
+  const auto value_row = a.value.strides.token;
+  const auto* key = head.key + range.s * key_row;
+  // The memory is what takes time: it is asked for in time.
+  constexpr int64_t kAhead = 16;
+  const auto multiply = [&](const auto& keys) {
+    multiply_scores_of_rows<AddProduct>(
+        memory.query, range.rows, keys, D, memory.scores);
+  };
+  // Read where they are if they are whole vectors.
+  if (D == a.head_dim) {
+    const auto* value = head.value + range.s * value_row;
+    multiply(RowKeys<X>{
+        key,
+        key_row,
+        range.n,
+        prefetches ? value : nullptr,
+        value_row,
+        kAhead});
+  } else {
+    pack_rows(key, key_row, range.n, a.head_dim, T(1), memory.key, D);
+    multiply(RowKeys<T>{memory.key, D, range.n});
+  }
+}
+
+/// Adds the values [s, s + n) by their weights.
+template <typename X, typename T>
+void add_values_to_rows(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool careful,
+    const RowMemory<T>& memory) {
+  const auto E = round_up_to_lanes<T>(a.value_dim);
+  const auto value_row = a.value.strides.token;
+  const auto* value = head.value + range.s * value_row;
+  const auto multiply_value = [&](const auto* x, int64_t x_row) {
+    using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
+    const auto multiply = careful
+        ? multiply_features<
+              Product<Start::kLoad, Skip::kZeroBroadcast>,
+              T,
+              Stored>
+        : multiply_features<Product<Start::kLoad>, T, Stored>;
+    multiply(
+        memory.scores,
+        kKeyBlock,
+        range.rows,
+        x,
+        x_row,
+        range.n,
+        memory.output,
+        E);
+  };
+  if (E == a.value_dim) {
+    multiply_value(value, value_row);
+  } else {
+    pack_rows(value, value_row, range.n, a.value_dim, T(1), memory.value, E);
+    multiply_value(memory.value, E);
+  }
 }
 
 /// Divides by the sums and stores.
@@ -194,7 +190,6 @@ void finish_rows(
     const Range& range,
     const ForwardResult<Y>& result,
     const RowMemory<T>& memory) {
-  const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto output = head.rows_of(result.output);
   for (int64_t r = 0; r < range.rows; ++r) {
     const auto row = range.t + r;
@@ -204,7 +199,7 @@ void finish_rows(
         ? add_sink(result.sinks[head.h + head.head_of(row)], maximum, sum)
         : T(1);
     const auto scale = sum == 0 ? T(0) : factor / sum;
-    const auto* sums = memory.output + r * E;
+    const auto* sums = memory.output + r * memory.output_row;
     store_each<T>(output.at(row), a.value_dim, [&](int64_t c, auto d) {
       return hn::Mul(load(d, sums + c), hn::Set(d, scale));
     });
@@ -235,68 +230,47 @@ void attend_rows(
     const ForwardResult<Y>& result,
     RowMemory<T>& memory,
     bool careful = false) {
-  const auto rows = range.rows;
-  const auto D = round_up_to_lanes<T>(a.head_dim);
-  const auto E = round_up_to_lanes<T>(a.value_dim);
+  const bool pairs = multiplies_pairs<X>();
   const auto& visibility = head.visibility;
 
   // 1.
   start_rows(a, head, range, memory);
 
-  // 2. Keys and values are read where they are if they are whole vectors.
-  const bool reads_key = D == a.head_dim;
-  const bool reads_value = E == a.value_dim;
+  // 2.
   const auto begin = std::max(range.s, visibility.first(range.t));
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   for (auto s = begin; s < end; s += kKeyBlock) {
-    const auto n = std::min(kKeyBlock, end - s);
-    const auto key_row = a.key.strides.token;
-    const auto value_row = a.value.strides.token;
-    const auto* key = head.key + s * key_row;
-    const auto* value = head.value + s * value_row;
-    const auto multiply_key = [&](auto keys) {
-      for (int64_t r = 0; r < rows;) {
-        const auto left = std::min<int64_t>(rows - r, kMaxRowsAtOnce);
-        with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
-          multiply_row_scores<decltype(count)::value>(
-              memory.query + r * D, keys, D, memory.scores + r * kKeyBlock);
-        });
-        r += left;
-        keys.value = nullptr;
+    const Range block{range.t, range.rows, s, std::min(kKeyBlock, end - s)};
+    if constexpr (kHasPairs<X>) {
+      if (pairs) {
+        multiply_keys_by_pairs(a, head, block, plan.prefetches, memory);
       }
-    };
-    if (reads_key) {
-      multiply_key(RowKeys<X>{
-          key, key_row, n, plan.prefetches ? value : nullptr, value_row});
-    } else {
-      pack_rows(key, key_row, n, a.head_dim, T(1), memory.key, D);
-      multiply_key(RowKeys<T>{memory.key, D, n, nullptr, 0});
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      weigh_row(a, head, Range{range.t + r, 1, s, n}, r, memory);
+    if (!pairs) {
+      multiply_keys(a, head, block, plan.prefetches, memory);
     }
-    const auto multiply_value = [&](const auto* x, int64_t x_row) {
-      using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
-      const auto multiply = careful
-          ? multiply_features<
-                Product<Start::kLoad, Skip::kZeroBroadcast>,
-                T,
-                Stored>
-          : multiply_features<Product<Start::kLoad>, T, Stored>;
-      multiply(memory.scores, kKeyBlock, rows, x, x_row, n, memory.output, E);
-    };
-    if (reads_value) {
-      multiply_value(value, value_row);
-    } else {
-      pack_rows(value, value_row, n, a.value_dim, T(1), memory.value, E);
-      multiply_value(memory.value, E);
+    for (int64_t r = 0; r < range.rows; ++r) {
+      weigh_row(a, head, Range{range.t + r, 1, s, block.n}, r, memory);
+    }
+    if constexpr (kHasPairs<X>) {
+      if (pairs) {
+        add_values_by_pairs(a, head, block, plan.prefetches, careful, memory);
+      }
+    }
+    if (!pairs) {
+      add_values_to_rows(a, head, block, careful, memory);
     }
   }
 
   // 3.
-  if (!careful && !all_finite(memory.output, rows * E)) {
+  if (!careful && !all_finite(memory.output, range.rows * memory.output_row)) {
     attend_rows(a, plan, head, range, result, memory, true);
     return;
+  }
+  if constexpr (kHasPairs<X>) {
+    if (pairs) {
+      order_columns(memory.output, range.rows * memory.output_row);
+    }
   }
   finish_rows(a, head, range, result, memory);
 }

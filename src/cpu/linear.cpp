@@ -52,18 +52,6 @@ struct ByPairs {
   }
 };
 
-/// The rows of the weight that are asked for in one of the passes over them, so
-/// that memory is read in each.
-inline unsigned rows_asked_in(int64_t pass, int64_t passes) {
-  unsigned rows = 0;
-  for (unsigned j = 0; j < 4; ++j) {
-    if (j * passes / 4 == pass) {
-      rows |= 1U << j;
-    }
-  }
-  return rows;
-}
-
 /// Numbers [begin, end) of the output of all rows.
 template <typename X, typename Operands, typename T = Compute<X>>
 HWY_NOINLINE void multiply_weight(

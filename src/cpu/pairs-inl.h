@@ -136,26 +136,27 @@ HWY_INLINE void pack_pairs_of_columns(
 
 /// Sets row r of `to` to the pairs of rows 2 r and 2 r + 1 of `from`; an odd
 /// number of rows ends with zeros. `to_row` is `columns` rounded up to vectors.
-template <typename X>
-HWY_NOINLINE void pack_pairs_of_rows(
-    const X* from,
+HWY_NOINLINE inline void pack_pairs_of_rows(
+    const BFloat16* from,
     int64_t from_row,
     int64_t rows,
     int64_t columns,
     float* to,
     int64_t to_row) {
   const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> bits;
+  const hn::Rebind<uint16_t, Tag<float>> numbers;
   constexpr int N = kLanes<float>;
-  HWY_ALIGN X rest[2][N] = {};
+  HWY_ALIGN uint16_t rest[2][N] = {};
   for (int64_t r = 0; r < rows; r += 2) {
-    const auto* in = from + r * from_row;
+    const auto* in = reinterpret_cast<const uint16_t*>(from + r * from_row);
     const bool is_last = r + 1 == rows;
     auto* out = to + r / 2 * to_row;
     for (int64_t c = 0; c < columns; c += N) {
       const auto* first = in + c;
       const auto* second = first + from_row;
       if (c + N > columns) {
-        const auto bytes = static_cast<size_t>(columns - c) * sizeof(X);
+        const auto bytes = static_cast<size_t>(columns - c) * sizeof(*in);
         std::memcpy(rest[0], first, bytes);
         first = rest[0];
         if (!is_last) {
@@ -163,10 +164,11 @@ HWY_NOINLINE void pack_pairs_of_rows(
           second = rest[1];
         }
       }
-      store(
-          pairs_of(load(d, first), is_last ? hn::Zero(d) : load(d, second)),
-          d,
-          out + c);
+      const auto low = hn::PromoteTo(bits, hn::LoadU(numbers, first));
+      const auto high = is_last
+          ? hn::Zero(bits)
+          : hn::ShiftLeft<16>(hn::PromoteTo(bits, hn::LoadU(numbers, second)));
+      store(hn::BitCast(d, hn::Or(low, high)), d, out + c);
     }
   }
 }

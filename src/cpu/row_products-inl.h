@@ -9,6 +9,7 @@
 #endif
 
 #include <cpu/conversion-inl.h>
+#include <cpu/pairs-inl.h>
 #include <cpu/vector-inl.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -72,12 +73,32 @@ struct AddProduct {
   }
 };
 
+/// The same of pairs of bfloat16 in the places of floats.
+struct AddProductOfPairs {
+  template <typename V>
+  HWY_INLINE V operator()(V a, V b, V sum) const {
+    return add_products_of_pairs(a, b, sum);
+  }
+};
+
 /// What is asked for while rows are read: of row j what is `numbers` after
 /// it, for each bit j of `rows`.
 struct Ahead {
   int64_t numbers = 0;
   unsigned rows = 0;
 };
+
+/// Which of four rows are asked for in one of the passes over them, as bits, so
+/// that memory is read in each.
+inline unsigned rows_asked_in(int64_t pass, int64_t passes) {
+  unsigned rows = 0;
+  for (unsigned j = 0; j < 4; ++j) {
+    if (j * passes / 4 == pass) {
+      rows |= 1U << j;
+    }
+  }
+  return rows;
+}
 
 /// to[r][j] = sum over i < n of x[r][i] * y[j][i], for kRows rows of x and four
 /// of y; n is a multiple of the lanes.

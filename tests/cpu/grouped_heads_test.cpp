@@ -27,6 +27,32 @@ TEMPLATE_TEST_CASE(
 }
 
 TEMPLATE_TEST_CASE(
+    "Rows are right for heads of whole vectors and of others",
+    "",
+    float,
+    BFloat16,
+    Float16) {
+  // Pairs of bfloat16 are read where they are, or copied: what does not fill a
+  // vector, and rows that do not lie as pairs do.
+  each_instruction_set();
+  for (const int64_t rows : {1, 4, 9, 24, 25, 41}) {
+    for (const int64_t D : {32, 33, 64, 80}) {
+      for (const auto layout :
+           {Layout::kHeadsFirst, Layout::kTokensFirst, Layout::kWithGaps}) {
+        auto c = case_of(1, 131, D);
+        c.E = D == 64 ? 24 : D;
+        c.G = 2;
+        c.H = c.G * rows;
+        c.lengths = true;
+        c.bias = rows == 9;
+        c.layout = layout;
+        check_by_definition<TestType>(c);
+      }
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE(
     "Heads that read the same keys have their own rules",
     "",
     float,

@@ -107,6 +107,55 @@ TEST_CASE("Half precision is as exact as LibTorch's kernel") {
   }
 }
 
+TEST_CASE("Few queries of many keys are as exact as by LibTorch's kernel") {
+  const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
+  CAPTURE(dtype);
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(4);
+  std::mt19937 random(4);
+  const auto draw = [&](std::vector<int64_t> choices) {
+    return choices[random() % choices.size()];
+  };
+  Errors sums;
+  for (int i = 0; i < 250; ++i) {
+    const auto G = draw({1, 2});
+    const auto group = draw({1, 2, 4, 7, 8, 16});
+    const auto T = draw({1, 2, 3, 16});
+    const auto S = draw({17, 40, 300, 1100, 2000});
+    const auto D = draw({16, 64, 80, 128});
+    CAPTURE(i, G, group, T, S, D);
+    const auto query = torch::randn({1, G * group, T, D}).to(dtype);
+    const auto key = torch::randn({1, G, S, D}).to(dtype);
+    const auto value = torch::randn({1, G, S, D}).to(dtype);
+    const auto attend = [&](torch::ScalarType as) {
+      return F::scaled_dot_product_attention(
+                 query.to(as),
+                 key.to(as),
+                 value.to(as),
+                 Options().enable_gqa(true).kernel(Kernel::kFused))
+          .to(torch::kDouble);
+    };
+    const auto repeated = [&](const torch::Tensor& x) {
+      return x.repeat_interleave(group, 1);
+    };
+    const auto exact = attend(torch::kDouble);
+    const auto error = [&](const torch::Tensor& x) {
+      return (x - exact).square().mean().item<double>() /
+          exact.square().mean().item<double>();
+    };
+    const auto ours = error(attend(dtype));
+    const auto theirs = error(
+        at::scaled_dot_product_attention(query, repeated(key), repeated(value))
+            .to(torch::kDouble));
+    // Few numbers differ by chance.
+    CHECK(ours <= 4 * theirs);
+    sums.ours += ours;
+    sums.theirs += theirs;
+  }
+  CAPTURE(sums.ours, sums.theirs);
+  CHECK(sums.ours <= sums.theirs);
+}
+
 TEST_CASE("A large bias of all keys leaves the scores to the fused kernel") {
   const auto dtype = GENERATE(torch::kBFloat16, torch::kHalf);
   const double large = GENERATE(-65504.0, -1e4);

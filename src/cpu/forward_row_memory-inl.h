@@ -1,0 +1,153 @@
+// Memory of the pass forward over rows, and the products of rows with keys.
+
+#if defined(TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_
+#undef TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_
+#endif
+
+#include <cpu/head.h>
+#include <cpu/packing-inl.h>
+#include <cpu/pairs-inl.h>
+#include <cpu/products-inl.h>
+#include <cpu/row_products-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+#include <cpu/workspace.h>
+
+#include <algorithm>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+/// Rows of queries that share keys and values: few, so each is a vector of
+/// head_dim, and the keys are read once for all.
+template <typename T>
+struct RowMemory {
+  /// between the rows of `output`
+  int64_t output_row = 0;
+  HeadRule<T>* rules = nullptr; // (rows)
+  T* query = nullptr; // (rows, D padded), scaled; or pairs of it, which are not
+  T* output = nullptr; // (rows, E padded)
+  T* maximum = nullptr; // (rows)
+  T* sum = nullptr; // (rows)
+  T* scores = nullptr; // (rows, kKeyBlock), then the weights
+  T* added = nullptr; // (kKeyBlock)
+  T* key = nullptr; // (kKeyBlock, D padded)
+  T* value = nullptr; // (kKeyBlock, E padded)
+
+  template <typename X>
+  RowMemory(Parts& parts, const AttentionArguments<X>& a, int64_t rows) {
+    // A vector of pairs has the numbers of two.
+    const auto padded = [](int64_t n) {
+      const auto numbers = kLanes<T> * (multiplies_pairs<X>() ? 2 : 1);
+      return (n + numbers - 1) / numbers * numbers;
+    };
+    const auto D = padded(a.head_dim);
+    const auto E = padded(a.value_dim);
+    output_row = E;
+    rules = parts.take<HeadRule<T>>(rows);
+    query = parts.take<T>(rows * D);
+    output = parts.take<T>(rows * E);
+    maximum = parts.take<T>(rows);
+    sum = parts.take<T>(rows);
+    scores = parts.take<T>(rows * kKeyBlock);
+    added = parts.take<T>(kKeyBlock);
+    key = parts.take<T>(kKeyBlock * D);
+    value = parts.take<T>(kKeyBlock * E);
+  }
+};
+
+/// Keys that rows are multiplied with, and what comes from memory after them.
+template <typename X>
+struct RowKeys {
+  const X* key;
+  int64_t key_row;
+  int64_t n;
+  /// The values to be asked for meanwhile; null: nothing is.
+  const X* value = nullptr;
+  int64_t value_row = 0;
+  /// How many keys before they are read they are asked for as well; 0: not at
+  /// all.
+  int64_t ahead = 0;
+};
+
+/// scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows rows.
+/// `asked`: the bits of those of four keys that memory is asked for.
+template <int kRows, typename Add, typename T, typename X>
+HWY_NOINLINE void multiply_row_scores(
+    const T* query,
+    const RowKeys<X>& keys,
+    int64_t padded_dim,
+    unsigned asked,
+    T* scores) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  const auto bytes = padded_dim * static_cast<int64_t>(sizeof(X));
+  int64_t i = 0;
+  for (; i + 4 <= keys.n; i += 4) {
+    const auto* k = keys.key + i * keys.key_row;
+    for (int64_t j = 0; keys.value != nullptr && j < 4; ++j) {
+      if ((asked >> j & 1) != 0) {
+        prefetch_row(keys.value + (i + j) * keys.value_row, bytes);
+        if (keys.ahead != 0) {
+          prefetch_row(k + (keys.ahead + j) * keys.key_row, bytes);
+        }
+      }
+    }
+    multiply_four_rows<kRows>(
+        query,
+        padded_dim,
+        k,
+        keys.key_row,
+        padded_dim,
+        Ahead(),
+        scores + i,
+        kKeyBlock,
+        Add());
+  }
+  for (; i < keys.n; ++i) {
+    for (int r = 0; r < kRows; ++r) {
+      auto sum = hn::Zero(d);
+      for (int64_t c = 0; c < padded_dim; c += N) {
+        sum = Add()(
+            load(d, query + r * padded_dim + c),
+            load(d, keys.key + i * keys.key_row + c),
+            sum);
+      }
+      scores[r * kKeyBlock + i] = hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+  }
+}
+
+/// The same for all rows.
+template <typename Add, typename T, typename X>
+void multiply_scores_of_rows(
+    const T* query,
+    int64_t rows,
+    const RowKeys<X>& keys,
+    int64_t padded_dim,
+    T* scores) {
+  const auto passes = (rows + kMaxRowsAtOnce - 1) / kMaxRowsAtOnce;
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const auto r = pass * kMaxRowsAtOnce;
+    const auto left = std::min<int64_t>(rows - r, kMaxRowsAtOnce);
+    with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
+      multiply_row_scores<decltype(count)::value, Add>(
+          query + r * padded_dim,
+          keys,
+          padded_dim,
+          rows_asked_in(pass, passes),
+          scores + r * kKeyBlock);
+    });
+  }
+}
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,226 @@
+// The products of the pass forward over rows, by pairs of bfloat16.
+//
+// Scores are sums over pairs of neighbours in head_dim, which are read where
+// they are. For sums of values, pairs of the numbers of two keys are made in
+// registers; these come out of order, and so do the columns of the sums until
+// `order_columns`.
+
+#if defined(TORCH_ATTENTION_CPU_FORWARD_ROW_PAIRS_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef TORCH_ATTENTION_CPU_FORWARD_ROW_PAIRS_INL_H_
+#undef TORCH_ATTENTION_CPU_FORWARD_ROW_PAIRS_INL_H_
+#else
+#define TORCH_ATTENTION_CPU_FORWARD_ROW_PAIRS_INL_H_
+#endif
+
+#include <cpu/forward_row_memory-inl.h>
+#include <cpu/head.h>
+#include <cpu/pairs-inl.h>
+#include <cpu/products-inl.h>
+#include <cpu/row_products-inl.h>
+#include <cpu/scores-inl.h>
+#include <cpu/vector-inl.h>
+
+#include <algorithm>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace torch_attention::cpu {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+
+/// The numbers of a vector of pairs.
+constexpr int64_t kNumbersOfPairs = 2 * kLanes<float>;
+
+inline int64_t padded_to_pairs(int64_t n) {
+  return (n + kNumbersOfPairs - 1) / kNumbersOfPairs * kNumbersOfPairs;
+}
+
+/// Returns whether rows are whole vectors of pairs, and lie as floats do.
+inline bool is_of_pairs(int64_t columns, int64_t row) {
+  return columns % kNumbersOfPairs == 0 && row % 2 == 0;
+}
+
+/// Sets the scores of rows and the keys [s, s + n) of `range`.
+template <typename X>
+void multiply_keys_by_pairs(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool prefetches,
+    const RowMemory<float>& memory) {
+  const Tag<float> d;
+  const auto D = padded_to_pairs(a.head_dim) / 2;
+  const auto key_row = a.key.strides.token;
+  const auto value_row = a.value.strides.token;
+  const auto* key = head.key + range.s * key_row;
+  const auto* value = head.value + range.s * value_row;
+  RowKeys<float> keys{memory.key, D, range.n};
+  if (is_of_pairs(a.head_dim, key_row)) {
+    keys.key = reinterpret_cast<const float*>(key);
+    keys.key_row = key_row / 2;
+    keys.value = prefetches ? reinterpret_cast<const float*>(value) : nullptr;
+    keys.value_row = value_row / 2;
+  } else {
+    pack_pairs_of_columns(key, key_row, range.n, a.head_dim, memory.key, D);
+  }
+  multiply_scores_of_rows<AddProductOfPairs>(
+      memory.query, range.rows, keys, D, memory.scores);
+  // Scaled queries may not be bfloat16.
+  const auto scale = hn::Set(d, head.rule.scale);
+  for (int64_t r = 0; r < range.rows; ++r) {
+    auto* scores = memory.scores + r * kKeyBlock;
+    for (int64_t i = 0; i < range.n; i += kLanes<float>) {
+      store(hn::Mul(load(d, scores + i), scale), d, scores + i);
+    }
+  }
+}
+
+/// A share of the bytes of keys that come next.
+template <typename X>
+struct NextKeys {
+  const X* key = nullptr;
+  int64_t row = 0;
+  int64_t begin = 0;
+  int64_t bytes = 0;
+
+  HWY_INLINE void ask_for(int64_t i) const {
+    const auto* at = reinterpret_cast<const char*>(key + i * row) + begin;
+    for (int64_t b = 0; b < bytes; b += 64) {
+      __builtin_prefetch(at + b, 0, 2);
+    }
+  }
+};
+
+/// The rows whose sums of a vector of pairs stay in registers.
+constexpr int kMaxPairRows = 8;
+
+/// Adds to output[r][c] the sum over keys of weights[r][key] * value[key][c],
+/// for kRows rows and the columns of one vector of pairs. kCareful: values
+/// beside weights of 0 are left out. `next`: keys that are asked for meanwhile,
+/// if they are not null.
+template <int kRows, bool kCareful, typename X>
+HWY_NOINLINE void multiply_pairs_of_keys(
+    const float* weights, // pairs (kRows, kKeyBlock / 2)
+    const X* value,
+    int64_t value_row,
+    int64_t n,
+    const NextKeys<X>& next,
+    float* output,
+    int64_t output_row) {
+  const Tag<float> d;
+  const hn::Repartition<uint16_t, Tag<float>> numbers;
+  constexpr int N = kLanes<float>;
+  Vector<float> sum[kRows][2];
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    sum[r][0] = load(d, output + r * output_row);
+    sum[r][1] = load(d, output + r * output_row + N);
+  }
+  const auto* bits = reinterpret_cast<const uint16_t*>(value);
+  for (int64_t i = 0; i < n; i += 2) {
+    if (next.bytes > 0) {
+      next.ask_for(i);
+      next.ask_for(i + 1);
+    }
+    const auto first = hn::LoadU(numbers, bits + i * value_row);
+    const auto second = i + 1 < n
+        ? hn::LoadU(numbers, bits + (i + 1) * value_row)
+        : hn::Zero(numbers);
+    const Vector<float> pairs[2] = {
+        hn::BitCast(d, hn::InterleaveLower(numbers, first, second)),
+        hn::BitCast(d, hn::InterleaveUpper(numbers, first, second))};
+    HWY_UNROLL(8)
+    for (int r = 0; r < kRows; ++r) {
+      const auto weight = hn::Set(d, weights[r * (kKeyBlock / 2) + i / 2]);
+      HWY_UNROLL(2)
+      for (int v = 0; v < 2; ++v) {
+        sum[r][v] = add_products_of_pairs(
+            weight,
+            kCareful ? zero_beside_zero(pairs[v], weight) : pairs[v],
+            sum[r][v]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int r = 0; r < kRows; ++r) {
+    store(sum[r][0], d, output + r * output_row);
+    store(sum[r][1], d, output + r * output_row + N);
+  }
+}
+
+/// Adds the values [s, s + n) of `range` by their weights, which become pairs.
+template <typename X>
+void add_values_by_pairs(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool prefetches,
+    bool careful,
+    const RowMemory<float>& memory) {
+  const auto E = memory.output_row;
+  auto value_row = a.value.strides.token;
+  const auto* value = head.value + range.s * value_row;
+  if (a.value_dim != E) {
+    pack_pairs_of_columns(
+        value, value_row, range.n, a.value_dim, memory.value, E / 2);
+    value = reinterpret_cast<const X*>(memory.value);
+    value_row = E;
+  }
+  pair_columns(memory.scores, range.rows, kKeyBlock, kKeyBlock);
+  // The keys of the next block, a share of each in each pass over the values.
+  const auto key_row = a.key.strides.token;
+  NextKeys<X> next{head.key + (range.s + kKeyBlock) * key_row, key_row};
+  for (int64_t c = 0; c < E; c += kNumbersOfPairs) {
+    if (prefetches) {
+      const auto share = [&](int64_t column) {
+        return column * a.head_dim / E * int64_t{sizeof(X)};
+      };
+      next.begin = share(c);
+      next.bytes = share(c + kNumbersOfPairs) - next.begin;
+    }
+    for (int64_t r = 0; r < range.rows; r += kMaxPairRows) {
+      const auto rows = std::min<int64_t>(range.rows - r, kMaxPairRows);
+      with_constant<kMaxPairRows>(static_cast<int>(rows), [&](auto count) {
+        constexpr int kRows = decltype(count)::value;
+        const auto multiply = careful ? multiply_pairs_of_keys<kRows, true, X>
+                                      : multiply_pairs_of_keys<kRows, false, X>;
+        multiply(
+            memory.scores + r * (kKeyBlock / 2),
+            value + c,
+            value_row,
+            range.n,
+            next,
+            memory.output + r * E + c,
+            E);
+      });
+      next.bytes = 0;
+    }
+  }
+}
+
+/// Puts the columns of sums in order, of which each vector of pairs has four of
+/// its first half and four of its second by turns.
+inline void order_columns(float* sums, int64_t n) {
+  constexpr int64_t kFour = 4;
+  for (int64_t i = 0; i < n; i += kNumbersOfPairs) {
+    float ordered[kNumbersOfPairs];
+    for (int64_t c = 0; c < kNumbersOfPairs; c += 2 * kFour) {
+      std::memcpy(ordered + c, sums + i + c / 2, kFour * sizeof(float));
+      std::memcpy(
+          ordered + c + kFour,
+          sums + i + kLanes<float> + c / 2,
+          kFour * sizeof(float));
+    }
+    std::memcpy(sums + i, ordered, sizeof(ordered));
+  }
+}
+
+#endif
+
+} // namespace HWY_NAMESPACE
+} // namespace torch_attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif
