@@ -293,6 +293,28 @@ TEST_CASE("Wrong arguments give LibTorch's own messages") {
   }
 }
 
+// LibTorch's own kernel leaves the output unwritten if value is of that kind.
+TEST_CASE("Zeros without memory are zeros") {
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble, torch::kBFloat16);
+  const Inputs x(5, 7, dtype);
+  const auto zeros = at::_efficientzerotensor(x.key.sizes(), x.key.options());
+  REQUIRE(zeros._is_zerotensor());
+  const SdpaReplaced replaced;
+  const auto of_values =
+      at::scaled_dot_product_attention(x.query, x.key, zeros);
+  CHECK_THAT(of_values, IsEqualTo(torch::zeros_like(of_values)));
+  CHECK_THAT(
+      at::scaled_dot_product_attention(x.query, zeros, x.value),
+      IsCloseTo(x.value.mean(-2, /*keepdim=*/true).expand_as(x.query)));
+  const auto gradients = torch::autograd::grad(
+      {x.attend()},
+      {x.query, x.key, x.value},
+      {at::_efficientzerotensor(x.query.sizes(), x.query.options())});
+  for (const auto& gradient : gradients) {
+    CHECK_THAT(gradient, IsEqualTo(torch::zeros_like(gradient)));
+  }
+}
+
 TEST_CASE("What is unusual goes on to LibTorch") {
   const Inputs x;
   const auto is_passed_on = [&](const std::function<torch::Tensor()>& fn) {
