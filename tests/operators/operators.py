@@ -160,6 +160,45 @@ def test_rules():
         print("the same as LibTorch's:", name)
 
 
+def sdpa_cases():
+    """Arguments of F.scaled_dot_product_attention, T != S among them."""
+    q, k, v = [torch.randn(2, 4, n, 8) for n in (5, 7, 7)]
+    few = [torch.randn(2, 2, 7, 8) for _ in range(2)]
+    seen = torch.rand(2, 1, 5, 7) > 0.4
+    seen[..., 0] = True
+    yield "plain", (q, k, v), {}
+    yield "causal", (q, k, v), {"is_causal": True}
+    yield "causal, fewer keys", (k, q, q), {"is_causal": True}
+    yield "bool mask", (q, k, v), {"attn_mask": seen}
+    yield "float mask", (q, k, v), {"attn_mask": torch.randn(4, 5, 7)}
+    yield "scale", (q, k, v), {"scale": 0.3}
+    yield "grouped", (q, *few), {"enable_gqa": True, "is_causal": True}
+    yield "rank 3", (q[0], k[0], v[0]), {"is_causal": True}
+    yield "another size of value", (q, k, v[..., :3]), {}
+
+
+def test_sdpa():
+    """scaled_dot_product_attention is put in the place of LibTorch's."""
+    ours = ops.scaled_dot_product_attention
+    for name, inputs, options in sdpa_cases():
+        expected = run(F.scaled_dot_product_attention, inputs, options)
+        close(run(ours, inputs, options), expected)
+        close(run(compiled(ours), inputs, options), expected)
+        torch.library.opcheck(ours, tuple(leaves(inputs)), options)
+        print("the same as LibTorch's, by the name of its function:", name)
+    q, k, v = tensors((1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(q, k, v, is_causal=True)
+        expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    check(y.dtype == torch.bfloat16, f"autocast gives {y.dtype}")
+    close(y, expected, rtol=1.6e-2, atol=1e-2)
+    torch.manual_seed(3)
+    dropped = ours(q, k, v, dropout_p=0.5)
+    torch.manual_seed(3)
+    close(dropped, compiled(ours)(q, k, v, dropout_p=0.5))
+    check(not torch.allclose(dropped, ours(q, k, v)), "nothing is dropped")
+
+
 def test_opcheck():
     check_one = torch.library.opcheck
     q, k, v, bias = tensors((2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 3), (5, 6))
