@@ -4,7 +4,11 @@ Usage: TORCH_ATTENTION_REPLACE_SDPA=1 replace_sdpa_in_python.py libtorch_attenti
 """
 
 import ctypes
+import importlib.util
+import os
+import shutil
 import sys
+import tempfile
 import warnings
 
 import torch
@@ -96,6 +100,14 @@ compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
 with_gradients(compiled)
 check("compiled", lambda: with_gradients(compiled), 2)
 
+# So does Inductor, which needs a C++ compiler.
+if shutil.which(os.environ.get("CXX", "g++")):
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        compiled = torch.compile(attend, fullgraph=True)
+        with_gradients(compiled)
+        check("Inductor", lambda: with_gradients(compiled), 2)
+
 # Traces and exported programs have LibTorch's operator, not ours.
 trace = torch.jit.trace(attend, (query, key, value))
 assert "aten::scaled_dot_product_attention" in str(trace.graph)
@@ -152,6 +164,33 @@ torch.testing.assert_close(
     ),
     gradient_of_dropping(dropping),
 )
+
+# Models of Hugging Face, whose layers attend by LibTorch's function.
+if importlib.util.find_spec("transformers"):
+    import transformers
+
+    sizes = {
+        "vocab_size": 32,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "attn_implementation": "sdpa",
+    }
+    ids = torch.randint(0, 32, (2, 7))
+    visible = torch.ones_like(ids)
+    visible[1, 4:] = 0
+    bert = transformers.BertModel(transformers.BertConfig(**sizes)).eval()
+    llama = transformers.LlamaModel(
+        transformers.LlamaConfig(num_key_value_heads=2, **sizes)
+    ).eval()
+    for model in (bert, llama):
+        for mask in (None, visible):
+            check(
+                type(model).__name__,
+                lambda: model(ids, attention_mask=mask).last_hidden_state,
+                2,
+            )
 
 meta = torch.empty(2, 3, 5, 8, device="meta")
 assert attend(meta, meta, meta).shape == (2, 3, 5, 8)
