@@ -5,6 +5,7 @@ installed, of transformers.
 """
 
 import dataclasses
+import importlib.util
 from typing import Optional
 
 import torch
@@ -40,6 +41,8 @@ class Case:
     # What the first place is taken for.
     what: str
     left_alone: int = 0
+    # Drops weights: its outputs differ from call to call.
+    random: bool = False
 
 
 class Heads(MultiHeadAttention):
@@ -302,20 +305,30 @@ def documents(size):
     D = C // H
 
     def case(
-        name, module, swapped, what, *, eval_=True, script=False, left=0
+        name,
+        module,
+        swapped,
+        what,
+        *,
+        eval_=True,
+        script=False,
+        left=0,
+        random=False,
     ):
         module.train(not eval_)
         made = torch.jit.script(module) if script else trace(module, x)
-        return Case(name, made, {"x": x}, swapped, what, left)
+        return Case(name, made, {"x": x}, swapped, what, left, random)
 
     causal = "causal attention"
+    dropping = "causal attention with dropout"
     yield case("causal", CausalAttention(C, C, T + 2, 0.1), 1, causal)
     yield case(
         "causal-training",
         CausalAttention(C, C, T + 2, 0.1),
         1,
-        "causal attention with dropout",
+        dropping,
         eval_=False,
+        random=True,
     )
     yield case(
         "unmasked",
@@ -331,14 +344,22 @@ def documents(size):
         "heads-training",
         MultiHeadAttention(C, C, T, 0.2, H),
         1,
-        "causal attention with dropout",
+        dropping,
+        eval_=False,
+        random=True,
+    )
+    yield case(
+        "heads-training-without-dropout",
+        MultiHeadAttention(C, C, T, 0.0, H),
+        1,
+        causal,
         eval_=False,
     )
     yield case(
         "heads-scripted",
         Heads(C, C, T, 0.0, H),
         1,
-        "causal attention with dropout",
+        dropping,
         script=True,
     )
     yield case("self", SelfAttentionV2(C, C), 1, "attention")
@@ -364,14 +385,29 @@ def documents(size):
         trace(GPT(size, 0.1).train(), ids),
         {"ids": ids},
         layers,
-        "causal attention with dropout",
+        dropping,
+        random=True,
     )
+    yield Case(
+        "gpt-training-without-dropout",
+        trace(GPT(size).train(), ids),
+        {"ids": ids},
+        layers,
+        causal,
+    )
+    for name, other in (
+        ("gpt-wide", {"width": 2 * C, "heads": 2 * H}),
+        ("gpt-deep", {"layers": 2 * layers}),
+    ):
+        other = dataclasses.replace(size, **other)
+        made = trace(GPT(other).eval(), ids)
+        yield Case(name, made, {"ids": ids}, other.layers, causal)
     yield Case(
         "gpt-scripted",
         torch.jit.script(GPT(size, kind=Heads).eval()),
         {"ids": ids},
         layers,
-        "causal attention with dropout",
+        dropping,
     )
     heads = ("bthd,bshd->bhts", "bhts,bshd->bthd")
     yield case("einsum", Einsum(size, heads), 1, causal)
@@ -585,14 +621,15 @@ def transformers(size):
             )
 
 
+def has_transformers():
+    return importlib.util.find_spec("transformers") is not None
+
+
 def cases(size):
     torch.manual_seed(1)
     yield from documents(size)
     yield from libtorch(size)
-    try:
-        import transformers as _  # noqa: F401
-    except ImportError:
-        return
-    yield from transformers(size)
+    if has_transformers():
+        yield from transformers(size)
 
 

@@ -46,7 +46,7 @@ def problems(case, text, status):
         yield f'taken for "{swapped[0]}", not "{case.what}"'
     if (status == 0) != (case.swapped > 0):
         yield f"status {status}"
-    if case.swapped and "training" not in case.name:
+    if case.swapped and not case.random:
         if "outputs differ by" not in text:
             yield "not compared"
     elif case.swapped and "not compared" not in text:
@@ -91,5 +91,8 @@ with tempfile.TemporaryDirectory() as temporary:
             torch.jit.save(model, str(output))
             if case.name == "heads":
                 check_message(output)
+if not models.has_transformers():
+    print("left out: the models of transformers, which is not installed; "
+          "swap_attention_test.cpp has those that it wrote")
 print(f"{count - failed} of {count} models are swapped as expected")
 sys.exit(bool(failed) or not count)

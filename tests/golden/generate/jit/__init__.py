@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[3] / "jit"))
 import models  # noqa: E402
 
 SIZE = models.Size(batch=2, tokens=5, width=16, heads=4, layers=1)
-NAMES = [
+NAMES = ["gemma2-eager"] + [
     f"{name}-{kind}"
     for kind in ("eager", "sdpa")
     for name in ("gpt2", "llama", "bert", "bert-mask")
@@ -27,9 +27,7 @@ NAMES = [
 
 def make(folder: Path) -> LeftOut:
     """Writes all models, if transformers is installed."""
-    try:
-        import transformers as _  # noqa: F401
-    except ImportError:
+    if not models.has_transformers():
         return {
             f"{name}{ending}": "transformers is not installed"
             for name in NAMES
