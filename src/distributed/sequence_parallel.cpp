@@ -54,17 +54,30 @@ class GroupTokens : public detail::TokenSplit {
 };
 
 void check_module(const FoundAttention& found) {
-  TORCH_CHECK(
-      found.self != nullptr,
-      kSequenceParallel,
-      ": expected MultiHeadAttention only, but got a CrossAttention at ",
-      found.path);
   const auto& module = *found.self;
   TORCH_CHECK(
       detail::HeadSplitAccess::of(module) == nullptr &&
           detail::TokenSplitAccess::of(module) == nullptr,
       kSequenceParallel,
       ": expected a whole module, but got one that was split before");
+}
+
+/// Throws for attention that would see the own tokens only.
+void check_no_other(torch::nn::Module& module) {
+  visit_modules(module, [](const std::string& path, torch::nn::Module& each) {
+    const auto* other = dynamic_cast<CrossAttentionImpl*>(&each) != nullptr
+        ? "CrossAttention"
+        : other_attention(each);
+    TORCH_CHECK(
+        other == nullptr,
+        kSequenceParallel,
+        ": expected no attention but MultiHeadAttention, which sees the tokens "
+        "of all processes, but got a ",
+        other,
+        path.empty() ? "" : " at ",
+        path);
+    return true;
+  });
 }
 
 } // namespace
@@ -83,6 +96,7 @@ int64_t sequence_parallel(
        << static_cast<int>(sequence.layout());
   std::string error;
   try {
+    check_no_other(module);
     for (const auto& each : found) {
       check_module(each);
       text << "; " << each.path << ' ';

@@ -1,6 +1,11 @@
 #include <distributed/support.h>
 
 #include <torch_attention/distributed/sequence_parallel.h>
+#include <torch_attention/torch_attention.h>
+
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace torch_attention::testing {
 
@@ -87,30 +92,151 @@ TEST_CASE("Heads that cannot be divided are told") {
       "expected no layer norm of all heads");
 }
 
-TEST_CASE("Options of functions that differ between processes are told") {
-  const auto x = torch::randn({1, 24, 4, 8});
-  check_told(
-      [&] {
-        distributed::ring_attention(
-            x,
-            x,
-            x,
-            group(),
-            functional::ScaledDotProductAttentionFuncOptions().causal(
-                is_last()));
-      },
-      "causal 1");
-  check_told(
-      [&] {
-        distributed::ring_attention(
-            x,
-            x,
-            x,
-            group(),
-            functional::ScaledDotProductAttentionFuncOptions().scale(
-                is_last() ? 0.5000000001 : 0.5));
-      },
-      "scale 0.5000000001");
+TEST_CASE("Attention that would see the own tokens only is told") {
+  const auto check = [](const auto& other, const std::string& text) {
+    MultiHeadAttention known(Options(8, 8, 48, 2));
+    torch::nn::ModuleList model(known, torch::nn::ModuleList(other));
+    THROWS_WITH(
+        distributed::sequence_parallel(*model, group()),
+        "sequence_parallel: expected no attention but MultiHeadAttention, "
+        "which sees the tokens of all processes, but got a " +
+            text);
+    // Nothing was changed.
+    CHECK(distributed::sequence_parallel(*known, group()) == 1);
+  };
+  check(LatentAttention(8, 8, 48, 2), "LatentAttention at 1.0");
+  check(CausalAttention(8, 8, 48, 0.0), "CausalAttention at 1.0");
+  check(
+      MultiHeadAttentionWrapper(8, 8, 48, 0.0, 2),
+      "MultiHeadAttentionWrapper at 1.0");
+  check(SelfAttentionV1(8, 8), "SelfAttentionV1 at 1.0");
+  check(SelfAttentionV2(8, 8), "SelfAttentionV2 at 1.0");
+  check(CrossAttention(8, 8, 8, 2), "CrossAttention at 1.0");
+  check(
+      torch::nn::MultiheadAttention(8, 2),
+      "torch::nn::MultiheadAttention at 1.0");
+  const torch::nn::TransformerEncoder encoder(
+      torch::nn::TransformerEncoderLayer(8, 2), 1);
+  const std::string of_layer =
+      "torch::nn::MultiheadAttention at 1.0.layers.0.self_attn";
+  check(encoder, of_layer);
+  check(SwappedTransformerEncoder(encoder), of_layer);
+  const torch::nn::TransformerDecoder decoder(
+      torch::nn::TransformerDecoderLayer(8, 2), 1);
+  check(SwappedTransformerDecoder(decoder), of_layer);
+  THROWS_WITH(
+      distributed::sequence_parallel(*CausalAttention(8, 8, 48, 0.0), group()),
+      "got a CausalAttention");
+}
+
+TEST_CASE("Calls of functions that differ in one process are told") {
+  using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+  struct Call {
+    torch::Tensor x = torch::ones({2, 24, 4, 8});
+    FuncOptions options;
+    distributed::SequenceOptions sequence;
+  };
+  struct Difference {
+    std::function<void(Call&)> make;
+    /// What the message says of the last process.
+    std::string text;
+  };
+  const auto all_to_all = GENERATE(false, true);
+  const auto attention = all_to_all ? distributed::all_to_all_attention
+                                    : distributed::ring_attention;
+  const std::vector<Difference> differences = {
+      {[](Call& call) {
+         call.x = torch::ones({2, 24, 8, 8});
+       },
+       "query Float [2, 24, 8, 8]"},
+      {[](Call& call) {
+         call.x = torch::ones({3, 24, 4, 8});
+       },
+       "query Float [3, 24, 4, 8]"},
+      {[](Call& call) { call.x = call.x.to(torch::kDouble); }, "query Double"},
+      {[](Call& call) { call.x = call.x.to(torch::kBFloat16); },
+       "query BFloat16"},
+      {[](Call& call) { call.x.requires_grad_(); }, "with a gradient"},
+      {[](Call& call) { call.options.causal(true); }, "causal 1"},
+      {[](Call& call) { call.options.window_after(3); }, "window_after 3"},
+      {[](Call& call) { call.options.scale(0.5000000001); },
+       "scale 0.5000000001"},
+      {[](Call& call) { call.options.softcap(2); }, "softcap 2"},
+      {[](Call& call) { call.options.dropout(0.25); }, "dropout 0.25"},
+      {[](Call& call) { call.options.sinks(torch::ones({24})); },
+       "sinks Float [24]"},
+      {[](Call& call) {
+         call.options.bias(torch::ones({4, 1}));
+       },
+       "bias Float [4, 1]"},
+      {[](Call& call) {
+         call.options.key_lengths(torch::tensor({1, 2}));
+       },
+       "key_lengths Long [2]"},
+      {[](Call& call) {
+         call.sequence.layout(distributed::TokenLayout::kBalanced);
+       },
+       "kBalanced"},
+      // Wrong by itself.
+      {[](Call& call) {
+         call.x = torch::ones({24, 4, 8});
+       },
+       "of shape (B, heads, tokens, size)"},
+  };
+  for (const auto& difference : differences) {
+    INFO(difference.text);
+    Call call;
+    if (is_last()) {
+      difference.make(call);
+    }
+    if (processes() > 1) {
+      THROWS_WITH(
+          attention(
+              call.x, call.x, call.x, group(), call.options, call.sequence),
+          difference.text);
+    }
+  }
+}
+
+TEST_CASE("Calls of CrossAttention that differ in one process are told") {
+  if (processes() == 1) {
+    return;
+  }
+  auto module = distributed::tensor_parallel(
+      CrossAttentionOptions(8, 6, 48, 24), group());
+  const auto x = torch::ones({2, 3, 8});
+  const auto context = torch::ones({2, 5, 6});
+  const auto check = [&](const torch::Tensor& last_x,
+                         const torch::Tensor& last_context,
+                         const std::string& text) {
+    THROWS_WITH(
+        is_last() ? module->forward(last_x, last_context)
+                  : module->forward(x, context),
+        text);
+  };
+  check(torch::ones({2, 4, 8}), context, "input Float of shape [2, 4, 8]");
+  check(x, torch::ones({2, 4, 6}), "context Float of shape [2, 4, 6]");
+  check(
+      x, torch::ones({2, 5, 6}).requires_grad_(), "[2, 5, 6] with a gradient");
+  check(x, torch::ones({2, 5, 7}), "whose last dimension is d_context = 6");
+  if (is_last()) {
+    module->to(torch::kDouble);
+  }
+  check(
+      x.to(torch::kDouble),
+      context.to(torch::kDouble),
+      "context Double of shape [2, 5, 6]");
+  THROWS_WITH(
+      distributed::tensor_parallel(
+          CrossAttentionOptions(8, is_last() ? 7 : 6, 48, 24), group()),
+      "d_context=7");
+  THROWS_WITH(
+      distributed::tensor_parallel(
+          CrossAttentionOptions(8, 6, 48, 24).qkv_bias(is_last()), group()),
+      "qkv_bias=true");
+}
+
+TEST_CASE("Gradients to be summed that differ between processes are told") {
   check_told(
       [&] {
         std::vector<torch::Tensor> parameters = {

@@ -146,8 +146,13 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
 ///
 /// Returns the number of modules.
 ///
-/// Throws c10::Error if modules or options differ between processes, and if a
-/// module was split before.
+/// Throws c10::Error, and changes nothing, if modules or options differ between
+/// processes, if a module was split before, and if `module` has attention of
+/// another class, which would see the own tokens only: `CrossAttention`,
+/// `LatentAttention`, `CausalAttention`, `MultiHeadAttentionWrapper`,
+/// `SelfAttentionV1` and `V2`, and `torch::nn::MultiheadAttention`, which
+/// LibTorch's transformers have in each layer. Classes of your own are not
+/// known to it.
 ///
 /// Example:
 /// ```
