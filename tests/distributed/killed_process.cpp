@@ -1,40 +1,164 @@
-// Of two processes the last one ends in the middle of a training step. The
-// other has to notice, with a message, and to end itself.
+// The last process ends, or stops, in the middle of an operation. The others
+// have to notice in time, with a message, and to end themselves.
+//
+//   killed_process tensor|ring_forward|ring_backward|all_to_all|sum_gradients|
+//       save killed|stopped
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 #include <torch_attention/distributed/group.h>
+#include <torch_attention/distributed/sequence_parallel.h>
 #include <torch_attention/distributed/tensor_parallel.h>
+#include <torch_attention/distributed/weights.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <functional>
 #include <iostream>
+#include <map>
+#include <memory>
+#include <string>
 
-int main() {
-  using namespace torch_attention;
-  using Clock = std::chrono::steady_clock;
-  const auto group = distributed::group_from_environment(
-      distributed::GroupOptions().timeout(std::chrono::seconds(20)));
-  auto attention = distributed::tensor_parallel(
-      MultiHeadAttentionOptions(8, 48, 16, 24), group);
-  const auto x = torch::randn({1, 4, 8}).requires_grad_();
-  attention->forward(x).sum().backward();
-  const auto output = attention->forward(x);
+namespace {
+
+using namespace torch_attention;
+namespace dist = torch_attention::distributed;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kTimeout(3);
+/// How much longer than the timeout a process may take to notice.
+constexpr double kSlack = 5;
+
+/// Which call of which operator of c10d the last process does not live to see.
+struct Trap {
+  std::string name;
+  int calls = 1;
+  int signal = SIGKILL;
+};
+
+Trap trap;
+
+std::unique_ptr<at::ObserverContext> spring(const at::RecordFunction& called) {
+  if (trap.name == called.name() && --trap.calls == 0) {
+    std::raise(trap.signal);
+  }
+  return nullptr;
+}
+
+struct Place {
+  /// What happens well before.
+  std::function<void()> prepare;
+  std::function<void()> run;
+  Trap trap;
+  /// What the error is about.
+  std::string text;
+};
+
+struct Tensors {
+  torch::Tensor x = torch::randn({1, 24, 16, 8}).requires_grad_();
+  torch::Tensor output;
+};
+
+Place place_of(const std::string& name, const dist::Group& group) {
+  const auto tensors = std::make_shared<Tensors>();
+  const auto attend = [=](auto attention) {
+    return [=] {
+      const auto& x = tensors->x;
+      tensors->output = attention(x, x, x, group, {}, {});
+    };
+  };
+  const auto backward = [=] { tensors->output.sum().backward(); };
+  const auto nothing = [] {};
+  if (name == "ring_forward") {
+    return {
+        nothing,
+        attend(dist::ring_attention),
+        {"c10d::send"},
+        "the exchange of keys and values"};
+  }
+  if (name == "ring_backward") {
+    // After the keys to each of the others: the first gradients.
+    return {
+        attend(dist::ring_attention),
+        backward,
+        {"c10d::send", group->getSize()},
+        // Of whichever comes first.
+        "keys and values"};
+  }
+  if (name == "all_to_all") {
+    return {
+        nothing,
+        attend(dist::all_to_all_attention),
+        {"c10d::alltoall_base_"},
+        "the exchange of heads"};
+  }
+  if (name == "sum_gradients") {
+    return {
+        nothing,
+        [=] { dist::sum_gradients({tensors->x}, group); },
+        {"c10d::allreduce_"},
+        "the sum of gradients"};
+  }
+  auto module =
+      dist::tensor_parallel(MultiHeadAttentionOptions(8, 48, 16, 24), group);
+  if (name == "tensor") {
+    const auto x = torch::randn({1, 4, 8}).requires_grad_();
+    return {
+        [=]() mutable { tensors->output = module->forward(x); },
+        backward,
+        {"c10d::allreduce_"},
+        "the sum of gradients of inputs"};
+  }
+  TORCH_CHECK(name == "save", "no such place: ", name);
+  return {
+      nothing,
+      [=] { dist::save_weights(*module, "killed.safetensors", group); },
+      {"c10d::_allgather_base_"},
+      "the joining of weights"};
+}
+
+/// Returns whether the others get a clear error in time.
+bool is_noticed(Place& place, int signal, const dist::Group& group) {
+  place.prepare();
   if (group->getRank() == group->getSize() - 1) {
-    std::raise(SIGKILL);
+    trap = place.trap;
+    trap.signal = signal;
+    at::addGlobalCallback(
+        at::RecordFunctionCallback(spring).scopes({at::RecordScope::FUNCTION}));
   }
   const auto start = Clock::now();
   try {
-    output.sum().backward();
+    place.run();
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
-    const auto seconds =
-        std::chrono::duration<double>(Clock::now() - start).count();
-    std::cout << message << "\nafter " << seconds << " s\n";
-    const bool is_clear =
-        message.find("the sum of gradients of inputs failed in process") !=
-        std::string::npos;
-    return is_clear && seconds < 25 ? 0 : 1;
+    const std::chrono::duration<double> time = Clock::now() - start;
+    std::cout << message << "\nafter " << time.count() << " s\n";
+    return message.find(place.text + " failed in process") !=
+        std::string::npos &&
+        time.count() < kTimeout.count() + kSlack;
   }
   std::cout << "no error\n";
-  return 1;
+  return false;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    return 2;
+  }
+  const bool stopped = std::strcmp(argv[2], "stopped") == 0;
+  // Processes of a busy machine start seconds after each other.
+  const auto slow = dist::GroupOptions().timeout(std::chrono::seconds(60));
+  const auto all = dist::group_from_environment(slow);
+  all->barrier()->wait();
+  const auto group = dist::gloo_group(
+      dist::store_from_environment(slow),
+      all->getRank(),
+      all->getSize(),
+      dist::GroupOptions().timeout(kTimeout).name("short"));
+  auto place = place_of(argv[1], group);
+  return is_noticed(place, stopped ? SIGSTOP : SIGKILL, group) ? 0 : 1;
 }

@@ -1,9 +1,10 @@
 // Starts a program as so many processes, as torchrun would, and ends with the
 // first exit status that is not 0. Without LibTorch, so that it can fork.
 //
-//   launch [--killed] N program arguments...
+//   launch [--killed|--stopped] N program arguments...
 //
-// With --killed the last process is to be killed, and the others to end well.
+// With --killed the last process is to be killed, with --stopped to be stopped,
+// and the others to end well.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -68,14 +69,24 @@ int status_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+bool has_stopped(pid_t process) {
+  siginfo_t info{};
+  return process != 0 &&
+      waitid(P_PID, process, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+      info.si_code == CLD_STOPPED;
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  const bool killed = argc > 1 && std::string(argv[1]) == "--killed";
+  const std::string fault = argc > 1 ? argv[1] : "";
+  const bool stopped = fault == "--stopped";
+  const bool killed = fault == "--killed" || stopped;
   argv += killed ? 1 : 0;
   argc -= killed ? 1 : 0;
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: launch [--killed] N program arguments...\n");
+  if (argc < 3 || std::atoi(argv[1]) < 1) {
+    std::fprintf(
+        stderr, "usage: launch [--killed|--stopped] N program arguments...\n");
     return 2;
   }
   const int size = std::atoi(argv[1]);
@@ -88,6 +99,10 @@ int main(int argc, char** argv) {
   int result = 0;
   size_t left = running.size();
   while (left > 0) {
+    if (stopped && left == 1 && has_stopped(running.back())) {
+      // The others are done.
+      kill(running.back(), SIGKILL);
+    }
     for (size_t rank = 0; rank < running.size(); ++rank) {
       int status = 0;
       if (running[rank] == 0 || waitpid(running[rank], &status, WNOHANG) == 0) {
