@@ -1,5 +1,7 @@
 // Measures a layer shared by the processes of torchrun, forward and backward,
-// beside one process with as many threads: by turns, the others waiting.
+// beside one process with as many threads: by turns, the others waiting. Of
+// each step, how long the first process computed and how long it waited for
+// others.
 //
 //   torchrun --no-python --nproc-per-node 2 torch_attention_bench_distributed
 //   [T]
@@ -45,6 +47,8 @@ struct Candidate {
   /// after the backward pass
   std::function<void()> finish;
   std::vector<double> seconds;
+  /// of these, in the group's operations
+  std::vector<double> waited;
 
   void step() {
     module->zero_grad();
@@ -70,7 +74,8 @@ std::vector<Candidate> make_candidates(
   const auto T = x.size(1);
   const auto nothing = [] {};
   std::vector<Candidate> all;
-  all.push_back({"tensor_parallel", make_module(T), x, expected, nothing, {}});
+  all.push_back(
+      {"tensor_parallel", make_module(T), x, expected, nothing, {}, {}});
   dist::tensor_parallel(*all.back().module, group);
   for (const bool all_to_all : {false, true}) {
     const auto sequence = dist::SequenceOptions()
@@ -87,6 +92,7 @@ std::vector<Candidate> make_candidates(
          own(x),
          own(expected),
          [module, group] { dist::sum_gradients(module->parameters(), group); },
+         {},
          {}});
   }
   return all;
@@ -126,7 +132,7 @@ void measure(int64_t T) {
   const bool is_first = group->getRank() == 0;
   torch::manual_seed(2);
   const auto x = torch::randn({1, T, kWidth});
-  Candidate whole{"one process", make_module(T), x, {}, [] {}, {}};
+  Candidate whole{"one process", make_module(T), x, {}, [] {}, {}, {}};
   {
     const torch::NoGradGuard no_grad;
     whole.expected = whole.module->forward(x);
@@ -144,35 +150,41 @@ void measure(int64_t T) {
     }
     for (auto& candidate : candidates) {
       wait_for_all(group);
+      dist::reset_traffic();
+      double at_the_end = 0;
       candidate.seconds.push_back(seconds_of([&] {
         candidate.step();
-        wait_for_all(group);
+        at_the_end = seconds_of([&] { wait_for_all(group); });
       }));
+      candidate.waited.push_back(dist::traffic().waited + at_the_end);
     }
   }
   if (!is_first) {
     return;
   }
   // The first round warms up.
-  const auto rounds = [](const Candidate& candidate) {
-    return std::vector<double>(
-        candidate.seconds.begin() + 1, candidate.seconds.end());
+  const auto rounds = [](const std::vector<double>& all) {
+    return std::vector<double>(all.begin() + 1, all.end());
   };
-  const auto alone = rounds(whole);
+  const auto alone = rounds(whole.seconds);
   std::cout << std::setprecision(3) << "one process of " << processes
             << " threads, T " << T << ": " << median(alone) << " s\n";
   for (const auto& candidate : candidates) {
-    const auto seconds = rounds(candidate);
+    const auto seconds = rounds(candidate.seconds);
+    const auto waited = rounds(candidate.waited);
     std::vector<double> ratios;
+    std::vector<double> computed;
     for (size_t i = 0; i < seconds.size(); ++i) {
       ratios.push_back(seconds[i] / alone[i]);
+      computed.push_back(seconds[i] - waited[i]);
     }
     const auto [least, most] =
         std::minmax_element(ratios.begin(), ratios.end());
     std::cout << candidate.name << ", " << processes
-              << " processes of 1 thread: " << median(seconds) << " s, "
-              << median(ratios) << " times as long (" << *least << " to "
-              << *most << ")\n";
+              << " processes of 1 thread: " << median(seconds)
+              << " s, of which computing " << median(computed)
+              << " s and waiting " << median(waited) << " s; " << median(ratios)
+              << " times as long (" << *least << " to " << *most << ")\n";
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -23,6 +24,7 @@ using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
 std::atomic<int64_t> operations_of_process{0};
 std::atomic<int64_t> bytes_of_process{0};
+std::atomic<int64_t> nanoseconds_waited{0};
 
 void count(int64_t bytes) {
   ++operations_of_process;
@@ -67,9 +69,13 @@ auto named(const Group& group, const char* what, const Fn& fn) {
 }
 
 void wait_for(const Group& group, const char* what, const WorkPointer& work) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
   named(group, what, [&] {
     TORCH_CHECK(work == nullptr || work->wait(), "it was aborted");
   });
+  const std::chrono::nanoseconds time = Clock::now() - start;
+  nanoseconds_waited += time.count();
 }
 
 /// The bytes of a text that are compared, and its hash.
@@ -182,12 +188,14 @@ Traffic traffic() {
   Traffic result;
   result.operations = operations_of_process;
   result.bytes = bytes_of_process;
+  result.waited = 1e-9 * static_cast<double>(nanoseconds_waited);
   return result;
 }
 
 void reset_traffic() {
   operations_of_process = 0;
   bytes_of_process = 0;
+  nanoseconds_waited = 0;
 }
 
 void check_group(const char* name, const Group& group) {

@@ -98,6 +98,10 @@ struct TORCH_ATTENTION_API Traffic {
   /// processes 2 n (P - 1) / P in an all-reduce, n (P - 1) in an all-gather,
   /// n (P - 1) / P in an all-to-all, n to one other process.
   int64_t bytes = 0;
+
+  /// seconds that the calling threads waited for operations to end. What else a
+  /// step takes is computing, and what is sent meanwhile costs no time here.
+  double waited = 0;
 };
 
 /// Returns the traffic of this process since it began, or since
