@@ -246,14 +246,8 @@ Wait exchange(
   if (sent.empty() && received.empty()) {
     return [] {};
   }
-  const auto& first = (sent.empty() ? received : sent).front().tensor;
-  // NCCL's wait for each other unless they are begun as one.
-  const bool as_one = first.is_cuda();
   auto works = named(group, what, [&] {
     std::vector<WorkPointer> begun;
-    if (as_one) {
-      group->startCoalescing(first.device().type());
-    }
     for (const auto& message : sent) {
       std::vector<torch::Tensor> tensors{message.tensor};
       begun.push_back(
@@ -264,9 +258,6 @@ Wait exchange(
       std::vector<torch::Tensor> tensors{message.tensor};
       begun.push_back(
           group->recv(tensors, static_cast<int>(message.process), tag));
-    }
-    if (as_one) {
-      begun.assign(1, group->endCoalescing(first.device().type()));
     }
     return begun;
   });
