@@ -68,21 +68,31 @@ torch::Tensor to_tokens(
 }
 
 /// A mask or bias of the own queries and all heads, for all queries and the own
-/// heads.
+/// heads. Gradients go back.
 torch::Tensor for_own_heads(
     const torch::Tensor& x,
-    const kernels::SharedHeads& heads,
-    int64_t num_heads,
+    const torch::Tensor& query,
     const Group& group,
     TokenLayout layout) {
   if (!x.defined()) {
     return x;
   }
-  const auto result =
-      x.dim() < 2 || x.size(-2) == 1 ? x : joined_tokens(x, -2, group, layout);
-  return result.dim() >= 3 && result.size(-3) != 1
-      ? result.narrow(-3, heads.first, num_heads)
-      : result;
+  auto scores = x;
+  while (scores.dim() < 4) {
+    scores = scores.unsqueeze(0);
+  }
+  const int64_t P = group->getSize();
+  const bool is_of_all_heads = scores.size(1) == 1;
+  if (scores.size(2) == query.size(2)) {
+    return to_heads(
+        is_of_all_heads ? scores.expand({-1, P, -1, -1}) : scores,
+        group,
+        layout);
+  }
+  // One for all queries.
+  const auto own = query.size(1) / P;
+  return is_of_all_heads ? scores
+                         : scores.narrow(1, group->getRank() * own, own);
 }
 
 torch::Tensor of_heads(
@@ -112,11 +122,6 @@ void check_division(
       " key heads and ",
       P,
       " processes");
-  TORCH_CHECK(
-      !options.bias().defined() || !options.bias().requires_grad() ||
-          options.bias().size(-2) == 1,
-      kAllToAll,
-      ": expected a bias without a gradient, or one for all queries alike");
   const auto T = query.size(2) * P;
   spans_of(kAllToAll, T, group->getRank(), P, sequence.layout());
   check_scores(kAllToAll, options, query, T);
@@ -140,8 +145,8 @@ torch::Tensor all_to_all_attention(
   const auto layout = sequence.layout();
   const kernels::SharedHeads heads{group->getRank() * (H / P), H};
   auto own = options;
-  own.mask(for_own_heads(options.mask(), heads, H / P, group, layout));
-  own.bias(for_own_heads(options.bias(), heads, H / P, group, layout));
+  own.mask(for_own_heads(options.mask(), query, group, layout));
+  own.bias(for_own_heads(options.bias(), query, group, layout));
   own.alibi_slopes(of_heads(options.alibi_slopes(), heads, H / P));
   own.sinks(of_heads(options.sinks(), heads, H / P));
   const auto of_keys = [&](const torch::Tensor& x) {

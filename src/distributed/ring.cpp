@@ -7,6 +7,7 @@
 #include <kernels/tiled.h>
 #include <nn/functional/attention_of_call.h>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -237,7 +238,7 @@ Step start_gradients(
 }
 
 struct Gradients {
-  torch::Tensor query;
+  QueryGradients of_queries;
   torch::Tensor key;
   torch::Tensor value;
 };
@@ -248,17 +249,27 @@ Gradients backward(
     const torch::Tensor& key,
     const torch::Tensor& value,
     const RowSums& sums,
-    const torch::Tensor& grad_output) {
+    const torch::Tensor& grad_output,
+    bool with_bias) {
   const auto wide = sums.sum.options();
+  const auto& bias = ring.call.bias;
   Gradients result{
-      torch::zeros(query.sizes(), wide),
+      {torch::zeros(query.sizes(), wide),
+       with_bias ? torch::zeros(bias.sizes(), wide) : torch::Tensor()},
       torch::zeros(key.sizes(), wide),
       torch::zeros(value.sizes(), wide)};
   const auto gradients_at = [&](const torch::Tensor& keys,
                                 const torch::Tensor& values,
                                 const Span& span) {
     return gradients_of_keys(
-        ring.call, query, keys, values, span, sums, grad_output, result.query);
+        ring.call,
+        query,
+        keys,
+        values,
+        span,
+        sums,
+        grad_output,
+        result.of_queries);
   };
   const auto add = [&](const Span& span, const KeyGradients& gradients) {
     const auto place = place_of(ring.call.queries, span);
@@ -310,7 +321,7 @@ Gradients backward(
   return result;
 }
 
-/// Inputs are query, key, value and sinks; saved beside them are output,
+/// Inputs are query, key, value, sinks and bias; saved beside them are output,
 /// maximum and sum.
 struct RingBackward {
   static constexpr const char* kName = "RingAttentionBackward";
@@ -329,20 +340,34 @@ struct RingBackward {
     const auto query = x[0].detach();
     const auto key = x[1].detach();
     const auto value = x[2].detach();
-    const RowSums sums{x[4], x[5], x[6]};
-    const auto gradients =
-        backward(*ring, query, key, value, sums, request.grad_output);
+    const RowSums sums{x[5], x[6], x[7]};
+    const bool with_bias = request.wanted[4];
+    const auto gradients = backward(
+        *ring, query, key, value, sums, request.grad_output, with_bias);
     kernels::variable_list result = {
-        gradients.query.to(query.scalar_type()),
+        gradients.of_queries.query.to(query.scalar_type()),
         gradients.key.to(key.scalar_type()),
         gradients.value.to(value.scalar_type()),
+        torch::Tensor(),
         torch::Tensor()};
     if (request.wanted[3]) {
       result[3] = gradient_of_sinks(ring->call, sums, request.grad_output);
     }
+    if (with_bias) {
+      result[4] = gradients.of_queries.bias.to(ring->call.bias.scalar_type());
+    }
     return result;
   }
 };
+
+/// x in the dtype that the kernels would give each part of it. Once, so that
+/// both passes have the same.
+torch::Tensor as_autocast(const torch::Tensor& x) {
+  return at::autocast::is_autocast_enabled(at::kCPU)
+      ? at::autocast::cached_cast(
+            at::autocast::get_autocast_dtype(at::kCPU), x, at::kCPU)
+      : x;
+}
 
 double dropout_of(
     const functional::ScaledDotProductAttentionFuncOptions& options) {
@@ -354,12 +379,11 @@ void check_ring(
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
-  for (const auto* x : {&options.bias(), &options.alibi_slopes()}) {
-    TORCH_CHECK(
-        !x->defined() || !kernels::is_recorded({x}),
-        kRing,
-        ": expected a bias and slopes without gradients");
-  }
+  TORCH_CHECK(
+      !options.alibi_slopes().defined() ||
+          !kernels::is_recorded({&options.alibi_slopes()}),
+      kRing,
+      ": expected slopes without gradients; all_to_all_attention takes others");
   TORCH_CHECK(
       query.is_cpu(),
       kRing,
@@ -417,12 +441,15 @@ RingCall call_of(
 } // namespace
 
 torch::Tensor ring_attention(
-    const torch::Tensor& query,
-    const torch::Tensor& key,
-    const torch::Tensor& value,
+    const torch::Tensor& query_of_user,
+    const torch::Tensor& key_of_user,
+    const torch::Tensor& value_of_user,
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
+  const auto query = as_autocast(query_of_user);
+  const auto key = as_autocast(key_of_user);
+  const auto value = as_autocast(value_of_user);
   RingCall call;
   check_call(kRing, query, key, value, group, options, sequence, [&] {
     check_ring(query, group, options, sequence);
@@ -432,6 +459,7 @@ torch::Tensor ring_attention(
     call.dropout_seed = kernels::draw_seed();
   }
   const auto sinks = call.sinks;
+  const auto bias = call.bias;
   for (auto* x : {&call.alibi_slopes, &call.sinks, &call.bias}) {
     *x = x->defined() ? x->detach() : *x;
   }
@@ -452,11 +480,11 @@ torch::Tensor ring_attention(
       output = output.clone();
     }
   }
-  if (kernels::is_recorded({&query, &key, &value, &sinks})) {
+  if (kernels::is_recorded({&query, &key, &value, &sinks, &bias})) {
     kernels::record_backward(
         RingBackward{ring},
         output,
-        {&query, &key, &value, &sinks},
+        {&query, &key, &value, &sinks, &bias},
         {&sums.output, &sums.maximum, &sums.sum});
   }
   return output;

@@ -2,6 +2,8 @@
 
 #include <kernels/tiled.h>
 
+#include <ATen/ExpandUtils.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -231,7 +233,7 @@ KeyGradients gradients_of_keys(
     const Span& span,
     const RowSums& sums,
     const torch::Tensor& grad_output,
-    const torch::Tensor& grad_query) {
+    const QueryGradients& of_queries) {
   KeyGradients result{
       torch::zeros_like(key, torch::MemoryFormat::Contiguous),
       torch::zeros_like(value, torch::MemoryFormat::Contiguous)};
@@ -253,11 +255,18 @@ KeyGradients gradients_of_keys(
     for (const auto input : {kernels::kQuery, kernels::kKey, kernels::kValue}) {
       request.wanted[input] = true;
     }
+    request.wanted[kernels::kBias] = of_queries.bias.defined();
     const auto gradients =
         kernels::run_backward(block.attention, results, request);
-    rows(grad_query).add_(gradients[kernels::kQuery]);
+    rows(of_queries.query).add_(gradients[kernels::kQuery]);
+    const auto n = block.keys.size();
+    if (of_queries.bias.defined()) {
+      const auto part = part_of_scores(
+          of_queries.bias, block.row, block.queries.size(), block.keys);
+      part.add_(
+          at::sum_to(gradients[kernels::kBias].narrow(3, 0, n), part.sizes()));
+    }
     const auto add = [&](const torch::Tensor& to, const torch::Tensor& from) {
-      const auto n = block.keys.size();
       to.narrow(2, block.keys.start - span.start, n).add_(from.narrow(2, 0, n));
     };
     add(result.key, gradients[kernels::kKey]);

@@ -71,8 +71,16 @@ void add_keys(
 /// Lets the sinks take their share, after all keys.
 void add_sinks(const RingCall& call, RowSums& sums);
 
-/// The gradients of keys and values that `add_keys` got; adds that of the query
-/// to `grad_query` (B, H, T, D). `sums` are those of all keys and sinks.
+/// Gradients to which each part of the keys adds its own. In the dtype of sums.
+struct QueryGradients {
+  /// (B, H, T, D)
+  torch::Tensor query;
+  /// As the call's bias, or undefined if it is not wanted.
+  torch::Tensor bias;
+};
+
+/// The gradients of keys and values that `add_keys` got; adds to those of
+/// queries. `sums` are those of all keys and sinks.
 struct KeyGradients {
   torch::Tensor key;
   torch::Tensor value;
@@ -85,7 +93,7 @@ KeyGradients gradients_of_keys(
     const Span& span,
     const RowSums& sums,
     const torch::Tensor& grad_output,
-    const torch::Tensor& grad_query);
+    const QueryGradients& of_queries);
 
 /// The gradient of the sinks (H).
 torch::Tensor gradient_of_sinks(

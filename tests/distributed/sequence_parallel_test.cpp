@@ -110,6 +110,18 @@ std::vector<Variant> variants(torch::Dtype dtype) {
            [dtype](auto& o) {
              o.bias(torch::randn({kHeads, kTokens, kTokens}, dtype));
            })},
+      {"bias of all heads",
+       with(
+           causal,
+           [dtype](auto& o) {
+             o.bias(torch::randn({kTokens, kTokens}, dtype));
+           })},
+      {"bias of keys",
+       with(
+           all,
+           [dtype](auto& o) {
+             o.bias(torch::randn({kBatch, kHeads, 1, kTokens}, dtype));
+           })},
   };
 }
 
@@ -129,8 +141,8 @@ torch::Tensor attend(
       SequenceOptions().layout(layout));
 }
 
-/// The gradients of query, key and value, and of sinks if there are any, by one
-/// process in float64.
+/// The gradients of query, key and value, and of sinks and bias if there are
+/// any, by one process in float64.
 std::vector<torch::Tensor> exact_gradients(
     const Tensors& whole,
     FuncOptions options,
@@ -145,6 +157,13 @@ std::vector<torch::Tensor> exact_gradients(
   const auto value = add(whole.value);
   if (options.sinks().defined()) {
     options.sinks(add(options.sinks()));
+  }
+  if (options.bias().defined()) {
+    options.bias(add(options.bias()));
+  }
+  if (options.alibi_slopes().defined() &&
+      options.alibi_slopes().requires_grad()) {
+    options.alibi_slopes(add(options.alibi_slopes()));
   }
   torch::manual_seed(kDropoutSeed);
   const auto output =
@@ -170,16 +189,24 @@ void check_same(
   }
   auto options = variant.options;
   auto options_of_whole = variant.options;
-  if (options.sinks().defined()) {
-    options.sinks(options.sinks().detach().clone().requires_grad_());
-    options_of_whole.sinks(options.sinks().detach().clone().requires_grad_());
-  }
+  const auto leaf = [](const torch::Tensor& x) {
+    return x.defined() ? x.detach().clone().requires_grad_() : x;
+  };
   const auto rows = [&](const torch::Tensor& x) {
     return x.defined() && x.size(-2) != 1
         ? distributed::own_tokens(x, x.dim() - 2, group(), layout)
         : x;
   };
-  options.mask(rows(options.mask())).bias(rows(options.bias()));
+  options.sinks(leaf(options.sinks())).bias(leaf(rows(options.bias())));
+  options_of_whole.sinks(leaf(options_of_whole.sinks()))
+      .bias(leaf(options_of_whole.bias()));
+  options.mask(rows(options.mask()));
+  if (all_to_all && options.alibi_slopes().defined()) {
+    // The ring refuses their gradients.
+    const auto slopes = options.alibi_slopes().to(dtype);
+    options.alibi_slopes(leaf(slopes));
+    options_of_whole.alibi_slopes(leaf(slopes));
+  }
   torch::manual_seed(kDropoutSeed);
   const auto output = attend(all_to_all, parts, options, layout);
   torch::manual_seed(kDropoutSeed);
@@ -208,11 +235,26 @@ void check_same(
   check_gradient(0, parts.query, whole.query);
   check_gradient(1, parts.key, whole.key);
   check_gradient(2, parts.value, whole.value);
+  size_t next = 3;
+  const auto check_of_all = [&](const torch::Tensor& x,
+                                const torch::Tensor& of_whole) {
+    distributed::sum_gradients({x}, group());
+    const auto error = error_of_one(next++, of_whole.grad());
+    CHECK_THAT(x.grad(), IsAsOfOne(of_whole.grad(), error));
+  };
   if (options.sinks().defined()) {
-    distributed::sum_gradients({options.sinks()}, group());
-    const auto& of_whole = options_of_whole.sinks().grad();
+    check_of_all(options.sinks(), options_of_whole.sinks());
+  }
+  if (options.alibi_slopes().defined() && all_to_all) {
+    check_of_all(options.alibi_slopes(), options_of_whole.alibi_slopes());
+  }
+  const auto& bias = options.bias();
+  if (bias.defined() && bias.size(-2) == 1) {
+    check_of_all(bias, options_of_whole.bias());
+  } else if (bias.defined()) {
+    const auto& of_whole = options_of_whole.bias().grad();
     CHECK_THAT(
-        options.sinks().grad(), IsAsOfOne(of_whole, error_of_one(3, of_whole)));
+        bias.grad(), IsAsOfOne(rows(of_whole), error_of_one(next, of_whole)));
   }
 }
 
@@ -269,22 +311,98 @@ TEST_CASE("Processes drop what one process drops") {
 }
 
 TEST_CASE("Half precision is joined in float32") {
-  const auto whole = wholes(torch::kFloat, kHeads);
-  const auto own = [&](const torch::Tensor& x) {
-    return distributed::own_tokens(x, 2, group()).to(torch::kBFloat16);
+  const auto all_to_all = GENERATE(false, true);
+  const bool autocast = GENERATE(false, true);
+  const auto options = FuncOptions().causal(true);
+  auto whole = wholes(torch::kFloat, kHeads);
+  Tensors parts;
+  const auto leaves = [&](torch::Tensor& own, torch::Tensor& x) {
+    x.requires_grad_();
+    own = distributed::own_tokens(x.detach(), 2, group());
+    own = (autocast ? own.clone() : own.to(torch::kBFloat16)).requires_grad_();
   };
-  const auto output = attend(
-      false,
-      {own(whole.query), own(whole.key), own(whole.value)},
-      FuncOptions().causal(true),
-      TokenLayout::kContiguous);
-  const auto expected = distributed::own_tokens(
+  leaves(parts.query, whole.query);
+  leaves(parts.key, whole.key);
+  leaves(parts.value, whole.value);
+  const auto expected = functional::scaled_dot_product_attention(
+      whole.query, whole.key, whole.value, options);
+  expected.sum().backward();
+  const auto compute = [&] {
+    const auto output =
+        attend(all_to_all, parts, options, TokenLayout::kContiguous);
+    CHECK(output.scalar_type() == torch::kBFloat16);
+    check_close_in_half(output, distributed::own_tokens(expected, 2, group()));
+    output.sum().backward();
+  };
+  if (autocast) {
+    // With the backward pass inside, too.
+    const Autocast guard;
+    compute();
+  } else {
+    compute();
+  }
+  const auto check = [&](const torch::Tensor& x,
+                         const torch::Tensor& of_whole) {
+    CHECK(x.grad().scalar_type() == x.scalar_type());
+    check_close_in_half(
+        x.grad(), distributed::own_tokens(of_whole.grad(), 2, group()));
+  };
+  check(parts.query, whole.query);
+  check(parts.key, whole.key);
+  check(parts.value, whole.value);
+}
+
+TEST_CASE("Gradients of all_to_all_attention can be differentiated again") {
+  const auto layout =
+      GENERATE(TokenLayout::kContiguous, TokenLayout::kBalanced);
+  const auto options = FuncOptions().causal(true).enable_gqa(true);
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 2, group(), layout);
+  };
+  const auto leaf = [](const torch::Tensor& x) {
+    return x.detach().clone().requires_grad_();
+  };
+  const auto all = wholes(torch::kDouble, few_key_heads());
+  const Tensors whole{leaf(all.query), leaf(all.key), leaf(all.value)};
+  const Tensors parts{
+      leaf(own(all.query)), leaf(own(all.key)), leaf(own(all.value))};
+  const auto differentiate = [](const torch::Tensor& output, const Tensors& x) {
+    const auto first = torch::autograd::grad(
+        {output.square().sum()},
+        {x.query, x.key},
+        {},
+        /*retain_graph=*/true,
+        /*create_graph=*/true);
+    (first[0].square().sum() + first[1].square().sum()).backward();
+  };
+  differentiate(attend(/*all_to_all=*/true, parts, options, layout), parts);
+  differentiate(
       functional::scaled_dot_product_attention(
-          whole.query, whole.key, whole.value, FuncOptions().causal(true)),
-      2,
-      group());
-  CHECK(
-      (output.to(torch::kFloat) - expected).abs().max().item<double>() < 3e-2);
+          whole.query, whole.key, whole.value, options),
+      whole);
+  CHECK_THAT(parts.query.grad(), IsAsOfOne(own(whole.query.grad())));
+  CHECK_THAT(parts.key.grad(), IsAsOfOne(own(whole.key.grad())));
+  CHECK_THAT(parts.value.grad(), IsAsOfOne(own(whole.value.grad())));
+}
+
+TEST_CASE("A mask of one own token each is not one for all queries") {
+  const auto all_to_all = GENERATE(false, true);
+  const auto P = processes();
+  torch::manual_seed(1);
+  const auto x = torch::randn({1, kHeads, P, kDim}, torch::kDouble);
+  const auto mask = torch::rand({P, P}).gt(0.5);
+  const auto own = distributed::own_tokens(x, 2, group());
+  CHECK_THAT(
+      attend(
+          all_to_all,
+          {own, own, own},
+          FuncOptions().mask(distributed::own_tokens(mask, 0, group())),
+          TokenLayout::kContiguous),
+      IsAsOfOne(distributed::own_tokens(
+          functional::scaled_dot_product_attention(
+              x, x, x, FuncOptions().mask(mask)),
+          2,
+          group())));
 }
 
 TEST_CASE("A process is sent no keys that it does not see") {

@@ -4,6 +4,8 @@
 #include <support/test.h>
 #include <torch_attention/distributed/tensor_parallel.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <string>
 
@@ -53,6 +55,30 @@ class IsAsOfOne : public Matcher<torch::Tensor> {
   double allowed_;
   mutable std::string difference_;
 };
+
+/// Lets operators compute in bfloat16 while it lives.
+class Autocast {
+ public:
+  Autocast() {
+    at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~Autocast() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
+
+/// Compares with float32 what was computed with 8 bits of mantissa.
+inline void check_close_in_half(
+    const torch::Tensor& actual,
+    const torch::Tensor& expected) {
+  CHECK(
+      largest(actual.to(torch::kFloat) - expected) <
+      3e-2 * std::max(1.0, largest(expected)));
+}
 
 /// Compares the gradients of a module's parameters with the whole's.
 inline void check_gradients(
