@@ -1,174 +1,138 @@
-// Puts MultiHeadAttention into small GPT-like models that had another
-// attention.
+// Our attention in models whose attention was written by hand, with trained
+// weights and padding: by our function, or by our module; and in place of a
+// torch::nn::MultiheadAttention.
+//
+//   swap_modules FILE
+//
+// writes the weights of the model of hand_written.h to FILE first.
+
+#include "by_function.h"
+#include "by_module.h"
+#include "compare.h"
+#include "hand_written.h"
 
 #include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
 
-#include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/utils/swap.h>
+#include <torch_attention/weights/load.h>
 
-#include <cmath>
 #include <exception>
 #include <iostream>
 #include <string>
 
 namespace {
 
+using swap_example::check_same;
+using swap_example::compare_times;
 using torch::Tensor;
-using torch_attention::MultiHeadAttention;
-using torch_attention::MultiHeadAttentionOptions;
+using torch_attention::WeightLayout;
 
-constexpr int64_t kWords = 50;
-constexpr int64_t kWidth = 16;
-constexpr int64_t kContext = 8;
-constexpr int64_t kHeads = 4;
-constexpr int64_t kBlocks = 2;
+constexpr int64_t kBatch = 4;
+constexpr int64_t kTokens = 384;
+constexpr int64_t kWidth = 256;
+constexpr int64_t kHeads = 8;
+constexpr int64_t kLayers = 2;
 
-torch::nn::LayerNorm norm() {
-  return torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth}));
+/// What the model is called with.
+struct Batch {
+  Batch() {
+    padding[1].slice(0, 200).fill_(true);
+    padding[3].slice(0, 17).fill_(true);
+  }
+
+  Tensor x = torch::randn({kBatch, kTokens, kWidth});
+  Tensor padding = torch::zeros({kBatch, kTokens}, torch::kBool);
+};
+
+/// The names of the hand-written attention's weights, and ours.
+WeightLayout hand_written_layout() {
+  return WeightLayout("hand_written")
+      .rename("q.weight", "W_query.weight")
+      .rename("q.bias", "W_query.bias")
+      .rename("k.weight", "W_key.weight")
+      .rename("k.bias", "W_key.bias")
+      .rename("v.weight", "W_value.weight")
+      .rename("v.bias", "W_value.bias")
+      .rename("out.weight", "out_proj.weight")
+      .rename("out.bias", "out_proj.bias");
 }
 
-/// Takes the place of attention in the first model: the mean of the tokens so
-/// far.
-struct RunningMeanImpl : torch::nn::Module {
-  Tensor forward(const Tensor& x) {
-    const auto count = torch::arange(1, x.size(1) + 1, x.options());
-    return x.cumsum(1) / count.unsqueeze(-1);
-  }
-};
-TORCH_MODULE(RunningMean);
-
-/// Computes x + layers(x).
-struct ResidualImpl : torch::nn::Module {
-  explicit ResidualImpl(const torch::nn::Sequential& layers_)
-      : layers(register_module("layers", layers_)) {}
-
-  Tensor forward(const Tensor& x) {
-    return x + layers->forward(x);
-  }
-
-  torch::nn::Sequential layers;
-};
-TORCH_MODULE(Residual);
-
-/// Returns a model that is put together from LibTorch's containers.
-torch::nn::Sequential make_sequential_model() {
-  torch::nn::Sequential model;
-  model->push_back("embedding", torch::nn::Embedding(kWords, kWidth));
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    torch::nn::Sequential layers({{"norm", norm()}, {"att", RunningMean()}});
-    model->push_back("block" + std::to_string(i), Residual(layers));
-  }
-  model->push_back("head", torch::nn::Linear(kWidth, kWords));
-  return model;
+/// Compares a model with the one before the swap.
+template <typename Model>
+void compare(
+    const char* what,
+    theirs::Model& before,
+    Model& after,
+    const Batch& batch) {
+  before->eval();
+  after->eval();
+  check_same(
+      what,
+      after->forward(batch.x, batch.padding),
+      before->forward(batch.x, batch.padding));
+  compare_times(
+      [&] { return before->forward(batch.x, batch.padding); },
+      [&] { return after->forward(batch.x, batch.padding); });
 }
 
-/// A block whose attention is a member of its class.
-struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(const MultiHeadAttentionOptions& options)
-      : norm(register_module("norm", ::norm())),
-        att(register_module("att", MultiHeadAttention(options))) {}
+/// Both swaps change the code of the model; its file of weights stays.
+void swap_hand_written(
+    const std::string& path,
+    theirs::Model& before,
+    const Batch& batch) {
+  // The linear layers stayed, and with them the names in the file.
+  by_function::Model by_function(kWidth, kHeads, kLayers);
+  torch::load(by_function, path);
+  compare("by function", before, by_function, batch);
 
-  Tensor forward(const Tensor& x) {
-    return x + att->forward(norm->forward(x));
-  }
-
-  torch::nn::LayerNorm norm;
-  MultiHeadAttention att;
-};
-TORCH_MODULE(Block);
-
-/// A model made of such blocks.
-struct ModelImpl : torch::nn::Module {
-  explicit ModelImpl(const MultiHeadAttentionOptions& options)
-      : embedding(
-            register_module("embedding", torch::nn::Embedding(kWords, kWidth))),
-        blocks(register_module("blocks", torch::nn::ModuleList())) {
-    for (int64_t i = 0; i < kBlocks; ++i) {
-      blocks->push_back(Block(options));
-    }
-  }
-
-  Tensor forward(const Tensor& tokens) {
-    auto x = embedding->forward(tokens);
-    for (const auto& block : *blocks) {
-      x = block->as<Block>()->forward(x);
-    }
-    return x;
-  }
-
-  torch::nn::Embedding embedding;
-  torch::nn::ModuleList blocks;
-};
-TORCH_MODULE(Model);
-
-MultiHeadAttentionOptions options() {
-  return {kWidth, kWidth, kContext, kHeads};
-}
-
-/// Replaces modules by path: containers call their children, so a path is
-/// enough.
-void swap_by_path(const Tensor& tokens) {
-  auto model = make_sequential_model();
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    torch_attention::replace_module(
-        *model,
-        "block" + std::to_string(i) + ".layers.att",
-        MultiHeadAttention(options()));
-  }
-  std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
-}
-
-/// Replaces members: the class of the parent must be known.
-void swap_members(const Tensor& tokens) {
-  Model model(options());
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    torch_attention::replace_module(
-        *model,
-        "blocks." + std::to_string(i) + ".att",
-        &BlockImpl::att,
-        MultiHeadAttention(options().num_kv_heads(kHeads / 2)));
-  }
-  std::cout << model << "\noutput: " << model->forward(tokens).sizes() << '\n';
+  by_module::Model by_module(kWidth, kHeads, kLayers);
+  std::cout << torch_attention::load_weights(
+      *by_module,
+      path,
+      torch_attention::LoadOptions().layout(hand_written_layout()));
+  compare("by module", before, by_module, batch);
 }
 
 /// Takes the weights of LibTorch's attention. It gets a mask with each call, so
 /// that its weights do not tell whether the model is causal: `causal` says so.
-void take_weights_of_libtorch() {
+void swap_multihead_attention(const Batch& batch) {
   torch::nn::MultiheadAttention old(
       torch::nn::MultiheadAttentionOptions(kWidth, kHeads));
   auto attention = torch_attention::from_multihead_attention(
-      *old, kContext, /*causal=*/true);
-  const auto x = torch::randn({2, kContext, kWidth});
-  const auto tokens_first = x.transpose(0, 1); // (T, B, C)
-  const auto mask = torch::full({kContext, kContext}, -INFINITY).triu(1);
-  const auto expected = std::get<0>(old->forward(
-      tokens_first,
-      tokens_first,
-      tokens_first,
-      {},
-      /*need_weights=*/false,
-      mask));
-  std::cout << attention << "\nlargest difference from LibTorch's: "
-            << (attention->forward(x) - expected.transpose(0, 1))
-                   .abs()
-                   .max()
-                   .item<double>()
-            << '\n';
+      *old, /*context_length=*/kTokens, /*causal=*/true);
+  const auto tokens_first = batch.x.transpose(0, 1); // (T, B, C)
+  const auto mask = torch::full({kTokens, kTokens}, -INFINITY).triu(1);
+  const auto before = [&] {
+    return std::get<0>(old->forward(
+        tokens_first,
+        tokens_first,
+        tokens_first,
+        /*key_padding_mask=*/{},
+        /*need_weights=*/false,
+        mask));
+  };
+  const auto after = [&] { return attention->forward(batch.x); };
+  check_same("MultiheadAttention", after(), before().transpose(0, 1));
+  compare_times(before, after);
 }
 
 } // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: swap_modules FILE\n";
+    return 2;
+  }
   try {
-    const auto tokens = torch::randint(kWords, {2, kContext}, torch::kInt64);
-    swap_by_path(tokens);
-    swap_members(tokens);
-    take_weights_of_libtorch();
+    const torch::NoGradGuard no_gradients;
+    torch::manual_seed(123);
+    const Batch batch;
+    theirs::Model model(kWidth, kHeads, kLayers);
+    torch::save(model, argv[1]);
+    swap_hand_written(argv[1], model, batch);
+    swap_multihead_attention(batch);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
