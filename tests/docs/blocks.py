@@ -3,17 +3,25 @@
 
     blocks.py links ROOT
     blocks.py generate OUT.cpp PAGE...
-    blocks.py run PAGE PROGRAM BIN SCRIPTS
+    blocks.py run PAGE PROGRAM BIN LIBRARY
 
 The C++ blocks of a page make one function, in their order, with their includes
 before it; `generate` writes the functions of all pages. `run` takes an empty
-folder and runs in it first the page's Python blocks, then that function, then
-those shell blocks that only call torch-attention. All must succeed, and every
-block marked `text` must be in what they print, up to white space; `[...]`
-stands for anything.
+folder and runs in it first the page's Python blocks, as one script, then that
+function, then its shell blocks and the commands after `$ ` in `console` blocks,
+as one script. All must succeed, and every block marked `text` or `diff`, and
+what a `console` block shows, must be in what they print, up to white space;
+`[...]` stands for anything, and in a `console` block numbers may differ.
 
 An HTML comment that begins with the language (`<!-- cpp`) is a block that
-readers do not see. A block after `<!-- not run -->` is left out.
+readers do not see. A block after `<!-- file NAME -->` is a file of that folder.
+A block after `<!-- not run: REASON -->` is left out; one of a language that is
+not known here is an error.
+
+The programs of BIN and the Python of this script come first on PATH; `scripts`
+is there, $SOURCE is the folder of the page, $GOLDEN that of the golden files,
+and $LIBRARY our library. $HOME is the empty folder; torch_attention in it is an
+installation, if $PREFIX names one.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FENCE = re.compile(
-    r"^(?P<skip><!-- not run -->\n+)?"
+    r"^(?:<!-- (?P<skip>not run)\b[^>]*-->\n+|<!-- file (?P<file>\S+) -->\n+)?"
     r"(?:```(?P<shown>\w+)\n(?P<code>.*?)^```$"
     r"|<!-- (?P<hidden>cpp|python|sh)\n(?P<hidden_code>.*?)^-->$)",
     re.MULTILINE | re.DOTALL,
@@ -37,6 +45,10 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(
     r"`(?:\./)?((?:benchmarks|cmake|examples|include|scripts|src|tests)/[\w./-]+)`"
 )
+
+LANGUAGES = {"cmake", "console", "cpp", "diff", "python", "sh", "text"}
+# What a console prints that is not the same each time.
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
 PRELUDE = """\
 #include <torch/torch.h>
@@ -68,15 +80,27 @@ class Block:
     language: str
     code: str
     line: int
+    file: str | None
 
 
-def blocks(page: Path, language: str) -> Iterator[Block]:
+def all_blocks(page: Path) -> Iterator[Block]:
+    """Yields those that are not left out."""
     text = page.read_text()
     for match in FENCE.finditer(text):
-        kind = match["shown"] or match["hidden"]
+        language = match["shown"] or match["hidden"]
+        line = text.count("\n", 0, match.end())
+        if match["skip"]:
+            continue
+        if language not in LANGUAGES:
+            sys.exit(f"{page}:{line}: neither run nor marked: a block {language}")
         code = match["code"] if match["shown"] else match["hidden_code"]
-        if kind == language and not match["skip"]:
-            yield Block(kind, code, text.count("\n", 0, match.end()))
+        yield Block(language, code, line, match["file"])
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    for block in all_blocks(page):
+        if block.language in languages and not block.file:
+            yield block
 
 
 # --- Links -------------------------------------------------------------------
@@ -175,6 +199,7 @@ def run_command(command: list[str], folder: Path, env: dict[str, str]) -> str:
         cwd=folder,
         env=env,
         text=True,
+        errors="replace",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
@@ -189,21 +214,49 @@ def squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
-def is_shown(text: str, output: str) -> bool:
-    pattern = ".*?".join(
-        re.escape(squeezed(part)) for part in text.split("[...]")
-    )
-    return re.search(pattern, output) is not None
+def pattern_of(text: str) -> str:
+    parts = text.split("[...]")
+    return ".*?".join(re.escape(squeezed(part)) for part in parts)
 
 
-def run(page: Path, program: str, tools: str, scripts: str) -> int:
-    env = dict(os.environ)
-    env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
-    env["PYTHONPATH"] = scripts
-    # Where a page's hidden Python takes files from.
-    env["GOLDEN"] = str(Path(__file__).resolve().parents[1] / "golden")
+def is_shown(block: Block, output: str) -> bool:
+    if block.language != "console":
+        return re.search(pattern_of(block.code), output) is not None
+    lines = block.code.splitlines()
+    shown = [line for line in lines if not line.startswith("$ ")]
+    pattern = pattern_of(NUMBER.sub("0", "\n".join(shown)))
+    return re.search(pattern, NUMBER.sub("0", output)) is not None
+
+
+def shell_script(page: Path) -> str:
+    """Returns the shell blocks and the commands of consoles."""
+    parts = []
+    for block in blocks(page, "sh", "console"):
+        lines = block.code.splitlines()
+        if block.language == "console":
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        parts.append("\n".join(lines))
+    return "\n".join(parts)
+
+
+def run(page: Path, program: str, tools: str, library: str) -> int:
+    root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        env = dict(os.environ)
+        python_bin = os.path.dirname(sys.executable)
+        env["PATH"] = os.pathsep.join([tools, python_bin, env["PATH"]])
+        env["PYTHONPATH"] = str(root / "scripts")
+        env["SOURCE"] = str(page.resolve().parent)
+        env["GOLDEN"] = str(root / "tests/golden")
+        env["LIBRARY"] = library
+        env["HOME"] = name
+        (folder / "scripts").symlink_to(root / "scripts")
+        if "PREFIX" in env:
+            (folder / "torch_attention").symlink_to(env["PREFIX"])
+        for block in all_blocks(page):
+            if block.file:
+                (folder / block.file).write_text(block.code)
         output = ""
         python = "\n".join(block.code for block in blocks(page, "python"))
         if python:
@@ -211,16 +264,15 @@ def run(page: Path, program: str, tools: str, scripts: str) -> int:
         if any(blocks(page, "cpp")):
             command = [program, function_name(page)]
             output += run_command(command, folder, env)
-        for block in blocks(page, "sh"):
-            lines = block.code.strip().splitlines()
-            if all(line.startswith("torch-attention ") for line in lines):
-                command = ["bash", "-ec", block.code]
-                output += run_command(command, folder, env)
+        script = shell_script(page)
+        if script:
+            command = ["bash", "-euo", "pipefail", "-c", script]
+            output += run_command(command, folder, env)
         output = squeezed(output.replace(name + "/", ""))
         missing = [
             f"{page}:{block.line}: not in the output:\n{block.code}"
-            for block in blocks(page, "text")
-            if not is_shown(block.code, output)
+            for block in blocks(page, "text", "diff", "console")
+            if not is_shown(block, output)
         ]
     print("\n".join(missing))
     return 1 if missing else 0
