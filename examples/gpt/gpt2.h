@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace gpt {
@@ -35,6 +36,9 @@ struct Gpt2Config {
   bool qkv_bias = false;
   /// Whether the head is the token embedding, as in OpenAI's weights.
   bool tied = false;
+  /// Tokens that begin and end a text, which files name for `transformers`.
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> eos_token_id;
 };
 
 /// Normalises the last dimension; `scale` and `shift` are Python's names.

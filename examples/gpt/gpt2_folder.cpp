@@ -102,6 +102,18 @@ ScoreScale score_scale_of(Gpt2Impl& model) {
       Error, c10::str("GPT-2 has no such scales of scores: ", scales));
 }
 
+std::optional<int64_t> token_of(
+    const nlohmann::json& fields,
+    const char* name) {
+  const auto token = field<int64_t>(fields, name, -1);
+  return token < 0 ? std::nullopt : std::make_optional(token);
+}
+
+/// Returns null for no token.
+nlohmann::ordered_json json_of(std::optional<int64_t> token) {
+  return token ? nlohmann::ordered_json(*token) : nlohmann::ordered_json();
+}
+
 Gpt2Config config_of(const nlohmann::json& fields) {
   const auto activation =
       field<std::string>(fields, "activation_function", "gelu_new");
@@ -120,6 +132,8 @@ Gpt2Config config_of(const nlohmann::json& fields) {
   config.norm_eps = field<double>(fields, "layer_norm_epsilon", 1e-5);
   config.qkv_bias = true;
   config.tied = field<bool>(fields, "tie_word_embeddings", true);
+  config.bos_token_id = token_of(fields, "bos_token_id");
+  config.eos_token_id = token_of(fields, "eos_token_id");
   return config;
 }
 
@@ -215,8 +229,8 @@ void save_gpt2(
       {"scale_attn_weights", scale.by_head_dim},
       {"scale_attn_by_inverse_layer_idx", scale.by_layer},
       {"tie_word_embeddings", config.tied},
-      {"bos_token_id", nullptr},
-      {"eos_token_id", nullptr},
+      {"bos_token_id", json_of(config.bos_token_id)},
+      {"eos_token_id", json_of(config.eos_token_id)},
   };
   if (bytes_as_tokens) {
     fields["tokens"] = "bytes";

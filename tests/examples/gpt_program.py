@@ -19,14 +19,24 @@ gpt = Program(GPT, encoding="latin-1")
 check, check_error = gpt.check, gpt.check_error
 
 
-def integers(path: Path, name: str) -> list[list[int]]:
-    """Returns the rows of an int64 matrix of a safetensors file."""
+def tensors_of(path: Path) -> tuple[dict[str, tuple], dict[str, str]]:
+    """Returns dtype, shape and bytes of each tensor of a safetensors file, and
+    the metadata."""
     data = path.read_bytes()
     (size,) = struct.unpack_from("<Q", data)
-    entry = json.loads(data[8 : 8 + size])[name]
-    begin, end = (8 + size + offset for offset in entry["data_offsets"])
-    values = struct.unpack(f"<{(end - begin) // 8}q", data[begin:end])
-    columns = entry["shape"][1]
+    header = json.loads(data[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    values = data[8 + size :]
+    return {
+        name: (entry["dtype"], entry["shape"], values[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }, metadata
+
+
+def integers(path: Path, name: str) -> list[list[int]]:
+    """Returns the rows of an int64 matrix of a safetensors file."""
+    _, (_, columns), data = tensors_of(path)[0][name]
+    values = struct.unpack(f"<{len(data) // 8}q", data)
     return [list(values[i : i + columns]) for i in range(0, len(values), columns)]
 
 
@@ -127,6 +137,25 @@ def test_training(folder: Path) -> None:
     check(logits.read_bytes() == copies, "a saved model has other logits")
 
 
+def test_saved(folder: Path) -> None:
+    """What C++ saves is what transformers' save_pretrained wrote."""
+    for name in ("gpt2", "gpt2_untied"):
+        theirs, ours = Path(f"{GOLDEN}/models/{name}"), folder / name
+        gpt("save", theirs, "--out", ours)
+        expected, metadata = tensors_of(theirs / "model.safetensors")
+        got, our_metadata = tensors_of(ours / "model.safetensors")
+        check(sorted(got) == sorted(expected), f"{name}: {set(got) ^ set(expected)}")
+        for key in set(got) & set(expected):
+            check(got[key] == expected[key], f"{name}: {key} differs")
+        check(our_metadata.items() >= metadata.items(), f"{name}: {our_metadata}")
+        config = json.loads((theirs / "config.json").read_text())
+        for field, value in json.loads((ours / "config.json").read_text()).items():
+            wanted = config[field]
+            if field == "n_inner" and wanted is None:
+                wanted = 4 * config["n_embd"]
+            check(value == wanted, f"{name}: {field} is {value}, not {wanted}")
+
+
 def main() -> None:
     check("generate" in gpt("--help")[0], "--help")
     test_generate()
@@ -134,6 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         test_training(Path(folder))
         test_measure(Path(folder))
+        test_saved(Path(folder))
     sys.exit(gpt.failures > 0)
 
 
