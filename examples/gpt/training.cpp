@@ -15,7 +15,6 @@
 namespace gpt {
 
 using torch::Tensor;
-using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 
 namespace {
@@ -97,7 +96,7 @@ std::vector<double> settings_of(
 }
 
 /// Decays matrices, not biases and norms.
-AdamW make_optimizer(Gpt2Impl& model, const TrainingOptions& options) {
+FusedAdamW make_optimizer(Gpt2Impl& model, const TrainingOptions& options) {
   std::vector<Tensor> matrices;
   std::vector<Tensor> vectors;
   for (const auto& parameter : model.parameters()) {
@@ -112,7 +111,7 @@ AdamW make_optimizer(Gpt2Impl& model, const TrainingOptions& options) {
   groups.emplace_back(
       vectors,
       std::make_unique<AdamWOptions>(AdamWOptions(adamw).weight_decay(0)));
-  return AdamW(groups, adamw);
+  return FusedAdamW(groups, adamw);
 }
 
 Tensor loss_of(Gpt2Impl& model, const TextData::Batch& batch, bool bfloat16) {

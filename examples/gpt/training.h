@@ -1,9 +1,8 @@
 #pragma once
 
+#include "fused_adamw.h"
 #include "gpt2.h"
 #include "text_data.h"
-
-#include <torch/optim/adamw.h>
 
 #include <cstdint>
 #include <functional>
@@ -70,7 +69,7 @@ class Trainer {
   double validate(const TextData::Batch& batch);
 
   std::shared_ptr<Gpt2Impl> model;
-  torch::optim::AdamW optimizer;
+  FusedAdamW optimizer;
 
  private:
   double clip_;

@@ -69,6 +69,40 @@ TEST_CASE("The losses of 50 steps are Python's") {
   }
 }
 
+TEST_CASE("The fused AdamW takes the steps of LibTorch's") {
+  torch::manual_seed(1);
+  // Beside a tensor of many vectors one with a rest, and one without gradient.
+  const std::vector<torch::Tensor> start = {
+      torch::randn({70, 33}), torch::randn(5), torch::randn(3)};
+  const auto leaves = [&] {
+    std::vector<torch::Tensor> copies;
+    for (const auto& tensor : start) {
+      copies.push_back(tensor.clone().set_requires_grad(true));
+    }
+    return copies;
+  };
+  const auto ours = leaves();
+  const auto theirs = leaves();
+  const auto options =
+      torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).weight_decay(0.1);
+  gpt::FusedAdamW fused(ours, options);
+  torch::optim::AdamW plain(theirs, options);
+  for (int step = 0; step < 5; ++step) {
+    for (size_t i = 0; i < 2; ++i) {
+      theirs[i].mutable_grad() = torch::randn_like(start[i]);
+      ours[i].mutable_grad() = theirs[i].grad().clone();
+    }
+    fused.step();
+    plain.step();
+  }
+  for (size_t i = 0; i < start.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(ours[i], IsCloseTo(theirs[i]));
+    CHECK(ours[i].equal(start[i]) == (i == 2));
+  }
+  CHECK(fused.state().size() == 2);
+}
+
 TEST_CASE("An interrupted run goes on to the same bits") {
   const TemporaryFolder whole;
   const TemporaryFolder parts;
