@@ -10,9 +10,12 @@ endif()
 set(TORCH_ATTENTION_SITE_COMMAND "${PROJECT_SOURCE_DIR}/scripts/site.sh"
                                  "${PROJECT_BINARY_DIR}/site")
 if(TORCH_ATTENTION_TESTS)
-  # The target `site` installs MkDocs; a test uses what is there.
-  find_program(TORCH_ATTENTION_MKDOCS mkdocs
-               DOC "MkDocs 1.6 or newer, for the test of the site")
+  # The target `site` installs MkDocs; a test uses what is there, or what
+  # scripts/test.sh has installed.
+  find_program(
+    TORCH_ATTENTION_MKDOCS mkdocs
+    HINTS "${PROJECT_SOURCE_DIR}/build/setup/test_tools/bin"
+    DOC "MkDocs 1.6 or newer, for the test of the site")
   set(mkdocs_status 1)
   if(TORCH_ATTENTION_MKDOCS)
     cmake_path(GET TORCH_ATTENTION_MKDOCS PARENT_PATH mkdocs_bin)

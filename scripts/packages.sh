@@ -29,12 +29,19 @@ python3-venv|python3|venv|base_python|Python $PYTHON_MINIMUM or newer with the m
 ccache|ccache|optional|has_command ccache|builds after the first one take longer
 clang-format-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-format|the format check is left out
 clang-tidy-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-tidy|clang-tidy is left out
+chromium|chromium|lint|has_browser|the test tools.heatmap_page is left out
 TABLE
 }
 
 # --- Checks ------------------------------------------------------------------
 
 has_command() { command -v "$1" >/dev/null; }
+
+# One of those that tests/tools/CMakeLists.txt looks for.
+has_browser() {
+  has_command chromium || has_command chromium-browser ||
+    has_command google-chrome || has_command chrome
+}
 
 has_cmake() {
   has_command cmake && printf '%s\n' "$CMAKE_MINIMUM" \

@@ -5,7 +5,7 @@
 # packages.sh. LibTorch is looked for where the build looks (docs/build.md); if
 # there is none, .venv is made from scripts/requirements.txt.
 #
-#   --lint  also clang-format and clang-tidy, for scripts/test.sh
+#   --lint  also clang-format, clang-tidy and Chromium, for scripts/test.sh
 #   --help  this text
 
 # The other scripts source this one for its functions and for `setup`, which

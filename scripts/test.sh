@@ -29,6 +29,27 @@ leave_out() {
   say "      LEFT OUT: $1"
 }
 
+# MkDocs and tokenizers, in a virtual environment that CMake finds: tests of the
+# release build need them.
+setup_test_tools() {
+  local venv="$ROOT/build/setup/test_tools" wanted
+  wanted="$(cat "$ROOT/tests/requirements.txt" "$ROOT/scripts/site/requirements.txt")"
+  # The copy tells that the installation is complete.
+  if [[ "$(cat "$venv/requirements.txt" 2>/dev/null)" == "$wanted" ]]; then
+    return
+  fi
+  rm -rf "$venv"
+  if ! { base_python >/dev/null || provide venv; } ||
+    ! "$(base_python)" -m venv "$venv" ||
+    ! run_logged "$ROOT/build/setup/test_tools.log" "$venv/bin/python" -m pip \
+      install --disable-pip-version-check --no-input --only-binary :all: \
+      -r "$ROOT/tests/requirements.txt"; then
+    leave_out "tests/requirements.txt could not be installed: docs.site and example.gpt.tokens are missing."
+    return
+  fi
+  printf '%s\n' "$wanted" >"$venv/requirements.txt"
+}
+
 check_format() {
   local tool folder folders=()
   if ! tool="$(lint_tool clang-format)"; then
@@ -124,8 +145,10 @@ if [[ -n "$quick" ]]; then
   step_total=4
   setup
 else
-  step_total=9
+  step_total=10
   setup lint
+  step "tools of tests: MkDocs, tokenizers"
+  setup_test_tools
   all_checks
 fi
 step "release build"
