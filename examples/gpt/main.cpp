@@ -6,6 +6,7 @@
 #include "measuring.h"
 #include "memory.h"
 #include "progress_line.h"
+#include "text_tokens.h"
 #include "training.h"
 
 #include <torch/utils.h>
@@ -22,6 +23,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -68,22 +70,30 @@ std::vector<int64_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-std::vector<int64_t> bytes_of(const std::string& text) {
-  std::vector<int64_t> ids;
-  for (const auto byte : text) {
-    ids.push_back(static_cast<unsigned char>(byte));
+/// Prints tokens as text or, without TextTokens, as numbers.
+class Printer {
+ public:
+  explicit Printer(const gpt::TextTokens* tokens) {
+    if (tokens != nullptr) {
+      text_.emplace(*tokens);
+    }
   }
-  return ids;
-}
 
-/// Prints a token as the byte that it is, or as a number and a space.
-void print_token(int64_t token, bool is_byte) {
-  if (is_byte) {
-    std::cout << static_cast<char>(token);
-  } else {
-    std::cout << token << ' ';
+  void print(int64_t token) {
+    if (text_) {
+      std::cout << text_->add(token);
+    } else {
+      std::cout << token << ' ';
+    }
   }
-}
+
+  void end() {
+    std::cout << (text_ ? text_->finish() : "") << '\n';
+  }
+
+ private:
+  std::optional<gpt::GrowingText> text_;
+};
 
 struct GenerateArguments {
   std::string folder;
@@ -109,17 +119,17 @@ void print_speed(const gpt::Generation& generation) {
 }
 
 void run_generate(GenerateArguments& arguments) {
-  const auto bytes = gpt::has_bytes_as_tokens(arguments.folder);
-  TORCH_CHECK(
-      bytes || arguments.prompts.empty(),
-      "--prompt is for models that `gpt train` made: give --prompt-ids, which "
-      "tokens.py makes of a text");
+  std::unique_ptr<gpt::TextTokens> tokens;
+  if (!arguments.prompts.empty() ||
+      gpt::has_bytes_as_tokens(arguments.folder)) {
+    tokens = gpt::open_tokens(arguments.folder);
+  }
   Texts prompts;
   for (const auto& ids : arguments.ids) {
     prompts.push_back(parse_ids(ids));
   }
   for (const auto& text : arguments.prompts) {
-    prompts.push_back(bytes_of(text));
+    prompts.push_back(tokens->encode(text));
   }
   TORCH_CHECK(!prompts.empty(), "Expected --prompt-ids or --prompt");
   auto& options = arguments.options;
@@ -131,22 +141,24 @@ void run_generate(GenerateArguments& arguments) {
   gpt::keep_freed_memory();
   // A single text is printed as it grows, several one after the other.
   const auto streams = prompts.size() == 1;
+  Printer stream(tokens.get());
   if (streams) {
-    options.on_tokens = [&](const gpt::GenerationOptions::NewTokens& tokens) {
-      print_token(*tokens[0], bytes);
+    options.on_tokens = [&](const gpt::GenerationOptions::NewTokens& news) {
+      stream.print(*news[0]);
       std::cout << std::flush;
     };
   }
   const auto generation = gpt::generate(*model, prompts, options);
-  if (!streams) {
-    for (const auto& tokens : generation.tokens) {
-      for (const auto token : tokens) {
-        print_token(token, bytes);
-      }
-      std::cout << '\n';
-    }
+  if (streams) {
+    stream.end();
   } else {
-    std::cout << '\n';
+    for (const auto& text : generation.tokens) {
+      Printer printer(tokens.get());
+      for (const auto token : text) {
+        printer.print(token);
+      }
+      printer.end();
+    }
   }
   print_speed(generation);
 }
@@ -166,7 +178,7 @@ void add_generate(CLI::App& app) {
   command->add_option(
       "--prompt",
       arguments->prompts,
-      "a prompt as text, for models whose tokens are bytes");
+      "a prompt as text; the continuation is printed as text, too");
   command->add_option(
       "--max-new-tokens", options.max_new_tokens, "default: 64");
   command->add_option(
@@ -282,6 +294,26 @@ void add_logits(CLI::App& app) {
   });
 }
 
+void add_tokens(CLI::App& app) {
+  auto folder = std::make_shared<std::string>();
+  auto* command = app.add_subcommand(
+      "tokens", "Print the tokens of each line of standard input, as 1,2,3");
+  command->add_option("FOLDER", *folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->callback([folder] {
+    const auto tokens = gpt::open_tokens(*folder);
+    for (std::string line; std::getline(std::cin, line);) {
+      const char* separator = "";
+      for (const auto token : tokens->encode(line)) {
+        std::cout << separator << token;
+        separator = ",";
+      }
+      std::cout << '\n';
+    }
+  });
+}
+
 void add_measure(CLI::App& app) {
   struct Arguments {
     std::string folder;
@@ -332,6 +364,7 @@ int main(int argc, char** argv) {
   add_generate(app);
   add_train(app);
   add_logits(app);
+  add_tokens(app);
   add_measure(app);
   add_save(app);
   try {

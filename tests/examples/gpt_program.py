@@ -102,7 +102,7 @@ def test_measure(folder: Path) -> None:
 def test_errors() -> None:
     ids = ["--prompt-ids", "1,2"]
     check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
-    check_error("--prompt is for models", "generate", MODEL, "--prompt", "Once")
+    check_error("tokenizer.json for --prompt", "generate", MODEL, "--prompt", "Once")
     check_error("does not exist", "generate", "nothing", *ids)
     measured = ["measure", f"{GOLDEN}/models/gpt2"]
     check_error("two tokens to train on", *measured, text='{"train": [[1]]}')
