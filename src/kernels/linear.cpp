@@ -2,6 +2,7 @@
 
 #include <cpu/linear.h>
 #include <kernels/backward_node.h>
+#include <kernels/choice.h>
 #include <kernels/plain.h>
 #include <kernels/threads.h>
 
@@ -270,6 +271,15 @@ torch::Tensor linear(
           has_onednn_linear(x, weight, bias)
       ? onednn_linear(x, weight, bias)
       : at::linear(x, weight, bias);
+}
+
+torch::Tensor linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias,
+    Kernel kernel) {
+  return resolved(kernel) == Kernel::kReference ? at::linear(x, weight, bias)
+                                                : linear(x, weight, bias);
 }
 
 } // namespace torch_attention::kernels

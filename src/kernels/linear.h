@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch_attention/nn/options/attention.h>
+
 #include <torch/types.h>
 
 namespace torch_attention::kernels {
@@ -16,6 +18,15 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias);
+
+/// The same, but with `Kernel::kReference` Python's
+/// `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward` multiplies
+/// and then adds the bias, which rounds otherwise in bfloat16.)
+torch::Tensor linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias,
+    Kernel kernel);
 
 /// Returns whether weight (out, in) and bias (out), or undefined, belong to a
 /// layer that takes `in` numbers.

@@ -1,6 +1,6 @@
 #include <torch_attention/nn/functional/linear.h>
 
-#include <nn/modules/projected.h>
+#include <kernels/linear.h>
 
 #include <c10/util/Exception.h>
 
@@ -22,7 +22,7 @@ torch::Tensor linear(
       x.sizes(),
       " and ",
       weight.sizes());
-  return linear_of(x, weight, bias, Kernel::kAuto);
+  return kernels::linear(x, weight, bias, Kernel::kAuto);
 }
 
 } // namespace torch_attention::functional

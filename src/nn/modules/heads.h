@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kernels/heads.h>
+#include <kernels/linear.h>
 #include <nn/checks.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/projected.h>
@@ -225,7 +226,8 @@ inline torch::Tensor project_to_key_heads(
     return weight.defined() ? split->enter_keys(weight) : weight;
   };
   return kernels::split_heads(
-      linear_of(x, enter(projection->weight), enter(projection->bias), kernel),
+      kernels::linear(
+          x, enter(projection->weight), enter(projection->bias), kernel),
       num_heads);
 }
 
@@ -254,8 +256,8 @@ torch::Tensor project_out(
     if (module.out_proj.is_empty()) {
       return split->gather(combined);
     }
-    const auto sum =
-        split->leave(linear_of(combined, module.out_proj->weight, {}, kernel));
+    const auto sum = split->leave(
+        kernels::linear(combined, module.out_proj->weight, {}, kernel));
     const auto& bias = module.out_proj->bias;
     return bias.defined() ? sum + bias : sum;
   }

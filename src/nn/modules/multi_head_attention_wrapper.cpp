@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
+#include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/linear.h>
 #include <nn/checks.h>

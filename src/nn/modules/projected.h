@@ -1,6 +1,5 @@
 #pragma once
 
-#include <kernels/choice.h>
 #include <kernels/linear.h>
 #include <torch_attention/nn/options/attention.h>
 
@@ -16,30 +15,17 @@ struct Projected {
   torch::Tensor values;
 };
 
-/// A linear layer from `in` to `out` features.
+/// Returns a linear layer from `in` to `out` features.
 inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
   return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }
 
-/// With `Kernel::kReference` Python's `torch.nn.functional.linear`. (LibTorch's
-/// C++ `Linear::forward` multiplies and then adds the bias, which rounds
-/// otherwise in bfloat16.)
-inline torch::Tensor linear_of(
-    const torch::Tensor& x,
-    const torch::Tensor& weight,
-    const torch::Tensor& bias,
-    Kernel kernel) {
-  return kernels::resolved(kernel) == Kernel::kReference
-      ? torch::linear(x, weight, bias)
-      : kernels::linear(x, weight, bias);
-}
-
-/// `linear_of` the module's own weights.
+/// Returns `kernels::linear` by the module's own weights.
 inline torch::Tensor linear(
     const torch::nn::Linear& module,
     const torch::Tensor& x,
     Kernel kernel) {
-  return linear_of(x, module->weight, module->bias, kernel);
+  return kernels::linear(x, module->weight, module->bias, kernel);
 }
 
 /// Projects x in the Python classes' order, keys first: it decides in which

@@ -1,8 +1,9 @@
 #include <tools/bench/roof.h>
 
 #include <format_text.h>
-#include <kernels/linear.h>
 
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace torch_attention::tools {
@@ -43,6 +46,16 @@ double sgemm_flops(int64_t size) {
 /// The number of products in a run. The first comes after other work, with cold
 /// caches: among several it counts little.
 constexpr int kProducts = 4;
+
+/// Returns LibTorch's linear layer by its copy of oneDNN, which on processors
+/// that are not Intel's multiplies faster than `at::mm`; none if it lacks it.
+std::optional<c10::OperatorHandle> onednn_linear() {
+  if (!at::globalContext().userEnabledMkldnn()) {
+    return std::nullopt;
+  }
+  return c10::Dispatcher::singleton().findSchema(
+      {"mkldnn::_linear_pointwise", ""});
+}
 
 /// Returns a number of floats that no cache holds.
 int64_t floats_beyond_caches() {
@@ -78,9 +91,19 @@ void Roof::choose_product() {
     auto c = at::empty({size, size});
     std::vector<std::pair<const char*, std::function<void()>>> products{
         {"at::mm", [a, b, c]() mutable { at::mm_out(c, a, b); }}};
-    if (kernels::has_onednn_linear(a, b, {})) {
-      products.emplace_back(
-          "oneDNN", [a, b] { kernels::onednn_linear(a, b, {}); });
+    const auto linear = onednn_linear();
+    if (linear) {
+      products.emplace_back("oneDNN", [a, b, linear] {
+        // No bias, and no function that is applied to the result.
+        torch::jit::Stack stack{
+            a,
+            b,
+            c10::IValue(),
+            std::string("none"),
+            c10::List<std::optional<at::Scalar>>(),
+            std::string()};
+        linear->callBoxed(stack);
+      });
     }
     bool is_better = false;
     for (const auto& [name, multiply] : products) {

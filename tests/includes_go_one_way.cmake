@@ -1,0 +1,96 @@
+# Includes between the folders of src and include go in the directions of
+# docs/maintaining.md. Each folder lists what it may include beside itself, as
+# regular expressions of paths; so do single files, which are exceptions.
+cmake_minimum_required(VERSION 3.21)
+
+set(public "torch_attention/")
+set(options "torch_attention/nn/options/")
+set(functional "${options}|torch_attention/nn/functional/")
+
+# The public headers.
+set(may_include_include "${public}")
+set(may_include_include/torch_attention/nn "torch_attention/(nn/|export.h)")
+set(may_include_include/torch_attention/nn/options
+    "${options}|torch_attention/export.h")
+set(may_include_include/torch_attention/nn/functional
+    "${functional}|torch_attention/(export.h|nn/kv_cache.h)")
+set(may_include_include/torch_attention/weights
+    "torch_attention/(export.h|nn/modules/|nn/options/|weights/)")
+
+# The sources.
+set(helpers "error_message.h|format_text.h|physical_memory.h")
+set(may_include_src "${public}|${helpers}")
+set(may_include_src/cpu "cpu/")
+set(may_include_src/kernels "cpu/|kernels/|${options}")
+set(may_include_src/nn
+    "cpu/score_rule.h|kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
+set(may_include_src/nn/options "${options}")
+set(may_include_src/nn/functional
+    "kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")
+set(may_include_src/nn/modules
+    "kernels/|nn/[a-z_]+.h|nn/functional/|nn/modules/|torch_attention/nn/|${helpers}"
+)
+set(may_include_src/nn/utils "nn/utils/|torch_attention/nn/")
+set(may_include_src/operators
+    "kernels/|nn/checks.h|nn/functional/|operators/|${functional}|torch_attention/operators/"
+)
+set(may_include_src/jit "jit/|operators/library.h|torch_attention/jit/")
+# Modules only as torch::nn::Module.
+set(may_include_src/weights
+    "weights/|torch_attention/weights/|${options}|${helpers}")
+set(may_include_src/distributed
+    "distributed/|kernels/|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
+)
+set(may_include_src/tools "tools/|${public}|${helpers}")
+# Looks at models of which the public headers tell less.
+set(may_include_src/tools/heatmap
+    "tools/|${public}|operators/|weights/(pretrained/|files/atomic_file.h)|${helpers}"
+)
+set(may_include_src/tools/convert.cpp
+    "tools/|${public}|weights/files/overlap.h|${helpers}")
+set(may_include_src/tools/inspect.cpp
+    "tools/|${public}|weights/pretrained/listing.h|${helpers}")
+
+# What the folders are called in includes.
+set(ours "^(torch_attention")
+file(GLOB entries RELATIVE "${ROOT}/src" "${ROOT}/src/*")
+foreach(entry ${entries})
+  string(APPEND ours "|${entry}")
+endforeach()
+string(APPEND ours ")(/|$)")
+
+set(wrong "")
+set(count 0)
+file(
+  GLOB_RECURSE files
+  RELATIVE "${ROOT}"
+  "${ROOT}/src/*.cpp" "${ROOT}/src/*.h" "${ROOT}/include/*.h")
+foreach(file ${files})
+  set(place "${file}")
+  while(NOT DEFINED "may_include_${place}")
+    cmake_path(GET place PARENT_PATH place)
+  endwhile()
+  set(allowed "^(${may_include_${place}})")
+  # The header of a source.
+  string(REGEX REPLACE "^(src|include)/" "" own "${file}")
+  cmake_path(REMOVE_EXTENSION own)
+  file(STRINGS "${ROOT}/${file}" lines REGEX "^#include <")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^#include <([^>]*)>.*" "\\1" included "${line}")
+    if(NOT included MATCHES "${ours}")
+      continue()
+    endif()
+    math(EXPR count "${count} + 1")
+    if(NOT included MATCHES "${allowed}" AND NOT included STREQUAL
+                                             "torch_attention/${own}.h")
+      string(APPEND wrong "\n  ${file}: <${included}>")
+    endif()
+  endforeach()
+endforeach()
+if(wrong)
+  message(FATAL_ERROR "These includes go against the directions:${wrong}")
+endif()
+# Fails where it reads nothing.
+if(count LESS 500)
+  message(FATAL_ERROR "Expected more than 500 includes, but got ${count}")
+endif()
