@@ -85,12 +85,7 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::CausalAttention(d_in=" << options.d_in()
          << ", d_out=" << options.d_out()
          << ", context_length=" << options.context_length();
-  if (options.window()) {
-    stream << ", window=" << *options.window();
-  }
-  if (options.window_after()) {
-    stream << ", window_after=" << *options.window_after();
-  }
+  detail::print_rule_options(stream, options);
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";

@@ -1,20 +1,20 @@
 #pragma once
 
+#include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
 
 namespace torch_attention {
 
-/// What `module` asks of functional attention, but for the kernel.
+/// Returns what `module` asks of functional attention by its options, but for
+/// the kernel.
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions func_options(
     const Module& module) {
-  return functional::ScaledDotProductAttentionFuncOptions()
-      .causal(module.options.causal())
-      .window(module.options.window())
-      .window_after(module.options.window_after())
-      .scale(module.options.scale())
-      .dropout(module.dropout->options.p())
-      .training(module.dropout->is_training());
+  auto result = functional::ScaledDotProductAttentionFuncOptions()
+                    .dropout(module.dropout->options.p())
+                    .training(module.dropout->is_training());
+  detail::copy_rule_options(module.options, result);
+  return result;
 }
 
 } // namespace torch_attention

@@ -3,6 +3,7 @@
 #include <kernels/heads.h>
 #include <kernels/linear.h>
 #include <nn/checks.h>
+#include <nn/modules/func_options.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/projected.h>
 #include <torch_attention/nn/functional/attention.h>
@@ -138,12 +139,7 @@ void print_heads(std::ostream& stream, const Options& options) {
   if (options.value_dim()) {
     stream << ", value_dim=" << *options.value_dim();
   }
-  if (options.softcap()) {
-    stream << ", softcap=" << *options.softcap();
-  }
-  if (options.scale()) {
-    stream << ", scale=" << *options.scale();
-  }
+  print_rule_options(stream, options);
   const auto print_flag = [&](const char* name, const std::optional<bool>& x) {
     if (x) {
       stream << ", " << name << "=" << (*x ? "true" : "false");
@@ -190,17 +186,11 @@ void check_decodes(const char* name, const Module& module) {
   check_drops_nothing(name, module);
 }
 
-/// What `module` asks of functional attention, but for the kernel and what goes
-/// by positions.
+/// The same as `func_options`, for keys that several query heads may share.
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions head_options(
     const Module& module) {
-  return functional::ScaledDotProductAttentionFuncOptions()
-      .enable_gqa(true)
-      .scale(module.options.scale())
-      .softcap(module.options.softcap())
-      .dropout(module.dropout->options.p())
-      .training(module.dropout->is_training());
+  return func_options(module).enable_gqa(true);
 }
 
 /// x (B, T, ...) -> (B, num_heads, T, size of a head).

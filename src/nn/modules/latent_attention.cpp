@@ -137,12 +137,10 @@ LatentFuncOptions func_options_of(const LatentAttentionImpl& module) {
   const auto& options = module.options;
   const auto head_dim =
       static_cast<double>(options.nope_dim() + options.rope_dim());
-  return LatentFuncOptions()
-      .enable_gqa(true)
-      .causal(options.causal())
-      .scale(options.scale().value_or(1 / std::sqrt(head_dim)))
-      .dropout(module.dropout->options.p())
-      .training(module.dropout->is_training());
+  auto result = detail::head_options(module);
+  // Latent keys, which are longer, keep the scale of those that they stand for.
+  result.scale() = options.scale().value_or(1 / std::sqrt(head_dim));
+  return result;
 }
 
 LatentFuncOptions call_options_of(
@@ -326,9 +324,7 @@ void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", nope_dim=" << options.nope_dim()
          << ", rope_dim=" << options.rope_dim()
          << ", value_dim=" << options.value_dim();
-  if (options.scale()) {
-    stream << ", scale=" << *options.scale();
-  }
+  detail::print_rule_options(stream, options);
   stream << ", rotary_theta=" << options.rotary().theta()
          << ", rotary_pairing=" << options.rotary().pairing();
   if (options.rotary().scaling() != RotaryScaling::kLinear ||

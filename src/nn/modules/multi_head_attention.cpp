@@ -295,15 +295,6 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", d_out=" << options.d_out()
          << ", context_length=" << options.context_length();
   detail::print_heads(stream, options);
-  if (options.window()) {
-    stream << ", window=" << *options.window();
-  }
-  if (options.window_after()) {
-    stream << ", window_after=" << *options.window_after();
-  }
-  if (options.chunk()) {
-    stream << ", chunk=" << *options.chunk();
-  }
   if (options.alibi()) {
     stream << ", alibi=true";
   }

@@ -6,6 +6,7 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/func_options.h>
+#include <nn/score_rule.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>
@@ -32,16 +33,14 @@ CausalAttentionImpl& head(const torch::nn::ModuleList& heads, size_t index) {
 
 CausalAttentionOptions head_options(
     const MultiHeadAttentionWrapperOptions& options) {
-  return CausalAttentionOptions(
-             options.d_in(), options.d_out(), options.context_length())
-      .dropout(options.dropout())
-      .qkv_bias(options.qkv_bias())
-      .causal(options.causal())
-      .window(options.window())
-      .window_after(options.window_after())
-      .register_mask(options.register_mask())
-      .scale(options.scale())
-      .kernel(options.kernel());
+  auto result = CausalAttentionOptions(
+                    options.d_in(), options.d_out(), options.context_length())
+                    .dropout(options.dropout())
+                    .qkv_bias(options.qkv_bias())
+                    .register_mask(options.register_mask())
+                    .kernel(options.kernel());
+  detail::copy_rule_options(options, result);
+  return result;
 }
 
 void check_input(
@@ -57,10 +56,11 @@ void check_input(
 /// large products save.
 constexpr int64_t kFewTokens = 256;
 
-/// Whether the heads differ in nothing but the values of their weights, as they
-/// were made; users may have replaced some.
+/// Returns whether the heads differ in nothing but the values of their weights,
+/// as they were made; users may have replaced some.
 bool are_alike(const torch::nn::ModuleList& heads) {
   const auto& first = head(heads, 0);
+  const auto rule = rule_of(func_options(first));
   for (size_t i = 1; i < heads->size(); ++i) {
     const auto& other = head(heads, i);
     const auto same = [&](const torch::nn::Linear& a,
@@ -73,10 +73,7 @@ bool are_alike(const torch::nn::ModuleList& heads) {
     if (!same(first.W_query, other.W_query) ||
         !same(first.W_key, other.W_key) ||
         !same(first.W_value, other.W_value) ||
-        first.options.causal() != other.options.causal() ||
-        first.options.window() != other.options.window() ||
-        first.options.window_after() != other.options.window_after() ||
-        first.options.scale() != other.options.scale() ||
+        rule != rule_of(func_options(other)) ||
         first.options.kernel() != other.options.kernel() ||
         first.options.context_length() != other.options.context_length() ||
         first.dropout->options.p() != other.dropout->options.p() ||

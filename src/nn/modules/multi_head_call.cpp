@@ -93,11 +93,7 @@ functional::ScaledDotProductAttentionFuncOptions head_options(
     const HeadSplitPointer& split) {
   const auto& options = module.options;
   auto result = head_options(module);
-  result.causal(options.causal())
-      .window(options.window())
-      .window_after(options.window_after())
-      .chunk(options.chunk())
-      .sinks(module.sinks);
+  result.sinks(module.sinks);
   if (options.alibi()) {
     result.alibi_slopes(slopes_of(module, split));
   }

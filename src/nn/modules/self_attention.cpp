@@ -3,6 +3,7 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/projected.h>
+#include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ostream>
@@ -25,8 +26,8 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const SelfAttentionOptions& options,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  auto result =
-      functional::ScaledDotProductAttentionFuncOptions().scale(options.scale());
+  functional::ScaledDotProductAttentionFuncOptions result;
+  detail::copy_rule_options(options, result);
   if (!detail::is_empty(call)) {
     const auto [B, T, S] = detail::sizes_of_call(name, x, call);
     detail::set_call(
@@ -95,8 +96,9 @@ void SelfAttentionV1Impl::reset_parameters() {
 
 void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::SelfAttentionV1(d_in=" << options.d_in()
-         << ", d_out=" << options.d_out() << ", kernel=" << options.kernel()
-         << ")";
+         << ", d_out=" << options.d_out();
+  detail::print_rule_options(stream, options);
+  stream << ", kernel=" << options.kernel() << ")";
 }
 
 torch::Tensor SelfAttentionV1Impl::forward(
@@ -154,8 +156,10 @@ void SelfAttentionV2Impl::reset_parameters() {
 
 void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::SelfAttentionV2(d_in=" << options.d_in()
-         << ", d_out=" << options.d_out() << ", qkv_bias=" << std::boolalpha
-         << options.qkv_bias() << ", kernel=" << options.kernel() << ")";
+         << ", d_out=" << options.d_out();
+  detail::print_rule_options(stream, options);
+  stream << ", qkv_bias=" << std::boolalpha << options.qkv_bias()
+         << ", kernel=" << options.kernel() << ")";
 }
 
 torch::Tensor SelfAttentionV2Impl::forward(

@@ -4,6 +4,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+#include <sstream>
+
 namespace wrapper_test {
 
 using namespace torch_attention;
@@ -126,6 +128,21 @@ TEST_CASE("A wrapper computes heads that differ one by one") {
   SECTION("in the window") {
     head(wrapper, 0).options.window(9);
   }
+  SECTION("in the window after") {
+    for (size_t i = 0; i < 3; ++i) {
+      head(wrapper, i).options.causal(false);
+    }
+    head(wrapper, 2).options.window_after(7);
+  }
+  SECTION("in dropout") {
+    head(wrapper, 1).dropout->options.p(1);
+  }
+  SECTION("in training") {
+    for (size_t i = 0; i < 3; ++i) {
+      head(wrapper, i).dropout->options.p(1);
+    }
+    head(wrapper, 1).eval();
+  }
   SECTION("in a bias") {
     head(wrapper, 2).W_key =
         head(wrapper, 2).replace_module("W_key", torch::nn::Linear(12, 8));
@@ -141,6 +158,27 @@ TEST_CASE("A wrapper computes heads that differ one by one") {
     CHECK(wrapper(x).size(-1) == 2 * kHeadSize + 5);
   }
   CHECK_THAT(wrapper(x), IsEqualTo(one_by_one(wrapper, x)));
+}
+
+TEST_CASE("A wrapper keeps to the context_length of each head") {
+  auto wrapper = make_wrapper(three_heads());
+  const auto x = draw_input();
+  CHECK_NOTHROW(wrapper(x));
+  head(wrapper, 2).options.context_length(kTokens - 1);
+  CHECK_THROWS_AS(wrapper(x), c10::Error);
+}
+
+TEST_CASE("The rule of a wrapper is that of its heads, and is printed") {
+  auto wrapper = make_wrapper(
+      three_heads().causal(false).scale(0.4).window(5).window_after(3));
+  for (size_t i = 0; i < 3; ++i) {
+    std::ostringstream text;
+    head(wrapper, i).pretty_print(text);
+    CHECK_THAT(
+        text.str(),
+        ContainsText(", scale=0.4, window=5, window_after=3, ") &&
+            ContainsText(", causal=false, "));
+  }
 }
 
 } // namespace wrapper_test
