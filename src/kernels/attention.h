@@ -72,7 +72,7 @@ struct Attention : ScoreTensors {
   torch::Tensor value;
 };
 
-/// Where `tensors_of` has the tensors that gradients are computed of.
+/// The places in `tensors_of` of the tensors that gradients are computed of.
 enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes, kSinks };
 
 /// All tensors of `attention`, which is an Attention or a const one; those that
@@ -115,13 +115,13 @@ torch::Tensor weights_of_scores(
 /// Output (..., T, Dv), by our own kernels on the CPU.
 torch::Tensor tiled(const Attention& attention);
 
-/// Whether `tiled` computes it.
+/// Returns true if `tiled` computes it.
 bool is_tiled(const Attention& attention);
 
 /// Output (..., T, Dv), by LibTorch's kernels, on any device.
 torch::Tensor libtorch(const Attention& attention);
 
-/// Whether `libtorch` computes it.
+/// Returns true if `libtorch` computes it.
 bool is_libtorch(const Attention& attention);
 
 } // namespace torch_attention::kernels

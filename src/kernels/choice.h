@@ -21,10 +21,11 @@ namespace torch_attention::kernels {
 
 enum class Choice { kTiled, kLibTorch, kReference };
 
-/// What the user asked for: `default_kernel` where it is kAuto.
+/// Returns the kernel that the user asked for: `default_kernel` instead of
+/// kAuto.
 Kernel resolved(Kernel asked);
 
-/// The kernel for `attention` where the user asked for `asked`.
+/// Returns the kernel for `attention` if the user asked for `asked`.
 Choice choose(const Attention& attention, Kernel asked);
 
 /// Output (..., T, Dv).

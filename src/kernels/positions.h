@@ -2,13 +2,13 @@
 
 #include <kernels/attention.h>
 
-/// What follows from the positions of queries and keys, as tensors.
+/// Tensors that follow from the positions of queries and keys.
 namespace torch_attention::kernels {
 
 /// Bool (T, S), true hides: the keys after a query's own position.
 torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device);
 
-/// Whether the position of a key may hide it.
+/// Returns true if the position of a key may hide it.
 bool hides_by_position(const Attention& attention);
 
 /// Bool, broadcasts to (..., T, S), true hides: what rule and `key_lengths`

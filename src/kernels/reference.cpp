@@ -27,7 +27,7 @@ void hide(torch::Tensor& scores, const Attention& attention) {
   }
 }
 
-/// Whether a query may have no key to attend to.
+/// Returns true if a query may have no key to attend to.
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
   return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
       a.query_offsets.defined() ||
@@ -55,7 +55,7 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
-  // What hides by position is in `hide`.
+  // `hide` has the rules that hide by position.
   const auto& [scale, softcap, causal, window, window_after, chunk] =
       attention.rule;
   if (scale || attention.rule.bends()) {
@@ -68,7 +68,7 @@ torch::Tensor weights_of_scores(
     hide(scores, attention);
     scores = scores / std::sqrt(static_cast<double>(head_dim));
   }
-  // What is added may have more bits than the scores, and need them.
+  // A bias may have more bits than the scores, and need them.
   const auto dtype = scores.scalar_type();
   if (attention.bias.defined()) {
     scores = scores + attention.bias;

@@ -153,7 +153,7 @@ TiledResults run_forward(
     uint64_t dropout_seed,
     bool with_statistics,
     OutputLayout layout) {
-  // What is allocated here is nobody's view.
+  // Tensors that are allocated here are views of nothing.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto& query = a.query;
   TiledResults results;

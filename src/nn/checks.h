@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-/// What modules and functions ask of their options and inputs. `name` is the
-/// one that the messages name.
+/// Checks of the options and inputs of modules and functions. `name` is the one
+/// that the messages name.
 namespace torch_attention::checks {
 
 void check_positive(const char* name, const char* option, int64_t value);
@@ -62,10 +62,11 @@ void check_can_be_saved(
     const char* name,
     c10::ArrayRef<const torch::Tensor*> tensors);
 
-/// Whether x holds integers, of any size, signed or not.
+/// Returns true if x holds integers, of any size, signed or not.
 bool has_integers(const torch::Tensor& x);
 
-/// Integers as int64; of uint64 those that it does not hold as its largest.
+/// Returns integers as int64; values of uint64 beyond its range become its
+/// largest.
 torch::Tensor to_int64(const torch::Tensor& integers);
 
 /// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in

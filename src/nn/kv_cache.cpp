@@ -88,7 +88,7 @@ void check_dtype(torch::Dtype dtype) {
 /// before it is asked for: vectors would throw exceptions of their own.
 void check_memory(const KVCacheOptions& options, int64_t capacity) {
   constexpr int64_t kMostAddresses = int64_t{1} << 47;
-  // Of a sequence: its length, where it starts, and copies of both.
+  // The length and the start of a sequence, and copies of both.
   constexpr int64_t kBytesOfCounts = 4 * sizeof(int64_t);
   const auto most = options.device().is_cpu()
       ? std::min(kMostAddresses, physical_memory())
@@ -114,7 +114,8 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       " tokens");
 }
 
-/// The first token that the one after `length` others reads, or any later.
+/// Returns the first token that the token after `length` others, or any later
+/// one, still reads.
 int64_t first_needed(const KVCacheOptions& options, int64_t length) {
   if (options.chunk()) {
     return length - length % *options.chunk();
@@ -122,14 +123,15 @@ int64_t first_needed(const KVCacheOptions& options, int64_t length) {
   return length - std::min(length, options.window().value_or(kMost) - 1);
 }
 
-/// The most rows that later tokens may read when older ones are dropped: the
-/// window or chunk of a token that follows the one `block` tokens back.
+/// Returns the most rows that later tokens may read when older ones are
+/// dropped: the window or chunk of a token that follows the one `block` tokens
+/// back.
 int64_t kept_rows(const KVCacheOptions& options) {
   const auto reach = options.chunk().value_or(options.window().value_or(kMost));
   return add(reach - 1, options.block());
 }
 
-/// The most rows that there is memory for while T tokens are added.
+/// Returns the most rows that there is memory for while T tokens are added.
 int64_t most_rows(const KVCacheOptions& options, int64_t T) {
   return std::min(
       options.max_length().value_or(kMost),
@@ -435,8 +437,8 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
-/// The rows of now, elsewhere if there is no room for `new_lengths` more or
-/// there is memory to be given back.
+/// Returns the current rows, or moves them if there is no room for
+/// `new_lengths` more or memory can be freed.
 KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_lengths) const {
   int64_t T = 0;
   int64_t needed = 0;
@@ -457,8 +459,8 @@ KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_lengths) const {
       std::min(most, round_up(grown, options_.block())), /*drops=*/false);
 }
 
-/// The rows at the front of new memory; if it `drops`, without those that no
-/// token reads that follows the last or up to `block` tokens before it.
+/// Moves the rows to the front of new memory. If it `drops`, leaves out rows
+/// that no token reads any more, even after taking back `block` tokens.
 KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   const torch::NoGradGuard no_grad;
   auto rows = allocate(new_capacity);

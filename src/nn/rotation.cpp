@@ -79,7 +79,7 @@ torch::Tensor kept_share(
     }
     return ((turns - slow) / (fast - slow)).clamp(0, 1);
   }
-  // The places of pairs that turn so often, as if there were such.
+  // The index, perhaps fractional, of the pair that turns `turns` times.
   const auto place = [&](double turns) {
     return static_cast<double>(dim) * std::log(length / (turns * kFullTurn)) /
         (2 * std::log(options.theta()));
@@ -126,7 +126,7 @@ torch::Tensor frequencies(
   return slowed * (1 - kept) + trained * kept;
 }
 
-/// What cosines and sines are multiplied with.
+/// Returns the factor of cosines and sines.
 double amplitude(const RotaryOptions& options) {
   const auto growth = std::log(std::max(1.0, options.factor()));
   switch (options.scaling()) {

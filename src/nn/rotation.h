@@ -50,19 +50,20 @@ class RotaryTable {
  public:
   RotaryTable(RotaryOptions options, int64_t head_dim);
 
-  /// Of T tokens of each sequence, whose first one's position is in `first`,
-  /// int64 (B) on the CPU: (T, pairs) if it is the same for all, else (B, 1, T,
-  /// pairs). Undefined `first` means 0. The longest text is `length` tokens
-  /// long, if some of the T are padding; default: up to the last of them.
+  /// Returns the rotation of T tokens of each sequence, the first of which is
+  /// at position `first`, int64 (B) on the CPU: (T, pairs) if it is the same
+  /// for all, else (B, 1, T, pairs). Undefined `first` means 0. The longest
+  /// text is `length` tokens long, if some of the T are padding; default: up to
+  /// the last of them.
   Rotation at(
       const torch::Tensor& first,
       int64_t T,
       torch::Device device,
       const std::optional<int64_t>& length = std::nullopt);
 
-  /// Of tokens at `positions`, int64 (T) or (B, T), none negative: (T, pairs)
-  /// or (B, 1, T, pairs). The longest text is `length` tokens long; default: up
-  /// to the highest of them.
+  /// Returns the rotation of tokens at `positions`, int64 (T) or (B, T), none
+  /// negative: (T, pairs) or (B, 1, T, pairs). The longest text is `length`
+  /// tokens long; default: up to the highest of them.
   Rotation at_positions(
       const torch::Tensor& positions,
       torch::Device device,
@@ -81,15 +82,16 @@ class RotaryTable {
   }
 
  private:
-  /// Of tokens at `positions` as above, in a text of `length` tokens: from the
-  /// table of the first `rows`, or computed if there is none.
+  /// The same in a text of `length` tokens: from the table of the first `rows`,
+  /// or computed if there is none.
   Rotation gathered(
       const torch::Tensor& positions,
       const std::optional<int64_t>& rows,
       int64_t length,
       torch::Device device);
 
-  /// Of at least the first `rows` positions, in a text of `length` tokens.
+  /// Returns the rotation of at least the first `rows` positions, in a text of
+  /// `length` tokens.
   Rotation up_to(int64_t rows, int64_t length, torch::Device device);
 
   RotaryOptions options_;

@@ -256,7 +256,8 @@ torch::Tensor numbers_for_heads(
   return numbers.to(query.device(), dtype);
 }
 
-/// What `options` say, but for dropout and the tensors that need a query.
+/// Returns what `options` ask for, but for dropout and the tensors that need a
+/// query.
 kernels::Attention attention_of(const Options& options) {
   checks::check_scale(kName, options.scale());
   checks::check_windows(
@@ -271,8 +272,8 @@ kernels::Attention attention_of(const Options& options) {
   return attention;
 }
 
-/// What goes by the lengths and positions of each of B sequences, or by heads.
-/// `x` has the leading dimensions of the query.
+/// Sets what depends on the lengths and positions of each of B sequences, or on
+/// heads. `x` has the leading dimensions of the query.
 void set_numbers(
     kernels::Attention& attention,
     const Options& options,
@@ -303,8 +304,8 @@ void check_packed(const kernels::Attention& a, const torch::Tensor& query) {
       a.value.sizes());
 }
 
-/// Where packed sequences begin. Returns the sizes of their scores in a padded
-/// batch, (B, H, longest T, longest S).
+/// Sets where packed sequences begin. Returns the sizes of their scores in a
+/// padded batch, (B, H, longest T, longest S).
 std::vector<int64_t> set_starts(
     kernels::Attention& attention,
     const Options& options) {

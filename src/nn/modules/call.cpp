@@ -102,7 +102,7 @@ torch::Tensor checked_padding(
   return result;
 }
 
-/// Where the packed sequences of x (1, N, ...) begin.
+/// Returns where the packed sequences of x (1, N, ...) begin.
 torch::Tensor starts_of(
     const char* name,
     const char* what,

@@ -12,11 +12,11 @@
 /// attention. `name` is the module that the messages name.
 namespace torch_attention::detail {
 
-/// Whether `call` brings nothing along.
+/// Returns true if `call` has no argument.
 bool is_empty(const ForwardOptions& call);
 
-/// Whether x (N, d_in) is packed sequences, which have a batch of size 1 when
-/// they are computed.
+/// Returns true if x (N, d_in) is packed sequences, which get a batch of size 1
+/// to be computed.
 bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call);
 
 /// B sequences of T queries and S keys; packed ones as in a padded batch.
@@ -26,14 +26,14 @@ struct CallSizes {
   int64_t S;
 };
 
-/// The sizes of self-attention of x (B, T, ...) or (T, ...). Checks
+/// Returns the sizes of self-attention of x (B, T, ...) or (T, ...). Checks
 /// `cu_seqlens`.
 CallSizes sizes_of_call(
     const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call);
 
-/// The sizes of attention of x (B, T, ...) to `context` (B, S, ...).
+/// Returns the sizes of attention of x (B, T, ...) to `context` (B, S, ...).
 CallSizes sizes_of_call(
     const char* name,
     const torch::Tensor& x,
@@ -56,15 +56,16 @@ void set_call(
     const std::vector<int64_t>& scores,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// The positions of `call`, int64 (T) or (B, T), for x (B, T, ...); those in
-/// its own sequence of each packed token; undefined if there are none.
+/// Returns the positions of `call`, int64 (T) or (B, T), for x (B, T, ...); for
+/// packed tokens, each one's position in its own sequence; undefined if there
+/// are none.
 torch::Tensor positions_of(
     const char* name,
     const ForwardOptions& call,
     const torch::Tensor& x);
 
-/// What is hidden between tokens at `positions`, int64 (T) or (B, T), where
-/// each sees those of its own chunk: bool (T, T), or (B, 1, T, T).
+/// Returns the mask of tokens at `positions`, int64 (T) or (B, T), which see
+/// those of their own chunk: bool (T, T), or (B, 1, T, T).
 torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk);
 
 } // namespace torch_attention::detail

@@ -90,7 +90,7 @@ FuncOptions func_options_of(
   return options;
 }
 
-/// What goes into attention.
+/// The inputs of functional attention.
 struct Operands {
   torch::Tensor queries;
   torch::Tensor keys;

@@ -14,7 +14,7 @@
 /// The heads of one module, shared by several processes.
 namespace torch_attention::detail {
 
-/// What a module that has a part of the heads asks of the other processes.
+/// The services of other processes that a module with a part of the heads uses.
 /// `src/distributed` implements it; modules know no more of processes.
 class HeadSplit {
  public:
@@ -60,7 +60,7 @@ class HeadSplit {
 
 using HeadSplitPointer = std::shared_ptr<const HeadSplit>;
 
-/// The whole is what a module without others has.
+/// Returns the heads of this process; all heads if nothing is split.
 inline kernels::SharedHeads heads_of(const HeadSplitPointer& split) {
   return split == nullptr ? kernels::SharedHeads() : split->heads;
 }

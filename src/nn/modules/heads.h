@@ -18,7 +18,7 @@
 #include <optional>
 #include <ostream>
 
-/// What the modules of many heads share. `Module` is one of their classes,
+/// Code that the modules of many heads share. `Module` is one of their classes,
 /// `Options` its options; they name members and options alike.
 namespace torch_attention::detail {
 

@@ -174,8 +174,8 @@ kernels::ModuleAttention whole_module(
       settings};
 }
 
-/// Where the tokens x (B, T, ...) of `forward` stand: at `given` positions, or
-/// from 0 on.
+/// The positions of the tokens x (B, T, ...) of `forward`: `given`, or from 0
+/// on.
 struct PlacesOfCall {
   const torch::Tensor& x;
   const ForwardOptions& call;

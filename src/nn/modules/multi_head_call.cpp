@@ -15,7 +15,7 @@ namespace torch_attention::detail {
 
 namespace {
 
-/// ALiBi's slopes of these heads, which may be some of all.
+/// Returns ALiBi's slopes of the module's heads, which may be some of all.
 torch::Tensor slopes_of(
     const MultiHeadAttentionImpl& module,
     const HeadSplitPointer& split) {
@@ -25,8 +25,8 @@ torch::Tensor slopes_of(
                                 .narrow(0, split->heads.first, num_heads);
 }
 
-/// What ALiBi takes from the scores of tokens that stand at `positions`, int64
-/// (T) or (B, T): (H, T, T) or (B, H, T, T).
+/// Returns what ALiBi adds to the scores of tokens at `positions`, int64 (T) or
+/// (B, T): (H, T, T) or (B, H, T, T).
 torch::Tensor alibi_bias(
     const torch::Tensor& slopes,
     const torch::Tensor& positions,
@@ -39,7 +39,7 @@ torch::Tensor alibi_bias(
       distance.unsqueeze(-3);
 }
 
-/// How many processes share the tokens.
+/// Returns the number of processes that share the tokens.
 int64_t processes_of(const MultiHeadAttentionImpl& module) {
   const auto& split = TokenSplitAccess::of(module);
   return split == nullptr ? 1 : split->num_processes;

@@ -26,18 +26,19 @@ void check_has_all_tokens(
     const char* what,
     const MultiHeadAttentionImpl& module);
 
-/// What the heads ask of functional attention, but for the kernel.
+/// Returns what the heads ask of functional attention, but for the kernel.
 functional::ScaledDotProductAttentionFuncOptions head_options(
     const MultiHeadAttentionImpl& module,
     const HeadSplitPointer& split);
 
-/// The checked positions of `call`, or undefined where nothing goes by them.
+/// Returns the checked positions of `call`, undefined if nothing depends on
+/// them.
 torch::Tensor positions_of_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call);
 
-/// `head_options`, and what one call hides and adds.
+/// Returns `head_options` with what one call hides and adds.
 functional::ScaledDotProductAttentionFuncOptions call_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,

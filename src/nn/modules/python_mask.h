@@ -11,7 +11,7 @@ namespace torch_attention {
 
 /// The buffer that the Python classes register: a float upper triangle of ones
 /// (context_length, context_length); 1 hides. Throws c10::Error if the machine
-/// has not the memory for one.
+/// lacks the memory for it.
 inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   const auto length = static_cast<double>(context_length);
   const auto bytes = length * length * sizeof(float);

@@ -97,7 +97,8 @@ std::optional<int64_t> length_of(
   const auto own = goes_by_lengths
       ? std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most)
       : end_of(positions);
-  // All processes ask, with options that differ as well: these are told later.
+  // Every process must call this, even with other options; differences are
+  // reported later.
   return split == nullptr ? own : split->longest(own, x.device());
 }
 

@@ -11,9 +11,10 @@
 /// positions. `name` is the module that the messages name.
 namespace torch_attention::detail {
 
-/// Of x (B, T, ...) in `forward`, whose checked positions are (T), (B, T) or
-/// undefined; `split` if other processes have tokens of the same text. Throws
-/// c10::Error if the caller's tables do not fit.
+/// Returns the rotation of x (B, T, ...) in `forward`, whose checked positions
+/// are (T), (B, T) or undefined; `split` is given if other processes have
+/// tokens of the same text. Throws c10::Error if the caller's tables do not
+/// fit.
 Rotation rotation_of_call(
     const char* name,
     RotaryTable& table,
@@ -22,7 +23,7 @@ Rotation rotation_of_call(
     const torch::Tensor& positions,
     const TokenSplitPointer& split = {});
 
-/// Of x (B, T, ...) in `decode`.
+/// Returns the rotation of x (B, T, ...) in `decode`.
 Rotation rotation_of_call(
     const char* name,
     RotaryTable& table,

@@ -59,7 +59,7 @@ torch::Tensor forward_layer(
   return layer.norm2(x + layer.dropout2(feed_forward(layer, x)));
 }
 
-/// What hides keys of the target or of the memory.
+/// The masks of the target or of the memory.
 struct Masks {
   torch::Tensor mask;
   torch::Tensor padding;

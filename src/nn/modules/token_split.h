@@ -10,8 +10,8 @@
 /// The tokens of sequences, shared by several processes.
 namespace torch_attention::detail {
 
-/// What a module that gets a part of the tokens asks of the other processes.
-/// `src/distributed` implements it.
+/// The services of other processes that a module with a part of the tokens
+/// uses. `src/distributed` implements it.
 class TokenSplit {
  public:
   TokenSplit() = default;

@@ -49,7 +49,7 @@ std::string class_of(const torch::nn::Module& module) {
   return name;
 }
 
-/// Where a module is in a tree.
+/// The place of a module in a tree.
 struct Place {
   torch::nn::Module* parent;
   std::string name;
@@ -97,7 +97,7 @@ void check_not_empty(const ModulePtr& replacement, const std::string& path) {
       "\" is empty");
 }
 
-/// What to do about a member of `parent` that holds `old`.
+/// Returns advice on a member of `parent` that holds `old`.
 std::string advice_for_member(
     const torch::nn::Module& parent,
     const std::string& path,
