@@ -12,7 +12,7 @@ Usage: scripts/test_with_libtorch.sh VERSION
 
 Makes a virtual environment with torch==VERSION (such as 2.15.0), builds the
 release preset against its LibTorch, and runs the tests. All of it lies in
-build/libtorch-VERSION, 6 to 7 GB.
+build/libtorch-VERSION, 6 to 7 GB, of a disk with 9 GB free.
 TEXT
 }
 
