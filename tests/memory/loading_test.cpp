@@ -96,6 +96,36 @@ void write_script(const torch::nn::Module& module, const std::string& path) {
 
 } // namespace
 
+TEST_CASE("Reading a file without memory throws, and succeeds with it") {
+  const TemporaryFolder folder;
+  auto path = folder.file("a.pt");
+  SECTION("torch.save") {
+    save_weights(*small_attention(), path);
+  }
+  SECTION("safetensors, with checksums") {
+    path = folder.file("a.safetensors");
+    save_weights(*small_attention(), path);
+  }
+  SECTION("TorchScript") {
+    write_script(*small_attention(), path);
+  }
+  check_computation([&] {
+    Tensors tensors;
+    for (const auto& item : read_weights(path)) {
+      tensors.push_back(item.value());
+    }
+    return tensors;
+  });
+  check_computation([&] {
+    const auto info = inspect_weights(path, InspectOptions().check(true));
+    std::vector<int64_t> found{static_cast<int64_t>(info.attention.size())};
+    for (const auto& tensor : info.tensors) {
+      found.push_back(static_cast<int64_t>(tensor.bytes));
+    }
+    return Tensors{torch::tensor(found)};
+  });
+}
+
 TEST_CASE("Loading any format without memory changes nothing") {
   const TemporaryFolder folder;
   const auto source = small_attention();

@@ -132,11 +132,19 @@ class CpuAllocator : public c10::Allocator {
   c10::Allocator* old_;
 };
 
+/// How a trace shows functions of the program that have no name there.
+constexpr const char* kOwnFunction = "torch_attention::(hidden)";
+
 /// Returns a function's name, or "" for functions that a library hides.
 std::string name_of(void* address) {
   Dl_info info{};
-  if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) {
+  if (dladdr(address, &info) == 0) {
     return "";
+  }
+  if (info.dli_sname == nullptr) {
+    Dl_info program{};
+    dladdr(&progress, &program);
+    return info.dli_fbase == program.dli_fbase ? kOwnFunction : "";
   }
   int status = 0;
   char* readable =
@@ -149,9 +157,13 @@ std::string name_of(void* address) {
 
 std::string text_of(const Frames& frames) {
   std::string text;
+  std::string last;
   for (int i = 0; i < frames.count; ++i) {
     const auto name = name_of(frames.addresses[static_cast<size_t>(i)]);
-    text += name.empty() ? "" : "\n    " + name;
+    if (!name.empty() && name != last) {
+      text += "\n    " + name;
+      last = name;
+    }
   }
   return text;
 }
@@ -312,7 +324,14 @@ void remove_faults_of_libtorch(
     const std::vector<std::string>& known) {
   const auto is_libtorch = [&](const std::string& fault) {
     return std::any_of(known.begin(), known.end(), [&](const auto& text) {
-      return fault.find(text) != std::string::npos;
+      const auto place = fault.rfind(text);
+      if (place == std::string::npos) {
+        return false;
+      }
+      const auto asked = fault.rfind("operator new", place);
+      return asked == std::string::npos ||
+          fault.substr(asked, place - asked).find("torch_attention::") ==
+          std::string::npos;
     });
   };
   auto& faults = result.faults;
