@@ -249,7 +249,8 @@ torch::Tensor project_out(
     const auto sum = split->leave(
         kernels::linear(combined, module.out_proj->weight, {}, kernel));
     const auto& bias = module.out_proj->bias;
-    return bias.defined() ? sum + bias : sum;
+    // Autocast's linear gives the bias the dtype of the products, too.
+    return bias.defined() ? sum + bias.to(sum.scalar_type()) : sum;
   }
   return module.out_proj.is_empty() ? combined
                                     : linear(module.out_proj, combined, kernel);
