@@ -2,11 +2,14 @@
 
 #include <support/close.h>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <set>
 
 namespace torch_attention::testing {
@@ -169,6 +172,82 @@ TEST_CASE("Each process saves a file, and all an index") {
     }
   }
 }
+
+TEST_CASE("Each process loads its part of several files, or all tell") {
+  const auto extension = GENERATE(".safetensors", ".bin");
+  const File index(std::string("several") + extension + ".index.json");
+  torch::manual_seed(1);
+  const auto saved = distributed::tensor_parallel(options(), group());
+  distributed::save_weights(*saved, index.path, group());
+  torch::manual_seed(2);
+  auto module = distributed::tensor_parallel(options(), group());
+  distributed::load_weights(*module, index.path, group());
+  const auto expected = saved->named_parameters();
+  for (const auto& parameter : module->named_parameters()) {
+    CHECK_THAT(parameter.value(), IsEqualTo(expected[parameter.key()]));
+  }
+  const auto files = files_of(index.path);
+  const auto& missing = *files.rbegin();
+  const torch::NoGradGuard no_grad;
+  module->W_query->weight.zero_();
+  File::barrier();
+  if (group()->getRank() == 0) {
+    CHECK(std::remove(missing.c_str()) == 0);
+  }
+  File::barrier();
+  THROWS_WITH(distributed::load_weights(*module, index.path, group()), missing);
+  CHECK(largest(module->W_query->weight) == 0);
+  File::barrier();
+  if (group()->getRank() == 0) {
+    for (const auto& name : files) {
+      std::remove(name.c_str());
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+/// How often this process came to a page of memory that it did not have yet
+/// while `run` ran. Those of files, which come several at once, are among them.
+int64_t page_faults(const std::function<void()>& run) {
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+  };
+  const auto before = faults();
+  run();
+  return faults() - before;
+}
+
+TEST_CASE("Each process reads only its part of a file") {
+  // Three projections of 33 MB, which are split by rows.
+  constexpr int64_t kSize = 2880;
+  const auto large = MultiHeadAttentionOptions(kSize, kSize, 12, kHeads)
+                         .out_proj(false)
+                         .register_mask(false);
+  const File file("large.safetensors");
+  auto module = distributed::tensor_parallel(large, group());
+  if (group()->getRank() == 0) {
+    MultiHeadAttention whole(large);
+    save_weights(*whole, file.path);
+  }
+  File::barrier();
+  const auto of_part = page_faults(
+      [&] { distributed::load_weights(*module, file.path, group()); });
+  const auto of_whole = page_faults([&] {
+    const auto weights = read_weights(file.path, ReadOptions().mmap(true));
+    for (const auto& weight : weights) {
+      CHECK(std::isfinite(weight.value().sum().item<float>()));
+    }
+  });
+  INFO("of the whole " << of_whole);
+  if (processes() == 1) {
+    // They tell what is read.
+    CHECK(of_part > of_whole / 2);
+  }
+  CHECK(of_part < of_whole / processes() + of_whole / 4);
+}
+#endif
 
 TEST_CASE("Only parts are removed of the files that an old index names") {
   const auto stem = c10::str("distributed_", std::getenv("MASTER_PORT"), "_of");
