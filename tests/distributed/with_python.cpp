@@ -19,15 +19,17 @@ int main(int argc, char** argv) {
   }
   const auto& group = torch_attention::testing::group();
   group->barrier()->wait();
-  const auto options = MultiHeadAttentionOptions(8, 32, 16, 4)
+  const auto options = MultiHeadAttentionOptions(8, 64, 16, 8)
                            .qkv_bias(true)
-                           .num_kv_heads(2)
+                           .num_kv_heads(4)
                            .register_mask(false);
+  const auto input = read_weights(argv[2])["x"];
+  const auto dtype = input.scalar_type();
   MultiHeadAttention whole(options);
-  whole->to(torch::kDouble);
+  whole->to(dtype);
   load_weights(*whole, argv[1]);
   MultiHeadAttention module(options);
-  module->to(torch::kDouble);
+  module->to(dtype);
   // Python's processes compare nothing.
   distributed::tensor_parallel(
       *module, group, distributed::TensorParallelOptions().compare(false));
@@ -35,7 +37,6 @@ int main(int argc, char** argv) {
       *module,
       argv[1],
       LoadOptions().shards(distributed::weight_shards(*module)));
-  const auto input = read_weights(argv[2])["x"];
   const auto x = input.clone().requires_grad_();
   const auto x_of_whole = input.clone().requires_grad_();
   const auto output = module->forward(x);

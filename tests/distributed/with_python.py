@@ -1,9 +1,10 @@
 """Megatron's split of attention by torch.distributed, in one group with C++.
 
-    launch 2 python with_python.py path/to/torch_attention_with_python
+    launch 4 python with_python.py path/to/torch_attention_with_python
 
-Process 0 is Python: it saves weights and inputs, and computes with its half of
-the heads. Process 1 becomes the C++ program. Both compare with the whole.
+Processes with even numbers are Python: each computes with its part of the heads,
+and the first one saves weights and inputs. The others become the C++ program. All
+compare with the whole.
 """
 
 import os
@@ -14,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-HEADS, KV_HEADS, HEAD_DIM, D_IN, D_OUT = 4, 2, 8, 8, 32
+HEADS, KV_HEADS, HEAD_DIM, D_IN, D_OUT = 8, 4, 8, 8, 64
 
 
 class Enter(torch.autograd.Function):
@@ -79,11 +80,12 @@ def with_gradients(weights):
 
 def main():
     program = sys.argv[1]
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     folder = os.path.join(
         tempfile.gettempdir(), f"with_python_{os.environ['MASTER_PORT']}"
     )
     files = [f"{folder}.weights.pt", f"{folder}.inputs.pt"]
-    if os.environ["RANK"] == "1":
+    if rank % 2 == 1:
         os.execv(program, [program, *files])
     torch.manual_seed(1)
     rows = {
@@ -98,21 +100,23 @@ def main():
         weights[f"{name}.bias"] = torch.randn(out, dtype=torch.double)
     x = torch.randn(2, 6, D_IN, dtype=torch.double)
     try:
-        torch.save(weights, files[0])
-        torch.save({"x": x}, files[1])
+        if rank == 0:
+            torch.save(weights, files[0])
+            torch.save({"x": x}, files[1])
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         dist.barrier()
-        parts = with_gradients(part_of(weights, 0, 2))
+        parts = with_gradients(part_of(weights, rank, processes))
         wholes = with_gradients(weights)
         own_x = x.clone().requires_grad_()
         whole_x = x.clone().requires_grad_()
-        partial = attention(Enter.apply(own_x), parts, HEADS // 2, KV_HEADS // 2)
+        own_heads = HEADS // processes, KV_HEADS // processes
+        partial = attention(Enter.apply(own_x), parts, *own_heads)
         output = Leave.apply(partial) + parts["out_proj.bias"]
         expected = attention(whole_x, wholes, HEADS, KV_HEADS)
         expected = expected + wholes["out_proj.bias"]
         output.square().sum().backward()
         expected.square().sum().backward()
-        expected_grads = part_of({k: v.grad for k, v in wholes.items()}, 0, 2)
+        expected_grads = part_of({k: v.grad for k, v in wholes.items()}, rank, processes)
         pairs = [(output, expected), (own_x.grad, whole_x.grad)]
         pairs += [(parts[k].grad, expected_grads[k]) for k in parts]
         # Relative to the largest number. The gradient of the keys' bias is 0.
@@ -125,9 +129,9 @@ def main():
         dist.destroy_process_group()
     finally:
         for file in files:
-            if os.path.exists(file):
+            if rank == 0 and os.path.exists(file):
                 os.remove(file)
-    sys.exit(worst > 1e-12)
+    sys.exit(not worst < 1e-12)
 
 
 main()
