@@ -17,7 +17,6 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -31,17 +30,18 @@ constexpr std::chrono::seconds kTimeout(3);
 /// How much longer than the timeout a process may take to notice.
 constexpr double kSlack = 5;
 
-/// Which call of which operator of c10d the last process does not live to see.
+/// The last process does not live to see so many operators of c10d begin. All
+/// of them count, since LibTorch 2.15 has other names for some.
 struct Trap {
-  std::string name;
-  int calls = 1;
+  int operators = 0;
   int signal = SIGKILL;
 };
 
 Trap trap;
 
 std::unique_ptr<at::ObserverContext> spring(const at::RecordFunction& called) {
-  if (trap.name == called.name() && --trap.calls == 0) {
+  const std::string name = called.name();
+  if (name.rfind("c10d::", 0) == 0 && --trap.operators == 0) {
     std::raise(trap.signal);
   }
   return nullptr;
@@ -51,7 +51,8 @@ struct Place {
   /// What happens well before.
   std::function<void()> prepare;
   std::function<void()> run;
-  Trap trap;
+  /// From `run` on.
+  int operators = 0;
   /// What the error is about.
   std::string text;
 };
@@ -71,19 +72,21 @@ Place place_of(const std::string& name, const dist::Group& group) {
   };
   const auto backward = [=] { tensors->output.sum().backward(); };
   const auto nothing = [] {};
+  constexpr int kFirst = 1;
+  constexpr int kAfterComparison = 2;
   if (name == "ring_forward") {
     return {
         nothing,
         attend(dist::ring_attention),
-        {"c10d::send"},
+        kAfterComparison,
         "the exchange of keys and values"};
   }
   if (name == "ring_backward") {
-    // After the keys to each of the others: the first gradients.
+    // The first gradients go when keys went to and came from all others.
     return {
         attend(dist::ring_attention),
         backward,
-        {"c10d::send", group->getSize()},
+        2 * (group->getSize() - 1) + kFirst,
         // Of whichever comes first.
         "keys and values"};
   }
@@ -91,14 +94,14 @@ Place place_of(const std::string& name, const dist::Group& group) {
     return {
         nothing,
         attend(dist::all_to_all_attention),
-        {"c10d::alltoall_base_"},
+        kAfterComparison,
         "the exchange of heads"};
   }
   if (name == "sum_gradients") {
     return {
         nothing,
         [=] { dist::sum_gradients({tensors->x}, group); },
-        {"c10d::allreduce_"},
+        kAfterComparison,
         "the sum of gradients"};
   }
   auto module =
@@ -108,14 +111,14 @@ Place place_of(const std::string& name, const dist::Group& group) {
     return {
         [=]() mutable { tensors->output = module->forward(x); },
         backward,
-        {"c10d::allreduce_"},
+        kFirst,
         "the sum of gradients of inputs"};
   }
   TORCH_CHECK(name == "save", "no such place: ", name);
   return {
       nothing,
       [=] { dist::save_weights(*module, "killed.safetensors", group); },
-      {"c10d::_allgather_base_"},
+      kFirst,
       "the joining of weights"};
 }
 
@@ -123,8 +126,7 @@ Place place_of(const std::string& name, const dist::Group& group) {
 bool is_noticed(Place& place, int signal, const dist::Group& group) {
   place.prepare();
   if (group->getRank() == group->getSize() - 1) {
-    trap = place.trap;
-    trap.signal = signal;
+    trap = {place.operators, signal};
     at::addGlobalCallback(
         at::RecordFunctionCallback(spring).scopes({at::RecordScope::FUNCTION}));
   }
