@@ -243,6 +243,14 @@ void check_attention(Random& random) {
   }
 }
 
+void check_by_loops(Random& random) {
+  const auto problem = make_small_problem(random);
+  random.describe(problem.text());
+  if (problem.grad_output.numel() > 0) {
+    check_by_definition(problem);
+  }
+}
+
 void check_small_attention(Random& random) {
   const auto problem = make_small_problem(random);
   random.describe(problem.text());

@@ -92,7 +92,7 @@ inline void check_same(
     const torch::Tensor& x,
     const torch::Tensor& expected,
     double magnitude = 1,
-    double tolerance = 1e-10) {
+    double tolerance = 1e-12) {
   const auto error = distance(x, expected);
   const auto allowed = tolerance * (magnitude + largest(expected));
   if (!(error <= allowed)) {

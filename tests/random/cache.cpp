@@ -22,6 +22,20 @@ MultiHeadAttentionOptions make_options(Random& random) {
   MultiHeadAttentionOptions options(
       random.integer(1, 12), heads * head_dim, kContext, heads);
   options.num_kv_heads(kv_heads).qkv_bias(random.once_in(2));
+  if (random.once_in(3)) {
+    options.head_dim(2 * random.integer(1, 9));
+  }
+  if (random.once_in(3)) {
+    options.value_dim(random.integer(1, 12));
+  }
+  if (random.once_in(4)) {
+    options.qk_norm(
+        HeadNormOptions(
+            random.one_of({HeadNormKind::kRms, HeadNormKind::kLayer}))
+            .eps(1e-3)
+            .bias(random.once_in(2)));
+  }
+  options.output_gate(random.once_in(4));
   options.alibi(random.once_in(3)).register_mask(false);
   options.kernel(
       random.one_of({Kernel::kAuto, Kernel::kFused, Kernel::kReference}));

@@ -1,5 +1,6 @@
 // Runs random cases until the time is over:
-//   TORCH_ATTENTION_RANDOM_SECONDS  how long; an hour is 3600
+//   TORCH_ATTENTION_RANDOM_SECONDS  how long; an hour is 3600. By default until
+//                                   enough small attentions are done as well
 //   TORCH_ATTENTION_RANDOM_SEED     which cases, a number
 //   TORCH_ATTENTION_RANDOM_CASE     only this one, as a failure has named it
 
@@ -34,6 +35,7 @@ struct Kind {
 Kind kinds[] = {
     {"attention", torch_attention::random::check_attention, 8},
     {"packed", torch_attention::random::check_packed, 4},
+    {"by_loops", torch_attention::random::check_by_loops, 16},
     {"small_attention", torch_attention::random::check_small_attention, 6},
     {"non_finite", torch_attention::random::check_non_finite, 2},
     {"module", torch_attention::random::check_module, 3},
@@ -100,7 +102,19 @@ int run_one(const std::string& text) {
   return 1;
 }
 
-int run_many(double seconds, uint64_t seed) {
+/// Returns how many attentions were compared with plain loops in float64.
+int64_t small_attentions() {
+  int64_t count = 0;
+  for (const auto& kind : kinds) {
+    if (kind.check == torch_attention::random::check_by_loops ||
+        kind.check == torch_attention::random::check_small_attention) {
+      count += kind.done;
+    }
+  }
+  return count;
+}
+
+int run_many(double seconds, int64_t least, uint64_t seed) {
   const auto begin = std::chrono::steady_clock::now();
   const auto passed = [&] {
     return std::chrono::duration<double>(
@@ -112,7 +126,7 @@ int run_many(double seconds, uint64_t seed) {
   // Neighbouring seeds have no case in common for weeks.
   uint64_t number = seed << 32;
   int64_t faults = 0;
-  while (passed() < seconds && faults < 20) {
+  while ((passed() < seconds || small_attentions() < least) && faults < 20) {
     for (auto& kind : kinds) {
       for (int i = 0; i < kind.cases; ++i) {
         faults += run(kind, number++) ? 0 : 1;
@@ -143,7 +157,9 @@ int main(int /*argc*/, char* argv[]) {
   if (!one.empty()) {
     return run_one(one);
   }
+  const auto seconds = setting("TORCH_ATTENTION_RANDOM_SECONDS", "");
   return run_many(
-      std::stod(setting("TORCH_ATTENTION_RANDOM_SECONDS", SECONDS)),
+      std::stod(seconds.empty() ? SECONDS : seconds),
+      seconds.empty() ? LEAST_SMALL_ATTENTIONS : 0,
       std::stoull(setting("TORCH_ATTENTION_RANDOM_SEED", "1")));
 }

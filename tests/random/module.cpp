@@ -44,12 +44,68 @@ struct Maker {
   int64_t d_in = 1;
   bool takes_2d = false;
   bool takes_packed = true;
+  /// how many pairs of numbers of each head are rotated
+  int64_t rotated_pairs = 0;
   /// Parts of the names of the matrices that make queries, and keys.
   std::array<const char*, 2> projections{"W_query", "W_key"};
   /// Rounding decides which numbers have a gradient.
   bool clips = false;
   std::string text;
 };
+
+/// Chooses how a head of `head_dim` numbers, which are even, is rotated.
+RotaryOptions any_rotary(Random& random, int64_t head_dim) {
+  RotaryOptions options;
+  options
+      .pairing(
+          random.one_of({RotaryPairing::kHalves, RotaryPairing::kInterleaved}))
+      .theta(random.one_of({10000.0, 100.0}));
+  if (random.once_in(3)) {
+    options.dim(2 * random.integer(1, head_dim / 2));
+  }
+  const auto dim = options.dim().value_or(head_dim);
+  const auto scaling = random.one_of(
+      {RotaryScaling::kLinear,
+       RotaryScaling::kLinear,
+       RotaryScaling::kLlama3,
+       RotaryScaling::kYarn,
+       RotaryScaling::kDynamic,
+       RotaryScaling::kLongRope});
+  if (scaling == RotaryScaling::kDynamic && dim == 2) {
+    return options;
+  }
+  options.scaling(scaling).factor(random.number(1, 8));
+  if (scaling != RotaryScaling::kLinear) {
+    options.original_context_length(random.integer(8, 60));
+  }
+  if (scaling == RotaryScaling::kLongRope) {
+    std::vector<double> factors(static_cast<size_t>(dim / 2), 1);
+    options.short_factors(factors);
+    for (auto& factor : factors) {
+      factor = random.number(1, 5);
+    }
+    options.long_factors(factors);
+  }
+  return options;
+}
+
+HeadNormOptions any_norm(Random& random, bool rotated) {
+  auto options =
+      HeadNormOptions(random.one_of({HeadNormKind::kRms, HeadNormKind::kLayer}))
+          .eps(1e-3)
+          .scope(random.one_of(
+              {HeadNormScope::kHead,
+               HeadNormScope::kHeadWeights,
+               HeadNormScope::kAllHeads}))
+          .weight(!random.once_in(4));
+  if (options.weight()) {
+    options.unit_offset(random.once_in(3)).bias(random.once_in(3));
+  }
+  options.after_rotary(
+      rotated && options.scope() != HeadNormScope::kAllHeads &&
+      random.once_in(2));
+  return options;
+}
 
 /// Of options that have `causal`.
 template <typename Options>
@@ -136,16 +192,15 @@ Maker make_heads(Random& random, bool wrapper) {
   if (random.once_in(4)) {
     options.key_bias(!options.qkv_bias()).out_bias(false);
   }
-  if (random.once_in(4)) {
-    options.qk_norm(
-        HeadNormOptions(
-            random.one_of({HeadNormKind::kRms, HeadNormKind::kLayer}))
-            .eps(1e-3)
-            .scope(random.one_of(
-                {HeadNormScope::kHead,
-                 HeadNormScope::kHeadWeights,
-                 HeadNormScope::kAllHeads})));
+  if (random.once_in(3)) {
+    const auto size = options.head_dim().value_or(head_dim);
+    options.rotary(any_rotary(random, size));
+    maker.rotated_pairs = options.rotary()->dim().value_or(size) / 2;
   }
+  if (random.once_in(4)) {
+    options.qk_norm(any_norm(random, options.rotary().has_value()));
+  }
+  options.output_gate(random.once_in(4));
   options.alibi(random.once_in(4)).sinks(random.once_in(4));
   if (random.once_in(4)) {
     options.softcap(5);
@@ -163,10 +218,6 @@ Maker make_heads(Random& random, bool wrapper) {
   }
   if (random.once_in(5)) {
     options.value_norm_eps(0.1);
-  }
-  if (random.once_in(3)) {
-    options.rotary(RotaryOptions().pairing(
-        random.one_of({RotaryPairing::kHalves, RotaryPairing::kInterleaved})));
   }
   maker.make = [options](Kernel kernel) mutable {
     return called(MultiHeadAttention(options.kernel(kernel)));
@@ -201,7 +252,7 @@ Maker make_cross(Random& random) {
     options.softcap(5);
   }
   if (random.once_in(4)) {
-    options.qk_norm(HeadNormOptions(HeadNormKind::kRms).eps(1e-3));
+    options.qk_norm(any_norm(random, /*rotated=*/false));
   }
   maker.make = [options](Kernel kernel) mutable {
     CrossAttention module(options.kernel(kernel));
@@ -237,6 +288,10 @@ Maker make_latent(Random& random) {
   if (random.once_in(2)) {
     options.query_rank(random.integer(1, 12));
   }
+  if (random.once_in(2)) {
+    options.rotary(any_rotary(random, options.rope_dim()));
+  }
+  maker.rotated_pairs = options.rotary().dim().value_or(options.rope_dim()) / 2;
   maker.make = [options](Kernel kernel) mutable {
     return called(LatentAttention(options.kernel(kernel)));
   };
@@ -340,6 +395,41 @@ torch::Tensor starts_in(Random& random, int64_t N) {
   return torch::tensor(starts, torch::kLong);
 }
 
+/// Gives a call what hides, what is added and where tokens stand, for x of
+/// `sizes`, (B, T, ...) or (T, ...). Returns what it has.
+std::string add_arguments(
+    Random& random,
+    const Maker& maker,
+    const Sizes& sizes,
+    ForwardOptions& options) {
+  const auto T = sizes[sizes.size() - 2];
+  std::string text;
+  if (random.once_in(4)) {
+    options.mask(torch::rand({T, T}) < 0.2);
+    text += " mask";
+  }
+  if (random.once_in(4)) {
+    options.bias(torch::randn({T, T}, torch::kDouble).to(torch::kFloat));
+    text += " bias";
+  }
+  // Those of each sequence, or of all.
+  auto of_tokens = Sizes(sizes.begin(), sizes.end() - 1);
+  if (of_tokens.size() == 2 && random.once_in(2)) {
+    of_tokens.erase(of_tokens.begin());
+  }
+  if (random.once_in(4)) {
+    options.positions(torch::randint(100, of_tokens, torch::kLong));
+    text += " positions";
+  } else if (maker.rotated_pairs > 0 && random.once_in(3)) {
+    of_tokens.push_back(maker.rotated_pairs);
+    const auto angles = 6.3 * torch::rand(of_tokens, torch::kDouble);
+    options.rotary_cos(angles.cos().to(torch::kFloat))
+        .rotary_sin(angles.sin().to(torch::kFloat));
+    text += " angles";
+  }
+  return text;
+}
+
 /// Returns a bound of the scores' size: from the tokens and the two matrices
 /// that make queries and keys of them.
 double largest_score(const Maker& maker, const Call& call) {
@@ -405,6 +495,11 @@ void check_module(Random& random) {
     call.options.key_padding_mask(
         torch::rand(Sizes(sizes.begin(), sizes.end() - 1)) < 0.3);
   }
+  // Packed sequences and contexts of other lengths need other shapes.
+  std::string arguments;
+  if (maker.takes_packed && !packed) {
+    arguments = add_arguments(random, maker, sizes, call.options);
+  }
   call.layout = any_layout(random, sizes);
   call.base = torch::randn(call.layout.base_sizes).to(call.dtype);
   // The shape of the output comes from the module itself.
@@ -419,6 +514,7 @@ void check_module(Random& random) {
       padded       ? " padded"
           : packed ? " packed"
                    : "",
+      arguments,
       " ",
       call.dtype,
       " autocast ",
