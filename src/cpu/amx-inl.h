@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Whether the kernels multiply numbers stored as X by tiles.
+/// Returns true if the kernels multiply numbers stored as X by tiles.
 template <typename X>
 bool multiplies_tiles() {
   return kHasPairs<X> && instruction_set() == InstructionSet::kAmxBf16;
@@ -134,8 +134,8 @@ class Tiles {
 
 // NOLINTEND(hicpp-no-assembler)
 
-/// What is multiplied: `a` (rows, 2 steps * 16), bfloat16; `b` (steps * 16,
-/// width), pairs. Distances of rows in bytes.
+/// The factors: `a` (rows, 2 steps * 16), bfloat16; `b` (steps * 16, width),
+/// pairs. Distances of rows in bytes.
 struct TileOperands {
   const void* a;
   int64_t a_row;
@@ -279,7 +279,7 @@ HWY_INLINE void copy_rows(
   }
 }
 
-/// Whether x is finite.
+/// Returns true if x is finite.
 HWY_INLINE bool is_finite(BFloat16 x) {
   return (x.bits & 0x7F80U) != 0x7F80U;
 }

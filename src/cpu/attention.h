@@ -32,7 +32,7 @@ template <>
 struct ComputeOf<Float16> {
   using type = float;
 };
-/// What elements stored as X are computed with.
+/// The type that elements stored as X are computed in.
 template <typename X>
 using Compute = typename ComputeOf<X>::type;
 
@@ -71,9 +71,9 @@ struct Threads {
 
 /// X is float, double, BFloat16 or Float16.
 ///
-/// What is computed: softmax(scores + bias, hidden keys excluded) v, where
-/// `rule` makes the scores of q k^T, and a sink takes its share of the weights.
-/// A query that sees no key gives zeros.
+/// The result is softmax(scores + bias, hidden keys excluded) v, where `rule`
+/// makes the scores of q k^T, and a sink takes its share of the weights. A
+/// query that sees no key gives zeros.
 template <typename X>
 struct AttentionArguments {
   int64_t batch_size = 0;
@@ -113,9 +113,8 @@ struct AttentionArguments {
   /// Which weights are dropped: the same for any number of threads and any
   /// instruction set.
   uint64_t dropout_seed = 0;
-  /// Which of them are dropped goes by the number of the head among all of the
-  /// sequences. Where these heads are a part of a sequence's: how many it has
-  /// before them, and in all. 0: no more than these.
+  /// Dropout is keyed by the head's number in the whole sequence: the number of
+  /// heads before these, and of all heads. 0: these are all.
   int64_t dropout_first_head = 0;
   int64_t dropout_num_heads = 0;
   /// The same of tokens: where the first query (even) and key (a multiple of 4)
@@ -134,10 +133,10 @@ struct AttentionArguments {
   const int64_t* key_starts = nullptr;
 };
 
-/// What the softmax of each row of scores was made of, for `backward`. (B, H,
-/// T), contiguous, of packed sequences (H, T) of each in turn. Their logsumexp
-/// would not do: beside a bias of the lowest number that hides all keys it
-/// cannot tell how many there are.
+/// The softmax statistics of each row, for `backward`. (B, H, T), contiguous;
+/// for packed sequences (H, T) of each in turn. Their logsumexp would not do:
+/// beside a bias of the lowest number that hides all keys it cannot tell how
+/// many there are.
 template <typename T>
 struct RowStatistics {
   /// of the scores that the query sees, and its sink; 0 if it sees none
@@ -189,11 +188,12 @@ void backward(
     const BackwardArguments<X>& gradients,
     const Threads& threads);
 
-/// What the kernels are compiled for, slowest first. kAvx512Bf16 is kAvx512
-/// with products of bfloat16 by pairs, kAmxBf16 that with products by tiles.
+/// The sets that the kernels are compiled for, slowest first. kAvx512Bf16 is
+/// kAvx512 with products of bfloat16 by pairs, kAmxBf16 that with products by
+/// tiles.
 enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
-/// Whether this machine has it, and this build a kernel for it.
+/// Returns true if this machine has it, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
 /// The fastest supported, unless set otherwise, here or by the environment:

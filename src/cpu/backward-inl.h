@@ -60,7 +60,8 @@ Queries tiles_of(
   return queries;
 }
 
-/// Whether tiles of queries go by those of AMX, which fewer do not fill.
+/// Returns true if tiles of queries are computed by AMX, whose tiles fewer
+/// queries do not fill.
 template <typename X>
 bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
   return multiplies_tiles<X>() && a.num_queries > kTileRows;
@@ -205,7 +206,7 @@ void zero_rows(T* to, int64_t to_row, int64_t rows, int64_t columns) {
   }
 }
 
-/// Where `backward` adds what other tasks add to as well: the gradients of the
+/// The memory that several tasks of `backward` add to: the gradients of the
 /// query heads and their slopes, once for each split of the keys. The first
 /// split adds to the gradient itself, if that is as exact as sums should be. Of
 /// the copies only the rows of queries that see the split's keys are touched.
@@ -284,7 +285,7 @@ class SharedGradients {
     return sum;
   }
 
-  /// Of `add_up`, each of some rows of a head.
+  /// Returns the number of tasks of `add_up`, each of some rows of a head.
   int64_t num_sums() const {
     return num_copies_ == 0 ? 0 : num_heads_ * sums_per_head();
   }

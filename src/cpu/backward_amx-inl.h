@@ -246,8 +246,8 @@ void add_unusual(const X* x, int64_t n, T factor, T* sums, int64_t step) {
   }
 }
 
-/// Adds what `add_gradients_by_tiles` left out: products of what is not finite
-/// with what is not 0, since a hidden key has 0.
+/// Adds the products with non-finite values that the tiles skipped; hidden
+/// keys, whose factor is 0, stay skipped.
 template <typename X, typename T>
 void add_unusual_gradients(
     const AttentionArguments<X>& a,
@@ -298,7 +298,19 @@ void add_unusual_gradients(
   }
 }
 
-/// `differentiate_tile` for up to kWideQueries queries.
+/// `differentiate_tile` for up to kWideQueries queries, against the packed keys
+/// of `chunk`.
+///
+///   reads   query (rows, D), output and its gradient (rows, E), the rows'
+///           statistics; the keys (n, D) and values (n, E) that m has packed
+///   writes  adds to m.grad_key (n, D), m.grad_value (n, E), and the gradients
+///           of the head's query (rows, D), slope and bias (rows, n)
+///
+///   1. The tiles are packed, and the sums set to 0.
+///   2. For each block of keys: weights and gradients of scores of each tile,
+///      then the three products of all tiles together; with care also those
+///      of values that are not finite.
+///   3. The gradient of the query is added to that of its head.
 template <typename X, typename T>
 void differentiate_wide_tile(
     const AttentionArguments<X>& a,

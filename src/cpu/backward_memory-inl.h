@@ -102,8 +102,8 @@ struct BackwardMemory {
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
   AddedMemory<T> added;
   T* distances = nullptr; // (wide), of keys times gradients of their scores
-  // Where bfloat16 is multiplied by pairs; the lanes above are then pairs of D
-  // and E, not scaled.
+  // Used if bfloat16 is multiplied by pairs; the lanes above are then pairs of
+  // D and E, not scaled.
   int64_t key_columns_row = 0; // D / 2, of whole tiles
   int64_t value_columns_row = 0; // E / 2, of whole tiles
   T* key_columns = nullptr; // (chunk, D / 2)
@@ -112,13 +112,13 @@ struct BackwardMemory {
   T* query_row_pairs = nullptr; // (wide / 2, D)
   T* grad_output_row_pairs = nullptr; // (wide / 2, E)
   T* grad_score_pairs = nullptr; // (kKeyBlock / 2, width), or as the next two
-  // Where it is by tiles
+  // Used if it is multiplied by tiles
   BFloat16* weight_rows = nullptr; // (kTileKeys, wide)
   BFloat16* grad_score_rows = nullptr; // (kTileKeys, wide)
   int64_t key_lanes_row =
       0; // longer than the chunk, lest rows collide in cache
   BFloat16* key_lanes = nullptr; // (D, chunk)
-  // and there is NaN or infinity, for which 0 is in the rows that are summed up
+  // Used if a key is not finite: copies with 0 in its place.
   BFloat16* finite_keys_copy = nullptr; // (chunk, D)
   int64_t* unusual_keys = nullptr; // (chunk), counted from the first
   int64_t num_unusual_keys = 0;

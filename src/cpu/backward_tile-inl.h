@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Scores become the weights that values got, and the gradients of those become
-/// the gradients of the scores.
+/// Turns scores into weights (after dropout), and gradients of weights into
+/// gradients of scores.
 template <int kVectors, bool kCut, bool kDropout, typename T>
 HWY_NOINLINE void differentiate_weights(
     const Range& range,
@@ -51,7 +51,7 @@ HWY_NOINLINE void differentiate_weights(
     factor[v] = load(d, m.inverse_sum + v * N);
     mean[v] = load(d, m.delta + v * N);
   }
-  // What is hidden stays 0 where all else of its query is NaN.
+  // Gradients of hidden keys stay 0 where all others of their query are NaN.
   const auto unless_hidden = [&](Vector<T> score, Vector<T> x) {
     const auto hidden = hn::Set(d, -kInfinity<T>);
     return kCut ? hn::IfThenZeroElse(hn::Eq(score, hidden), x) : x;
@@ -136,7 +136,7 @@ void store_transposed(
   }
 }
 
-/// Where a task adds the gradients of one query head.
+/// The memory to which a task adds the gradients of one query head.
 template <typename T>
 struct HeadGradients {
   /// itself, or a copy

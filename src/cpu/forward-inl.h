@@ -129,8 +129,9 @@ class ForwardWork {
   ForwardResult<X> result_;
 };
 
-/// Few heads: the long rows first, lest one thread is left with one. Many
-/// heads: one after the other, so that keys stay in the cache.
+/// Returns true if there are few heads: the longest rows then go first, so that
+/// no thread ends late. Many heads go one after the other, so that keys stay in
+/// the cache.
 inline bool heaviest_first(int64_t heads, const Threads& threads) {
   return heads < 8 * threads.count;
 }

@@ -27,7 +27,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// Whether tiles of queries go by those of AMX; fewer keys do not fill them.
+/// Returns true if tiles of queries are computed by AMX, whose tiles fewer keys
+/// do not fill.
 template <typename X>
 bool forward_goes_by_tiles(const AttentionArguments<X>& a) {
   return multiplies_tiles<X>() && a.num_keys > kTileRows;
@@ -147,7 +148,16 @@ void add_unusual_values(
   }
 }
 
-/// One tile of queries against one block of keys, as `attend`.
+/// One tile of queries against one block of keys.
+///
+///   reads   tile.query (D / 2, width), pairs; block.key (n, D) and block.value
+///           (E, n), bfloat16
+///   writes  adds to tile.output (E, width); tile.maximum and tile.sum (width)
+///
+///   1. Scores (n, width) by the rule, their maximum of each query.
+///   2. Weights, as pairs of bfloat16.
+///   3. Their product with values is added to the output, which is scaled first
+///      if a maximum was raised.
 template <int kVectors, typename X, typename T>
 void attend_by_tiles(
     const AttentionArguments<X>& a,
@@ -215,7 +225,7 @@ void attend_by_tiles(
     take_maximum<kVectors>(memory.highest, 1, T(1), tile.maximum);
     weigh<kVectors, /*kPairs=*/true>(
         a, head, range, /*cut=*/true, tile, memory);
-    // What is dropped counts as hidden.
+    // Dropped keys count as hidden.
     note_seen<kVectors>(
         block,
         range,

@@ -54,9 +54,9 @@ struct KeyBlock {
   const T* value = nullptr;
   int64_t key_row = 0;
   int64_t value_row = 0;
-  /// how many keys before they are read they are asked for; 0: not at all
+  /// prefetch distance in keys; 0: none
   int64_t ahead = 0;
-  /// whether a row of `key` is pairs of its numbers, and one of `value` those
+  /// true if a row of `key` is pairs of its numbers, and one of `value` those
   /// of two keys
   bool pairs = false;
 
@@ -89,7 +89,7 @@ struct ForwardMemory {
   T* key = nullptr; // (kKeyBlock, D padded), or a `TileBlock`'s
   T* value = nullptr; // (kKeyBlock, E padded), or the same
 
-  // Where it goes by tiles, with care
+  // Used only by AMX tiles, when values may be NaN or infinite
   BFloat16* finite_values = nullptr; // (kTileKeys, E)
   int64_t* unusual = nullptr; // (kTileKeys)
   bool* seen = nullptr; // (kTileKeys, width)

@@ -84,7 +84,7 @@ void join_splits(
       }
     }
     maximum = maximum == -kInfinity<T> ? T(0) : maximum;
-    // What the splits' weights add up to, beside the maximum of all.
+    // Returns the sum of a split's weights, relative to the maximum of all.
     const auto weight_of = [&](int64_t i) {
       const auto part = i * split_rows + row;
       const auto sum = parts.sum[part];

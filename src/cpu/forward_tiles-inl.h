@@ -147,7 +147,7 @@ void attend(
   if (range.n <= 0 || verdict == Tile::kSkipped) {
     return;
   }
-  // Where nothing else changes the scores, their products start from the bias.
+  // If nothing else changes the scores, their products start from the bias.
   auto added_memory = memory.added;
   if (verdict == Tile::kFull && !head.rule.bends && !head.rule.adds &&
       !careful && !block.pairs) {

@@ -12,8 +12,8 @@ template <typename T>
 struct HeadRule {
   T scale = 1;
   double softcap = 0;
-  /// What scores lose for each position between query and key, of this head and
-  /// those after it; null: nothing
+  /// The number that scores lose for each position between query and key, of
+  /// this head and those after it; null: none
   const T* alibi_slopes = nullptr;
   /// As `ScoreRule` has them, for this head.
   bool bends = false;
@@ -23,7 +23,7 @@ struct HeadRule {
 template <typename X>
 HeadRule<Compute<X>> head_rule(const AttentionArguments<X>& a, int64_t h) {
   using T = Compute<X>;
-  // What hides keys is in `Visibility`.
+  // `Visibility` has the rules that hide keys.
   const auto& [scale, softcap, causal, window, window_after, chunk] = a.rule;
   HeadRule<T> rule;
   rule.scale = static_cast<T>(a.rule.factor(a.head_dim));
@@ -96,12 +96,12 @@ struct Head {
     return visibility.query(row);
   }
 
-  /// Where a row is in (B, H, T).
+  /// Returns the place of a row in (B, H, T).
   int64_t row_index(int64_t row, int64_t num_queries) const {
     return (index + head_of(row)) * num_queries + query_of(row);
   }
 
-  /// Where a row begins in (T, S), of the first head on.
+  /// Returns where a row begins in (T, S), counted from the first head.
   template <typename Y>
   int64_t offset(const Scores<Y>& x, int64_t row) const {
     return query_of(row) * x.query + head_of(row) * x.head;

@@ -3,9 +3,8 @@
 // a row has one query, and its keys on the lanes. In this order:
 //
 //   1. bend_scores, by their value      (backward: unbend_gradients)
-//   2. place_scores, place_row: what is added by position, bias and mask;
-//   hidden
-//      keys                             (backward: add_distances)
+//   2. place_scores, place_row:         (backward: add_distances)
+//      adds by position and bias, hides keys
 //   3. weight_of
 
 #if defined(TORCH_ATTENTION_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)

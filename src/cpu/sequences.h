@@ -10,8 +10,7 @@
 /// Packed sequences, each as an attention of its own.
 namespace torch_attention::cpu {
 
-/// The sequences whose tasks threads take together. A packed one, by itself,
-/// counts for as many of its weight as all of them are.
+/// Returns the number of sequences whose tasks share the threads.
 template <typename X>
 int64_t num_sequences(const AttentionArguments<X>& a) {
   return std::max(a.batch_size, a.num_sequences);
@@ -20,7 +19,8 @@ int64_t num_sequences(const AttentionArguments<X>& a) {
 /// One of the packed sequences.
 struct PackedSequence {
   int64_t index = 0;
-  /// how many of its weight all sequences are, no more than there are
+  /// total work divided by this sequence's work, at most the number of
+  /// sequences
   int64_t equals = 1;
 };
 

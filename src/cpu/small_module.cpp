@@ -189,6 +189,13 @@ void compute_scores(
 
 /// Attends, one step at a time for all rows: vectors must not be read just
 /// after their parts were written one by one.
+///
+///   reads   query (T, H * D), key and value (T, G * D)
+///   writes  weights (H, T, T), context (T, H * D)
+///
+///   1. Scores of all heads.
+///   2. Their exponentials.
+///   3. Weights of each query, and their sums of values.
 template <typename X>
 void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   const auto T = m.num_tokens;
@@ -230,6 +237,14 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
 }
 
 /// Computes the gradients of query, key and value from that of the context.
+///
+///   reads   weights (H, T, T), query and gradient of the context (T, H * D),
+///           key and value (T, G * D)
+///   writes  the gradients of query (T, H * D), key and value (T, G * D)
+///
+///   1. All are set to 0.
+///   2. For each query: the gradients of values and weights.
+///   3. The gradients of its scores, and through them those of query and keys.
 template <typename X>
 void attend_backward(
     const SmallModule<X>& m,

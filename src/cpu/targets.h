@@ -1,4 +1,5 @@
-// What Highway compiles the kernels for. Before any of its headers.
+// The targets that Highway compiles the kernels for. Include it before any of
+// Highway's headers.
 #pragma once
 
 // Two sets of instructions and a fallback; between them are only machines older

@@ -36,9 +36,9 @@ enum class Tile { kSkipped, kFull, kCut };
 /// The keys that the query of each row sees: [first(row), end(row)), both
 /// growing with the row.
 ///
-/// Positions and windows may be any 64-bit numbers. Here they are between -T
-/// and S + 1, beyond which they make no difference, so that nothing overflows;
-/// but for chunks and sinks, to which they do.
+/// Positions and windows may be any 64-bit numbers. Here they are clamped to
+/// [-T, S + 1], beyond which positions matter only to chunks and sinks, so that
+/// nothing overflows.
 struct Visibility {
   /// Query t sees none before `lower + t`, and none from `upper + t` on.
   int64_t lower = 0;
@@ -110,8 +110,8 @@ struct Visibility {
     return position > kMost - t ? kMost : position + t;
   }
 
-  /// Where the chunk of query t begins and ends; before the first key there are
-  /// none.
+  /// Return where the chunk of query t begins and ends; there are no chunks
+  /// before the first key.
   int64_t chunk_begin(int64_t t) const {
     const auto at = position_of(t);
     return at < 0 ? 0 : at - at % chunk;

@@ -51,6 +51,12 @@ torch::Tensor softmax_with_sinks(
 
 } // namespace
 
+// Products (..., T, S) -> weights before dropout (..., T, S):
+//
+//   1. Scale, softcap, and what is hidden by position, lengths or mask.
+//   2. Bias, and what is added by position.
+//   3. Softmax, in the dtype of the scores with bias; zeros where no key is
+//      seen.
 torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
