@@ -13,7 +13,7 @@ struct Module;
 /// Functions that put our attention into TorchScript models.
 namespace torch_attention {
 
-/// What `swap_attention` did to a TorchScript model.
+/// The changes that `swap_attention` made to a TorchScript model.
 struct TORCH_ATTENTION_API GraphSwapReport {
   /// A place in a model that computes attention.
   struct Place {

@@ -91,9 +91,9 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// with `chunk` in the place of `window`, but what is moved begins at the chunk
 /// of the token `block` before the next, so that `starts()` are multiples.
 ///
-/// What throws changes nothing in the cache. Nothing is recorded by autograd.
-/// One thread at a time may use a cache that changes. Caches are moved, not
-/// copied, except by `clone`.
+/// A call that throws leaves the cache as it was. Autograd records nothing. One
+/// thread at a time may use a cache that changes. Caches are moved, not copied,
+/// except by `clone`.
 ///
 /// Example:
 /// ```
@@ -201,8 +201,8 @@ class TORCH_ATTENTION_API KVCache {
         (options_.values_in_keys() ? 0 : rows_.values.nbytes());
   }
 
-  /// The options with which the cache was constructed; dtype and device are
-  /// those of now.
+  /// The options with which the cache was constructed; dtype and device are the
+  /// current ones.
   const KVCacheOptions& options() const {
     return options_;
   }

@@ -16,11 +16,11 @@ namespace torch_attention {
 /// rounding, in the same memory layout. Only dropped weights differ: they come
 /// from a stream of our own, which LibTorch's generator seeds.
 ///
-/// What we do not compute goes on to LibTorch's own kernel: other devices and
-/// dtypes, wrong arguments, tensors that are wrapped, traced or carry forward
-/// derivatives, what `at::globalContext().setSDPUseFlash(false)` (in Python
-/// `sdpa_kernel(SDPBackend.MATH)`) asks of LibTorch's math, and everything
-/// while `default_kernel()` is `Kernel::kReference`.
+/// Calls that we do not compute go on to LibTorch's own kernel: other devices
+/// and dtypes, wrong arguments, tensors that are wrapped, traced or carry
+/// forward derivatives, what `at::globalContext().setSDPUseFlash(false)` (in
+/// Python `sdpa_kernel(SDPBackend.MATH)`) asks of LibTorch's math, and
+/// everything while `default_kernel()` is `Kernel::kReference`.
 ///
 /// Any thread may call this, also while others compute; calls that have begun
 /// end as they began. Calling it again changes nothing. The environment

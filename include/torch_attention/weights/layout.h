@@ -28,8 +28,9 @@ namespace torch_attention {
 /// one layout serves every layer of a model. `{}` in a file key stands for
 /// the heads 0, 1, 2, ... Tensors that no rule names keep their names.
 ///
-/// Of several rules for one canonical key the first whose tensors are there is
-/// read. One file key may feed several canonical keys, by a rule for each.
+/// If several rules have the same canonical key, the first whose tensors are
+/// there is read. One file key may feed several canonical keys, by a rule for
+/// each.
 ///
 /// `load_weights` finds the built-in layouts by itself. Example of your own,
 /// for DistilBERT's attention:
@@ -55,7 +56,7 @@ class TORCH_ATTENTION_API WeightLayout {
     std::string file_key;
     /// Keys of the tensors that it holds.
     std::vector<std::string> canonical_keys;
-    /// Whether the file has the tensors transposed.
+    /// True if the file has the tensors transposed.
     bool transposed = false;
     /// Each of the heads' tensors is the canonical one; they are not joined.
     bool tied = false;
@@ -116,8 +117,8 @@ class TORCH_ATTENTION_API WeightLayout {
   /// attention's path. It is not read, and a conversion keeps it.
   WeightLayout& outside(std::string file_key);
 
-  /// What the file does not have is zeros: a bias that the file's class lacks
-  /// and the module has.
+  /// Sets to zero what the file does not have: a bias that the file's class
+  /// lacks and the module has.
   WeightLayout& zeros(std::string canonical_key);
 
   /// The layout is found from the file's keys and shapes among the built-in
@@ -191,7 +192,7 @@ class TORCH_ATTENTION_API WeightLayout {
   /// "gpt2", for example.
   const std::string& name() const;
 
-  /// Whether this is `automatic()`.
+  /// Returns true if this is `automatic()`.
   bool is_automatic() const;
 
   /// The rules, in the order in which they were added.

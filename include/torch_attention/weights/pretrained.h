@@ -24,10 +24,10 @@ namespace torch_attention {
 enum class PretrainedPart {
   /// The only one; of a model that writes text and sees images, the text.
   kAuto,
-  /// Of a model with an encoder and a decoder: BART, T5, Whisper.
+  /// A part of a model with an encoder and a decoder: BART, T5, Whisper.
   kEncoder,
   kDecoder,
-  /// Of a model of text and images: CLIP, LLaVA.
+  /// A part of a model of text and images: CLIP, LLaVA.
   kText,
   kVision,
 };

@@ -13,13 +13,13 @@ struct LayerWeights {
   int64_t layer = 0;
   /// (H, T, T), float32 on the CPU: of query t to key s.
   torch::Tensor weights;
-  /// Whether keys after the query are hidden.
+  /// True if keys after the query are hidden.
   bool causal = false;
 };
 
-/// What a picture or page shows.
+/// The content of a picture or page.
 struct AttentionMap {
-  /// Of the model: its file or folder.
+  /// The model's file or folder.
   std::string title;
   /// T texts, as `printable` gives them.
   std::vector<std::string> labels;

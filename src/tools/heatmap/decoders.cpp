@@ -16,7 +16,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// What models of Llama's kind differ in, beside attention.
+/// The differences of models of Llama's kind, beside attention.
 struct LlamaKind {
   double eps;
   std::string activation;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMostWeights = 20'000'000;
 
-/// Where page.html has the data.
+/// The place of the data in page.html.
 constexpr std::string_view kPlaceOfData = "{\"data\": \"of the map\"}";
 
 /// Two letters for each weight that can be seen, six bits each.

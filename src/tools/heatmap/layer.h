@@ -11,11 +11,11 @@
 
 namespace torch_attention::tools {
 
-/// Where the weights of an attention are.
+/// The place of an attention's weights.
 struct LayerSource {
   /// A folder that `save_pretrained` wrote, or a file of weights.
   std::string path;
-  /// Of a folder, which part of the model.
+  /// The part of the model, of a folder.
   PretrainedPart part = PretrainedPart::kAuto;
   /// Of a file: the path of the attention in it, `{}` stands for the layer; the
   /// number of heads, if it does not tell; and whether it hides no keys.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMargin = 12;
 constexpr int64_t kGap = 14;
-/// Of a letter, and of a line.
+/// The width of a letter, and the height of a line.
 constexpr int64_t kLetter = 7;
 constexpr int64_t kLine = 18;
 /// From the middle of a line to its base line.
@@ -32,7 +32,7 @@ constexpr int64_t kMostCells = 20'000'000;
 /// Labels closer to each other are left out.
 constexpr int64_t kClosestLabels = 11;
 
-/// Where panels are, and how large.
+/// The places of panels, and their sizes.
 struct PanelGrid {
   int64_t columns;
   int64_t count;

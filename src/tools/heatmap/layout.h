@@ -41,7 +41,7 @@ struct PictureText {
 /// Cells of one color in a row of a panel.
 struct CellRun {
   int64_t color;
-  /// Of the row and of the first cell, from 0 on.
+  /// The row and the first cell, from 0 on.
   int64_t row;
   int64_t column;
   int64_t count;
@@ -49,7 +49,7 @@ struct CellRun {
 
 /// The weights of one head.
 struct Panel {
-  /// Of the upper left corner.
+  /// The upper left corner.
   int64_t x;
   int64_t y;
   std::vector<CellRun> runs;

@@ -30,8 +30,8 @@ DecodedCharacter decode_first(std::string_view text) {
                    : DecodedCharacter{-1, 1};
 }
 
-/// Whether a character is left out of what is shown, changes it beyond itself,
-/// or is not allowed in XML.
+/// Returns true if a character is not shown, changes others, or is not allowed
+/// in XML.
 bool is_unsafe(int32_t character) {
   constexpr int32_t kByteOrderMark = 0xFEFF;
   switch (utf8proc_category(character)) {

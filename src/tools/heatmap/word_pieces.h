@@ -16,7 +16,7 @@ class WordPieces {
   /// Throws c10::Error if the folder has no vocabulary, or one without [UNK].
   explicit WordPieces(const std::string& folder);
 
-  /// Whether the folder has a `vocab.txt`.
+  /// Returns true if the folder has a `vocab.txt`.
   static bool are_in(const std::string& folder);
 
   /// Returns the tokens of a UTF-8 text between [CLS] and [SEP]. Special tokens

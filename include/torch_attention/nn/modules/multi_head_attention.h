@@ -82,7 +82,7 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   ///
   /// Throws c10::Error if x or the cache do not fit, a sequence would become
   /// longer than `context_length`, for `causal(false)`, and in training with
-  /// dropout. What throws leaves the cache's tokens as they were.
+  /// dropout. A call that throws leaves the cache as it was.
   ///
   /// Example:
   /// ```

@@ -119,8 +119,9 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
-  /// class does. What is hidden follows from `causal` alone; without the buffer
-  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  /// class does. `causal` alone decides which keys are hidden; without the
+  /// buffer a long context costs no memory (4 GB for 32768 tokens). Default:
+  /// true
   TORCH_ARG(bool, register_mask) = true;
 
   /// which kernel computes the attention. Default: Kernel::kAuto
@@ -178,8 +179,9 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
   TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
-  /// class does. What is hidden follows from `causal` alone; without the buffer
-  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  /// class does. `causal` alone decides which keys are hidden; without the
+  /// buffer a long context costs no memory (4 GB for 32768 tokens). Default:
+  /// true
   TORCH_ARG(bool, register_mask) = true;
 
   /// which kernel computes the attention. Default: Kernel::kAuto
@@ -266,8 +268,9 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
-  /// class does. What is hidden follows from `causal` alone; without the buffer
-  /// a long context costs no memory (4 GB for 32768 tokens). Default: true
+  /// class does. `causal` alone decides which keys are hidden; without the
+  /// buffer a long context costs no memory (4 GB for 32768 tokens). Default:
+  /// true
   TORCH_ARG(bool, register_mask) = true;
 
   /// number of key and value heads, a divisor of `num_heads`: consecutive

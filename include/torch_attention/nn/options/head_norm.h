@@ -18,8 +18,8 @@ enum class HeadNormKind {
   kLayer,
 };
 
-/// What a `HeadNorm` normalises, and the shape of its weights, for H heads of
-/// size D.
+/// The numbers that a `HeadNorm` normalises together, and the shape of its
+/// weights, for H heads of size D.
 enum class HeadNormScope {
   /// Each head by itself; all share weights (D). Qwen 3, Gemma 3.
   kHead,

@@ -12,7 +12,7 @@
 /// Our attention in models of LibTorch's own modules.
 namespace torch_attention {
 
-/// What `swap_attention` found.
+/// The findings of `swap_attention`.
 struct ModuleSwapReport {
   /// the paths of the encoders and decoders that attend by our kernels now
   std::vector<std::string> swapped;
@@ -25,10 +25,10 @@ struct ModuleSwapReport {
 /// Weights are shared with the modules that were there, so that optimizers go
 /// on; paths in the state dict stay.
 ///
-/// What the model's own classes hold by C++ members cannot be changed from
-/// outside, and is reported: declare an encoder as `SwappedTransformerEncoder`,
-/// a decoder as `SwappedTransformerDecoder`, and call a MultiheadAttention by
-/// `attend`.
+/// Modules that the model's own classes hold by C++ members cannot be changed
+/// from outside, and are reported: declare an encoder as
+/// `SwappedTransformerEncoder`, a decoder as `SwappedTransformerDecoder`, and
+/// call a MultiheadAttention by `attend`.
 ///
 /// Example:
 /// ```
