@@ -1,6 +1,5 @@
 #include <tools/convert.h>
 
-#include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/dtype.h>
 #include <torch_attention/weights/inspect.h>
 #include <torch_attention/weights/read.h>
@@ -9,6 +8,9 @@
 #include <format_text.h>
 #include <tools/progress_bar.h>
 #include <weights/files/overlap.h>
+#include <weights/layout_beside.h>
+#include <weights/layouts/convert.h>
+#include <weights/select.h>
 
 #include <c10/util/Exception.h>
 
@@ -97,10 +99,14 @@ void convert_file(
   const auto in_file =
       read_weights(info.path, ReadOptions().prefix(options.prefix).mmap(true));
   check_size(in_file);
-  ConvertedWeights converted{in_file, other_values(info, options.prefix)};
+  ConvertedWeights converted{in_file, other_values(info, options.prefix), {}};
   if (options.target) {
-    converted = convert_layout(
-        in_file, options.source, *options.target, options.num_heads);
+    converted = weights::layouts::convert(
+        in_file,
+        options.source,
+        *options.target,
+        options.num_heads,
+        weights::layout_beside(info.path, weights::dotted(options.prefix)));
   }
   const auto& tensors = converted.tensors;
   {
@@ -118,6 +124,9 @@ void convert_file(
   out << format_text("{}: {} tensors\n", output, tensors.size());
   if (!converted.left_out.empty()) {
     out << format_text("left out: {}\n", list_text(converted.left_out, ", "));
+  }
+  for (const auto& remark : converted.remarks) {
+    out << remark << "\n";
   }
 }
 

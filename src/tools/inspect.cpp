@@ -53,6 +53,7 @@ Json attention_json(const WeightsInfo::Attention& attention) {
       {"layouts_that_fit", is_clear ? std::vector<std::string>() : layouts},
       {"possible_num_heads", attention.possible_num_heads},
       {"unknown_keys", attention.unknown_keys},
+      {"remark", attention.remark},
       {"shapes", shapes}};
 }
 
@@ -130,6 +131,9 @@ void print_attention(
     out << format_text(
         "; loading refuses it for keys that the layout does not know: {}",
         list_text(attention.unknown_keys, ", "));
+  }
+  if (!attention.remark.empty()) {
+    out << "; " << attention.remark;
   }
   out << "\n";
 }

@@ -1,6 +1,7 @@
 #include <torch_attention/weights/convert.h>
 
 #include <error_message.h>
+#include <weights/layout_beside.h>
 #include <weights/layouts/convert.h>
 
 namespace torch_attention {
@@ -11,7 +12,8 @@ ConvertedWeights convert_layout(
     const WeightLayout& target,
     std::optional<int64_t> num_heads) {
   try {
-    return weights::layouts::convert(tensors, source, target, num_heads);
+    return weights::layouts::convert(
+        tensors, source, target, num_heads, weights::layout_beside("", ""));
   } catch (const std::exception& error) {
     TORCH_CHECK(false, "convert_layout: ", error_message(error));
   }

@@ -2,6 +2,7 @@
 
 #include <error_message.h>
 #include <weights/folder.h>
+#include <weights/layout_beside.h>
 #include <weights/layouts/describe.h>
 #include <weights/layouts/rules.h>
 #include <weights/read.h>
@@ -25,6 +26,19 @@ int64_t size_of(
   return shape == attention.shapes.end() || shape->second.size() <= dimension
       ? 0
       : shape->second[dimension];
+}
+
+/// `layout_beside`, which says what is wrong instead of throwing it.
+layouts::Decide decide_for(const files::WeightFile& file) {
+  return [decide = layout_beside(file.path, file.start)](
+             const std::string& scope,
+             const WeightLayout& found) -> layouts::Decision {
+    try {
+      return decide(scope, found);
+    } catch (const c10::Error& error) {
+      return {found, error_message(error)};
+    }
+  };
 }
 
 WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
@@ -55,7 +69,7 @@ WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
   for (const auto& [key, reason] : file.unreadable) {
     info.unreadable.push_back({key, reason});
   }
-  info.attention = layouts::describe_attention(file.tensors);
+  info.attention = layouts::describe_attention(file.tensors, decide_for(file));
   return info;
 }
 

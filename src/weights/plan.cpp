@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <weights/hints.h>
+#include <weights/layout_beside.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -222,7 +223,11 @@ class Planner {
         targets_(state_dict(module)),
         wholes_(wholes_of(targets_, options.shards())),
         masks_(causal_masks(module)),
-        mapping_(map_to_module(file.tensors, wholes_, options.layout())) {
+        mapping_(map_to_module(
+            file.tensors,
+            wholes_,
+            options.layout(),
+            layout_beside(file.path, file.start))) {
     for (const auto& shard : options.shards()) {
       shards_.emplace(shard.key, &shard);
     }
@@ -258,6 +263,7 @@ class Planner {
         file_.others.begin(),
         file_.others.end());
     plan_.report.layout = mapping_.layout;
+    plan_.report.remarks = mapping_.remarks;
     throw_problems();
     return std::move(plan_);
   }

@@ -146,9 +146,12 @@ WeightFile read_weight_file(
   const auto path = find_weight_file(path_or_folder);
   const auto bytes = MappedFile::open(path);
   if (is_sharded_index(bytes)) {
-    return read_sharded(bytes, folder_of(path), prefix);
+    auto file = read_sharded(bytes, folder_of(path), prefix);
+    file.path = path;
+    return file;
   }
   auto file = read_weight_bytes(bytes);
+  file.path = path;
   file.mapped.push_back(bytes);
   return file;
 }

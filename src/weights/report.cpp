@@ -80,6 +80,9 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
   list(report.zeros, "zeros: the layout has none");
   list(report.missing, "missing in the file, kept");
   list(report.unexpected, "only in the file, not used");
+  for (const auto& remark : report.remarks) {
+    stream << "  " << remark << "\n";
+  }
   return stream;
 }
 

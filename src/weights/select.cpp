@@ -56,6 +56,7 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
       has_keys_below(file.tensors, start), dotted(prefix), whole_keys(file));
 
   WeightFile part;
+  part.path = std::move(file.path);
   part.format = std::move(file.format);
   part.mapped = std::move(file.mapped);
   part.root = std::move(file.root);

@@ -3,6 +3,7 @@
 #include <support/test.h>
 
 #include <tools/convert.h>
+#include <torch_attention/weights/pretrained.h>
 
 #include <sstream>
 
@@ -130,6 +131,26 @@ TEST_CASE("A dtype is called as Python calls it") {
   CHECK(dtype_named("bfloat16") == torch::kBFloat16);
   THROWS_WITH(dtype_named("bf16"), "but got \"bf16\"");
   THROWS_WITH(dtype_named("int64"), "expected a dtype such as float32");
+}
+
+TEST_CASE("convert asks config.json which of two layouts a file is in") {
+  const TemporaryFolder folder;
+  const std::string source = golden("pretrained/gpt_bigcode_heads/");
+  const auto output = folder.file("book.safetensors");
+  ConvertOptions options;
+  options.prefix = "transformer.h.0.attn";
+  options.target = WeightLayout::book();
+  const auto said = convert(source + "model.safetensors", output, options);
+  CHECK(said.find("gpt_bigcode") == std::string::npos);
+  const auto attention = attention_from_pretrained(source, 0);
+  const auto after = read_weights(output);
+  CHECK(after["W_query.weight"].equal(attention->W_query->weight));
+  CHECK(after["W_value.bias"].equal(attention->W_value->bias));
+
+  // Without it what is not certain is said.
+  const auto alone = folder.file("alone.safetensors");
+  convert(source + "model.safetensors", alone);
+  CHECK_THAT(convert(alone, output, options), ContainsText("gpt_bigcode"));
 }
 
 } // namespace convert_test

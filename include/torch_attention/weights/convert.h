@@ -24,6 +24,10 @@ struct TORCH_ATTENTION_API ConvertedWeights {
   /// The keys of the source for which the target has no use: masks, and tensors
   /// that the source's layout ignores.
   std::vector<std::string> left_out;
+
+  /// Sentences that say what is not certain: keys and shapes that are also
+  /// those of another layout.
+  std::vector<std::string> remarks;
 };
 
 /// Rewrites every attention module among `tensors`, whose names are dotted

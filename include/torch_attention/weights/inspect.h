@@ -55,6 +55,10 @@ struct TORCH_ATTENTION_API WeightsInfo {
     /// Names of the layouts that fit: one, or several if names and shapes do
     /// not decide. With several, nothing that follows is known.
     std::vector<std::string> layouts;
+    /// A sentence, if the keys and shapes are also those of another layout, and
+    /// nothing beside the file decides; otherwise empty.
+    std::string remark;
+
     /// Shapes of the tensors by canonical key (see `WeightLayout`).
     std::map<std::string, std::vector<int64_t>> shapes;
     /// The numbers of query heads that fit the shapes, ascending; one if the

@@ -106,6 +106,10 @@ struct TORCH_ATTENTION_API LoadReport {
   std::vector<std::string> missing;
   /// Keys of the file that were not used.
   std::vector<std::string> unexpected;
+
+  /// Sentences that say what is not certain: keys and shapes that are also
+  /// those of another layout.
+  std::vector<std::string> remarks;
 };
 
 /// Prints the report as a table.

@@ -24,6 +24,9 @@ void check_key_length(std::string_view key);
 
 /// A file of weights, on the CPU. Its tensors use the file's memory.
 struct WeightFile {
+  /// The file on disk; empty if it was read from memory.
+  std::string path;
+
   /// The kind of file, in words.
   std::string format;
 

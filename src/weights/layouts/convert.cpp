@@ -289,7 +289,8 @@ ConvertedWeights convert(
     const StateDict& from,
     const WeightLayout& source,
     const WeightLayout& target,
-    std::optional<int64_t> num_heads) {
+    std::optional<int64_t> num_heads,
+    const Decide& decide) {
   TORCH_CHECK(
       !target.is_automatic(),
       "expected a layout to convert to, but got \"automatic\"");
@@ -297,9 +298,15 @@ ConvertedWeights convert(
   std::map<std::string, size_t> module_of_key;
   std::vector<StateDict> converted;
   std::set<std::string> left_out;
+  std::set<std::string> remarks;
   for (const auto& attention : attention_in(from, source)) {
     const auto& scope = attention.scope;
-    const auto& layout = attention.layouts.front();
+    auto layout = attention.layouts.front();
+    if (source.is_automatic() && decide) {
+      auto decision = decide(scope, layout);
+      layout = std::move(decision.layout);
+      remarks.insert(std::move(decision.remark));
+    }
     for (const auto& key : keys_read(from, scope, layout)) {
       module_of_key.emplace(key, converted.size());
     }
@@ -311,7 +318,9 @@ ConvertedWeights convert(
     left_out.insert(masks.begin(), masks.end());
   }
 
+  remarks.erase("");
   ConvertedWeights result;
+  result.remarks.assign(remarks.begin(), remarks.end());
   std::set<size_t> inserted;
   for (const auto& item : from) {
     const auto& key = item.key();

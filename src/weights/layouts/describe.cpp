@@ -61,14 +61,21 @@ std::vector<int64_t> possible_heads(const WeightsInfo::Attention& info) {
 
 } // namespace
 
-std::vector<WeightsInfo::Attention> describe_attention(const StateDict& file) {
+std::vector<WeightsInfo::Attention> describe_attention(
+    const StateDict& file,
+    const Decide& decide) {
   const torch::NoGradGuard no_grad;
   auto keys = file.keys();
   std::sort(keys.begin(), keys.end());
   std::vector<WeightsInfo::Attention> result;
-  for (const auto& attention : find_attention(file)) {
+  for (auto& attention : find_attention(file)) {
     WeightsInfo::Attention info;
     info.path = attention.scope;
+    if (attention.layouts.size() == 1 && decide) {
+      auto decision = decide(info.path, attention.layouts.front());
+      attention.layouts.front() = std::move(decision.layout);
+      info.remark = std::move(decision.remark);
+    }
     info.layouts = names_of(attention.layouts);
     if (attention.layouts.size() == 1) {
       const auto& layout = attention.layouts.front();

@@ -2,6 +2,7 @@
 
 #include <torch_attention/weights/inspect.h>
 
+#include <weights/layouts/find.h>
 #include <weights/state_dict.h>
 
 #include <vector>
@@ -9,6 +10,9 @@
 namespace torch_attention::weights::layouts {
 
 /// Describes the attention modules among the tensors of a file, in its order.
-std::vector<WeightsInfo::Attention> describe_attention(const StateDict& file);
+/// `decide` has the last word on a layout that was found.
+std::vector<WeightsInfo::Attention> describe_attention(
+    const StateDict& file,
+    const Decide& decide = {});
 
 } // namespace torch_attention::weights::layouts

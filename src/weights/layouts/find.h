@@ -4,6 +4,7 @@
 #include <weights/layouts/rules.h>
 #include <weights/state_dict.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,19 @@ struct Attention {
   /// whole `CausalAttention`.
   std::vector<Attention> inner;
 };
+
+/// What is known of an attention beside its keys and shapes.
+struct Decision {
+  WeightLayout layout;
+  /// A sentence, if keys and shapes are also those of another layout.
+  std::string remark;
+};
+
+/// Decides whether the attention at `scope` is in the layout that was found, or
+/// in another with the same keys and shapes. Throws c10::Error if it is in
+/// neither.
+using Decide = std::function<
+    Decision(const std::string& scope, const WeightLayout& found)>;
 
 /// Returns the built-in layouts that can be told from the keys.
 const std::vector<WeightLayout>& layouts_to_find();

@@ -21,10 +21,12 @@ class ModuleMapper {
   ModuleMapper(
       const StateDict& file,
       const StateDict& module,
-      const WeightLayout& layout)
+      const WeightLayout& layout,
+      const Decide& decide)
       : file_(file),
         module_(module),
         layout_(layout),
+        decide_(decide),
         modules_(find_attention(module)) {}
 
   Mapping map() {
@@ -95,11 +97,25 @@ class ModuleMapper {
         map_attention(inner);
       }
     } else {
-      add_layout(layouts.front());
-      if (!are_same(layouts.front(), form)) {
-        map_from(layouts.front(), scope, form, shapes);
+      const auto layout =
+          is_explicit ? layouts.front() : decided(scope, layouts.front());
+      add_layout(layout);
+      if (!are_same(layout, form)) {
+        map_from(layout, scope, form, shapes);
       }
     }
+  }
+
+  WeightLayout decided(const std::string& scope, const WeightLayout& found) {
+    if (!decide_) {
+      return found;
+    }
+    auto decision = decide_(scope, found);
+    if (!decision.remark.empty() &&
+        !contains(result_.remarks, decision.remark)) {
+      result_.remarks.push_back(std::move(decision.remark));
+    }
+    return std::move(decision.layout);
   }
 
   /// Returns whether the file has the module's own keys, but for masks.
@@ -299,6 +315,7 @@ class ModuleMapper {
   const StateDict& file_;
   const StateDict& module_;
   const WeightLayout& layout_;
+  const Decide& decide_;
   std::vector<Attention> modules_;
 
   Mapping result_;
@@ -314,9 +331,10 @@ class ModuleMapper {
 Mapping map_to_module(
     const StateDict& file,
     const StateDict& module,
-    const WeightLayout& layout) {
+    const WeightLayout& layout,
+    const Decide& decide) {
   const torch::NoGradGuard no_grad;
-  return ModuleMapper(file, module, layout).map();
+  return ModuleMapper(file, module, layout, decide).map();
 }
 
 } // namespace torch_attention::weights::layouts

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch_attention/weights/layout.h>
+#include <weights/layouts/find.h>
 #include <weights/layouts/rules.h>
 #include <weights/state_dict.h>
 
@@ -20,15 +21,19 @@ struct Mapping {
   std::vector<std::pair<std::string, Source>> sources;
   /// What cannot be done, in sentences, each once.
   std::vector<std::string> problems;
+  /// What is not certain, in sentences, each once.
+  std::vector<std::string> remarks;
   /// File keys that nothing reads and no layout ignores.
   std::vector<std::string> unused;
 };
 
 /// Maps the tensors of `file` to those of `module`. Attention modules have the
-/// same path in both; all other tensors are mapped by their keys.
+/// same path in both; all other tensors are mapped by their keys. `decide` has
+/// the last word on a layout that was found.
 Mapping map_to_module(
     const StateDict& file,
     const StateDict& module,
-    const WeightLayout& layout);
+    const WeightLayout& layout,
+    const Decide& decide = {});
 
 } // namespace torch_attention::weights::layouts

@@ -1,0 +1,103 @@
+#include <weights/layout_beside.h>
+
+#include <format_text.h>
+#include <weights/pretrained/config.h>
+#include <weights/pretrained/families.h>
+#include <weights/text.h>
+
+#include <c10/util/Exception.h>
+
+#include <optional>
+
+namespace torch_attention::weights {
+
+using namespace layouts;
+
+namespace {
+
+/// The only built-in layout with a twin.
+constexpr auto* kFound = "nano_gpt";
+/// The `model_type` of models with the same keys and, where each head has keys
+/// of its own, the same shapes: their rows are in the order of the heads.
+constexpr auto* kTwin = "gpt_bigcode";
+
+/// None if there is no configuration that can be read, which then says nothing.
+std::optional<pretrained::ModelConfig> config_beside(const std::string& path) {
+  if (path.empty()) {
+    return std::nullopt;
+  }
+  try {
+    return pretrained::ModelConfig(folder_of(path) + "config.json");
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> type_beside(pretrained::ModelConfig& config) {
+  try {
+    return config.text("model_type");
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+/// The layout of the attention at `path` in a model of the type `kTwin`.
+WeightLayout twin_at(
+    const std::string& path,
+    const pretrained::ModelConfig& config) {
+  auto counted = config;
+  const auto count = pretrained::count_layers(counted, PretrainedPart::kAuto);
+  for (int64_t layer = 0; layer < count; ++layer) {
+    auto of_layer = config;
+    pretrained::Wanted wanted;
+    wanted.layer = layer;
+    const auto place =
+        pretrained::describe_attention(of_layer, wanted).places.front();
+    if (ends_with("." + path, "." + place.path)) {
+      return place.layout;
+    }
+  }
+  TORCH_CHECK(
+      false,
+      format_text(
+          "\"{}\" is of model_type \"{}\", whose keys and shapes are those of "
+          "layout {}, but not the order of its rows; it has no attention at {}. "
+          "attention_from_pretrained loads it from its folder",
+          config.path(),
+          kTwin,
+          kFound,
+          scope_text(path)));
+}
+
+} // namespace
+
+Decide layout_beside(const std::string& path, const std::string& start) {
+  return [path, start](
+             const std::string& scope, const WeightLayout& found) -> Decision {
+    if (found.name() != kFound) {
+      return {found, ""};
+    }
+    auto config = config_beside(path);
+    const auto type = config ? type_beside(*config) : std::nullopt;
+    if (!type) {
+      return {
+          found,
+          format_text(
+              "the keys and shapes of layout {} are also those of {}, whose rows "
+              "are in another order: only the config.json beside a file tells "
+              "them apart, or attention_from_pretrained",
+              kFound,
+              kTwin)};
+    }
+    if (*type != kTwin) {
+      return {found, ""};
+    }
+    auto attention = start + scope;
+    if (!attention.empty() && attention.back() == '.') {
+      attention.pop_back();
+    }
+    return {twin_at(attention, *config), ""};
+  };
+}
+
+} // namespace torch_attention::weights
