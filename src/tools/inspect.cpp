@@ -178,6 +178,10 @@ void inspect_file(
     if (options.prefix().empty() && pretrained::is_known_model(path)) {
       pretrained::list_layers(path, out);
     } else {
+      const auto why = pretrained::why_unknown(path);
+      if (!why.empty()) {
+        out << why << "\n";
+      }
       print_modules(info, out);
     }
   }

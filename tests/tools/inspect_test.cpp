@@ -1,4 +1,5 @@
 #include <support/golden.h>
+#include <support/pretrained.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -127,6 +128,21 @@ TEST_CASE("inspect lists the layers of a model and the lines that make them") {
           ContainsText("decoder layers 0-1: 2 heads of 12, causal") &&
           ContainsText("cross-attention layers 0-1: 2 heads of 12, all") &&
           ContainsText("PretrainedOptions().part(PretrainedPart::kDecoder)"));
+}
+
+TEST_CASE("inspect says why a folder's attention is not computed") {
+  const auto why = [](const char* type) {
+    auto config = config_of("llama");
+    config["model_type"] = type;
+    return inspect(Changed("llama", config).path());
+  };
+  CHECK_THAT(
+      why("deberta"),
+      ContainsText("the attention of model_type \"deberta\" of") &&
+          ContainsText(
+              "is not computed: its scores add products of content and "
+              "position (disentangled attention)\n"));
+  CHECK_THAT(why("lama"), ContainsText("the nearest is \"llama\""));
 }
 
 } // namespace inspect_test

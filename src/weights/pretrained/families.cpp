@@ -7,7 +7,6 @@
 #include <weights/pretrained/multimodal.h>
 #include <weights/pretrained/table.h>
 #include <weights/pretrained/unsupported.h>
-#include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
@@ -22,40 +21,6 @@ namespace {
 
 /// The most tokens of a model that has no limit.
 constexpr int64_t kUnlimited = int64_t{1} << 20;
-
-[[noreturn]] void refuse_type(
-    const std::string& path,
-    const std::string& type) {
-  TORCH_CHECK(
-      !is_latent_type(type),
-      format_text(
-          "the attention of model_type \"{}\" of \"{}\" is latent: "
-          "latent_attention_from_pretrained loads it",
-          type,
-          path));
-  const auto unsupported = unsupported_types().find(type);
-  if (unsupported != unsupported_types().end()) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "the attention of model_type \"{}\" of \"{}\" is not computed: {}",
-            type,
-            path,
-            unsupported->second));
-  }
-  const auto known = known_model_types();
-  const auto nearest = NearestText(known).find(type);
-  TORCH_CHECK(
-      false,
-      format_text(
-          "model_type \"{}\" of \"{}\" is not known{}; known are {}. For "
-          "another model give MultiHeadAttentionOptions yourself, and load its "
-          "weights with load_weights",
-          type,
-          path,
-          nearest ? format_text(", the nearest is \"{}\"", *nearest) : "",
-          list_text(known, ", ")));
-}
 
 std::string type_of(ModelConfig& config) {
   const auto type = config.text("model_type");
@@ -88,7 +53,7 @@ Found find_family(
     bool is_cross) {
   const auto found = families().find(type);
   if (found == families().end()) {
-    refuse_type(config.path(), type);
+    C10_THROW_ERROR(Error, why_refused(config.path(), type));
   }
   const auto& family = found->second;
   config.set_defaults_of(type);
@@ -231,6 +196,35 @@ DescribedAttention describe(
 }
 
 } // namespace
+
+std::string why_refused(const std::string& path, const std::string& type) {
+  if (is_latent_type(type)) {
+    return format_text(
+        "the attention of model_type \"{}\" of \"{}\" is latent: "
+        "latent_attention_from_pretrained loads it",
+        type,
+        path);
+  }
+  const auto unsupported = unsupported_types().find(type);
+  if (unsupported != unsupported_types().end()) {
+    return format_text(
+        "the attention of model_type \"{}\" of \"{}\" is not computed: {}",
+        type,
+        path,
+        unsupported->second);
+  }
+  const auto known = known_model_types();
+  const auto nearest = NearestText(known).find(type);
+  return format_text(
+      "model_type \"{}\" of \"{}\" is not known{}; {} are, which "
+      "pretrained_model_types() lists. For another model give "
+      "MultiHeadAttentionOptions yourself, and load its weights with "
+      "load_weights",
+      type,
+      path,
+      nearest ? format_text(", the nearest is \"{}\"", *nearest) : "",
+      known.size());
+}
 
 std::vector<std::string> known_model_types() {
   auto types = multimodal_types();

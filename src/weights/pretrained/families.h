@@ -47,6 +47,10 @@ DescribedAttention describe_attention(
     ModelConfig& config,
     const Wanted& wanted);
 
+/// Why the model at `path` of a type that is not among those of
+/// `known_model_types` is refused, in a sentence.
+std::string why_refused(const std::string& path, const std::string& type);
+
 /// The number of layers of this part of the model.
 int64_t count_layers(ModelConfig& config, PretrainedPart part);
 

@@ -164,21 +164,32 @@ void print_latent(
       folder);
 }
 
+/// The `model_type` of the configuration in a folder; empty if there is none,
+/// of which loading says why.
+std::string type_in(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
+    return "";
+  }
+  try {
+    return ModelConfig(path).text("model_type").value_or("");
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 } // namespace
 
 bool is_known_model(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
-    return false;
-  }
-  try {
-    ModelConfig config(path);
-    const auto known = pretrained_model_types();
-    return std::binary_search(
-        known.begin(), known.end(), config.text("model_type").value_or(""));
-  } catch (const std::exception&) {
-    return false; // and loading says why
-  }
+  const auto known = pretrained_model_types();
+  return std::binary_search(known.begin(), known.end(), type_in(path));
+}
+
+std::string why_unknown(const std::string& path) {
+  const auto type = type_in(path);
+  return type.empty() || is_known_model(path)
+      ? ""
+      : why_refused(file_in(path, "config.json"), type);
 }
 
 void list_layers(const std::string& folder, std::ostream& out) {
