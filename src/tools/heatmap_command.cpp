@@ -41,7 +41,7 @@ void add_source_options(CLI::App& command, HeatmapOptions& options) {
       ->add_option(
           "--part",
           options.part,
-          "part of the model: encoder, decoder, text or vision")
+          "part of the model: encoder, decoder, text, vision or audio")
       ->capture_default_str();
   layer->add_option(
       "--prefix",

@@ -56,6 +56,8 @@ struct Known {
       result.part(PretrainedPart::kText);
     } else if (part == "vision.") {
       result.part(PretrainedPart::kVision);
+    } else if (part == "audio.") {
+      result.part(PretrainedPart::kAudio);
     }
     return result;
   }
@@ -84,7 +86,8 @@ std::vector<Known> known_attentions(const std::string& model) {
           "cross.",
           "latent.",
           "text.",
-          "vision."}) {
+          "vision.",
+          "audio."}) {
       for (int64_t layer = 0; layer < kLayers; ++layer) {
         if (key == c10::str(part, layer, ".output")) {
           result.push_back({model, part, layer});
@@ -110,7 +113,7 @@ torch::Tensor decoded(Attention& attention, const torch::Tensor& x) {
 /// The model types of a configuration and of its parts.
 std::set<std::string> types_of(const json& config) {
   std::set<std::string> types = {config.at("model_type").get<std::string>()};
-  for (const auto* part : {"text_config", "vision_config"}) {
+  for (const auto* part : {"text_config", "vision_config", "audio_config"}) {
     if (config.contains(part)) {
       types.insert(config.at(part).at("model_type").get<std::string>());
     }
@@ -197,41 +200,75 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   // pretrained_config_test.cpp show.
   const std::set<std::string> of_others = {
       "aria",
+      "audioflamingo3",
+      "audioflamingo3_encoder",
+      "bridgetower",
       "bridgetower_text_model",
       "chinese_clip",
       "chinese_clip_text_model",
+      "clap",
       "clap_text_model",
       "clipseg",
       "clipseg_text_model",
       "clipseg_vision_model",
       "cohere2_vision",
+      "cohere_compass",
+      "cohere_compass_text",
+      "colmodernvbert",
+      "colqwen2",
+      "cosmos3_edge",
       "cosmos3_edge_text",
+      "cosmos3_omni",
+      "csm",
+      "decision_transformer",
+      "deepseek_ocr2",
+      "deepseek_ocr2_text",
       "deepseek_vl",
+      "deepseek_vl_hybrid",
       "dpr",
       "embedding_gemma2",
       "emu3",
       "emu3_text_model",
       "exaone4_5",
+      "fast_vlm",
+      "flava",
       "flava_image_model",
       "flava_text_model",
+      "fun_asr_nano",
+      "fuyu",
       "gemma3n",
       "gemma4",
       "gemma4_unified",
       "git_vision_model",
+      "glm46v",
       "glm4v",
       "glm4v_moe",
+      "glm_image",
+      "glm_image_text",
       "glm_ocr",
+      "glmasr",
+      "glmga",
       "got_ocr2",
       "gpt-sw3",
+      "granite4_vision",
       "granite4_vision_text",
+      "granite_docling",
       "granite_speech",
+      "granite_speech_plus",
+      "groupvit",
       "groupvit_text_model",
-      "idefics2_vision",
+      "hunyuan_vl",
       "hunyuan_vl_text",
+      "hyperclovax_vision_v2",
+      "idefics2",
+      "idefics2_vision",
       "idefics3",
       "instructblip",
       "instructblip_vision_model",
+      "instructblipvideo",
+      "instructblipvideo_vision_model",
       "janus",
+      "jev",
       "kimi_k2",
       "kimi_k25",
       "kosmos_2_vision_model",
@@ -241,7 +278,15 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "metaclip_2",
       "metaclip_2_text_model",
       "metaclip_2_vision_model",
+      "minicpm_ocr",
+      "minicpmv4_6",
+      "minicpmv4_7",
       "mlcd",
+      "modernvbert",
+      "moss_transcribe_diarize",
+      "musicflamingo",
+      "nemo_speechlm",
+      "nemotron_h_omni",
       "ovis2",
       "owlv2",
       "owlv2_text_model",
@@ -249,24 +294,44 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "owlvit",
       "owlvit_text_model",
       "owlvit_vision_model",
+      "paddleocr_vl",
       "paddleocr_vl_text",
+      "paddleocr_vl_vision",
       "perception_lm",
-      "phi4_multimodal_vision",
+      "pp_chart2table",
+      "qianfan_ocr",
+      "qwen2_5_omni",
+      "qwen2_5_omni_audio_encoder",
       "qwen2_5_omni_text",
-      "qwen2_audio",
-      "qwen2_audio_encoder",
+      "qwen2_5_omni_thinker",
+      "qwen2_5_omni_vision_encoder",
       "qwen3_5",
       "qwen3_5_moe",
       "qwen3_5_moe_text",
+      "qwen3_asr",
+      "qwen3_asr_encoder",
+      "qwen3_omni_moe",
+      "qwen3_omni_moe_audio_encoder",
       "qwen3_omni_moe_text",
+      "qwen3_omni_moe_thinker",
+      "qwen3_omni_moe_vision_encoder",
       "shieldgemma2",
       "siglip2",
       "siglip2_text_model",
       "siglip2_vision_model",
       "smolvlm",
+      "vibevoice",
+      "vibevoice_asr",
+      "video_llama_3",
+      "video_llama_3_vision",
       "video_llava",
+      "vilt",
+      "vitpose_backbone",
       "voxtral",
       "voxtral_encoder",
+      "voxtral_realtime",
+      "voxtral_realtime_text",
+      "xclip",
       "xclip_text_model",
   };
   for (const auto& type : pretrained_model_types()) {
@@ -304,11 +369,14 @@ TEST_CASE("Types that differ by name alone give the same numbers") {
       {"gpt2", {"gpt-sw3"}},
       {"granite", {"granite4_vision_text"}},
       {"hunyuan_v1_dense", {"hunyuan_vl_text"}},
-      {"llama", {"cosmos3_edge_text", "emu3_text_model"}},
+      {"llama", {"cosmos3_edge_text", "deepseek_ocr2_text", "emu3_text_model"}},
+      {"mistral", {"voxtral_realtime_text"}},
       {"qwen2", {"qwen2_5_omni_text"}},
       {"qwen3_moe", {"qwen3_omni_moe_text"}},
+      {"solar_open", {"glm_image_text"}},
       {"starcoder2", {"paddleocr_vl_text"}},
-      {"vit", {"flava_image_model", "flava_text_model"}}};
+      {"vit",
+       {"flava_image_model", "flava_text_model", "vilt", "vitpose_backbone"}}};
   for (const auto& [model, others] : types) {
     for (const auto& other : others) {
       CAPTURE(model, other);
@@ -441,7 +509,7 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   }
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
-      "expected a model with latent attention, one of deepseek_v2, deepseek_v3, "
+      "expected a model with latent attention, one of axk1, deepseek_v2, deepseek_v3, "
       "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, youtu, but got model_type \"llama\"");
   THROWS_WITH(
       attention_from_pretrained(model_folder("deepseek_v3"), 0),

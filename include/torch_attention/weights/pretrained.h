@@ -27,12 +27,13 @@ enum class PretrainedPart {
   /// A part of a model with an encoder and a decoder: BART, T5, Whisper.
   kEncoder,
   kDecoder,
-  /// A part of a model of text and images: CLIP, LLaVA.
+  /// A part of a model of text and images or sound: CLIP, LLaVA, Qwen2-Audio.
   kText,
   kVision,
+  kAudio,
 };
 
-/// Prints `auto`, `encoder`, `decoder`, `text` or `vision`.
+/// Prints `auto`, `encoder`, `decoder`, `text`, `vision` or `audio`.
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     PretrainedPart part);

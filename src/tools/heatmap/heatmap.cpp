@@ -172,7 +172,8 @@ PretrainedPart part_named(const std::string& name) {
         PretrainedPart::kEncoder,
         PretrainedPart::kDecoder,
         PretrainedPart::kText,
-        PretrainedPart::kVision}) {
+        PretrainedPart::kVision,
+        PretrainedPart::kAudio}) {
     names.push_back(weights::pretrained::name_of(part));
     if (names.back() == name) {
       return part;

@@ -13,6 +13,13 @@ Json default_fields(const std::string& model_type) {
        R"({"head_dim":128,"hidden_size":2048,)"
        R"("max_position_embeddings":16384,"num_attention_heads":16,)"
        R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"sliding_window":1024})"},
+      {"aimv2_text_model",
+       R"({"hidden_size":768,"max_position_embeddings":77,)"
+       R"("num_attention_heads":6,"num_hidden_layers":12,)"
+       R"("rms_norm_eps":1e-05})"},
+      {"aimv2_vision_model",
+       R"({"hidden_size":1024,"num_attention_heads":8,)"
+       R"("num_hidden_layers":24,"rms_norm_eps":1e-05})"},
       {"albert",
        R"({"hidden_size":4096,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":64,)"
@@ -39,6 +46,12 @@ Json default_fields(const std::string& model_type) {
       {"audio-spectrogram-transformer",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"audioflamingo3_encoder",
+       R"({"hidden_size":1280,"max_source_positions":1500,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":20,)"
+       R"("num_hidden_layers":32})"},
       {"bamba",
        R"({"hidden_size":4096,"max_position_embeddings":262144,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
@@ -141,11 +154,23 @@ Json default_fields(const std::string& model_type) {
        R"({"head_dim":128,"hidden_size":8192,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
        R"("num_hidden_layers":40,"sliding_window":4096})"},
+      {"cohere_compass_text",
+       R"({"hidden_size":8192,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":64,)"
+       R"("num_hidden_layers":40,"sliding_window":4096})"},
       {"cosmos3_edge_text",
        R"({"head_dim":128,"hidden_size":2048,)"
        R"("max_position_embeddings":131072,"num_attention_heads":16,)"
        R"("num_hidden_layers":28,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05,"rope_theta":100000000.0})"},
+      {"cosmos3_edge_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27})"},
+      {"csm",
+       R"({"hidden_size":2048,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":16,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":500000.0})"},
       {"ctrl",
        R"({"n_embd":1280,"n_head":16,"n_layer":48,"n_positions":256,)"
        R"("names":{"hidden_size":"n_embd",)"
@@ -171,6 +196,16 @@ Json default_fields(const std::string& model_type) {
        R"("names":{"hidden_size":"d_model",)"
        R"("max_position_embeddings":"max_seq_len",)"
        R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
+      {"decision_transformer",
+       R"({"attn_pdrop":0.1,"hidden_size":128,"n_head":1,"n_layer":3,)"
+       R"("n_positions":1024,)"
+       R"("names":{"max_position_embeddings":"n_positions",)"
+       R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
+       R"("scale_attn_weights":true})"},
+      {"deepseek_ocr2_text",
+       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"deit",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -228,6 +263,9 @@ Json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1026,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"esmc",
+       R"({"hidden_size":2560,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":40,"num_hidden_layers":80})"},
       {"eurobert",
        R"({"hidden_size":768,"max_position_embeddings":8192,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,)"
@@ -331,6 +369,11 @@ Json default_fields(const std::string& model_type) {
       {"glm4v_vision",
        R"({"hidden_size":1536,"names":{"num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"depth"},"num_heads":12,"rms_norm_eps":1e-05})"},
+      {"glm_image_text",
+       R"({"attention_bias":true,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":32,)"
+       R"("num_hidden_layers":40,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-05})"},
       {"glm_ocr_text",
        R"({"hidden_size":1024,"max_position_embeddings":131072,)"
        R"("num_attention_heads":16,"num_hidden_layers":16,)"
@@ -419,6 +462,10 @@ Json default_fields(const std::string& model_type) {
        R"({"hidden_size":256,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":4,)"
        R"("num_hidden_layers":12})"},
+      {"gte",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"rope_theta":160000.0})"},
       {"helium",
        R"({"head_dim":128,"hidden_size":2560,"max_position_embeddings":4096,)"
        R"("num_attention_heads":20,"num_hidden_layers":24,)"
@@ -470,6 +517,9 @@ Json default_fields(const std::string& model_type) {
       {"instructblip_vision_model",
        R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
+      {"instructblipvideo_vision_model",
+       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
       {"internlm3",
        R"({"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":32768,"num_attention_heads":32,)"
@@ -492,6 +542,11 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":262144,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-06})"},
+      {"jina_embeddings_v3",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":8194,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,)"
+       R"("rope_theta":20000.0})"},
       {"kolibri1",
        R"({"head_dim":128,"hidden_size":2560,)"
        R"("max_position_embeddings":262144,"num_attention_heads":48,)"
@@ -564,6 +619,11 @@ Json default_fields(const std::string& model_type) {
       {"metaclip_2_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"minimax",
+       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":1000000.0})"},
       {"minimax_m2",
        R"({"head_dim":128,"hidden_size":3072,)"
        R"("max_position_embeddings":196608,"num_attention_heads":48,)"
@@ -595,6 +655,11 @@ Json default_fields(const std::string& model_type) {
       {"mlcd_vision_model",
        R"({"hidden_size":1664,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":16,"num_hidden_layers":48})"},
+      {"mllama_text_model",
+       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":32,"num_hidden_layers":40,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":500000.0})"},
       {"modernbert",
        R"({"hidden_size":768,"local_attention":128,)"
        R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
@@ -675,6 +740,11 @@ Json default_fields(const std::string& model_type) {
        R"("n_positions":512,"names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"}})"},
+      {"openai_privacy_filter",
+       R"({"attention_bias":true,"head_dim":64,"hidden_size":640,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":14,)"
+       R"("num_hidden_layers":8,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":150000.0,"sliding_window":128})"},
       {"opt",
        R"({"enable_bias":true,"hidden_size":768,)"
        R"("max_position_embeddings":2048,"num_attention_heads":12,)"
@@ -698,6 +768,9 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":131072,"num_attention_heads":16,)"
        R"("num_hidden_layers":18,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
+      {"paddleocr_vl_vision",
+       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27})"},
       {"pegasus",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -716,6 +789,10 @@ Json default_fields(const std::string& model_type) {
        R"({"hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
+      {"phi4_multimodal",
+       R"({"hidden_size":3072,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
       {"phi4_multimodal_vision",
        R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":27})"},
@@ -742,12 +819,20 @@ Json default_fields(const std::string& model_type) {
        R"("max_window_layers":28,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+      {"qwen2_5_omni_audio_encoder",
+       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
+       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"qwen2_5_omni_text",
        R"({"hidden_size":3584,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":28,)"
        R"("num_hidden_layers":28,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"rope_theta":1000000.0,)"
        R"("sliding_window":32768})"},
+      {"qwen2_5_omni_vision_encoder",
+       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"window_size":112})"},
       {"qwen2_5_vl_text",
        R"({"hidden_size":8192,"max_position_embeddings":32768,)"
        R"("max_window_layers":80,"num_attention_heads":64,)"
@@ -796,6 +881,11 @@ Json default_fields(const std::string& model_type) {
       {"qwen3_5_vision",
        R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"depth"},"num_heads":16})"},
+      {"qwen3_asr_encoder",
+       R"({"d_model":1024,"encoder_attention_heads":16,"encoder_layers":24,)"
+       R"("max_position_embeddings":13,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"qwen3_moe",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("num_attention_heads":32,"num_hidden_layers":24,)"
@@ -806,11 +896,19 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":32768,"num_attention_heads":16,)"
        R"("num_hidden_layers":48,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-06})"},
+      {"qwen3_omni_moe_audio_encoder",
+       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
+       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"qwen3_omni_moe_text",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("num_attention_heads":28,"num_hidden_layers":28,)"
        R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
        R"("rope_theta":1000000.0})"},
+      {"qwen3_omni_moe_vision_encoder",
+       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16})"},
       {"qwen3_vl_moe_text",
        R"({"hidden_size":2048,"max_position_embeddings":128000,)"
        R"("num_attention_heads":16,"num_hidden_layers":24,)"
@@ -942,9 +1040,16 @@ Json default_fields(const std::string& model_type) {
        R"("num_hidden_layers":26,"num_key_value_heads":4,)"
        R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
+      {"video_llama_3_vision",
+       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"videomae",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qv_bias":true})"},
+      {"vilt",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":40,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"visual_bert",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -958,12 +1063,23 @@ Json default_fields(const std::string& model_type) {
       {"vit_msn",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"vitpose_backbone",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
       {"vivit",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
       {"voxtral_encoder",
        R"({"hidden_size":1280,"max_source_positions":1500,)"
-       R"("num_attention_heads":20,"num_hidden_layers":32})"},
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":20,)"
+       R"("num_hidden_layers":32})"},
+      {"voxtral_realtime_text",
+       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-06,)"
+       R"("sliding_window":4096})"},
       {"wav2vec2",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},

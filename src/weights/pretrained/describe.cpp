@@ -152,6 +152,16 @@ WeightLayout joined_layout(
   return layout;
 }
 
+void add_names_of_diffusers(Layer& layer) {
+  layer.layout.rename("to_q.weight", "W_query.weight")
+      .rename("to_k.weight", "W_key.weight")
+      .rename("to_v.weight", "W_value.weight")
+      .rename("to_out.weight", "out_proj.weight")
+      .rename("norm_q.weight", "q_norm.weight")
+      .rename("norm_k.weight", "k_norm.weight");
+  rename_norms(layer, "q_norm", "k_norm");
+}
+
 void rename_norms(
     Layer& layer,
     const std::string& query,

@@ -101,6 +101,9 @@ WeightLayout joined_layout(
     const std::string& joined,
     const std::string& out);
 
+/// Files of Cosmos 3 have the names of Diffusers.
+void add_names_of_diffusers(Layer& layer);
+
 /// The norms of queries and keys have these names.
 void rename_norms(
     Layer& layer,
@@ -220,4 +223,16 @@ void describe_moonshine(Layer& layer);
 void describe_whisper(Layer& layer);
 void describe_whisper_encoder(Layer& layer);
 void describe_t5(Layer& layer);
+void describe_aimv2_text(Layer& layer);
+void describe_aimv2_vision(Layer& layer);
+void describe_cohere_compass(Layer& layer);
+void describe_cosmos3(Layer& layer);
+void describe_esmc(Layer& layer);
+void describe_privacy_filter(Layer& layer);
+void describe_gte(Layer& layer);
+void describe_jina(Layer& layer);
+void describe_minimax(Layer& layer);
+void describe_mllama(Layer& layer);
+void describe_qwen_audio(Layer& layer);
+void describe_qwen_omni_vision(Layer& layer);
 } // namespace torch_attention::weights::pretrained

@@ -53,6 +53,15 @@ void describe_whisper(Layer& layer) {
 void describe_whisper_encoder(Layer& layer) {
   describe_whisper(layer);
   layer.options.causal(false);
+  // Of Qwen2.5-Omni: which tokens see each other is the mask's.
+  layer.config.ignore("n_window");
+}
+
+/// With a bias of the keys. Which tokens see each other is the mask's.
+void describe_qwen_audio(Layer& layer) {
+  describe_bart(layer);
+  layer.options.causal(false);
+  layer.config.ignore({"conv_chunksize", "n_window", "n_window_infer"});
 }
 
 /// The self-attention of both stacks rotates pairs of neighbours.

@@ -185,6 +185,35 @@ void describe_vit(Layer& layer) {
   layer.config.ignore("decoder_num_attention_heads");
 }
 
+namespace {
+
+/// Files have queries, keys and values in one.
+void describe_joined(Layer& layer, const WeightLayout& layout) {
+  set_encoder(layer);
+  set_rotary(layer);
+  layer.layout = layout;
+  layer.others.emplace_back("layers.{}.self_attn", WeightLayout::llama());
+}
+
+} // namespace
+
+void describe_gte(Layer& layer) {
+  describe_joined(layer, joined_layout("gte", "qkv_proj", "o_proj"));
+}
+
+void describe_jina(Layer& layer) {
+  describe_joined(layer, joined_layout("jina", "Wqkv", "out_proj"));
+}
+
+void describe_esmc(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.causal(false).qk_norm(HeadNormOptions(HeadNormKind::kLayer)
+                                          .scope(HeadNormScope::kAllHeads)
+                                          .eps(1e-5));
+  set_rotary(layer);
+}
+
 void describe_internvl_vision(Layer& layer) {
   auto& config = layer.config;
   set_biases(layer);
@@ -250,6 +279,19 @@ void describe_clip_text(Layer& layer) {
 /// And SigLIP's text.
 void describe_clip_vision(Layer& layer) {
   describe_clip(layer, /*causal=*/false);
+}
+
+/// Causal where the model gets a mask, as its tokenizer gives one.
+void describe_aimv2_text(Layer& layer) {
+  describe_clip_text(layer);
+  const bool bias = layer.config.flag("qkv_bias").value_or(false);
+  layer.options.qkv_bias(bias).out_bias(bias);
+}
+
+void describe_aimv2_vision(Layer& layer) {
+  describe_aimv2_text(layer);
+  layer.options.causal(false);
+  layer.config.ignore("use_head");
 }
 
 /// `save_pretrained` writes another name of the layers.

@@ -177,6 +177,7 @@ DescribedAttention describe(
       layer.options,
       std::move(places),
       PretrainedPart::kAuto,
+      /*within=*/"",
       layer.needs_bias,
       layer.needs_rotary,
       layer.d_context};
@@ -232,15 +233,15 @@ std::vector<std::string> known_model_types() {
     types.push_back(type);
   }
   std::sort(types.begin(), types.end());
+  // Phi-4 has the fields of its text beside its parts, and one name for both.
+  types.erase(std::unique(types.begin(), types.end()), types.end());
   return types;
 }
 
 std::vector<PretrainedPart> parts_of(ModelConfig& config) {
   const auto type = type_of(config);
   if (const auto* model = find_multimodal(type)) {
-    return model->vision.empty()
-        ? std::vector{PretrainedPart::kText}
-        : std::vector{PretrainedPart::kText, PretrainedPart::kVision};
+    return model->parts();
   }
   const auto found = families().find(type);
   return found != families().end() && found->second.has_parts()
@@ -275,6 +276,7 @@ DescribedAttention describe_attention(
         inner.type,
         {wanted.layer, PretrainedPart::kAuto, wanted.is_cross});
     described.part = inner.part;
+    described.within = inner.within;
     return described;
   }
   return describe(config, type, wanted);

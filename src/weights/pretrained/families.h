@@ -26,6 +26,9 @@ struct DescribedAttention {
   std::vector<Place> places;
   /// Which of several parts of the model with the same paths it belongs to.
   PretrainedPart part = PretrainedPart::kAuto;
+  /// What the path in the file has before `places`, where others end in the
+  /// same way.
+  std::string within = "";
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.

@@ -85,6 +85,35 @@ void describe_granite_hybrid(Layer& layer) {
   }
 }
 
+/// The layers of linear attention are left out.
+void describe_minimax(Layer& layer) {
+  auto& config = layer.config;
+  require_attention_by(layer, "layer_types", layer.index % 2 == 0);
+  config.ignore(
+      {"attn_type_list",
+       "full_attn_alpha_factor",
+       "full_attn_beta_factor",
+       "linear_attn_alpha_factor",
+       "linear_attn_beta_factor"});
+  set_heads(layer);
+  layer.options.out_bias(false).window(config.integer("sliding_window"));
+  set_rotary(layer);
+}
+
+/// Some layers attend to images alone.
+void describe_mllama(Layer& layer) {
+  auto& config = layer.config;
+  constexpr auto* kCross = "cross_attention_layers";
+  require_attention(
+      layer,
+      config.has(kCross)
+          ? !config.has_element(kCross, layer.index)
+          : layer.index < 3 || layer.index > 38 || (layer.index - 3) % 5 != 0);
+  set_heads(layer);
+  layer.options.out_bias(false);
+  set_rotary(layer);
+}
+
 /// Without positions.
 void describe_jamba(Layer& layer) {
   auto& config = layer.config;

@@ -28,6 +28,7 @@ struct LatentDefaults {
 
 const std::map<std::string, LatentDefaults>& latent_families() {
   static const std::map<std::string, LatentDefaults> table{
+      {"axk1", {1536, 512, 128, 64, 128}},
       {"deepseek_v2",
        {1536, 512, 128, 64, 128, RotaryPairing::kInterleaved, false}},
       {"deepseek_v3", {1536, 512, 128, 64, 128}},

@@ -17,6 +17,11 @@ void describe_llama(Layer& layer) {
   set_rotary(layer);
 }
 
+void describe_cosmos3(Layer& layer) {
+  describe_llama(layer);
+  add_names_of_diffusers(layer);
+}
+
 /// Released files have the flag by another name.
 void describe_internlm3(Layer& layer) {
   auto& config = layer.config;

@@ -11,15 +11,26 @@ namespace torch_attention::weights::pretrained {
 /// "encoder", for example.
 std::string name_of(PretrainedPart part);
 
-/// A model of text and images, whose parts have configurations of their own in
-/// `text_config` and `vision_config`.
+/// A model of text, images and sound, whose parts have configurations of their
+/// own in `text_config`, `vision_config` and `audio_config`.
 struct Multimodal {
   /// The `model_type` of the text, where its configuration does not say it.
   std::string text;
   /// That of the images; empty if they are not computed.
-  std::string vision;
+  std::string vision = "";
   /// Whether the text is meant where no part is given.
   bool is_decoder = true;
+  /// That of the sound; empty if it is not computed.
+  std::string audio = "";
+  /// The object in the configuration that has those of the parts; empty if they
+  /// are in the configuration itself.
+  std::string inside = "";
+  /// What the paths of the text and of the images have in them, where those of
+  /// others end in the same way.
+  std::string text_within = "";
+  std::string vision_within = "";
+
+  std::vector<PretrainedPart> parts() const;
 };
 
 /// None for all other models.
@@ -33,6 +44,8 @@ struct ModelPart {
   ModelConfig config;
   std::string type;
   PretrainedPart part;
+  /// What its paths have in them.
+  std::string within;
 };
 
 /// Throws c10::Error if the model has no such part, or none is given and it is

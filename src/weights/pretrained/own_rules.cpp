@@ -17,6 +17,15 @@ void describe_gpt_oss(Layer& layer) {
   set_rotary(layer);
 }
 
+/// Sees a window to both sides.
+void describe_privacy_filter(Layer& layer) {
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.sinks(true).window(layer.config.integer("sliding_window"));
+  see_radius(layer);
+  set_rotary(layer, {}, RotaryPairing::kInterleaved);
+}
+
 /// Sinks, and a theta for each layer, 0 for one without positions.
 void describe_granite_swa(Layer& layer) {
   auto& config = layer.config;

@@ -30,18 +30,24 @@ using namespace weights::pretrained;
 
 namespace {
 
-/// Whether the path is that of a part which reads no text.
-bool is_beside_text(const std::string& path) {
-  constexpr std::array<std::string_view, 5> kWords{
-      "vision", "visual", "video", "audio", "image"};
-  return std::any_of(kWords.begin(), kWords.end(), [&](auto word) {
+template <typename Words>
+bool has_word(const std::string& path, const Words& words) {
+  return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
     return path.find(word) != std::string::npos;
   });
 }
 
+/// Whether the path can be that of this part, by the words in it.
 bool can_be_part(const std::string& path, PretrainedPart part) {
-  return part == PretrainedPart::kVision ? is_beside_text(path)
-      : part == PretrainedPart::kText    ? !is_beside_text(path)
+  constexpr std::array<std::string_view, 5> kOfVision{
+      "vision", "visual", "video", "image", "vit."};
+  constexpr std::array<std::string_view, 3> kOfAudio{
+      "audio", "speech", "sound"};
+  const bool is_vision = has_word(path, kOfVision);
+  const bool is_audio = has_word(path, kOfAudio);
+  return part == PretrainedPart::kVision ? is_vision
+      : part == PretrainedPart::kAudio   ? is_audio
+      : part == PretrainedPart::kText    ? !is_vision && !is_audio
                                          : true;
 }
 
@@ -49,7 +55,8 @@ bool can_be_part(const std::string& path, PretrainedPart part) {
 std::set<std::string> paths_ending_with(
     const std::vector<std::string>& keys,
     const std::string& path,
-    PretrainedPart part) {
+    PretrainedPart part,
+    const std::string& within) {
   std::set<std::string> found;
   const auto inner = path + ".";
   for (const auto& key : keys) {
@@ -61,7 +68,7 @@ std::set<std::string> paths_ending_with(
   // A file of one part alone need not name it.
   std::set<std::string> of_part;
   for (const auto& each : found) {
-    if (can_be_part(each, part)) {
+    if (can_be_part(each, part) && each.find(within) != std::string::npos) {
       of_part.insert(each);
     }
   }
@@ -74,8 +81,9 @@ std::optional<std::string> find_path(
     const std::vector<std::string>& keys,
     const std::string& path,
     PretrainedPart part,
+    const std::string& within,
     const std::string& file) {
-  const auto found = paths_ending_with(keys, path, part);
+  const auto found = paths_ending_with(keys, path, part, within);
   TORCH_CHECK(
       found.size() <= 1,
       format_text(
@@ -106,7 +114,8 @@ Place find_place(
     const DescribedAttention& described,
     const std::string& file) {
   for (const auto& place : described.places) {
-    if (auto found = find_path(keys, place.path, described.part, file)) {
+    if (auto found = find_path(
+            keys, place.path, described.part, described.within, file)) {
       return {std::move(*found), place.layout};
     }
   }
@@ -136,7 +145,7 @@ WeightsOfModel locate_path(
   auto file = find_weight_file(folder);
   const auto weights = read_weight_file(file);
   const auto keys = whole_keys(weights);
-  auto found = find_path(keys, path, PretrainedPart::kAuto, file);
+  auto found = find_path(keys, path, PretrainedPart::kAuto, "", file);
   if (!found) {
     throw_no_path(keys, path, file);
   }

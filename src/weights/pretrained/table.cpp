@@ -74,6 +74,20 @@ Family whisper_encoder() {
        "max_source_positions"}};
 }
 
+/// The same with names of the fields as of other models.
+Family whisper_like_encoder() {
+  return {
+      "layers.{}.self_attn",
+      describe_whisper_encoder,
+      {kSize, kHeads, kLayers, "max_source_positions"}};
+}
+
+Family qwen_audio() {
+  auto family = whisper_encoder();
+  family.describe = describe_qwen_audio;
+  return family;
+}
+
 } // namespace
 
 const std::map<std::string, Family>& families() {
@@ -82,6 +96,10 @@ const std::map<std::string, Family>& families() {
   constexpr auto* kGpt = "h.{}.attn";
   static const std::map<std::string, Family> table{
       {"afmoe", {kLlama, describe_afmoe}},
+      {"aimv2_text_model",
+       {"encoder.layers.{}.attention", describe_aimv2_text}},
+      {"aimv2_vision_model",
+       {"encoder.layers.{}.attention", describe_aimv2_vision}},
       {"albert", {"", describe_albert}},
       {"altclip_text_model", {kBert, describe_bert}},
       {"altclip_vision_model",
@@ -90,6 +108,7 @@ const std::map<std::string, Family>& families() {
       {"arcee", {kLlama, describe_llama}},
       {"aria_text", {kLlama, describe_llama}},
       {"audio-spectrogram-transformer", {kBert, describe_vit}},
+      {"audioflamingo3_encoder", whisper_like_encoder()},
       {"bamba", {kLlama, describe_bamba}},
       {"bart", bart_like(describe_bart, kLength, kLength)},
       {"beit", {kBert, describe_beit}},
@@ -124,13 +143,18 @@ const std::map<std::string, Family>& families() {
       {"cohere", {kLlama, describe_cohere}},
       {"cohere2", {kLlama, describe_cohere2}},
       {"cohere2_moe", {kLlama, describe_cohere2_moe}},
-      {"cosmos3_edge_text", {kLlama, describe_llama}},
+      {"cohere_compass_text", {kLlama, describe_cohere_compass}},
+      {"cosmos3_edge_text", {kLlama, describe_cosmos3}},
+      {"csm", {"backbone_model.layers.{}.self_attn", describe_llama}},
       {"ctrl", {"h.{}.multi_head_attention", describe_ctrl}},
       {"cwm", {kLlama, describe_cwm}},
       {"data2vec-audio", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"data2vec-text", {kBert, describe_bert}},
       {"data2vec-vision", {kBert, describe_beit}},
       {"dbrx", {"blocks.{}.norm_attn_norm.attn", describe_dbrx}},
+      {"decision_transformer",
+       {kGpt, describe_gpt2, {kSize, kHeads, kLayers, "n_positions"}}},
+      {"deepseek_ocr2_text", {kLlama, describe_llama}},
       {"deit", {kBert, describe_vit}},
       {"dinov2", {kBert, describe_vit}},
       {"dinov2_with_registers", {kBert, describe_vit}},
@@ -145,6 +169,7 @@ const std::map<std::string, Family>& families() {
       {"ernie4_5", {kLlama, describe_ernie4_5}},
       {"ernie4_5_moe", {kLlama, describe_ernie4_5}},
       {"esm", {kBert, describe_esm}},
+      {"esmc", {kLlama, describe_esmc}},
       {"eurobert", {kLlama, describe_eurobert}},
       {"exaone4", {kLlama, describe_exaone4}},
       {"exaone_moe", {kLlama, describe_exaone4}},
@@ -169,6 +194,7 @@ const std::map<std::string, Family>& families() {
       {"glm4v_moe_vision", qwen_vision(kSize, describe_glm4v_vision)},
       {"glm4v_text", {kLlama, describe_glm4v}},
       {"glm4v_vision", qwen_vision(kSize, describe_glm4v_vision)},
+      {"glm_image_text", {kLlama, describe_solar_open}},
       {"glm_ocr_text", {kLlama, describe_glm_ocr}},
       {"glm_ocr_vision", qwen_vision(kSize, describe_glm_ocr_vision)},
       {"gpt-sw3", {kGpt, describe_gpt2}},
@@ -178,12 +204,24 @@ const std::map<std::string, Family>& families() {
       {"gpt_oss", {kLlama, describe_gpt_oss}},
       {"gpt_neox_japanese",
        {"layers.{}.attention", describe_gpt_neox_japanese}},
+      {"gte", {"encoder.layer.{}.attention", describe_gte}},
+      {"instructblipvideo_vision_model",
+       {"encoder.layers.{}.self_attn", describe_blip_vision}},
+      {"jina_embeddings_v3", {"encoder.layers.{}.mixer", describe_jina}},
       {"llama4_text", {kLlama, describe_llama4}},
       {"llama4_vision_model", {kLlama, describe_llama4_vision}},
+      {"minimax", {kLlama, describe_minimax}},
       {"ministral3", {kLlama, describe_ministral3}},
+      {"mllama_text_model", {kLlama, describe_mllama}},
       {"modernbert", {"layers.{}.attn", describe_modernbert}},
+      {"paddleocr_vl_vision", {"encoder.layers.{}.self_attn", describe_mlcd}},
+      {"phi4_multimodal", {kLlama, describe_phi3}},
+      {"qwen2_5_omni_audio_encoder", whisper_encoder()},
+      {"qwen2_5_omni_vision_encoder",
+       qwen_vision(kSize, describe_qwen_omni_vision)},
       {"qwen3_5_moe_text", {kLlama, describe_qwen3_next}},
       {"qwen3_5_text", {kLlama, describe_qwen3_next}},
+      {"qwen3_asr_encoder", qwen_audio()},
       {"qwen3_next", {kLlama, describe_qwen3_next}},
       {"gpt_neox", {"layers.{}.attention", describe_gpt_neox}},
       {"gptj", {kGpt, describe_gptj}},
@@ -266,6 +304,7 @@ const std::map<std::string, Family>& families() {
       {"olmo_hybrid", {kLlama, describe_olmo_hybrid}},
       {"olmoe", {kLlama, describe_olmoe}},
       {"openai-gpt", {kGpt, describe_openai_gpt}},
+      {"openai_privacy_filter", {kLlama, describe_privacy_filter}},
       {"opt", {"decoder.layers.{}.self_attn", describe_opt}},
       {"owlvit_text_model",
        {"encoder.layers.{}.self_attn", describe_clip_text}},
@@ -297,7 +336,9 @@ const std::map<std::string, Family>& families() {
       {"qwen3_moe", {kLlama, describe_qwen3_moe}},
       {"qwen3_5_moe_vision", qwen_vision(kSize)},
       {"qwen3_5_vision", qwen_vision(kSize)},
+      {"qwen3_omni_moe_audio_encoder", qwen_audio()},
       {"qwen3_omni_moe_text", {kLlama, describe_qwen3_moe}},
+      {"qwen3_omni_moe_vision_encoder", qwen_vision(kSize)},
       {"qwen3_vl_moe_text", {kLlama, describe_qwen3_vl}},
       {"qwen3_vl_moe_vision", qwen_vision(kSize)},
       {"qwen3_vl_text", {kLlama, describe_qwen3_vl}},
@@ -335,16 +376,17 @@ const std::map<std::string, Family>& families() {
       {"unispeech", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"unispeech-sat", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"vaultgemma", {kLlama, describe_gemma2}},
+      {"video_llama_3_vision", {"encoder.layers.{}.self_attn", describe_mlcd}},
       {"videomae", {kBert, describe_videomae}},
+      {"vilt", {kBert, describe_vit}},
       {"visual_bert", {kBert, describe_bert}},
       {"vit", {kBert, describe_vit}},
       {"vit_mae", {kBert, describe_vit}},
       {"vit_msn", {kBert, describe_vit}},
+      {"vitpose_backbone", {kBert, describe_vit}},
       {"vivit", {kBert, describe_vit}},
-      {"voxtral_encoder",
-       {kLlama,
-        describe_whisper_encoder,
-        {kSize, kHeads, kLayers, "max_source_positions"}}},
+      {"voxtral_encoder", whisper_like_encoder()},
+      {"voxtral_realtime_text", {kLlama, describe_mistral}},
       {"wav2vec2", {"encoder.layers.{}.attention", describe_wav2vec2}},
       {"whisper",
        bart_like(

@@ -32,6 +32,12 @@ void describe_qwen_vision(Layer& layer) {
       {"num_position_embeddings", "window_size", "fullatt_block_indexes"});
 }
 
+/// Of Qwen2.5-Omni.
+void describe_qwen_omni_vision(Layer& layer) {
+  describe_qwen_vision(layer);
+  layer.layout = linear_layers("qwen_omni_vision", "q", "k", "v", "proj");
+}
+
 void describe_glm4v_vision(Layer& layer) {
   set_vision(
       layer,

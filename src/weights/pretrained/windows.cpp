@@ -54,6 +54,22 @@ void describe_cohere2(Layer& layer) {
   }
 }
 
+/// Types of layers without an entry among the parameters have no positions.
+void describe_cohere_compass(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  set_type(layer, /*otherwise=*/false);
+  const auto parameters = config.object("rope_parameters");
+  const bool is_by_type = parameters.get("sliding_attention").is_object() ||
+      parameters.get("full_attention").is_object();
+  if (is_by_type && !parameters.get(layer.type).is_object()) {
+    ignore_rotary(config);
+  } else {
+    set_rotary(layer);
+  }
+}
+
 /// The same, but for dense layers before the others, which may rotate too.
 void describe_cohere2_moe(Layer& layer) {
   auto& config = layer.config;
@@ -128,6 +144,7 @@ void describe_qwen3_vl(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
   set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  add_names_of_diffusers(layer);
   set_rotary(layer);
 }
 

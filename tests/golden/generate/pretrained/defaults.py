@@ -26,9 +26,16 @@ SIZES = (
     "max_position_embeddings",
     "head_dim",
 )
+WHISPER_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
 # Names of before, which their classes still take.
 OLD_NAMES = {
     "bloom": {"hidden_size": "n_embed"},
+    "audioflamingo3_encoder": WHISPER_NAMES,
+    "voxtral_encoder": WHISPER_NAMES,
     # Of the code beside the files of the model.
     "nomic_bert": {
         "hidden_size": "n_embd",
@@ -63,14 +70,13 @@ HEAD = """\
 
 namespace torch_attention::weights::pretrained {
 
-nlohmann::json default_fields(const std::string& model_type) {
+Json default_fields(const std::string& model_type) {
   static const std::map<std::string, const char*> table{
 """
 TAIL = """\
   };
   const auto found = table.find(model_type);
-  return found == table.end() ? nlohmann::json::object()
-                              : nlohmann::json::parse(found->second);
+  return found == table.end() ? Json::object() : Json::parse(found->second);
 }
 
 } // namespace torch_attention::weights::pretrained

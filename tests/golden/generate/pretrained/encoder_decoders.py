@@ -255,6 +255,83 @@ ENCODER_DECODERS = (
         inputs="text and images",
     ),
     Model(
+        "aimv2",
+        "aimv2",
+        tuple(
+            Attention(f"{part}_model.encoder.layers.{{}}.attention", label=f"{part}.")
+            for part in ("text", "vision")
+        ),
+        {"text_config": SIZES, "vision_config": {**IMAGES, "qkv_bias": True}},
+        inputs="text with a mask, and images",
+    ),
+    Model(
+        "mllama",
+        "mllama",
+        (
+            Attention(
+                "language_model.layers.{}.self_attn",
+                "layers.{}.self_attn",
+                label="text.",
+                layers=(0,),
+            ),
+        ),
+        {
+            "text_config": {**GROUPED, "cross_attention_layers": [1]},
+            "vision_config": {
+                "hidden_size": 8,
+                "num_hidden_layers": 1,
+                "num_global_layers": 1,
+                "attention_heads": 2,
+                "intermediate_size": 8,
+                "vision_output_dim": 16,
+                "image_size": 8,
+                "patch_size": 4,
+                "intermediate_layers_indices": [0],
+                "supported_aspect_ratios": [[1, 1]],
+                "max_num_tiles": 1,
+            },
+        },
+    ),
+    Model(
+        "phi4_multimodal",
+        "phi4_multimodal",
+        (Attention("layers.{}.self_attn", label="text."),),
+        {
+            **GROUPED,
+            "vision_config": {**IMAGES, "image_size": 8, "crop_size": 8},
+            "audio_config": {
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "num_blocks": 1,
+                "num_attention_heads": 2,
+                "ext_pw_out_channel": 8,
+                "depthwise_separable_out_channel": 8,
+                "input_size": 16,
+                "nemo_conv_channels": 8,
+            },
+        },
+        prefix="model.",
+    ),
+    Model(
+        "qwen2_audio",
+        "qwen2_audio",
+        (Attention("audio_tower.layers.{}.self_attn", label="audio."),),
+        {
+            "text_config": {**GROUPED, "model_type": "qwen2"},
+            "audio_config": {
+                "model_type": "qwen2_audio_encoder",
+                "d_model": 24,
+                "encoder_layers": LAYERS,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 8,
+                "max_source_positions": 10,
+                "num_mel_bins": 4,
+            },
+        },
+        inputs="mels",
+        run_part="audio_tower",
+    ),
+    Model(
         "altclip",
         "altclip",
         (

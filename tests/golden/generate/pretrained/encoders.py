@@ -125,6 +125,19 @@ ENCODERS = (
     bert_like("xmod", "roberta.", languages=["en_XX"], default_language="en_XX"),
     bert_like("esm", "esm.", position_embedding_type="rotary", mask_token_id=3),
     Model(
+        "gte",
+        "gte",
+        (Attention("layers.{}.self_attn", BERT_LIKE),),
+        SIZES,
+    ),
+    Model(
+        "jina_embeddings_v3",
+        "jina_embeddings_v3",
+        (Attention("layers.{}.self_attn", "encoder.layers.{}.mixer"),),
+        SIZES,
+    ),
+    Model("esmc", "esmc", (Attention("layers.{}.self_attn"),), SIZES),
+    Model(
         "mpnet",
         "mpnet",
         (Attention(BERT_LIKE, first=".attn", last=".attn", bias=True),),

@@ -21,6 +21,14 @@ HYBRIDS = (
         **{**MAMBA, "mamba_d_head": 16},
         hidden_size=32,
     ),
+    llama_like(
+        "minimax",
+        layers=(0,),
+        **LOCAL_EXPERTS,
+        layer_types=["full_attention", "linear_attention"],
+        head_dim=8,
+        block_size=4,
+    ),
     llama_like("falcon_h1", key_multiplier=0.7, mamba_d_ssm=48, **MAMBA),
     llama_like(
         "granitemoehybrid",

@@ -50,4 +50,5 @@ LATENT = (
     latent("glm4_moe_lite", q_lora_rank=10, rope_interleave=False),
     latent("minicpm3", q_lora_rank=10),
     latent("youtu", q_lora_rank=10),
+    latent("axk1", q_lora_rank=10),
 )

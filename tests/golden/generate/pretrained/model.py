@@ -242,10 +242,15 @@ def draw_inputs(kind: str) -> dict[str, Tensor]:
             "input_values": torch.randn(2, 2431),
             "decoder_input_ids": torch.randint(3, 12, (2, 5)),
         }
+    if kind == "text with a mask, and images":
+        mask = torch.ones(2, TOKENS, dtype=torch.long)
+        return {**draw_inputs("text and images"), "attention_mask": mask}
     if kind == "sound":
         return {"input_values": torch.randn(2, 120)}
     if kind == "spectra":
         return {"input_values": torch.randn(2, 16, 8)}
+    if kind == "mels":
+        return {"input_features": torch.randn(2, 4, 20)}
     if kind == "spectra to text":
         return {
             "input_features": torch.randn(2, 4, 20),

@@ -90,6 +90,18 @@ OWN_RULES = (
         },
     ),
     llama_like(
+        "openai_privacy_filter",
+        **LOCAL_EXPERTS,
+        head_dim=8,
+        sliding_window=2,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 8,
+        },
+    ),
+    llama_like(
         "llama4",
         "llama4_text",
         **LOCAL_EXPERTS,
