@@ -47,6 +47,7 @@ def bart_like(
         {**STACKS, **config},
         prefix="model.",
         inputs=inputs,
+        padded=model_type == "bart",
     )
 
 

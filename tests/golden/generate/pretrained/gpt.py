@@ -113,6 +113,7 @@ GPT = (
             "max_seq_len": 32,
             "expansion_ratio": 1,
         },
+        padded=True,
     ),
     gpt_like(
         "opt",
