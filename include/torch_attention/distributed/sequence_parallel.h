@@ -86,10 +86,10 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 /// by G with `enable_gqa`, float32, float64, bfloat16 or float16 on the CPU ->
 /// (B, H, T/P, E). Of `options`, `key_lengths` are of whole sequences, and a
 /// `mask` or `bias` is for the own queries and all T keys in their order, each
-/// size or 1; the gradients of sinks, and of a bias that is one for all queries,
-/// are those of the own queries, which `sum_gradients` adds up. With `dropout` T
-/// is to be divisible by 4P, or 8P for kBalanced; processes of the same seed drop
-/// what one process drops.
+/// size or 1; the gradients of sinks, and of a bias that is one for all
+/// queries, are those of the own queries, which `sum_gradients` adds up. With
+/// `dropout` T is to be divisible by 4P, or 8P for kBalanced; processes of the
+/// same seed drop what one process drops.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
 /// do not fit; for `query_offsets` and `cu_seqlens`; for slopes that require
@@ -119,7 +119,8 @@ TORCH_ATTENTION_API torch::Tensor ring_attention(
 /// heads than processes, they are repeated.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit, for `query_offsets` and `cu_seqlens`, and if another process ends.
+/// do not fit, for `query_offsets` and `cu_seqlens`, and if another process
+/// ends.
 ///
 /// Example:
 /// ```
