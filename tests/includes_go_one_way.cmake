@@ -47,7 +47,8 @@ set(may_include_src/tools/heatmap
     "tools/|${public}|operators/|weights/(pretrained/|files/atomic_file.h)|${helpers}"
 )
 set(may_include_src/tools/convert.cpp
-    "tools/|${public}|weights/files/overlap.h|${helpers}")
+    "tools/|${public}|weights/(files/overlap|layout_beside|layouts/convert|select).h|${helpers}"
+)
 set(may_include_src/tools/inspect.cpp
     "tools/|${public}|weights/pretrained/listing.h|${helpers}")
 

@@ -28,7 +28,7 @@ struct DescribedAttention {
   PretrainedPart part = PretrainedPart::kAuto;
   /// What the path in the file has before `places`, where others end in the
   /// same way.
-  std::string within = "";
+  std::string within = {};
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.

@@ -17,18 +17,18 @@ struct Multimodal {
   /// The `model_type` of the text, where its configuration does not say it.
   std::string text;
   /// That of the images; empty if they are not computed.
-  std::string vision = "";
+  std::string vision = {};
   /// Whether the text is meant where no part is given.
   bool is_decoder = true;
   /// That of the sound; empty if it is not computed.
-  std::string audio = "";
+  std::string audio = {};
   /// The object in the configuration that has those of the parts; empty if they
   /// are in the configuration itself.
-  std::string inside = "";
+  std::string inside = {};
   /// What the paths of the text and of the images have in them, where those of
   /// others end in the same way.
-  std::string text_within = "";
-  std::string vision_within = "";
+  std::string text_within = {};
+  std::string vision_within = {};
 
   std::vector<PretrainedPart> parts() const;
 };
