@@ -132,19 +132,11 @@ class CpuAllocator : public c10::Allocator {
   c10::Allocator* old_;
 };
 
-/// How a trace shows functions of the program that have no name there.
-constexpr const char* kOwnFunction = "torch_attention::(hidden)";
-
 /// Returns a function's name, or "" for functions that a library hides.
 std::string name_of(void* address) {
   Dl_info info{};
-  if (dladdr(address, &info) == 0) {
+  if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) {
     return "";
-  }
-  if (info.dli_sname == nullptr) {
-    Dl_info program{};
-    dladdr(&progress, &program);
-    return info.dli_fbase == program.dli_fbase ? kOwnFunction : "";
   }
   int status = 0;
   char* readable =
@@ -157,13 +149,9 @@ std::string name_of(void* address) {
 
 std::string text_of(const Frames& frames) {
   std::string text;
-  std::string last;
   for (int i = 0; i < frames.count; ++i) {
     const auto name = name_of(frames.addresses[static_cast<size_t>(i)]);
-    if (!name.empty() && name != last) {
-      text += "\n    " + name;
-      last = name;
-    }
+    text += name.empty() ? "" : "\n    " + name;
   }
   return text;
 }
@@ -324,14 +312,7 @@ void remove_faults_of_libtorch(
     const std::vector<std::string>& known) {
   const auto is_libtorch = [&](const std::string& fault) {
     return std::any_of(known.begin(), known.end(), [&](const auto& text) {
-      const auto place = fault.rfind(text);
-      if (place == std::string::npos) {
-        return false;
-      }
-      const auto asked = fault.rfind("operator new", place);
-      return asked == std::string::npos ||
-          fault.substr(asked, place - asked).find("torch_attention::") ==
-          std::string::npos;
+      return fault.find(text) != std::string::npos;
     });
   };
   auto& faults = result.faults;

@@ -58,8 +58,7 @@ FailedAllocations fail_each_allocation(
     const std::function<Attempt()>& make,
     const Failures& failures = {});
 
-/// Leaves out LibTorch's faults: those with one of `known` in their texts, and
-/// no function of ours between it and `operator new`.
+/// Leaves out LibTorch's faults: those with one of `known` in their texts.
 void remove_faults_of_libtorch(
     FailedAllocations& result,
     const std::vector<std::string>& known);
