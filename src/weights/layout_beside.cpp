@@ -57,8 +57,8 @@ WeightLayout twin_at(
       return place.layout;
     }
   }
-  TORCH_CHECK(
-      false,
+  C10_THROW_ERROR(
+      Error,
       format_text(
           "\"{}\" is of model_type \"{}\", whose keys and shapes are those of "
           "layout {}, but not the order of its rows; it has no attention at {}. "
