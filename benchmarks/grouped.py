@@ -16,14 +16,13 @@ import argparse
 import importlib.util
 import pathlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from peers import Effort, describe_machine, difference, interleave, ratio
-from peers import spread, time_text
+from peers import spread, time_text, timer
 from torch import Tensor
 
 HEADS = 32
@@ -210,16 +209,6 @@ def candidates(case: Case, x: Inputs) -> dict[str, Run]:
     if case.dtype == torch.float32 and has("onnx", "onnxruntime"):
         found["ONNX Runtime"] = onnx_runtime(x)
     return found
-
-
-def timer(run: Run) -> Callable[[int], float]:
-    def take(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return time.perf_counter() - start
-
-    return take
 
 
 def measure(case: Case) -> bool:

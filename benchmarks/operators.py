@@ -17,7 +17,6 @@ import argparse
 import importlib.util
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from peers import Effort, describe_machine, difference, interleave, ratio
-from peers import spread, time_text
+from peers import spread, time_text, timer
 from torch import Tensor
 
 EFFORT = Effort(2, 5, 41)
@@ -275,16 +274,6 @@ GROUPS = {
     "compiled": (compiled,),
     "models": (models,),
 }
-
-
-def timer(run: Run) -> Callable[[int], float]:
-    def take(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return time.perf_counter() - start
-
-    return take
 
 
 def measure(case: Case) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from peers import Effort, difference, interleave, ratio, spread, time_text
+from peers import timer
 from torch import Tensor
 
 HEADS = 12
@@ -109,16 +109,6 @@ class Packed:
             *map(nest, self.inputs), is_causal=self.causal
         )
         return output.transpose(1, 2).values().transpose(0, 1)[None]
-
-
-def timer(run: Callable[[], Tensor]) -> Callable[[int], float]:
-    def take(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        return time.perf_counter() - start
-
-    return take
 
 
 def measure(case: Case, dtype: torch.dtype) -> bool:

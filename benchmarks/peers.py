@@ -78,6 +78,18 @@ def ratio(theirs: list[float], ours: list[float]) -> dict[str, float]:
     return result
 
 
+def timer(run: Callable[[], Any]) -> Callable[[int], float]:
+    """Returns what takes the time of a number of calls."""
+
+    def take(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return time.perf_counter() - start
+
+    return take
+
+
 def sample(timer: Callable[[int], float], seconds: float) -> tuple[int, float]:
     """Returns a number of calls that take about `seconds`, and their time."""
     calls = 1
