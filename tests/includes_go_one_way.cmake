@@ -1,6 +1,6 @@
 # Includes between the folders of src and include go in the directions of
 # docs/maintaining.md. Each folder lists what it may include beside itself, as
-# regular expressions of paths; so do single files, which are exceptions.
+# regular expressions of paths; a single file would be an exception.
 cmake_minimum_required(VERSION 3.21)
 
 set(public "torch_attention/")
@@ -18,7 +18,8 @@ set(may_include_include/torch_attention/weights
     "torch_attention/(export.h|nn/modules/|nn/options/|weights/)")
 
 # The sources.
-set(helpers "error_message.h|format_text.h|physical_memory.h")
+set(helpers
+    "atomic_file.h|descriptor.h|error_message.h|format_text.h|physical_memory.h")
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/cpu "cpu/")
 set(may_include_src/kernels "cpu/|kernels/|${options}")
@@ -39,18 +40,10 @@ set(may_include_src/jit "jit/|operators/library.h|torch_attention/jit/")
 set(may_include_src/weights
     "weights/|torch_attention/weights/|${options}|${helpers}")
 set(may_include_src/distributed
-    "distributed/|kernels/|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
+    "distributed/|kernels/|nn/score_rule.h|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
 )
+# What users can include.
 set(may_include_src/tools "tools/|${public}|${helpers}")
-# Looks at models of which the public headers tell less.
-set(may_include_src/tools/heatmap
-    "tools/|${public}|operators/|weights/(pretrained/|files/atomic_file.h)|${helpers}"
-)
-set(may_include_src/tools/convert.cpp
-    "tools/|${public}|weights/(files/overlap|layout_beside|layouts/convert|select).h|${helpers}"
-)
-set(may_include_src/tools/inspect.cpp
-    "tools/|${public}|weights/pretrained/listing.h|${helpers}")
 
 # What the folders are called in includes.
 set(ours "^(torch_attention")

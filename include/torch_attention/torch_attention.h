@@ -33,6 +33,7 @@
 #include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/dtype.h>
 #include <torch_attention/weights/inspect.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/pretrained.h>

@@ -1,17 +1,20 @@
 #include <tools/inspect.h>
 
+#include <error_message.h>
 #include <format_text.h>
+#include <tools/model_fields.h>
 #include <torch_attention/weights/dtype.h>
-#include <weights/pretrained/listing.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <ostream>
+#include <string>
+#include <vector>
 
 namespace torch_attention::tools {
-
-using namespace weights;
 
 namespace {
 
@@ -163,6 +166,56 @@ void print_modules(const WeightsInfo& info, std::ostream& out) {
   }
 }
 
+/// "0-4, 6".
+std::string ranges_text(const std::vector<int64_t>& numbers) {
+  std::vector<std::string> ranges;
+  for (size_t begin = 0; begin < numbers.size();) {
+    auto end = begin;
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1) {
+      ++end;
+    }
+    ranges.push_back(
+        begin == end ? format_text("{}", numbers[begin])
+                     : format_text("{}-{}", numbers[begin], numbers[end]));
+    begin = end + 1;
+  }
+  return format_text("{}", fmt::join(ranges, ", "));
+}
+
+/// Prints the attention of each layer, and after those that are loaded by the
+/// same call, this call.
+void print_layers(const PretrainedInfo& model, std::ostream& out) {
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const auto& found = model.layers[i];
+    if (found.is_cross) {
+      out << "cross-attention ";
+    } else if (found.part != PretrainedPart::kAuto) {
+      out << found.part << " ";
+    }
+    out << format_text(
+        "{} {}: {}\n",
+        found.numbers.size() == 1 ? "layer" : "layers",
+        ranges_text(found.numbers),
+        found.description);
+    if (!found.options.empty()) {
+      out << found.options << "\n";
+    }
+    if (i + 1 == model.layers.size() ||
+        model.layers[i + 1].call != found.call) {
+      out << found.call << "\n";
+    }
+  }
+}
+
+/// Says why the attention of a folder's model cannot be loaded.
+void print_refusal(const std::string& folder, std::ostream& out) {
+  try {
+    inspect_pretrained(folder);
+  } catch (const std::exception& error) {
+    out << error_message(error) << "\n";
+  }
+}
+
 } // namespace
 
 void inspect_file(
@@ -175,12 +228,13 @@ void inspect_file(
     print_json(info, out);
   } else {
     print_text(info, out);
-    if (options.prefix().empty() && pretrained::is_known_model(path)) {
-      pretrained::list_layers(path, out);
+    const auto type = model_type_in(path);
+    const bool is_known = is_known_type(type);
+    if (options.prefix().empty() && is_known) {
+      print_layers(inspect_pretrained(path), out);
     } else {
-      const auto why = pretrained::why_unknown(path);
-      if (!why.empty()) {
-        out << why << "\n";
+      if (!type.empty() && !is_known) {
+        print_refusal(path, out);
       }
       print_modules(info, out);
     }

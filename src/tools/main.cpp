@@ -23,6 +23,7 @@
 
 namespace {
 
+using torch_attention::ConvertOptions;
 using torch_attention::InspectOptions;
 using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
@@ -185,7 +186,7 @@ Action add_convert(CLI::App& app) {
   convert->add_option("--from", arguments->source, "layout of IN")
       ->capture_default_str();
   convert->add_option(
-      "--prefix", arguments->options.prefix, "only what is below this path");
+      "--prefix", arguments->options.prefix(), "only what is below this path");
   convert->add_option(
       "--dtype",
       arguments->dtype,
@@ -206,15 +207,15 @@ Action add_convert(CLI::App& app) {
       "not written, 2 if the command\nline is wrong.");
   return [arguments] {
     auto& options = arguments->options;
-    options.source = WeightLayout::named(arguments->source);
+    options.source(WeightLayout::named(arguments->source));
     if (!arguments->target.empty()) {
-      options.target = WeightLayout::named(arguments->target);
+      options.target(WeightLayout::named(arguments->target));
     }
     if (!arguments->dtype.empty()) {
-      options.dtype = dtype_named(arguments->dtype);
+      options.dtype(dtype_named(arguments->dtype));
     }
     if (arguments->num_heads > 0) {
-      options.num_heads = arguments->num_heads;
+      options.num_heads(arguments->num_heads);
     }
     convert_file(arguments->input, arguments->output, options, std::cout);
     return 0;

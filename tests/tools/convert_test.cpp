@@ -46,9 +46,9 @@ TEST_CASE("convert takes one module, and gives it another layout and dtype") {
   const TemporaryFolder folder;
   const auto output = folder.file("book.safetensors");
   ConvertOptions options;
-  options.prefix = "transformer.h.1.attn";
-  options.target = WeightLayout::book();
-  options.dtype = torch::kDouble;
+  options.prefix("transformer.h.1.attn");
+  options.target(WeightLayout::book());
+  options.dtype(torch::kDouble);
   const auto input = golden("layouts/gpt2.safetensors");
   convert(input, output, options);
   const auto before = read_weights(input);
@@ -65,9 +65,9 @@ TEST_CASE("convert to a layout that lists heads asks for their number") {
   const auto output = folder.file("heads.pt");
   const auto input = golden("layouts/q-linear.safetensors");
   ConvertOptions options;
-  options.target = WeightLayout::query_key_value_heads();
+  options.target(WeightLayout::query_key_value_heads());
   THROWS_WITH(convert(input, output, options), "num_heads");
-  options.num_heads = 2;
+  options.num_heads(2);
   convert(input, output, options);
   const auto tensors = read_weights(output);
   CHECK(tensors.contains("heads.1.query.weight"));
@@ -84,7 +84,7 @@ TEST_CASE("convert refuses what it cannot write, before it writes") {
       convert(golden("files/sparse.pt"), folder.file("a.pt")),
       "is a sparse tensor");
   ConvertOptions options;
-  options.target = WeightLayout::book();
+  options.target(WeightLayout::book());
   CHECK_THROWS_AS(convert(input, folder.file("a.pt"), options), c10::Error);
 }
 
@@ -138,8 +138,8 @@ TEST_CASE("convert asks config.json which of two layouts a file is in") {
   const std::string source = golden("pretrained/gpt_bigcode_heads/");
   const auto output = folder.file("book.safetensors");
   ConvertOptions options;
-  options.prefix = "transformer.h.0.attn";
-  options.target = WeightLayout::book();
+  options.prefix("transformer.h.0.attn");
+  options.target(WeightLayout::book());
   const auto said = convert(source + "model.safetensors", output, options);
   CHECK(said.find("gpt_bigcode") == std::string::npos);
   const auto attention = attention_from_pretrained(source, 0);

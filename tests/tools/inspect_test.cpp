@@ -55,6 +55,20 @@ TEST_CASE("inspect takes a part of a file") {
           ContainsText("the file itself: layout gpt2"));
 }
 
+TEST_CASE("inspect says of which keys loading makes an error") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("qwen3.safetensors");
+  auto tensors = read_weights(golden("layouts/llama.safetensors"));
+  const auto attention =
+      inspect_weights(golden("layouts/llama.safetensors")).attention.at(0).path;
+  tensors.insert(attention + ".q_norm.weight", torch::ones({8}));
+  write_weights(tensors, path);
+  CHECK_THAT(
+      inspect(path),
+      ContainsText("heads; loading refuses it for keys that the layout does "
+                   "not know: q_norm.weight\n"));
+}
+
 TEST_CASE("inspect counts the heads that a file lists") {
   CHECK_THAT(
       inspect(golden("layouts/wrapper.safetensors")),
@@ -128,6 +142,10 @@ TEST_CASE("inspect lists the layers of a model and the lines that make them") {
           ContainsText("decoder layers 0-1: 2 heads of 12, causal") &&
           ContainsText("cross-attention layers 0-1: 2 heads of 12, all") &&
           ContainsText("PretrainedOptions().part(PretrainedPart::kDecoder)"));
+  CHECK_THAT(
+      inspect(golden("pretrained/deepseek_v3")),
+      ContainsText("layers 0-1: latent attention, ") &&
+          ContainsText("\nlatent_attention_from_pretrained("));
 }
 
 TEST_CASE("inspect says why a folder's attention is not computed") {

@@ -1,7 +1,7 @@
+#include <atomic_file.h>
 #include <support/files.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
-#include <weights/files/atomic_file.h>
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,7 +20,6 @@
 namespace atomic_file_test {
 
 using namespace torch_attention;
-using namespace torch_attention::weights::files;
 using namespace torch_attention::testing;
 
 namespace {

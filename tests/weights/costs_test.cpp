@@ -6,11 +6,9 @@
 #include <support/costs.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
-#include <tools/inspect.h>
 #include <weights/read.h>
 
 #include <fstream>
-#include <sstream>
 
 namespace costs_test {
 
@@ -74,7 +72,7 @@ std::string with_braces(std::string entries) {
   return "{" + entries;
 }
 
-/// Loads a file into an attention, and looks at it as `inspect` does.
+/// Loads a file into an attention, and looks at it.
 Costs costs_of_file(const std::string& bytes) {
   const TemporaryFolder folder;
   const auto path = folder.file("file");
@@ -83,10 +81,7 @@ Costs costs_of_file(const std::string& bytes) {
   auto costs = costs_of([&] { load_weights(*attention, path); });
   CHECK(costs.error.size() > 20);
   CHECK(costs.error.size() < 8000);
-  const auto of_inspect = costs_of([&] {
-    std::ostringstream out;
-    tools::inspect_file(path, {}, /*as_json=*/false, out);
-  });
+  const auto of_inspect = costs_of([&] { inspect_weights(path); });
   costs.seconds = std::max(costs.seconds, of_inspect.seconds);
   costs.megabytes = std::max(costs.megabytes, of_inspect.megabytes);
   return costs;

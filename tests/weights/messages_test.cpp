@@ -3,7 +3,6 @@
 #include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
-#include <tools/inspect.h>
 #include <weights/files/write.h>
 
 #include <fstream>
@@ -67,12 +66,6 @@ std::string error_with_prefix(
     const std::string& path,
     const std::string& prefix) {
   return error_of(module, path, LoadOptions().prefix(prefix));
-}
-
-std::string inspect(const std::string& path) {
-  std::ostringstream out;
-  tools::inspect_file(path, {}, /*as_json=*/false, out);
-  return out.str();
 }
 
 } // namespace
@@ -206,7 +199,9 @@ TEST_CASE("A frozen TorchScript module says why it has no tensors") {
         error_with_prefix(*torch::nn::Linear(4, 3), path, prefix),
         ContainsText("frozen TorchScript module (torch.jit.freeze)"));
   }
-  CHECK_THAT(inspect(path), ContainsText("frozen TorchScript module"));
+  const auto remarks = inspect_weights(path).remarks;
+  REQUIRE(remarks.size() == 1);
+  CHECK_THAT(remarks[0], ContainsText("frozen TorchScript module"));
 }
 
 TEST_CASE("A folder stands for the file of weights in it") {
@@ -232,7 +227,7 @@ TEST_CASE("A folder stands for the file of weights in it") {
     auto target = attention();
     const auto report = load_weights(*target, path);
     CHECK(target->W_key->weight.equal(source->W_key->weight));
-    CHECK_THAT(inspect(path), ContainsText(report.path + ": "));
+    CHECK(inspect_weights(path).path == report.path);
     return report.path;
   };
   CHECK_THAT(
@@ -282,19 +277,19 @@ TEST_CASE("A layout without projections is named by what it looks for") {
       ContainsText("it has no rules."));
 }
 
-TEST_CASE("inspect says of which keys loading makes an error") {
+TEST_CASE("inspect_weights says of which keys loading makes an error") {
   const TemporaryFolder folder;
   const auto path = folder.file("qwen3.safetensors");
   auto tensors = llama_layers(2);
   tensors.insert("model.layers.1.self_attn.q_norm.weight", torch::ones({8}));
   tensors.insert("model.layers.1.self_attn.k_norm.weight", torch::ones({8}));
   write_safetensors(tensors, path);
-  CHECK_THAT(
-      inspect(path),
-      ContainsText("model.layers.0.self_attn: layout llama, W_query (16, 16), "
-                   "possibly 1, 2, 4, 8, 16 heads\n") &&
-          ContainsText("16 heads; loading refuses it for keys that the layout "
-                       "does not know: k_norm.weight, q_norm.weight\n"));
+  const auto found = inspect_weights(path).attention;
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].unknown_keys.empty());
+  CHECK(
+      found[1].unknown_keys ==
+      std::vector<std::string>{"k_norm.weight", "q_norm.weight"});
 }
 
 TEST_CASE("The report says where tensors lie below a prefix") {

@@ -2,10 +2,8 @@
 
 #include <support/close.h>
 #include <support/pretrained.h>
-#include <weights/pretrained/listing.h>
 
 #include <cmath>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -45,9 +43,8 @@ TEST_CASE("More layers than any model has cost nothing") {
     config["num_hidden_layers"] = 1'000'000'000;
     const Changed changed(model, config);
     CHECK(options_from_config(changed.path(), 999'999'999).d_in() == 24);
-    std::ostringstream out;
     THROWS_WITH(
-        weights::pretrained::list_layers(changed.path(), out),
+        inspect_pretrained(changed.path()),
         "expected no more than 2000 layers in");
     THROWS_WITH(
         attention_from_pretrained(changed.path(), 999'999'999), "999999999");

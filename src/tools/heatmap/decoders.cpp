@@ -27,7 +27,7 @@ struct LlamaKind {
 };
 
 LlamaKind kind_of(ModelRun& run) {
-  auto& config = run.config;
+  const auto& config = run.config;
   const bool is_gemma = run.model_type.rfind("gemma", 0) == 0;
   // Gemma was trained with the tangent, which its first files call "gelu".
   const auto activation = is_gemma
@@ -90,7 +90,7 @@ class LlamaSteps {
 } // namespace
 
 void run_gpt2(ModelRun& run) {
-  auto& config = run.config;
+  const auto& config = run.config;
   TORCH_CHECK(
       !config.flag("add_cross_attention").value_or(false),
       format_text(

@@ -42,7 +42,7 @@ torch::Tensor roberta_positions(const torch::Tensor& ids, int64_t padding) {
 }
 
 torch::Tensor embed(ModelRun& run, const ModelWeights& weights, double eps) {
-  auto& config = run.config;
+  const auto& config = run.config;
   const bool counts_from_padding = run.model_type == "roberta" ||
       run.model_type == "camembert" || run.model_type == "xlm-roberta";
   const auto positions = counts_from_padding
@@ -64,7 +64,7 @@ torch::Tensor embed(ModelRun& run, const ModelWeights& weights, double eps) {
 } // namespace
 
 void run_bert_like(ModelRun& run) {
-  auto& config = run.config;
+  const auto& config = run.config;
   const bool is_distil = run.model_type == "distilbert";
   const auto& names = is_distil ? kDistilBert : kBert;
   const auto eps =

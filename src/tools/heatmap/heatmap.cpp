@@ -1,5 +1,6 @@
 #include <tools/heatmap/heatmap.h>
 
+#include <atomic_file.h>
 #include <format_text.h>
 #include <tools/heatmap/layer.h>
 #include <tools/heatmap/model.h>
@@ -7,8 +8,6 @@
 #include <tools/heatmap/script_model.h>
 #include <tools/heatmap/unicode.h>
 #include <tools/heatmap/word_pieces.h>
-#include <weights/files/atomic_file.h>
-#include <weights/pretrained/multimodal.h>
 
 #include <c10/util/Exception.h>
 
@@ -174,7 +173,9 @@ PretrainedPart part_named(const std::string& name) {
         PretrainedPart::kText,
         PretrainedPart::kVision,
         PretrainedPart::kAudio}) {
-    names.push_back(weights::pretrained::name_of(part));
+    std::ostringstream name_of_part;
+    name_of_part << part;
+    names.push_back(name_of_part.str());
     if (names.back() == name) {
       return part;
     }
@@ -276,7 +277,7 @@ void heatmap(const HeatmapOptions& options, std::ostream& out) {
       given);
   const auto render = render_for(options.out);
   // Before the work: fails if it cannot be written.
-  weights::files::AtomicFile file(options.out);
+  AtomicFile file(options.out);
   auto map = map_of(options);
   map.title = printable(last_name_of(options.path));
   map.heads = heads_of(options, map.layers);

@@ -1,6 +1,7 @@
 #include <tools/heatmap/layer.h>
 
 #include <format_text.h>
+#include <tools/model_fields.h>
 #include <tools/module_config.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/latent_attention.h>
@@ -8,15 +9,14 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/weights/convert.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/read.h>
-#include <weights/pretrained/families.h>
-#include <weights/pretrained/latent.h>
-#include <weights/pretrained/listing.h>
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <tuple>
 
 namespace torch_attention::tools {
@@ -25,14 +25,31 @@ namespace {
 
 using WithWeights = std::tuple<torch::Tensor, torch::Tensor>;
 
+/// The layers with which the self-attention of this one comes; none if there is
+/// no such layer.
+const PretrainedInfo::Layers* find_layer(
+    const PretrainedInfo& model,
+    PretrainedPart part,
+    int64_t layer) {
+  for (const auto& found : model.layers) {
+    const bool is_part = found.part == part ||
+        (part == PretrainedPart::kAuto && found.part == PretrainedPart::kText);
+    if (is_part && !found.is_cross &&
+        std::binary_search(found.numbers.begin(), found.numbers.end(), layer)) {
+      return &found;
+    }
+  }
+  return nullptr;
+}
+
 LayerWeights layer_of_folder(
     const LayerSource& source,
     int64_t layer,
     const torch::Tensor& x) {
-  using namespace weights::pretrained;
   auto options = PretrainedOptions().part(source.part);
-  ModelConfig config(source.path);
-  if (is_latent_type(config.text("model_type").value_or(""))) {
+  const auto model = inspect_pretrained(source.path);
+  const auto* found = find_layer(model, source.part, layer);
+  if (model.layers.front().is_latent) {
     auto attention =
         latent_attention_from_pretrained(source.path, layer, options);
     return {
@@ -41,7 +58,8 @@ LayerWeights layer_of_folder(
         /*causal=*/true};
   }
   ForwardOptions call;
-  if (describe_attention(config, {layer, source.part}).needs_bias) {
+  // Loading says why there is no such layer.
+  if (found != nullptr && found->needs_bias) {
     const auto T = x.size(1);
     call.bias(relative_bias_from_pretrained(source.path, layer, options)
                   ->forward(T, T));
@@ -121,7 +139,7 @@ LayerWeights weights_of_layer(
     const torch::Tensor& x) {
   const c10::NoGradGuard no_gradients;
   const auto input = x.to(torch::kFloat).reshape({1, x.size(-2), x.size(-1)});
-  const bool is_folder = weights::pretrained::is_known_model(source.path);
+  const bool is_folder = is_known_type(model_type_in(source.path));
   auto result = is_folder ? layer_of_folder(source, layer, input)
                           : layer_of_file(source, layer, input);
   const auto T = input.size(1);

@@ -1,10 +1,7 @@
 #include <tools/heatmap/model.h>
 
-#include <torch_attention/weights/pretrained.h>
-
 #include <format_text.h>
-#include <weights/pretrained/families.h>
-#include <weights/pretrained/multimodal.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -17,11 +14,6 @@
 #include <utility>
 
 namespace torch_attention::tools {
-
-using weights::pretrained::count_layers;
-using weights::pretrained::find_multimodal;
-using weights::pretrained::ModelConfig;
-using weights::pretrained::part_of;
 
 namespace {
 
@@ -46,15 +38,18 @@ const std::map<std::string, Runner>& runners() {
   return table;
 }
 
-/// The configuration of the model, or of its text if it sees images too.
-std::pair<std::string, ModelConfig> text_config_of(const std::string& folder) {
-  ModelConfig config(folder);
-  auto type = config.text("model_type").value_or("");
-  if (const auto* model = find_multimodal(type)) {
-    auto part = part_of(config, *model, PretrainedPart::kAuto);
-    return {std::move(part.type), std::move(part.config)};
+/// The `model_type` and the number of layers of the model, or of its text if it
+/// sees images too.
+std::pair<std::string, int64_t> text_model_of(const std::string& folder) {
+  const auto model = inspect_pretrained(folder);
+  const auto part = model.layers.front().part;
+  int64_t count = 0;
+  for (const auto& found : model.layers) {
+    if (found.part == part) {
+      count += static_cast<int64_t>(found.numbers.size());
+    }
   }
-  return {std::move(type), std::move(config)};
+  return {model.layers.front().model_type, count};
 }
 
 Runner runner_of(const std::string& type, const std::string& folder) {
@@ -112,18 +107,20 @@ std::vector<LayerWeights> weights_of_model(
     std::vector<int64_t> layers) {
   const c10::NoGradGuard no_gradients;
   TORCH_CHECK(!ids.empty(), "expected at least one token");
-  auto [type, config] = text_config_of(folder);
+  const auto [type, count] = text_model_of(folder);
   const auto runner = runner_of(type, folder);
-  config.set_defaults_of(type);
-
-  ModelConfig whole(folder);
-  const auto count = count_layers(whole, PretrainedPart::kAuto);
   if (layers.empty()) {
     layers.resize(static_cast<size_t>(count));
     std::iota(layers.begin(), layers.end(), 0);
   }
   for (const auto layer : layers) {
-    config.check_layer(layer, count);
+    TORCH_CHECK(
+        layer >= 0 && layer < count,
+        format_text(
+            "expected a layer in [0, {}), which \"{}\" has, but got {}",
+            count,
+            folder,
+            layer));
   }
   const auto places = options_from_config(folder, /*layer=*/0).context_length();
   TORCH_CHECK(
@@ -138,7 +135,7 @@ std::vector<LayerWeights> weights_of_model(
   ModelRun run{
       folder,
       type,
-      std::move(config),
+      ModelFields(folder),
       at::tensor(ids),
       *std::max_element(layers.begin(), layers.end()),
       [&](int64_t layer, const torch::Tensor& x) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <tools/heatmap/attention_map.h>
-#include <weights/pretrained/config.h>
+#include <tools/model_fields.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ using Attend =
 struct ModelRun {
   std::string folder;
   std::string model_type;
-  weights::pretrained::ModelConfig config;
+  ModelFields config;
   /// (T)
   torch::Tensor ids;
   int64_t last = 0;

@@ -1,12 +1,10 @@
 #include <tools/heatmap/script_model.h>
 
 #include <format_text.h>
-#include <operators/attention_call.h>
-#include <operators/library.h>
 #include <torch_attention/jit/swap_attention.h>
-#include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/weights/inspect.h>
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
@@ -18,12 +16,14 @@
 #include <memory>
 #include <sstream>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 namespace torch_attention::tools {
 
 namespace {
+
+/// Our operator for attention, with all that a call can have (docs/python.md).
+constexpr std::string_view kAttention = "torch_attention::attention";
 
 /// Notes the weights of each attention that this thread computes while it
 /// lives. There may be only one at a time.
@@ -57,8 +57,8 @@ class AttentionObserver {
   static std::unique_ptr<at::ObserverContext> on_call(
       const at::RecordFunction& function) {
     const auto inputs = function.inputs();
-    if (active_ != nullptr && inputs.size() == operators::kNumArguments &&
-        std::string_view(function.name()) == operators::attention_name()) {
+    if (active_ != nullptr && !inputs.empty() &&
+        std::string_view(function.name()) == kAttention) {
       active_->note_safely(torch::jit::Stack(inputs.begin(), inputs.end()));
     }
     return nullptr;
@@ -73,20 +73,23 @@ class AttentionObserver {
     }
   }
 
-  void note(const torch::jit::Stack& inputs) {
-    const auto call = operators::read_call(inputs);
+  /// Calls the operator with the same arguments that returns the weights, too.
+  void note(torch::jit::Stack stack) {
     const auto T = num_tokens_;
-    if (call.query.size(-2) != T || call.key.size(-2) != T) {
+    if (stack[0].toTensor().size(-2) != T ||
+        stack[1].toTensor().size(-2) != T) {
       return;
     }
+    const auto attention = c10::Dispatcher::singleton().findSchemaOrThrow(
+        "torch_attention::attention_with_weights", "");
+    const bool is_causal =
+        stack[*attention.schema().argumentIndexWithName("causal")].toBool();
+    attention.callBoxed(stack);
     auto weights =
-        std::get<1>(functional::scaled_dot_product_attention_with_weights(
-                        call.query, call.key, call.value, call.options))
-            .to(torch::kCPU, torch::kFloat)
-            .reshape({-1, T, T});
+        stack[1].toTensor().to(torch::kCPU, torch::kFloat).reshape({-1, T, T});
     // A mask that is no more than causal may have stayed a mask.
-    const bool causal = call.options.causal() ||
-        (T > 1 && weights.triu(1).eq(0).all().item<bool>());
+    const bool causal =
+        is_causal || (T > 1 && weights.triu(1).eq(0).all().item<bool>());
     found_.push_back(
         {static_cast<int64_t>(found_.size()), std::move(weights), causal});
   }

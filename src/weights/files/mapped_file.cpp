@@ -1,6 +1,6 @@
 #include <weights/files/mapped_file.h>
 
-#include <weights/files/descriptor.h>
+#include <descriptor.h>
 
 #include <c10/util/Exception.h>
 

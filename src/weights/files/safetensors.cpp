@@ -50,11 +50,11 @@ void read_entry(
     const JsonPath& path,
     const JsonValue& value,
     HeaderEntry& entry) {
-  using Kind = JsonValue::Kind;
+  using JsonKind = JsonValue::Kind;
   const auto& field = path[1];
   const bool is_shape = field == "shape";
   if (field == "dtype" && path.size() == 2) {
-    check_kind(value, Kind::kText, "a text as a dtype");
+    check_kind(value, JsonKind::kText, "a text as a dtype");
     entry.dtype = value.text;
     return;
   }
@@ -62,11 +62,11 @@ void read_entry(
     fail(format_text("\"{}\" has the field \"{}\"", entry.key, field));
   }
   if (path.size() == 2) {
-    check_kind(value, Kind::kList, "a list of numbers");
+    check_kind(value, JsonKind::kList, "a list of numbers");
     (is_shape ? entry.has_shape : entry.has_offsets) = true;
     return;
   }
-  check_kind(value, Kind::kInteger, "an integer of 64 bits");
+  check_kind(value, JsonKind::kInteger, "an integer of 64 bits");
   auto& numbers = is_shape ? entry.shape : entry.offsets;
   if (value.integer < 0) {
     fail(format_text(
@@ -82,10 +82,10 @@ void read_entry(
 /// Reads a value of the header: {"__metadata__": {NAME: TEXT}, KEY: {"dtype":
 /// "F32", "shape": [2, 3], "data_offsets": [0, 24]}}.
 void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
-  using Kind = JsonValue::Kind;
+  using JsonKind = JsonValue::Kind;
   const bool is_metadata = !path.empty() && path[0] == "__metadata__";
   if (path.size() < 2) {
-    check_kind(value, Kind::kObject, "an object in its header");
+    check_kind(value, JsonKind::kObject, "an object in its header");
     if (path.size() == 1 && !is_metadata) {
       if (header.entries.size() >= kMaxTensors) {
         fail("more than a million tensors");
@@ -95,7 +95,7 @@ void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
       header.entries.back().key = path[0];
     }
   } else if (is_metadata) {
-    check_kind(value, Kind::kText, "a text in __metadata__");
+    check_kind(value, JsonKind::kText, "a text in __metadata__");
     header.metadata.emplace(path[1], value.text);
   } else {
     read_entry(path, value, header.entries.back());

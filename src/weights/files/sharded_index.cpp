@@ -1,7 +1,7 @@
 #include <weights/files/sharded_index.h>
 
+#include <atomic_file.h>
 #include <format_text.h>
-#include <weights/files/atomic_file.h>
 #include <weights/files/json.h>
 #include <weights/files/weight_file.h>
 #include <weights/files/write.h>

@@ -1,7 +1,7 @@
 #include <weights/files/write.h>
 
+#include <atomic_file.h>
 #include <format_text.h>
-#include <weights/files/atomic_file.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/tensor_view.h>
 #include <weights/files/zip_writer.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <weights/files/atomic_file.h>
+#include <atomic_file.h>
 
 #include <cstddef>
 #include <cstdint>

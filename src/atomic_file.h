@@ -1,6 +1,6 @@
 #pragma once
 
-#include <weights/files/descriptor.h>
+#include <descriptor.h>
 
 #include <sys/types.h>
 
@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace torch_attention::weights::files {
+namespace torch_attention {
 
 /// A file that replaces another one only when it is complete. Follows symbolic
 /// links; keeps the mode of an existing file, and its owner where that is
@@ -68,4 +68,4 @@ class AtomicFile {
   Descriptor file_;
 };
 
-} // namespace torch_attention::weights::files
+} // namespace torch_attention

@@ -1,7 +1,6 @@
-#include <weights/files/atomic_file.h>
+#include <atomic_file.h>
 
 #include <format_text.h>
-#include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
@@ -17,7 +16,7 @@
 #include <cstring>
 #include <utility>
 
-namespace torch_attention::weights::files {
+namespace torch_attention {
 
 namespace {
 
@@ -43,6 +42,12 @@ const char* kind_of(mode_t mode) {
     default:
       return "no regular file";
   }
+}
+
+/// Returns the folder of a path, with a slash at its end; "" for the current
+/// one.
+std::string folder_of(const std::string& path) {
+  return path.substr(0, path.rfind('/') + 1);
 }
 
 /// Returns the path at the end of symbolic links; no file need exist there.
@@ -270,4 +275,4 @@ void AtomicFile::commit() {
   sync_folder(folder_);
 }
 
-} // namespace torch_attention::weights::files
+} // namespace torch_attention

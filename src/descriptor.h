@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace torch_attention::weights::files {
+namespace torch_attention {
 
 /// An open file or folder, closed by the destructor.
 class Descriptor {
@@ -38,4 +38,4 @@ class Descriptor {
   int number_;
 };
 
-} // namespace torch_attention::weights::files
+} // namespace torch_attention

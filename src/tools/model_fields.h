@@ -1,0 +1,46 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace torch_attention::tools {
+
+/// The fields of a model's `config.json`. Errors name the file and the field.
+class ModelFields {
+ public:
+  /// Reads the file in `folder`, of a model of text and images only the part
+  /// about the text. Throws c10::Error if there is none, or it is no JSON
+  /// object.
+  explicit ModelFields(const std::string& folder);
+
+  const std::string& path() const {
+    return path_;
+  }
+
+  /// The value of a field, or none if it is absent or null. Throws c10::Error
+  /// if it is of another type.
+  std::optional<int64_t> integer(const std::string& field) const;
+  std::optional<double> number(const std::string& field) const;
+  std::optional<bool> flag(const std::string& field) const;
+  std::optional<std::string> text(const std::string& field) const;
+
+ private:
+  /// None if the field is absent or null.
+  const nlohmann::json* find(const std::string& field) const;
+
+  std::string path_;
+  std::shared_ptr<const nlohmann::json> fields_;
+};
+
+/// Returns the `model_type` of the configuration in a folder; empty if there is
+/// none that can be read.
+std::string model_type_in(const std::string& path);
+
+/// Returns whether `attention_from_pretrained` and its like know the type.
+bool is_known_type(const std::string& model_type);
+
+} // namespace torch_attention::tools

@@ -1,0 +1,106 @@
+#include <torch_attention/weights/convert.h>
+
+#include <error_message.h>
+#include <format_text.h>
+#include <torch_attention/weights/inspect.h>
+#include <torch_attention/weights/read.h>
+#include <weights/files/overlap.h>
+#include <weights/layout_beside.h>
+#include <weights/layouts/convert.h>
+#include <weights/select.h>
+#include <weights/state_dict.h>
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace torch_attention {
+
+using namespace weights;
+using namespace weights::files;
+
+namespace {
+
+/// How often each byte of a file may be written: views of a file's bytes may
+/// overlap, and a tied weight is written once for each of its names.
+constexpr uint64_t kMaxWrites = 64;
+
+/// Checks that no tensor repeats its elements, and that all of them repeat the
+/// bytes of the file no more often than tied weights do: a small file can
+/// describe huge tensors.
+void check_size(const StateDict& tensors) {
+  OverlapLimit limit(tensors, kMaxWrites, "; convert it in Python by clone()");
+  for (const auto& item : tensors) {
+    const auto& tensor = item.value();
+    TORCH_CHECK(
+        tensor.numel() <= elements_spanned(tensor),
+        format_text(
+            "\"{}\" of shape ({}) repeats its {} elements (expand); convert it "
+            "in Python by clone()",
+            shortened(item.key(), 200),
+            fmt::join(tensor.sizes(), ", "),
+            elements_spanned(tensor)));
+    limit.count(item.key(), tensor, tensor.numel());
+  }
+}
+
+/// Returns the names of values that are not tensors, below the state dict or
+/// the prefix, as `read_weights` names tensors.
+std::vector<std::string> other_values(
+    const WeightsInfo& info,
+    const std::string& prefix) {
+  if (!prefix.empty() || info.state_dict.empty()) {
+    return info.other_values;
+  }
+  const auto start = info.state_dict + ".";
+  std::vector<std::string> names;
+  for (const auto& name : info.other_values) {
+    if (starts_with(name, start)) {
+      names.push_back(name.substr(start.size()));
+    }
+  }
+  return names;
+}
+
+} // namespace
+
+ConvertedWeights convert_weights(
+    const std::string& from,
+    const std::string& to,
+    const ConvertOptions& options) {
+  const auto& prefix = options.prefix();
+  const auto info = inspect_weights(from, InspectOptions().prefix(prefix));
+  // From here on reads the file that was found, even if its folder changes.
+  ConvertedWeights converted{
+      read_weights(info.path, ReadOptions().prefix(prefix).mmap(true)),
+      other_values(info, prefix),
+      {}};
+  try {
+    check_size(converted.tensors);
+    if (options.target()) {
+      converted = layouts::convert(
+          converted.tensors,
+          options.source(),
+          *options.target(),
+          options.num_heads(),
+          layout_beside(info.path, dotted(prefix)));
+    }
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text("convert_weights(\"{}\"): {}", from, error_message(error)));
+  }
+  WriteOptions written;
+  written.format(options.format()).dtype(options.dtype());
+  if (options.progress()) {
+    const auto of_all = total_bytes(converted.tensors);
+    written.progress(
+        [&, of_all](uint64_t bytes) { options.progress()(bytes, of_all); });
+  }
+  write_weights(converted.tensors, to, written);
+  return converted;
+}
+
+} // namespace torch_attention

@@ -1,0 +1,197 @@
+#include <torch_attention/weights/inspect_pretrained.h>
+
+#include <error_message.h>
+#include <format_text.h>
+#include <weights/pretrained/code.h>
+#include <weights/pretrained/families.h>
+#include <weights/pretrained/latent.h>
+#include <weights/pretrained/multimodal.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <utility>
+
+namespace torch_attention {
+
+using namespace weights::pretrained;
+
+namespace {
+
+using Layers = PretrainedInfo::Layers;
+
+/// Checks that a model has no more layers than can be listed within seconds,
+/// which is enough for any.
+int64_t checked_count(int64_t count, const ModelConfig& config) {
+  constexpr int64_t kMost = 2000;
+  TORCH_CHECK(
+      count <= kMost,
+      format_text(
+          "expected no more than {} layers in \"{}\", but got {}",
+          kMost,
+          config.path(),
+          count));
+  return count;
+}
+
+/// The description of one layer, or the reason why there is none.
+Layers describe_layer(
+    ModelConfig config,
+    int64_t layer,
+    PretrainedPart part,
+    bool is_cross) {
+  Layers result;
+  result.part = part;
+  result.is_cross = is_cross;
+  result.numbers = {layer};
+  try {
+    const auto described = describe_attention(config, {layer, part, is_cross});
+    result.needs_bias = described.needs_bias;
+    result.description = words_of(described.options, is_cross);
+    if (described.needs_bias) {
+      result.description += ", a bias that the caller gives";
+    }
+    if (described.needs_rotary) {
+      result.description += " by angles that the caller gives";
+    }
+    // The options of cross-attention are of another class.
+    if (!is_cross) {
+      result.options = code_of(described.options);
+    }
+  } catch (const std::exception& error) {
+    result.description = error_message(error);
+    // Which layer lacks attention is said by its number.
+    if (result.description.find(format_text("layer {} of ", layer)) == 0) {
+      result.description = "no attention";
+    }
+  }
+  return result;
+}
+
+/// The call that loads a layer.
+std::string call_of(
+    const std::string& folder,
+    PretrainedPart part,
+    bool is_cross) {
+  if (is_cross) {
+    return format_text(
+        "cross_attention_from_pretrained(\"{}\", layer)", folder);
+  }
+  if (part == PretrainedPart::kAuto) {
+    return format_text("attention_from_pretrained(\"{}\", layer)", folder);
+  }
+  auto name = name_of(part);
+  name.front() = static_cast<char>(name.front() - 'a' + 'A');
+  return format_text(
+      "attention_from_pretrained(\n"
+      "    \"{}\", layer, PretrainedOptions().part(PretrainedPart::k{}))",
+      folder,
+      name);
+}
+
+/// The `model_type` of a part.
+std::string type_of(
+    ModelConfig config,
+    const std::string& model_type,
+    PretrainedPart part) {
+  const auto* model = find_multimodal(model_type);
+  return model == nullptr ? model_type : part_of(config, *model, part).type;
+}
+
+/// Adds the layers of a part, those that are equal together.
+void add_layers(
+    const std::string& folder,
+    const ModelConfig& config,
+    PretrainedPart part,
+    bool is_cross,
+    PretrainedInfo& info) {
+  auto counted = config;
+  const auto count = checked_count(count_layers(counted, part), config);
+  const auto type = type_of(config, info.model_type, part);
+  const auto call = call_of(folder, part, is_cross);
+  const auto first = static_cast<std::ptrdiff_t>(info.layers.size());
+  for (int64_t layer = 0; layer < count; ++layer) {
+    auto found = describe_layer(config, layer, part, is_cross);
+    const auto same = std::find_if(
+        info.layers.begin() + first,
+        info.layers.end(),
+        [&](const Layers& other) {
+          return other.description == found.description &&
+              other.options == found.options;
+        });
+    if (same == info.layers.end()) {
+      found.model_type = type;
+      found.call = call;
+      info.layers.push_back(std::move(found));
+    } else {
+      same->numbers.push_back(layer);
+    }
+  }
+}
+
+/// All layers of these models are equal.
+Layers latent_layers(
+    const std::string& folder,
+    ModelConfig& config,
+    const std::string& model_type) {
+  Layers result;
+  result.model_type = model_type;
+  result.is_latent = true;
+  const auto options = describe_latent(config, /*layer=*/0).options;
+  result.description = format_text(
+      "latent attention, {} heads of {} + {}, values of {}, made of {} numbers"
+      "{}",
+      options.num_heads(),
+      options.nope_dim(),
+      options.rope_dim(),
+      options.value_dim(),
+      options.kv_rank(),
+      options.query_rank()
+          ? format_text(", queries of {}", *options.query_rank())
+          : "");
+  result.numbers.resize(
+      static_cast<size_t>(checked_count(count_latent_layers(config), config)));
+  std::iota(result.numbers.begin(), result.numbers.end(), 0);
+  result.call =
+      format_text("latent_attention_from_pretrained(\"{}\", layer)", folder);
+  return result;
+}
+
+PretrainedInfo inspect(const std::string& folder) {
+  ModelConfig config(folder);
+  PretrainedInfo info;
+  info.model_type = config.text("model_type").value_or("");
+  if (is_latent_type(info.model_type)) {
+    info.layers.push_back(latent_layers(folder, config, info.model_type));
+    return info;
+  }
+  const auto known = known_model_types();
+  if (!info.model_type.empty() &&
+      !std::binary_search(known.begin(), known.end(), info.model_type)) {
+    C10_THROW_ERROR(Error, why_refused(config.path(), info.model_type));
+  }
+  for (const auto part : parts_of(config)) {
+    add_layers(folder, config, part, /*is_cross=*/false, info);
+    if (part == PretrainedPart::kDecoder) {
+      add_layers(folder, config, part, /*is_cross=*/true, info);
+    }
+  }
+  return info;
+}
+
+} // namespace
+
+PretrainedInfo inspect_pretrained(const std::string& folder) {
+  try {
+    return inspect(folder);
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "inspect_pretrained(\"{}\"): {}", folder, error_message(error)));
+  }
+}
+
+} // namespace torch_attention
