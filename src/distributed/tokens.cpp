@@ -2,10 +2,12 @@
 
 #include <distributed/communication.h>
 #include <kernels/backward_node.h>
+#include <nn/score_rule.h>
 
 #include <c10/util/Exception.h>
 
 #include <sstream>
+#include <type_traits>
 
 namespace torch_attention::distributed {
 
@@ -196,26 +198,23 @@ std::string text_of_call(
       text << "none";
     }
   };
-  const auto number = [&](const char* what, auto x) {
-    text << ", " << what << ' ';
-    if (x) {
-      text << *x;
-    } else {
-      text << "none";
-    }
-  };
   text
       << (sequence.layout() == TokenLayout::kBalanced ? "kBalanced"
                                                       : "kContiguous");
   add("query", query);
   add("key", key);
   add("value", value);
-  text << ", causal " << options.causal();
-  number("window", options.window());
-  number("window_after", options.window_after());
-  number("chunk", options.chunk());
-  number("scale", options.scale());
-  number("softcap", options.softcap());
+  detail::visit_rule_options([&](const char* name, const auto& option) {
+    const auto& chosen = option(options);
+    text << ", " << name << ' ';
+    if constexpr (std::is_same_v<decltype(chosen), const bool&>) {
+      text << chosen;
+    } else if (chosen) {
+      text << *chosen;
+    } else {
+      text << "none";
+    }
+  });
   text << ", dropout " << (options.training() ? options.dropout() : 0.0);
   add("key_lengths", options.key_lengths());
   add("mask", options.mask());
