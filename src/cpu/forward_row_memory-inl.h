@@ -23,6 +23,13 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
+/// The numbers of a vector of pairs.
+constexpr int64_t kNumbersOfPairs = 2 * kLanes<float>;
+
+inline int64_t padded_to_pairs(int64_t n) {
+  return (n + kNumbersOfPairs - 1) / kNumbersOfPairs * kNumbersOfPairs;
+}
+
 /// Rows of queries that share keys and values: few, so each is a vector of
 /// head_dim, and the keys are read once for all.
 template <typename T>
@@ -41,10 +48,9 @@ struct RowMemory {
 
   template <typename X>
   RowMemory(Parts& parts, const AttentionArguments<X>& a, int64_t rows) {
-    // A vector of pairs has the numbers of two.
     const auto padded = [](int64_t n) {
-      const auto numbers = kLanes<T> * (multiplies_pairs<X>() ? 2 : 1);
-      return (n + numbers - 1) / numbers * numbers;
+      return multiplies_pairs<X>() ? padded_to_pairs(n)
+                                   : round_up_to_lanes<T>(n);
     };
     const auto D = padded(a.head_dim);
     const auto E = padded(a.value_dim);

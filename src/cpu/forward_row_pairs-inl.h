@@ -30,13 +30,6 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// The numbers of a vector of pairs.
-constexpr int64_t kNumbersOfPairs = 2 * kLanes<float>;
-
-inline int64_t padded_to_pairs(int64_t n) {
-  return (n + kNumbersOfPairs - 1) / kNumbersOfPairs * kNumbersOfPairs;
-}
-
 /// Returns whether rows are whole vectors of pairs, and lie as floats do.
 inline bool is_of_pairs(int64_t columns, int64_t row) {
   return columns % kNumbersOfPairs == 0 && row % 2 == 0;
