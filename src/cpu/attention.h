@@ -106,12 +106,12 @@ struct AttentionArguments {
   Scores<const X> bias;
   /// The same in the type that is computed with, where X has too few bits.
   Scores<const Compute<X>> wide_bias;
-  /// True hides. What is hidden may be NaN.
+  /// True hides; what is hidden may be NaN.
   Scores<const bool> mask;
   /// In [0, 1], of the weights; in steps of 2^-16.
   double dropout = 0.0;
-  /// Which weights are dropped: the same for any number of threads and any
-  /// instruction set.
+  /// Chooses the weights that are dropped: the same for any number of threads
+  /// and any instruction set.
   uint64_t dropout_seed = 0;
   /// Dropout is keyed by the head's number in the whole sequence: the number of
   /// heads before these, and of all heads. 0: these are all.
@@ -123,8 +123,8 @@ struct AttentionArguments {
   int64_t dropout_first_key = 0;
 
   /// Packed sequences of different lengths: B is 1, and T and S count the
-  /// tokens of all, one sequence after the other. What is said of B above then
-  /// holds for the sequences; those of bias and mask begin at their (0, 0).
+  /// tokens of all, one sequence after the other. B above then means the
+  /// sequences; those of bias and mask begin at their (0, 0).
   int64_t num_sequences = 0;
   /// (num_sequences + 1), from 0 to T: sequence i has the queries
   /// [query_starts[i], query_starts[i + 1]). Null: not packed.

@@ -208,8 +208,8 @@ void zero_rows(T* to, int64_t to_row, int64_t rows, int64_t columns) {
 
 /// The memory that several tasks of `backward` add to: the gradients of the
 /// query heads and their slopes, once for each split of the keys. The first
-/// split adds to the gradient itself, if that is as exact as sums should be. Of
-/// the copies only the rows of queries that see the split's keys are touched.
+/// split adds to the gradient itself, if that is as exact as sums should be.
+/// Copies are touched only in the rows of queries that see the split's keys.
 template <typename X, typename T>
 class SharedGradients {
  public:
@@ -448,7 +448,7 @@ class BackwardWork {
 ///
 ///   1. The work is divided: by heads of keys, and by keys.
 ///   2. Each task takes its keys through all queries.
-///   3. What tasks added to copies of their own is added up.
+///   3. The tasks' own copies are added up.
 ///   4. Sinks, which meet no key, have sums of their own.
 template <typename X>
 void backward(

@@ -1,4 +1,4 @@
-// How the pass forward divides its work.
+// The division of the forward pass's work.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 /// from far away once for all of them.
 constexpr int kMaxTiles = 8;
 
-/// How `forward` divides its work. Depends on sizes only, not on threads.
+/// The division of `forward`'s work. Depends on sizes only, not on threads.
 struct ForwardPlan {
   /// The heads of a task: 1, or all that read the same keys. Their queries are
   /// rows of the same tiles, so that keys are read once for all.
@@ -47,16 +47,16 @@ struct ForwardPlan {
 /// Enough for the threads of large machines.
 constexpr int64_t kEnoughTasks = 64;
 
-/// Of `n` rows of a task, how many at the end are computed as rows: as a tile
-/// they would leave most of its lanes empty.
+/// Returns how many of the last of `n` rows of a task are computed as rows: as
+/// a tile they would leave most of its lanes empty.
 template <typename X, typename T = Compute<X>>
 int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   constexpr int64_t N = kLanes<T>;
   if (a.dropout > 0) {
     return 0;
   }
-  // Where measured, a tile of its own is faster from here on, and so is a
-  // vector more of a tile that there is.
+  // Measured: from here on a tile of its own is faster, and so is one more
+  // vector of an existing tile.
   constexpr int64_t kFewKeys = 64;
   if (multiplies_tiles<X>() && a.num_keys >= kFewKeys) {
     return n <= N / 4 ? n : n % N <= 1 ? n % N : 0;
@@ -72,7 +72,7 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
 template <typename X, typename T = Compute<X>>
 ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t W = kMaxTileQueries<T>;
-  // What stays in the level 2 cache beside a block of keys.
+  // The bytes that stay in the level 2 cache beside a block of keys.
   constexpr int64_t kTileBytes = 256 * 1024;
   // A split of so many keys is worth its joining.
   constexpr int64_t kMinSplitKeys = 512;
@@ -153,8 +153,8 @@ inline ForwardTask task_at(
   return task;
 }
 
-/// What a task of `forward` writes: the output and statistics, or those of its
-/// share of the keys.
+/// The results of a task of `forward`: the output and statistics, or those of
+/// its share of the keys.
 template <typename Y>
 struct ForwardResult {
   Heads<Y> output; // (B, H, T, E)

@@ -76,8 +76,7 @@ struct RowKeys {
   /// The values to be asked for meanwhile; null: nothing is.
   const X* value = nullptr;
   int64_t value_row = 0;
-  /// How many keys before they are read they are asked for as well; 0: not at
-  /// all.
+  /// Keys are prefetched so many keys before they are read; 0: not at all.
   int64_t ahead = 0;
 };
 

@@ -23,12 +23,12 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Whether the kernels of this instruction set can multiply numbers stored as X
+/// True if the kernels of this instruction set can multiply numbers stored as X
 /// by pairs.
 template <typename X>
 constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
 
-/// Whether they do.
+/// True if they do.
 template <typename X>
 bool multiplies_pairs() {
   return kHasPairs<X> && instruction_set() >= InstructionSet::kAvx512Bf16;

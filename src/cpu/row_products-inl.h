@@ -81,15 +81,15 @@ struct AddProductOfPairs {
   }
 };
 
-/// What is asked for while rows are read: of row j what is `numbers` after
-/// it, for each bit j of `rows`.
+/// The prefetches while rows are read: for each bit j of `rows`, the place
+/// `numbers` after row j.
 struct Ahead {
   int64_t numbers = 0;
   unsigned rows = 0;
 };
 
-/// Which of four rows are asked for in one of the passes over them, as bits, so
-/// that memory is read in each.
+/// The rows among four that are prefetched in one of the passes over them, as
+/// bits, so that memory is read in each.
 inline unsigned rows_asked_in(int64_t pass, int64_t passes) {
   unsigned rows = 0;
   for (unsigned j = 0; j < 4; ++j) {

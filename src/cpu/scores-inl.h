@@ -57,8 +57,8 @@ HWY_INLINE void bend_scores(
   }
 }
 
-/// The gradients of bent scores become those of the scores. Where they are 0
-/// the score may have been hidden, and the derivative be NaN.
+/// The gradients of bent scores become those of the scores. A gradient of 0 may
+/// be that of a hidden score, whose derivative may be NaN.
 template <typename T>
 HWY_NOINLINE void unbend_gradients(const T* derivative, int64_t n, T* x) {
   const Tag<T> d;

@@ -39,7 +39,7 @@ void take_tasks(
   });
 }
 
-/// How often each thread comes back for more of many tasks.
+/// The number of times that each thread comes back for more of many tasks.
 constexpr int64_t kTimesPerThread = 32;
 
 /// The same for tasks of much the same weight. Many are taken a few at a time:

@@ -30,7 +30,7 @@ struct Queries {
   int64_t end = 0;
 };
 
-/// How a tile of scores is computed.
+/// The way to compute a tile of scores.
 enum class Tile { kSkipped, kFull, kCut };
 
 /// The keys that the query of each row sees: [first(row), end(row)), both

@@ -39,7 +39,7 @@ int64_t bytes_of(const torch::Tensor& x) {
     const Group& group,
     const char* what,
     const std::exception& error) {
-  // What follows the first line are places in LibTorch's sources.
+  // After the first line come places in LibTorch's sources.
   auto message = error_message(error);
   message.resize(std::min(message.size(), message.find('\n')));
   TORCH_CHECK(

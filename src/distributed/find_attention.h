@@ -36,7 +36,7 @@ struct FoundAttention {
 };
 
 /// Calls `visit` with the path of each module in `module`, itself included,
-/// each once. Where it returns false the children are left out.
+/// each once. If it returns false, the children are left out.
 inline void visit_modules(
     torch::nn::Module& module,
     const std::function<bool(const std::string&, torch::nn::Module&)>& visit) {

@@ -11,13 +11,13 @@
 
 namespace torch_attention::distributed {
 
-/// Which heads this process has.
+/// The heads that this process has.
 struct HeadPlan {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t first_head = 0;
   int64_t first_kv_head = 0;
-  /// How many processes have the same key heads; these are neighbours.
+  /// The number of processes with the same key heads; these are neighbours.
   int64_t key_copies = 1;
 };
 
@@ -63,7 +63,7 @@ class GroupHeads : public detail::HeadSplit,
   bool compares_;
 };
 
-/// How `GroupHeads` is found again from what a module has.
+/// Finds `GroupHeads` again from what a module has.
 inline const GroupHeads* group_heads_of(const detail::HeadSplitPointer& split) {
   return static_cast<const GroupHeads*>(split.get());
 }

@@ -42,7 +42,7 @@ struct Packed {
   std::vector<torch::Tensor> values;
 };
 
-/// What all processes know of the sequence.
+/// The facts about the sequence that all processes know.
 class Ring {
  public:
   Ring(

@@ -17,7 +17,7 @@ torch::ScalarType computed_in(const torch::Tensor& x) {
   return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-/// Which part of mask or bias (..., T or 1, S or 1) a block reads.
+/// The part of mask or bias (..., T or 1, S or 1) that a block reads.
 torch::Tensor part_of_scores(
     const torch::Tensor& x,
     int64_t row,
@@ -48,7 +48,7 @@ struct Block {
   /// The first query, in the order of the tensors.
   int64_t row = 0;
   Span queries;
-  /// Of the sequence.
+  /// The keys, as places in the sequence.
   Span keys;
   Attention attention;
   /// (H, 1): what the kernel's scores are above the true ones. It counts

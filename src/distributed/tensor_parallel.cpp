@@ -157,8 +157,8 @@ void split_module(
   HeadSplitAccess::of(module) = heads;
 }
 
-/// What has to be the same in all processes: shortly, and then in all detail,
-/// of which a message may have room for the first only.
+/// The text that has to be the same in all processes: first in short, then in
+/// detail, for which a message may lack room.
 std::string describe(const std::vector<FoundAttention>& found) {
   std::ostringstream text;
   text.precision(kDigits);

@@ -27,8 +27,8 @@ void add_places(
   }
 }
 
-/// Where the tokens that come from process after process are in the sequence:
-/// int64 (T).
+/// The places in the sequence of the tokens that come from process after
+/// process: int64 (T).
 torch::Tensor places_of_all(
     int64_t num_tokens,
     const Group& group,
@@ -180,7 +180,7 @@ void check_tokens(
       ": expected no query_offsets, since queries and keys are the same tokens");
 }
 
-/// What has to be the same in all processes.
+/// A text of everything that has to be the same in all processes.
 std::string text_of_call(
     const torch::Tensor& query,
     const torch::Tensor& key,

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-/// Which tokens are where.
+/// The division of tokens among processes.
 namespace torch_attention::distributed {
 
 /// Tokens [start, end).

@@ -58,7 +58,7 @@ class WeightParts {
 
   std::string index_path_;
   std::string folder_;
-  /// Of the files' names: what is before their numbers, and after.
+  /// The parts of the files' names before and after their numbers.
   std::string begin_;
   std::string extension_;
   std::vector<WholeTensor> tensors_;

@@ -89,7 +89,7 @@ namespace {
 
 constexpr const char* kSave = "save_weights";
 
-/// What `run` throws, or "".
+/// The message of what `run` throws, or "".
 template <typename Fn>
 std::string error_of(const Fn& run) {
   try {

@@ -6,7 +6,7 @@
 
 namespace torch_attention::graphs {
 
-/// What the numbers of a mask mean.
+/// The meaning of a mask's numbers.
 enum class MaskMeaning {
   /// bool, true hides
   kHides,

@@ -20,7 +20,7 @@ using torch::jit::Value;
 /// be is left of them beside it.
 constexpr double kAbsorbs = -1e6;
 
-/// What our operator takes.
+/// The arguments of our operator.
 constexpr double kLeastSoftcap = 1e-6;
 constexpr double kLargestSoftcap = 1e6;
 
@@ -155,7 +155,7 @@ class Upwards {
     }
   }
 
-  /// Whether it came to a product.
+  /// True if it came to a product.
   bool has_product() const {
     return has_product_;
   }
@@ -222,12 +222,13 @@ class Upwards {
     mask.value = value;
     mask.kind = kind;
     mask.fill = fill;
-    // Of those, what comes later applies to the fill as well.
+    // The factors of later operations apply to the fill as well.
     mask.factor = constant_ * factor;
     found_.masks.push_back(mask);
   }
 
-  /// What is added to the scores. Returns why it cannot be, or nothing.
+  /// Takes in a value that is added to the scores. Returns why it cannot be
+  /// added, or nothing.
   std::string add_numbers(Value* value, double factor) {
     if (varies_) {
       return "what is added to its scores is divided by what varies";
@@ -386,7 +387,7 @@ class Upwards {
   AttentionNodes& found_;
   /// The product of the constant factors so far.
   double constant_ = 1.0;
-  /// Whether there were others.
+  /// True if there were others.
   bool varies_ = false;
   bool has_product_ = false;
 };

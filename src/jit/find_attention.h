@@ -21,7 +21,7 @@ struct Factor {
   bool divides = false;
 };
 
-/// What hides keys, or is added to scores.
+/// A value that hides keys, or is added to scores.
 struct Mask {
   torch::jit::Value* value = nullptr;
   enum class Kind {

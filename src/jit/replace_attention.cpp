@@ -91,8 +91,8 @@ bool may_drop(Value* dropout) {
   return !known || known->toDouble() > 0;
 }
 
-/// Where all keys are hidden, the mean of the values: there a finite fill
-/// weighs all keys alike, and ours gives zeros.
+/// The mean of the values, for queries without a visible key: a finite fill
+/// weighs all keys alike there, and our kernels give zeros.
 Value* insert_means(Graph& graph, Value* hidden, Value* value, Value* output) {
   auto* none = call(graph, "aten::all", {hidden, int64_t{-1}, true});
   auto* mean =
@@ -100,7 +100,7 @@ Value* insert_means(Graph& graph, Value* hidden, Value* value, Value* output) {
   return call(graph, "aten::where", {none, mean, output});
 }
 
-/// What becomes of all masks.
+/// The one mask that is made of all.
 struct Masks {
   bool causal = false;
   Value* hidden = nullptr;

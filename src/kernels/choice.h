@@ -4,7 +4,7 @@
 #include <kernels/small_module.h>
 #include <torch_attention/nn/options/attention.h>
 
-/// Which kernel computes what; nothing else decides it. docs/kernels.md has the
+/// The choice of the kernel; nothing else decides it. docs/kernels.md has the
 /// table:
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192

@@ -65,8 +65,8 @@ torch::Tensor floor_div(const torch::Tensor& x, int64_t size) {
 }
 
 /// The number of the chunk that each query is in, of the shape of
-/// `query_positions`. Of the position only what is left of its chunk is added
-/// to, so that nothing overflows.
+/// `query_positions`. Adds to the position within its chunk only, so that
+/// nothing overflows.
 torch::Tensor query_chunks(
     const Attention& a,
     int64_t dim,

@@ -8,7 +8,7 @@
 /// The steps of `tiled`, for callers that keep autograd's books themselves.
 namespace torch_attention::kernels {
 
-/// How an output (B, H, T, Dv) lies in memory.
+/// The order of an output (B, H, T, Dv) in memory.
 enum class OutputLayout {
   /// (B, T, H, Dv), as the projection after attention wants it
   kTokensFirst,

@@ -63,8 +63,8 @@ double theta_of(const RotaryOptions& options, int64_t dim, int64_t length) {
       std::pow(stretched - (factor - 1), power);
 }
 
-/// How much of its frequency each pair keeps, (pairs) in [0, 1], as `scaling`
-/// says; the rest is divided by `factor`.
+/// The share of its frequency that each pair keeps, (pairs) in [0, 1], as
+/// `scaling` says; the rest is divided by `factor`.
 torch::Tensor kept_share(
     const RotaryOptions& options,
     const torch::Tensor& frequencies,

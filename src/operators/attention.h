@@ -25,7 +25,7 @@ void attention_backward(const Operator& op, Stack* stack);
 /// Calls `attention` for the arguments of LibTorch's operator.
 void sdpa(const Operator& op, Stack* stack);
 
-/// Of both backward operators.
+/// The same for both backward operators.
 void gradients_meta(const Operator& op, Stack* stack);
 
 /// Casts query, key and value as LibTorch's own attention does.

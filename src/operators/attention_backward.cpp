@@ -164,7 +164,8 @@ void attention_with_weights_backward(const Operator& /*op*/, Stack* stack) {
         functional::scaled_dot_product_attention_with_weights(
             call.query, call.key, call.value, call.options);
     if (dropout > 0) {
-      // What was dropped is 0; so is what was so small that its gradient is.
+      // Dropped weights are 0; so are weights so small that their gradient is
+      // 0.
       const auto kept = request.first[3].ne(0);
       weights = dropout < 1 ? weights * kept / (1 - dropout) : weights * kept;
       output =

@@ -13,7 +13,7 @@
 
 namespace torch_attention::operators {
 
-/// What the operators of attention take after query, key and value.
+/// The arguments of the operators of attention after query, key and value.
 constexpr const char* kRules =
     "*, bool causal=False, int? window=None, int? window_after=None, "
     "int? chunk=None, Tensor? key_lengths=None, Tensor? query_offsets=None, "

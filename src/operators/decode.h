@@ -6,7 +6,7 @@
 /// Kernels of the operator `decode`.
 namespace torch_attention::operators {
 
-/// What it takes.
+/// Its arguments.
 constexpr const char* kDecodeArguments =
     "Tensor query, Tensor key, Tensor value, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, Tensor lengths, *, int? window=None, "

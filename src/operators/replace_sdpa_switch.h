@@ -2,10 +2,10 @@
 
 #include <c10/core/DispatchKeySet.h>
 
-/// Whether our kernels compute LibTorch's attention. The kernels that the
-/// dispatcher calls stay registered as long as the library is loaded, and ask
-/// here at each call: the dispatcher's tables may not change while threads read
-/// them.
+/// The switch by which our kernels compute LibTorch's attention. The kernels
+/// that the dispatcher calls stay registered as long as the library is loaded,
+/// and ask here at each call: the dispatcher's tables may not change while
+/// threads read them.
 namespace torch_attention::operators {
 
 /// Returns whether calls are to be computed by our kernels.

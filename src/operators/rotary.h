@@ -6,7 +6,7 @@
 /// Kernels of the operator `rotary`.
 namespace torch_attention::operators {
 
-/// What it and its backward operator take after the first tensor.
+/// The arguments of it and of its backward operator after the first tensor.
 constexpr const char* kRotaryArguments =
     "Tensor positions, *, float theta=10000.0, int? dim=None, "
     "bool interleaved=False, float factor=1.0, str scaling=\"linear\", "
@@ -20,7 +20,7 @@ void rotary_autograd(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 /// Rotates the other way: the gradient.
 void rotary_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-/// Of both.
+/// The same for both.
 void rotary_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 } // namespace torch_attention::operators

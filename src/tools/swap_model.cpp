@@ -24,8 +24,8 @@ namespace {
 using ModelInputs = std::vector<c10::IValue>;
 using FloatTensors = std::vector<torch::Tensor>;
 
-/// How far outputs and gradients may be from each other, where the largest
-/// number is 1 or less.
+/// The allowed distance of outputs and gradients from each other, if the
+/// largest number is 1 or less.
 constexpr double kOutputTolerance = 1e-5;
 constexpr double kGradientTolerance = 1e-4;
 

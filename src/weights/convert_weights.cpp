@@ -23,8 +23,9 @@ using namespace weights::files;
 
 namespace {
 
-/// How often each byte of a file may be written: views of a file's bytes may
-/// overlap, and a tied weight is written once for each of its names.
+/// The number of times that each byte of a file may be written: views of a
+/// file's bytes may overlap, and a tied weight is written once for each of its
+/// names.
 constexpr uint64_t kMaxWrites = 64;
 
 /// Checks that no tensor repeats its elements, and that all of them repeat the

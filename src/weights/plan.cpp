@@ -194,7 +194,7 @@ Source part_of(const Source& source, const WeightShard& shard) {
       source.parts.size() > 1 && source.dimension == shard.dimension;
   int64_t begin = 0;
   for (const auto& part : source.parts) {
-    // Where the shard begins and ends in it.
+    // The shard's begin and end in it.
     const auto size = part.tensor.size(shard.dimension);
     const auto first = std::max<int64_t>(shard.start - begin, 0);
     const auto end = std::min(shard.start + shard.size - begin, size);

@@ -19,7 +19,7 @@ using namespace weights::files;
 
 namespace {
 
-/// How often each byte of a file may be copied.
+/// The number of times that each byte of a file may be copied.
 constexpr uint64_t kMaxOverlap = 16;
 
 /// Returns the elements without repetitions: dimensions that only repeat

@@ -89,7 +89,7 @@ TORCH_ATTENTION_API Group gloo_group(
     int64_t size,
     const GroupOptions& options = {});
 
-/// What this process sent by the functions of this folder.
+/// The traffic of this process by the functions of this folder.
 struct TORCH_ATTENTION_API Traffic {
   /// operations of a group, among them comparisons of what is asked for.
   int64_t operations = 0;
@@ -99,8 +99,8 @@ struct TORCH_ATTENTION_API Traffic {
   /// n (P - 1) / P in an all-to-all, n to one other process.
   int64_t bytes = 0;
 
-  /// seconds that the calling threads waited for operations to end. What else a
-  /// step takes is computing, and what is sent meanwhile costs no time here.
+  /// seconds that the calling threads waited for operations to end. The rest of
+  /// a step is computing; messages that travel meanwhile cost no time here.
   double waited = 0;
 };
 

@@ -15,7 +15,7 @@
 /// Sizes: `P` processes, `T` tokens of a whole sequence, `T/P` of each process.
 namespace torch_attention::distributed {
 
-/// Which tokens of a sequence a process has.
+/// The tokens of a sequence that a process has.
 enum class TokenLayout {
   /// T/P in a row: the process `rank` those from rank * T/P on.
   kContiguous,
@@ -84,7 +84,7 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 ///
 /// query (B, H, T/P, D), key (B, G, T/P, D), value (B, G, T/P, E), H divisible
 /// by G with `enable_gqa`, float32, float64, bfloat16 or float16 on the CPU ->
-/// (B, H, T/P, E). Of `options`, `key_lengths` are of whole sequences, and a
+/// (B, H, T/P, E). In `options`, `key_lengths` are of whole sequences, and a
 /// `mask` or `bias` is for the own queries and all T keys in their order, each
 /// size or 1; the gradients of sinks, and of a bias that is one for all
 /// queries, are those of the own queries, which `sum_gradients` adds up. With
@@ -142,10 +142,10 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
 /// positions, which `own_positions` selects.
 ///
 /// All processes have all parameters, and each the gradients of its own tokens:
-/// `sum_gradients` adds them up. Of a call `positions` are those of the own
+/// `sum_gradients` adds them up. In a call `positions` are those of the own
 /// tokens, by default their places in the whole, `key_lengths` of whole
-/// sequences, and a mask or bias is for the own queries and all keys.
-/// `decode` and `forward_with_weights` are refused.
+/// sequences, and a mask or bias is for the own queries and all keys. `decode`
+/// and `forward_with_weights` are refused.
 ///
 /// Returns the number of modules.
 ///

@@ -42,7 +42,7 @@ TORCH_ATTENTION_API void restore_sdpa();
 /// Returns whether our kernels compute LibTorch's attention now.
 TORCH_ATTENTION_API bool is_sdpa_replaced();
 
-/// How many calls there were while LibTorch's attention was replaced.
+/// The number of calls while LibTorch's attention was replaced.
 struct SdpaCalls {
   /// computed by our kernels
   int64_t ours = 0;

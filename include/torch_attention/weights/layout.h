@@ -9,8 +9,9 @@
 
 namespace torch_attention {
 
-/// How a file names and stores the weights of an attention module, in relation
-/// to the canonical keys, which are those of the book's `MultiHeadAttention`:
+/// The way in which a file names and stores the weights of an attention module,
+/// in relation to the canonical keys, which are those of the book's
+/// `MultiHeadAttention`:
 ///
 /// | canonical key | shape |
 /// | --- | --- |
@@ -65,8 +66,8 @@ class TORCH_ATTENTION_API WeightLayout {
     /// The rows of the file's tensor come in so many groups, each with a share
     /// of every canonical tensor.
     int64_t groups = 1;
-    /// How large these shares are beside each other; empty: what the shapes of
-    /// the module say, or equal.
+    /// The relative sizes of these shares; empty: as the shapes of the module
+    /// say, or equal.
     std::vector<int64_t> shares = {};
   };
 

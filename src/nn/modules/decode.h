@@ -19,8 +19,9 @@ struct NewTokens {
   torch::Tensor counts;
   /// The length of each sequence before them, int64 (B) on the CPU.
   torch::Tensor before;
-  /// How far the tokens of each sequence of a left-padded batch have to move to
-  /// begin at 0, int64 (B) on the CPU; undefined if they need not.
+  /// The distances by which the tokens of each sequence of a left-padded batch
+  /// have to move to begin at 0, int64 (B) on the CPU; undefined if they need
+  /// not.
   torch::Tensor padding;
   /// The longest sequence's length before and after them.
   int64_t most_before = 0;

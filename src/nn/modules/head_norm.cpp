@@ -111,8 +111,9 @@ torch::Tensor HeadNormImpl::forward(const torch::Tensor& x) {
   if (options.scope() == HeadNormScope::kAllHeads) {
     rows = rows.flatten(2);
   }
-  // Other processes may have some of the heads. What all heads share has
-  // gradients from all processes, and so has what other processes copied.
+  // Other processes may have some of the heads. A weight that all heads share
+  // has gradients from all processes, and so has one that other processes
+  // copied.
   const auto own = [&](const torch::Tensor& each) {
     if (split_ == nullptr) {
       return each;

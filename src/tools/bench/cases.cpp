@@ -74,7 +74,7 @@ Case module_case(const Work& work) {
     const auto data = draw_module(work);
     std::vector<Candidate> candidates{
         our_module(kOurs, data, Kernel::kAuto), sdpa_module(kSdpaModule, data)};
-    // Where these take seconds, they would take most of a quick run.
+    // Candidates that take seconds would take most of a quick run.
     if (!quick || (work.T <= 1024 && work.dropout == 0)) {
       candidates.push_back(our_module(kEager, data, Kernel::kReference));
       candidates.push_back(libtorch_module(kLibTorchModule, data));
@@ -98,7 +98,7 @@ void add_module_cases(std::vector<Case>& cases) {
 
 /// Adds modules in half precision, beside ours in float32.
 void add_half_module_cases(std::vector<Case>& cases) {
-  // Of the largest element, after two roundings of products of many.
+  // A share of the largest element, after two roundings of products of many.
   constexpr double kAllowed = 0.05;
   for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
     for (const auto& work :

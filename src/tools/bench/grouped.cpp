@@ -122,7 +122,7 @@ struct Step {
         torch::toString(dtype));
   }
 
-  /// Of the weights, keys and values.
+  /// The bytes of the weights, keys and values.
   double bytes() const {
     const auto numbers = 2 * C * C + 2 * C * C / H * G + 2 * S * C / H * G;
     return static_cast<double>(numbers) *

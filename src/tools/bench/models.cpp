@@ -329,7 +329,7 @@ Case latent_case() {
         const auto cache = std::make_shared<KVCache>(attention->make_cache(1));
         const torch::NoGradGuard no_grad;
         attention->decode(past, *cache);
-        // What a step adds is the same each time.
+        // Each step adds the same.
         attention->decode(x, *cache);
         const auto rows = cache->keys().squeeze(1).clone();
         cache->truncate(S);

@@ -17,8 +17,9 @@ struct LayerSource {
   std::string path;
   /// The part of the model, of a folder.
   PretrainedPart part = PretrainedPart::kAuto;
-  /// Of a file: the path of the attention in it, `{}` stands for the layer; the
-  /// number of heads, if it does not tell; and whether it hides no keys.
+  /// For a file: the path of the attention in it, where `{}` stands for the
+  /// layer; the number of heads, if the file does not tell; and true if it
+  /// hides no keys.
   std::string prefix = {};
   std::optional<int64_t> num_heads = std::nullopt;
   bool unmasked = false;

@@ -67,7 +67,7 @@ void OverlapLimit::count(
     const std::string& key,
     const torch::Tensor& tensor,
     int64_t elements) {
-  // Of a huge tensor the bytes could not be counted.
+  // The bytes of a huge tensor could not be counted.
   const auto item = static_cast<uint64_t>(tensor.element_size());
   TORCH_CHECK(
       static_cast<uint64_t>(elements) <= bytes_left_ / item,

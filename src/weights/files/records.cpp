@@ -11,8 +11,8 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// How often each byte of a file may be looked at, in tensors of bool that
-/// overlap.
+/// The number of times that each byte of a file may be looked at, in tensors of
+/// bool that overlap.
 constexpr uint64_t kMaxChecks = 64;
 
 } // namespace

@@ -176,7 +176,7 @@ void check_offsets(const std::vector<HeaderEntry>& entries, int64_t data_size) {
   }
 }
 
-/// What there is to check of a tensor.
+/// The parts of a tensor that are checked.
 struct Checked {
   Bytes bytes;
   std::optional<uint32_t> crc;

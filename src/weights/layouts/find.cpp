@@ -36,7 +36,7 @@ bool has(
       });
 }
 
-/// How many of the weights of query, key and value `layout` has.
+/// The number of weights of query, key and value that `layout` has.
 size_t count_projections(
     const StateDict& state,
     const std::string& scope,
@@ -224,8 +224,8 @@ std::vector<std::string> possible_scopes(
   return scopes;
 }
 
-/// Which of the modules found so far, by scope, is above `scope` and has the
-/// tensor `key` of it too.
+/// Returns the module, among those found so far by scope, that is above `scope`
+/// and has its tensor `key`, too.
 std::optional<size_t> find_outer(
     const std::vector<std::vector<std::string>>& keys_of_found,
     const std::unordered_map<std::string, size_t>& by_scope,
@@ -246,7 +246,7 @@ std::optional<size_t> find_outer(
   return std::nullopt;
 }
 
-/// How many modules deep the keys of `layouts` are.
+/// Returns how many modules deep the keys of `layouts` are.
 size_t depth_of(const std::vector<WeightLayout>& layouts) {
   size_t depth = 0;
   for (const auto& layout : layouts) {

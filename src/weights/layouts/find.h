@@ -24,7 +24,7 @@ struct Attention {
   std::vector<Attention> inner;
 };
 
-/// What is known of an attention beside its keys and shapes.
+/// The facts that are known of an attention beside its keys and shapes.
 struct Decision {
   WeightLayout layout;
   /// A sentence, if keys and shapes are also those of another layout.

@@ -16,12 +16,12 @@ struct Mapping {
   /// The layouts in which the file's attention was found, joined by ", ";
   /// empty if the file or the module has none.
   std::string layout;
-  /// What became of each tensor of the module, by its key and in its order.
-  /// Empty if the layout that was asked for is nowhere in the file.
+  /// The fate of each tensor of the module, by its key and in its order. Empty
+  /// if the layout that was asked for is nowhere in the file.
   std::vector<std::pair<std::string, Source>> sources;
-  /// What cannot be done, in sentences, each once.
+  /// Obstacles, in sentences, each once.
   std::vector<std::string> problems;
-  /// What is not certain, in sentences, each once.
+  /// Doubts, in sentences, each once.
   std::vector<std::string> remarks;
   /// File keys that nothing reads and no layout ignores.
   std::vector<std::string> unused;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-// How the parts of tensors are joined, cut and interleaved.
+// Joins, cuts and interleaves the parts of tensors.
 
 namespace torch_attention::weights::layouts {
 

@@ -49,8 +49,8 @@ int64_t transpose_all(std::vector<Part>& parts) {
   return dimension;
 }
 
-/// How many of `total` rows each tensor gets: what is expected if that is known
-/// and fits, else the same for all. Empty if there is no way.
+/// Returns how many of `total` rows each tensor gets: as expected if that is
+/// known and fits, else the same for all. Empty if neither fits.
 std::vector<int64_t> row_counts(
     int64_t total,
     const std::vector<std::optional<int64_t>>& expected) {

@@ -23,7 +23,7 @@ struct Part {
   torch::Tensor tensor;
 };
 
-/// What became of a tensor.
+/// The fate of a tensor.
 struct Source {
   enum class State {
     /// It is made of `parts`.

@@ -69,7 +69,7 @@ constexpr std::array<std::string_view, 33> kFieldsOfOthers{
     "use_flash_attn",
     "vision_use_head"};
 
-/// Of the layers after the model, not of its attention.
+/// Fields of the layers after the model, not of its attention.
 constexpr std::string_view kPooler = "pooler_";
 
 Json read(const std::string& path) {
@@ -132,8 +132,8 @@ bool list_has(const Json& list, const Json& element) {
   return std::find(elements.begin(), elements.end(), element) != elements.end();
 }
 
-/// Whether a field that is not known says that there is nothing of its kind.
-/// Where `false` means nothing, the name says what is switched on by `true`.
+/// Returns whether an unknown field says that there is nothing of its kind.
+/// `false` says so if the name is that of a switch.
 bool says_nothing(std::string_view name, const Json& value) {
   const bool is_switch = starts_with(name, "use_") ||
       starts_with(name, "add_") || ends_with(name, "_bias") ||

@@ -35,12 +35,12 @@ class ModelConfig {
   /// The model's own name of a field.
   const std::string& name_of(const std::string& field) const;
 
-  /// Whether the field is there, be it null.
+  /// Returns whether the field is there, be it null.
   bool contains(const std::string& field) const {
     return fields_.contains(field);
   }
 
-  /// Whether the field is there and a text.
+  /// Returns whether the field is there and a text.
   bool is_text(const std::string& field) const {
     return fields_.get(field).is_text();
   }
@@ -50,12 +50,12 @@ class ModelConfig {
     return fields_.get(field).is_number();
   }
 
-  /// Whether one of the functions below was called for the field.
+  /// Returns whether one of the functions below was called for the field.
   bool was_asked(const std::string& field) const {
     return seen_.count(field) > 0;
   }
 
-  /// Whether the field is there and not null.
+  /// Returns whether the field is there and not null.
   bool has(const std::string& field);
 
   /// The value of a field, or none if it is absent or null. Throws c10::Error
@@ -83,7 +83,7 @@ class ModelConfig {
   /// Takes a field out of an object in it.
   void drop(const std::string& object, const std::string& field);
 
-  /// Whether a list of numbers has this one.
+  /// Returns whether a list of numbers has this one.
   bool has_element(const std::string& field, int64_t value);
 
   /// Fields that `per_layer_config` has for this layer take the place of those
@@ -93,7 +93,7 @@ class ModelConfig {
   /// The number of elements, if the field is there and a list.
   std::optional<int64_t> length(const std::string& field) const;
 
-  /// Whether the field is there and a list that has this text.
+  /// Returns whether the field is there and a list that has this text.
   bool lists(const std::string& field, const std::string& text) const;
 
   /// Throws c10::Error unless `layer` is one of `count`.

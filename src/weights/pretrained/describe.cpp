@@ -70,8 +70,8 @@ void see_radius(Layer& layer) {
   }
 }
 
-/// Whether the layer is not the last of `count` in turn, as in models of which
-/// every so many see all tokens.
+/// Returns whether the layer is not the last of `count` in turn: in these
+/// models every `count`-th layer sees all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count) {
   return count > 0 && (layer.index + 1) % count != 0;
 }

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-// How the families of models describe a layer beyond its sizes. A function for
-// each; `table.cpp` has the table of them.
+// Describes a layer beyond its sizes, by a function for each family of models;
+// `table.cpp` has the table of them.
 
 namespace torch_attention::weights::pretrained {
 
@@ -20,7 +20,7 @@ namespace torch_attention::weights::pretrained {
 struct Layer {
   ModelConfig& config;
   int64_t index;
-  /// Of a model with two stacks: kEncoder or kDecoder.
+  /// kEncoder or kDecoder of a model with two stacks.
   PretrainedPart part;
   /// The decoder's attention to the encoder's output.
   bool is_cross;
@@ -37,7 +37,7 @@ struct Layer {
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
-  /// Of cross-attention, if it is not d_in.
+  /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
 
   int64_t head_dim() const {
@@ -68,8 +68,8 @@ void see_both_sides(Layer& layer);
 /// all tokens.
 void see_radius(Layer& layer);
 
-/// Whether the layer is not the last of `count` in turn, as in models of which
-/// every so many see all tokens.
+/// Returns whether the layer is not the last of `count` in turn: in these
+/// models every `count`-th layer sees all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count);
 
 void set_rotary(

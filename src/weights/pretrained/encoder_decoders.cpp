@@ -31,7 +31,7 @@ void describe_bart(Layer& layer) {
   set_stack(layer, "attention_dropout");
   layer.options.qkv_bias(true);
   layer.layout = WeightLayout::bart();
-  // Of the embeddings and the layers around.
+  // For the embeddings and the layers around.
   layer.config.ignore(
       {"normalize_before",
        "add_final_layer_norm",
@@ -53,11 +53,11 @@ void describe_whisper(Layer& layer) {
 void describe_whisper_encoder(Layer& layer) {
   describe_whisper(layer);
   layer.options.causal(false);
-  // Of Qwen2.5-Omni: which tokens see each other is the mask's.
+  // Qwen2.5-Omni: the mask says which tokens see each other.
   layer.config.ignore("n_window");
 }
 
-/// With a bias of the keys. Which tokens see each other is the mask's.
+/// With a bias of the keys. The mask says which tokens see each other.
 void describe_qwen_audio(Layer& layer) {
   describe_bart(layer);
   layer.options.causal(false);
@@ -110,7 +110,7 @@ void describe_t5(Layer& layer) {
        "relative_attention_num_buckets",
        "relative_attention_max_distance",
        "scale_decoder_outputs",
-       // Of UMT5's own program, of which nothing reads it.
+       // Only UMT5's own program writes it, and nothing reads it.
        "scalable_attention"});
   layer.layout = linear_layers("t5", "q", "k", "v", "o");
   layer.layout.outside("relative_attention_bias.weight");

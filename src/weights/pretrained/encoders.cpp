@@ -61,7 +61,7 @@ void describe_bert(Layer& layer) {
 void describe_tapas(Layer& layer) {
   describe_bert(layer);
   layer.options.causal(false);
-  // Of the embeddings.
+  // For the embeddings.
   layer.config.ignore("reset_position_index_per_cell");
 }
 
@@ -180,7 +180,7 @@ void describe_vit(Layer& layer) {
       "attention.value",
       "output.dense");
   layer.others.emplace_back("layers.{}.attention", WeightLayout::llama());
-  // Of the embeddings, and of another stack.
+  // For the embeddings, and for another stack.
   layer.config.ignore("use_mid_position_embeddings");
   layer.config.ignore("decoder_num_attention_heads");
 }
@@ -300,15 +300,15 @@ void describe_altclip_vision(Layer& layer) {
   layer.others.emplace_back("encoder.layer.{}.self_attn", layer.layout);
 }
 
-/// Of BLIP, and of BLIP-2, which may have no biases.
+/// BLIP, and BLIP-2, which may have no biases.
 void describe_blip_vision(Layer& layer) {
   describe_clip_vision(layer);
   layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
   layer.layout = joined_layout("blip", "qkv", "projection");
 }
 
-/// Whether its tokens see those after them depends on the class: it writes
-/// captions, or reads texts.
+/// Its class says if its tokens see those after them: one writes captions, one
+/// reads texts.
 void describe_blip_text(Layer& layer) {
   auto& config = layer.config;
   describe_bert(layer);
@@ -329,7 +329,7 @@ void describe_blip_text(Layer& layer) {
 
 void describe_wav2vec2(Layer& layer) {
   describe_clip(layer, /*causal=*/false);
-  // Of the convolutions before.
+  // For the convolutions before.
   layer.config.ignore(
       {"conv_bias", "feat_proj_layer_norm", "adapter_attn_dim"});
 }

@@ -12,7 +12,7 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// Where a file may have the attention of a layer, and how.
+/// A path and a layout by which a file may have the attention of a layer.
 struct Place {
   /// Its path in the model, such as "layers.3.self_attn"; more may come before.
   std::string path;
@@ -24,20 +24,21 @@ struct DescribedAttention {
   std::string model_type;
   MultiHeadAttentionOptions options;
   std::vector<Place> places;
-  /// Which of several parts of the model with the same paths it belongs to.
+  /// The part that it belongs to, if several parts of the model have the same
+  /// paths.
   PretrainedPart part = PretrainedPart::kAuto;
-  /// What the path in the file has before `places`, where others end in the
-  /// same way.
+  /// A text that the path in the file has before `places`, where others end in
+  /// the same way.
   std::string within = {};
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
-  /// Of cross-attention, if it is not d_in.
+  /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
 };
 
-/// Which attention of a model is meant.
+/// The attention of a model that is meant.
 struct Wanted {
   int64_t layer = 0;
   PretrainedPart part = PretrainedPart::kAuto;

@@ -121,7 +121,7 @@ void describe_bloom(Layer& layer) {
   set_all_biases(layer, true);
   layer.options.alibi(true);
   layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  // Of the training program.
+  // For the training program.
   layer.config.ignore(
       {"apply_residual_connection_post_layernorm",
        "attention_softmax_in_fp32",

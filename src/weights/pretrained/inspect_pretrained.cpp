@@ -62,7 +62,7 @@ Layers describe_layer(
     }
   } catch (const std::exception& error) {
     result.description = error_message(error);
-    // Which layer lacks attention is said by its number.
+    // The number says which layer lacks attention.
     if (result.description.find(format_text("layer {} of ", layer)) == 0) {
       result.description = "no attention";
     }

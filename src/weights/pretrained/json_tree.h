@@ -44,8 +44,8 @@ class Json {
     return result;
   }
 
-  /// Reads a text; null if it is no JSON. Of a name that comes twice the last
-  /// one counts, as in Python, whose NaN, Infinity and -Infinity become
+  /// Reads a text; null if it is no JSON. If a name comes twice, the last one
+  /// counts, as in Python, whose NaN, Infinity and -Infinity become
   /// {"__float__":"NaN"} and so on, as `transformers` 5 writes them. Throws
   /// c10::Error, which names `path`, if it is nested deeper than `deepest`.
   static Json parse(

@@ -22,7 +22,7 @@ struct LatentDefaults {
   int64_t rope_dim;
   int64_t value_dim;
   RotaryPairing pairing = RotaryPairing::kInterleaved;
-  /// Whether `rope_interleave` chooses the pairing.
+  /// True if `rope_interleave` chooses the pairing.
   bool reads_pairing = true;
 };
 

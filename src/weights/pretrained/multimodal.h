@@ -18,15 +18,15 @@ struct Multimodal {
   std::string text;
   /// That of the images; empty if they are not computed.
   std::string vision = {};
-  /// Whether the text is meant where no part is given.
+  /// True if the text is meant where no part is given.
   bool is_decoder = true;
   /// That of the sound; empty if it is not computed.
   std::string audio = {};
   /// The object in the configuration that has those of the parts; empty if they
   /// are in the configuration itself.
   std::string inside = {};
-  /// What the paths of the text and of the images have in them, where those of
-  /// others end in the same way.
+  /// A text in the paths of the text and of the images, where those of others
+  /// end in the same way.
   std::string text_within = {};
   std::string vision_within = {};
 
@@ -44,7 +44,7 @@ struct ModelPart {
   ModelConfig config;
   std::string type;
   PretrainedPart part;
-  /// What its paths have in them.
+  /// A text in its paths.
   std::string within;
 };
 

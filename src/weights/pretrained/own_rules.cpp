@@ -309,7 +309,7 @@ void describe_qwen3_next(Layer& layer) {
        "linear_value_head_dim"});
 }
 
-/// What is attention's lies in an object of its own.
+/// The fields of attention are in an object of their own.
 void describe_dbrx(Layer& layer) {
   auto inner = layer.config.nested("attn_config");
   layer.options.num_kv_heads(inner.integer("kv_n_heads").value_or(1))

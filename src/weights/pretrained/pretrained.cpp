@@ -37,7 +37,7 @@ bool has_word(const std::string& path, const Words& words) {
   });
 }
 
-/// Whether the path can be that of this part, by the words in it.
+/// Returns whether the path can be that of this part, by the words in it.
 bool can_be_part(const std::string& path, PretrainedPart part) {
   constexpr std::array<std::string_view, 5> kOfVision{
       "vision", "visual", "video", "image", "vit."};
@@ -122,7 +122,7 @@ Place find_place(
   throw_no_path(keys, described.places.front().path, file);
 }
 
-/// Where the weights of a module are.
+/// The place of a module's weights.
 struct WeightsOfModel {
   std::string config;
   std::string model_type;
@@ -136,7 +136,7 @@ struct Located {
   DescribedAttention described;
 };
 
-/// Where a folder has what is at `path`, under the module's own names.
+/// Finds in a folder what is at `path`, under the module's own names.
 WeightsOfModel locate_path(
     const std::string& folder,
     ModelConfig& config,

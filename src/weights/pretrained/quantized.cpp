@@ -23,8 +23,8 @@ std::string method_of(ModelConfig& config) {
   return "";
 }
 
-/// Whether a tensor holds numbers that are no weights without a scale. Masks
-/// lie beside weights, too.
+/// Returns whether a tensor holds numbers that are no weights without a scale.
+/// Masks lie beside weights, too.
 bool is_packed(const torch::Tensor& tensor) {
   return tensor.scalar_type() != torch::kBool &&
       (!tensor.is_floating_point() || tensor.element_size() < 2);

@@ -119,7 +119,8 @@ struct Parameters {
   }
 };
 
-/// What newer configurations have in `rope_parameters`, for one type of layer.
+/// The fields that newer configurations have in `rope_parameters`, for one type
+/// of layer.
 Json parameters_of(
     ModelConfig& config,
     const std::string& layer_type,

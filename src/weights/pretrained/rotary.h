@@ -9,13 +9,14 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// What a model does where its configuration does not say, or has no field.
+/// The behaviour of a model where its configuration does not say, or has no
+/// field.
 struct RotaryRules {
   double theta = 10000;
   /// The share of each head that is rotated. None: all, and a configuration
   /// that says otherwise is refused.
   std::optional<double> partial;
-  /// Whether the scaling holds for layers with a window, too.
+  /// True if the scaling holds for layers with a window, too.
   bool scales_sliding = true;
   /// The theta of layers with a window, unless `rope_local_base_freq` says it.
   std::optional<double> local_theta;

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-// Where models have their attention, and what describes it.
+// The places of attention in models, and the functions that describe it.
 
 namespace torch_attention::weights::pretrained {
 
@@ -22,12 +22,13 @@ using Describe = void (*)(Layer&);
 
 /// Models that are described in the same way.
 struct Family {
-  /// Of the attention; `{}` stands for the layer. The encoder's, if there is a
-  /// decoder.
+  /// The path of the attention; `{}` stands for the layer. The encoder's, if
+  /// there is a decoder.
   const char* path;
   Describe describe;
   SizeNames names = {};
-  /// Of the decoder's attention to itself and to the encoder's output.
+  /// The paths of the decoder's attention to itself and to the encoder's
+  /// output.
   const char* decoder_path = nullptr;
   const char* cross_path = nullptr;
   SizeNames decoder_names = {};

@@ -23,16 +23,16 @@ void set_vision(Layer& layer, bool qkv_bias, bool out_bias) {
 
 } // namespace
 
-/// Of Qwen2-VL and later.
+/// Qwen2-VL and later.
 void describe_qwen_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.layout = joined_layout("qwen_vision", "qkv", "proj");
-  // Which images and windows see each other is the mask's.
+  // The mask says which images and windows see each other.
   layer.config.ignore(
       {"num_position_embeddings", "window_size", "fullatt_block_indexes"});
 }
 
-/// Of Qwen2.5-Omni.
+/// Qwen2.5-Omni.
 void describe_qwen_omni_vision(Layer& layer) {
   describe_qwen_vision(layer);
   layer.layout = linear_layers("qwen_omni_vision", "q", "k", "v", "proj");
@@ -56,7 +56,7 @@ void describe_glm_ocr_vision(Layer& layer) {
 void describe_llama4_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.options.rotary(RotaryOptions().pairing(RotaryPairing::kInterleaved));
-  // Of the layers that take images to text.
+  // For the layers that take images to text.
   layer.config.ignore("multi_modal_projector_bias");
 }
 
@@ -83,7 +83,7 @@ void describe_dinov3(Layer& layer) {
       config.flag("proj_bias").value_or(false));
   layer.options.key_bias(config.flag("key_bias").value_or(false))
       .value_bias(config.flag("value_bias").value_or(false));
-  // Of training.
+  // For training.
   config.ignore({"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"});
 }
 

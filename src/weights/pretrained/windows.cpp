@@ -95,7 +95,7 @@ void describe_cwm(Layer& layer) {
 
 namespace {
 
-/// How many layers see all tokens before those with a window begin.
+/// The number of layers that see all tokens, before those with a window.
 int64_t max_window_layers(Layer& layer) {
   return layer.config.integer("max_window_layers").value_or(28);
 }

@@ -73,9 +73,9 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// `forward` of new tokens after those whose keys and values are in `cache`,
   /// which takes in theirs: x (B, T, d_in), a whole prompt or the next tokens,
   /// -> (B, T, d_out). Decoding a text in parts gives what `forward` gives for
-  /// all of it. Of prompts that differ in length, padded at the right or the
-  /// left, `call` has the lengths; the cache takes in no padding, and what
-  /// comes out for it means nothing.
+  /// all of it. If prompts differ in length, padded at the right or the left,
+  /// `call` has the lengths; the cache takes in no padding, and the output for
+  /// it means nothing.
   ///
   /// It is inference, as under `torch::NoGradGuard`: neither cache nor result
   /// is part of an autograd graph. Attention is computed in the cache's dtype.

@@ -14,7 +14,7 @@
 
 namespace torch_attention {
 
-/// How attention is computed. All kernels compute the same function; they
+/// The way to compute attention. All kernels compute the same function; they
 /// differ in speed, memory and, under dropout, in the random stream.
 enum class Kernel {
   /// The fastest kernel that computes the function asked for, unless

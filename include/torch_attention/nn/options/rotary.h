@@ -11,8 +11,9 @@
 
 namespace torch_attention {
 
-/// Which two elements of a head are rotated together, of `dim` that are.
-/// Weights are trained for one of them: the other gives other results.
+/// The two elements of a head that are rotated together, among the `dim` that
+/// are rotated. Weights are trained for one pairing: the other gives other
+/// results.
 enum class RotaryPairing {
   /// i and i + dim / 2: GPT-NeoX, and Llama and most others as `transformers`
   /// has them.
@@ -26,7 +27,7 @@ TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     RotaryPairing pairing);
 
-/// How rotation changes for contexts longer than those a model was first
+/// The change of rotation for contexts longer than those a model was first
 /// trained for: `factor` times as long.
 enum class RotaryScaling {
   /// All pairs turn `factor` times slower (position interpolation, Chen et al.

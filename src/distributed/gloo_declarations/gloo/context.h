@@ -3,8 +3,9 @@
 #include <chrono>
 
 // LibTorch's ProcessGroupGloo.hpp includes headers of Gloo, which LibTorch does
-// not ship. What it says of their classes is declared here, so that the header
-// compiles: it holds them by pointers alone, and we call none of their methods.
+// not ship. This file declares what that header says of their classes, so that
+// it compiles: it holds them by pointers alone, and we call none of their
+// methods.
 namespace gloo {
 
 class Context {
