@@ -78,6 +78,28 @@ def with_gradients(weights):
     return {k: v.detach().clone().requires_grad_() for k, v in weights.items()}
 
 
+def difference(rank, processes, weights, x):
+    """Computes the own part and the whole, and returns how far they differ."""
+    parts = with_gradients(part_of(weights, rank, processes))
+    wholes = with_gradients(weights)
+    own_x = x.clone().requires_grad_()
+    whole_x = x.clone().requires_grad_()
+    own_heads = HEADS // processes, KV_HEADS // processes
+    partial = attention(Enter.apply(own_x), parts, *own_heads)
+    output = Leave.apply(partial) + parts["out_proj.bias"]
+    expected = attention(whole_x, wholes, HEADS, KV_HEADS) + wholes["out_proj.bias"]
+    # So that gradients, too, are about 1.
+    output.square().mean(-1).sum().backward()
+    expected.square().mean(-1).sum().backward()
+    expected_grads = part_of({k: v.grad for k, v in wholes.items()}, rank, processes)
+    pairs = [(output, expected), (own_x.grad, whole_x.grad)]
+    pairs += [(parts[k].grad, expected_grads[k]) for k in parts]
+    # Relative to the largest number. The gradient of the keys' bias is 0.
+    return max(
+        ((a - b).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in pairs
+    )
+
+
 def main():
     program = sys.argv[1]
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -96,42 +118,30 @@ def main():
     }
     weights = {}
     for name, (out, size) in rows.items():
-        weights[f"{name}.weight"] = torch.randn(out, size, dtype=torch.double)
+        # So that all numbers are about 1.
+        weight = torch.randn(out, size, dtype=torch.double) / size**0.5
+        weights[f"{name}.weight"] = weight
         weights[f"{name}.bias"] = torch.randn(out, dtype=torch.double)
     x = torch.randn(2, 6, D_IN, dtype=torch.double)
+    same = True
     try:
         if rank == 0:
             torch.save(weights, files[0])
             torch.save({"x": x}, files[1])
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         dist.barrier()
-        parts = with_gradients(part_of(weights, rank, processes))
-        wholes = with_gradients(weights)
-        own_x = x.clone().requires_grad_()
-        whole_x = x.clone().requires_grad_()
-        own_heads = HEADS // processes, KV_HEADS // processes
-        partial = attention(Enter.apply(own_x), parts, *own_heads)
-        output = Leave.apply(partial) + parts["out_proj.bias"]
-        expected = attention(whole_x, wholes, HEADS, KV_HEADS)
-        expected = expected + wholes["out_proj.bias"]
-        output.square().sum().backward()
-        expected.square().sum().backward()
-        expected_grads = part_of({k: v.grad for k, v in wholes.items()}, rank, processes)
-        pairs = [(output, expected), (own_x.grad, whole_x.grad)]
-        pairs += [(parts[k].grad, expected_grads[k]) for k in parts]
-        # Relative to the largest number. The gradient of the keys' bias is 0.
-        worst = max(
-            ((a - b).abs().max() / b.abs().max().clamp(min=100)).item()
-            for a, b in pairs
-        )
+        for dtype, bound in ((torch.double, 1e-12), (torch.float, 1e-6)):
+            in_dtype = {name: tensor.to(dtype) for name, tensor in weights.items()}
+            worst = difference(rank, processes, in_dtype, x.to(dtype))
+            print(f"Python differs from one process by {worst} in {dtype}")
+            same = same and worst < bound
         dist.barrier()
-        print(f"Python differs from one process by {worst}")
         dist.destroy_process_group()
     finally:
         for file in files:
             if rank == 0 and os.path.exists(file):
                 os.remove(file)
-    sys.exit(not worst < 1e-12)
+    sys.exit(not same)
 
 
 main()
