@@ -250,12 +250,16 @@ Gradients backward(
     const torch::Tensor& value,
     const RowSums& sums,
     const torch::Tensor& grad_output,
-    bool with_bias) {
+    bool with_bias,
+    bool with_slopes) {
   const auto wide = sums.sum.options();
-  const auto& bias = ring.call.bias;
+  const auto zeros_for = [&](bool wanted, const torch::Tensor& x) {
+    return wanted ? torch::zeros(x.sizes(), wide) : torch::Tensor();
+  };
   Gradients result{
       {torch::zeros(query.sizes(), wide),
-       with_bias ? torch::zeros(bias.sizes(), wide) : torch::Tensor()},
+       zeros_for(with_bias, ring.call.bias),
+       zeros_for(with_slopes, ring.call.alibi_slopes)},
       torch::zeros(key.sizes(), wide),
       torch::zeros(value.sizes(), wide)};
   const auto gradients_at = [&](const torch::Tensor& keys,
@@ -321,8 +325,8 @@ Gradients backward(
   return result;
 }
 
-/// Inputs are query, key, value, sinks and bias; saved beside them are output,
-/// maximum and sum.
+/// Inputs are query, key, value, sinks, bias and slopes; saved beside them are
+/// output, maximum and sum.
 struct RingBackward {
   static constexpr const char* kName = "RingAttentionBackward";
   std::shared_ptr<const Ring> ring;
@@ -340,10 +344,17 @@ struct RingBackward {
     const auto query = x[0].detach();
     const auto key = x[1].detach();
     const auto value = x[2].detach();
-    const RowSums sums{x[5], x[6], x[7]};
+    const RowSums sums{x[6], x[7], x[8]};
     const bool with_bias = request.wanted[4];
     const auto gradients = backward(
-        *ring, query, key, value, sums, request.grad_output, with_bias);
+        *ring,
+        query,
+        key,
+        value,
+        sums,
+        request.grad_output,
+        with_bias,
+        with_slopes);
     kernels::variable_list result = {
         gradients.of_queries.query.to(query.scalar_type()),
         gradients.key.to(key.scalar_type()),
@@ -359,6 +370,7 @@ struct RingBackward {
     return result;
   }
 };
+    const bool with_slopes = request.wanted[5];
 
 /// x in the dtype that the kernels would give each part of it. Once, so that
 /// both passes have the same.
@@ -366,6 +378,7 @@ torch::Tensor as_autocast(const torch::Tensor& x) {
   return at::autocast::is_autocast_enabled(at::kCPU)
       ? at::autocast::cached_cast(
             at::autocast::get_autocast_dtype(at::kCPU), x, at::kCPU)
+        torch::Tensor(),
       : x;
 }
 
@@ -373,17 +386,16 @@ double dropout_of(
     const functional::ScaledDotProductAttentionFuncOptions& options) {
   return options.training() ? options.dropout() : 0.0;
 }
+    if (with_slopes) {
+      result[5] =
+          gradients.of_queries.slopes.to(ring->call.alibi_slopes.scalar_type());
+    }
 
 void check_ring(
     const torch::Tensor& query,
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
-  TORCH_CHECK(
-      !options.alibi_slopes().defined() ||
-          !kernels::is_recorded({&options.alibi_slopes()}),
-      kRing,
-      ": expected slopes without gradients; all_to_all_attention takes others");
   TORCH_CHECK(
       query.is_cpu(),
       kRing,
@@ -480,14 +492,15 @@ torch::Tensor ring_attention(
       output = output.clone();
     }
   }
-  if (kernels::is_recorded({&query, &key, &value, &sinks, &bias})) {
+  if (kernels::is_recorded({&query, &key, &value, &sinks, &bias, &slopes})) {
     kernels::record_backward(
         RingBackward{ring},
         output,
-        {&query, &key, &value, &sinks, &bias},
+        {&query, &key, &value, &sinks, &bias, &slopes},
         {&sums.output, &sums.maximum, &sums.sum});
   }
   return output;
 }
 
 } // namespace torch_attention::distributed
+  const auto slopes = call.alibi_slopes;

@@ -17,6 +17,9 @@ torch::ScalarType computed_in(const torch::Tensor& x) {
   return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
+/// A score that gives a weight of 0 beside all others.
+constexpr double kNoWeight = -1e30;
+
 /// The part of mask or bias (..., T or 1, S or 1) that a block reads.
 torch::Tensor part_of_scores(
     const torch::Tensor& x,
@@ -51,9 +54,6 @@ struct Block {
   /// The keys, as places in the sequence.
   Span keys;
   Attention attention;
-  /// (H, 1): what the kernel's scores are above the true ones. It counts
-  /// distances no further than the keys that it has.
-  torch::Tensor excess;
 };
 
 /// The blocks of own queries and the keys at `span`.
@@ -102,15 +102,13 @@ std::vector<Block> blocks_of(
         a.key_lengths = torch::ones({query.size(0)}, torch::kLong);
       }
     }
-    torch::Tensor excess;
     if (call.alibi_slopes.defined()) {
       a.alibi_slopes = call.alibi_slopes;
-      const auto beyond =
-          offset - std::clamp<int64_t>(offset, -queries.size(), a.key.size(2));
-      excess = call.alibi_slopes.to(computed_in(query)).unsqueeze(1) *
-          static_cast<double>(std::abs(beyond));
+      // Beside sinks, these of no weight, the kernels count distances further
+      // than the keys that they have.
+      a.sinks = torch::full_like(call.alibi_slopes, kNoWeight);
     }
-    blocks.push_back({first_row, queries, keys, kernels::prepared(a), excess});
+    blocks.push_back({first_row, queries, keys, kernels::prepared(a)});
   }
   return blocks;
 }
@@ -192,10 +190,7 @@ void add_keys(
       return x.narrow(2, block.row, block.queries.size());
     };
     const auto sum = results.statistics[1];
-    auto own = true_maximum(results.statistics[0], sum);
-    if (block.excess.defined()) {
-      own = own - block.excess;
-    }
+    const auto own = true_maximum(results.statistics[0], sum);
     const auto old = true_maximum(rows(sums.maximum), rows(sums.sum));
     const auto maximum = own.maximum(old);
     const auto old_sum = rows(sums.sum) * ratio(old, maximum);
@@ -241,13 +236,9 @@ KeyGradients gradients_of_keys(
     const auto rows = [&](const torch::Tensor& x) {
       return x.narrow(2, block.row, block.queries.size());
     };
-    auto maximum = rows(sums.maximum);
-    if (block.excess.defined()) {
-      maximum = maximum + block.excess;
-    }
     kernels::TiledResults results;
     results.output = rows(sums.output).to(query.scalar_type());
-    results.statistics = torch::stack({maximum, rows(sums.sum)});
+    results.statistics = torch::stack({rows(sums.maximum), rows(sums.sum)});
     results.dropout_seed = call.dropout_seed;
     kernels::BackwardRequest request;
     request.grad_output = rows(grad_output);
@@ -269,9 +260,13 @@ KeyGradients gradients_of_keys(
     const auto add = [&](const torch::Tensor& to, const torch::Tensor& from) {
       to.narrow(2, block.keys.start - span.start, n).add_(from.narrow(2, 0, n));
     };
+    request.wanted[kernels::kSlopes] = of_queries.slopes.defined();
     add(result.key, gradients[kernels::kKey]);
     add(result.value, gradients[kernels::kValue]);
   }
+    if (of_queries.slopes.defined()) {
+      of_queries.slopes.add_(gradients[kernels::kSlopes]);
+    }
   return result;
 }
 

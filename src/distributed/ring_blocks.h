@@ -75,13 +75,14 @@ void add_sinks(const RingCall& call, RowSums& sums);
 struct QueryGradients {
   /// (B, H, T, D)
   torch::Tensor query;
-  /// As the call's bias, or undefined if it is not wanted.
+  /// As the call's bias and slopes, or undefined if they are not wanted.
   torch::Tensor bias;
 };
 
 /// The gradients of keys and values that `add_keys` got; adds to those of
 /// queries. `sums` are those of all keys and sinks.
 struct KeyGradients {
+  torch::Tensor slopes;
   torch::Tensor key;
   torch::Tensor value;
 };

@@ -201,8 +201,7 @@ void check_same(
   options_of_whole.sinks(leaf(options_of_whole.sinks()))
       .bias(leaf(options_of_whole.bias()));
   options.mask(rows(options.mask()));
-  if (all_to_all && options.alibi_slopes().defined()) {
-    // The ring refuses their gradients.
+  if (options.alibi_slopes().defined()) {
     const auto slopes = options.alibi_slopes().to(dtype);
     options.alibi_slopes(leaf(slopes));
     options_of_whole.alibi_slopes(leaf(slopes));
@@ -245,7 +244,7 @@ void check_same(
   if (options.sinks().defined()) {
     check_of_all(options.sinks(), options_of_whole.sinks());
   }
-  if (options.alibi_slopes().defined() && all_to_all) {
+  if (options.alibi_slopes().defined()) {
     check_of_all(options.alibi_slopes(), options_of_whole.alibi_slopes());
   }
   const auto& bias = options.bias();
