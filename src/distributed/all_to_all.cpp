@@ -8,6 +8,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace torch_attention::distributed {
 
 namespace {
@@ -122,9 +124,12 @@ void check_division(
       " key heads and ",
       P,
       " processes");
-  const auto T = query.size(2) * P;
+  const auto [T, S] = whole_sizes(query, key, group, sequence);
   spans_of(kAllToAll, T, group->getRank(), P, sequence.layout());
-  check_scores(kAllToAll, options, query, T);
+  if (!sequence.whole_context()) {
+    spans_of(kAllToAll, S, group->getRank(), P, sequence.layout());
+  }
+  check_scores(kAllToAll, options, query, S);
 }
 
 } // namespace
@@ -150,6 +155,9 @@ torch::Tensor all_to_all_attention(
   own.alibi_slopes(of_heads(options.alibi_slopes(), heads, H / P));
   own.sinks(of_heads(options.sinks(), heads, H / P));
   const auto of_keys = [&](const torch::Tensor& x) {
+    if (sequence.whole_context()) {
+      return x.narrow(1, group->getRank() * G / P, std::max<int64_t>(1, G / P));
+    }
     return to_heads(
         G % P == 0 ? x : x.repeat_interleave(P / G, 1), group, layout);
   };

@@ -42,23 +42,31 @@ struct Packed {
   std::vector<torch::Tensor> values;
 };
 
-/// The facts about the sequence that all processes know.
+/// The facts about the sequences that all processes know.
 class Ring {
  public:
+  /// `num_queries` and `num_keys` are those of the whole sequences.
   Ring(
       RingCall call_of_user,
       const Group& group,
-      TokenLayout layout,
-      int64_t num_tokens)
+      const SequenceOptions& sequence,
+      int64_t num_queries,
+      int64_t num_keys)
       : call(std::move(call_of_user)),
         group_(group),
-        layout_(layout),
-        num_tokens_(num_tokens) {
-    call.queries = spans(rank());
+        sequence_(sequence),
+        num_queries_(num_queries),
+        num_keys_(num_keys) {
+    call.queries = queries(rank());
+    own_keys = keys(rank());
   }
 
   int64_t size() const {
     return group_->getSize();
+  }
+  /// Returns the number of processes whose keys this one attends to.
+  int64_t steps() const {
+    return sequence_.whole_context() ? 1 : size();
   }
   int64_t rank() const {
     return group_->getRank();
@@ -76,15 +84,21 @@ class Ring {
   }
 
   /// The tokens of a process.
-  std::vector<Span> spans(int64_t process) const {
-    return spans_of(kRing, num_tokens_, process, size(), layout_);
+  std::vector<Span> queries(int64_t process) const {
+    return spans_of(kRing, num_queries_, process, size(), sequence_.layout());
+  }
+  std::vector<Span> keys(int64_t process) const {
+    if (sequence_.whole_context()) {
+      return {{0, num_keys_}};
+    }
+    return spans_of(kRing, num_keys_, process, size(), sequence_.layout());
   }
 
-  /// The tokens of `owner` that process `reader` sees; without empty spans.
+  /// The keys of `owner` that process `reader` sees; without empty spans.
   std::vector<Span> seen(int64_t reader, int64_t owner) const {
     std::vector<Span> result;
-    for (const auto& span : spans(owner)) {
-      const auto part = seen_keys(call, spans(reader), span);
+    for (const auto& span : keys(owner)) {
+      const auto part = seen_keys(call, queries(reader), span);
       if (part.size() > 0) {
         result.push_back(part);
       }
@@ -93,11 +107,14 @@ class Ring {
   }
 
   RingCall call;
+  /// In the order in which the tensors have them.
+  std::vector<Span> own_keys;
 
  private:
   Group group_;
-  TokenLayout layout_;
-  int64_t num_tokens_;
+  SequenceOptions sequence_;
+  int64_t num_queries_;
+  int64_t num_keys_;
 };
 
 /// Memory for `spans` of keys and values such as these.
@@ -162,7 +179,7 @@ Step start_keys(
   auto sent = pack(key, value, ring.seen(to, ring.rank()));
   for (size_t i = 0; i < sent.spans.size(); ++i) {
     const auto& span = sent.spans[i];
-    const auto place = place_of(ring.call.queries, span);
+    const auto place = place_of(ring.own_keys, span);
     sent.keys[i].copy_(key.narrow(2, place, span.size()));
     sent.values[i].copy_(value.narrow(2, place, span.size()));
   }
@@ -186,10 +203,10 @@ RowSums forward(
   auto sums = no_keys(query, value.size(3));
   int64_t place = 0;
   Step next;
-  if (ring.size() > 1) {
+  if (ring.steps() > 1) {
     next = start_keys(ring, key, value, 1);
   }
-  for (const auto& span : ring.call.queries) {
+  for (const auto& span : ring.own_keys) {
     add_keys(
         ring.call,
         query,
@@ -199,10 +216,10 @@ RowSums forward(
         sums);
     place += span.size();
   }
-  for (int64_t step = 1; step < ring.size(); ++step) {
+  for (int64_t step = 1; step < ring.steps(); ++step) {
     next.wait();
     const auto now = std::move(next.received);
-    if (step + 1 < ring.size()) {
+    if (step + 1 < ring.steps()) {
       next = start_keys(ring, key, value, step + 1);
     }
     for (size_t i = 0; i < now.spans.size(); ++i) {
@@ -276,7 +293,7 @@ Gradients backward(
         result.of_queries);
   };
   const auto add = [&](const Span& span, const KeyGradients& gradients) {
-    const auto place = place_of(ring.call.queries, span);
+    const auto place = place_of(ring.own_keys, span);
     result.key.narrow(2, place, span.size()).add_(gradients.key);
     result.value.narrow(2, place, span.size()).add_(gradients.value);
   };
@@ -293,11 +310,11 @@ Gradients backward(
   };
   Step next;
   Step returned;
-  if (ring.size() > 1) {
+  if (ring.steps() > 1) {
     next = start_keys(ring, key, value, 1);
   }
   int64_t place = 0;
-  for (const auto& span : ring.call.queries) {
+  for (const auto& span : ring.own_keys) {
     add(span,
         gradients_at(
             key.narrow(2, place, span.size()),
@@ -305,10 +322,10 @@ Gradients backward(
             span));
     place += span.size();
   }
-  for (int64_t step = 1; step < ring.size(); ++step) {
+  for (int64_t step = 1; step < ring.steps(); ++step) {
     next.wait();
     const auto now = std::move(next.received);
-    if (step + 1 < ring.size()) {
+    if (step + 1 < ring.steps()) {
       next = start_keys(ring, key, value, step + 1);
     }
     auto sent = pack(key, value, now.spans);
@@ -346,6 +363,7 @@ struct RingBackward {
     const auto value = x[2].detach();
     const RowSums sums{x[6], x[7], x[8]};
     const bool with_bias = request.wanted[4];
+    const bool with_slopes = request.wanted[5];
     const auto gradients = backward(
         *ring,
         query,
@@ -360,6 +378,7 @@ struct RingBackward {
         gradients.key.to(key.scalar_type()),
         gradients.value.to(value.scalar_type()),
         torch::Tensor(),
+        torch::Tensor(),
         torch::Tensor()};
     if (request.wanted[3]) {
       result[3] = gradient_of_sinks(ring->call, sums, request.grad_output);
@@ -367,10 +386,13 @@ struct RingBackward {
     if (with_bias) {
       result[4] = gradients.of_queries.bias.to(ring->call.bias.scalar_type());
     }
+    if (with_slopes) {
+      result[5] =
+          gradients.of_queries.slopes.to(ring->call.alibi_slopes.scalar_type());
+    }
     return result;
   }
 };
-    const bool with_slopes = request.wanted[5];
 
 /// x in the dtype that the kernels would give each part of it. Once, so that
 /// both passes have the same.
@@ -378,7 +400,6 @@ torch::Tensor as_autocast(const torch::Tensor& x) {
   return at::autocast::is_autocast_enabled(at::kCPU)
       ? at::autocast::cached_cast(
             at::autocast::get_autocast_dtype(at::kCPU), x, at::kCPU)
-        torch::Tensor(),
       : x;
 }
 
@@ -386,13 +407,28 @@ double dropout_of(
     const functional::ScaledDotProductAttentionFuncOptions& options) {
   return options.training() ? options.dropout() : 0.0;
 }
-    if (with_slopes) {
-      result[5] =
-          gradients.of_queries.slopes.to(ring->call.alibi_slopes.scalar_type());
-    }
+
+/// Checks, beside dropout, the pieces of a whole that a process has.
+void check_pieces(
+    const std::vector<Span>& pieces,
+    int64_t whole,
+    int64_t divisor) {
+  const auto size = pieces.front().size();
+  TORCH_CHECK(
+      size == whole || size % divisor == 0,
+      kRing,
+      ": expected, with dropout, pieces of sequences whose number of tokens is "
+      "divisible by ",
+      divisor,
+      ", but got ",
+      size,
+      " of ",
+      whole);
+}
 
 void check_ring(
     const torch::Tensor& query,
+    const torch::Tensor& key,
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
@@ -402,21 +438,19 @@ void check_ring(
       ": expected tensors on the CPU, but got ",
       query.device(),
       "; all_to_all_attention takes those of any device");
-  const auto T = query.size(2) * group->getSize();
-  const auto spans =
-      spans_of(kRing, T, group->getRank(), group->getSize(), sequence.layout());
-  TORCH_CHECK(
-      dropout_of(options) == 0 || spans.front().size() == T ||
-          spans.front().size() % kDropoutKeys == 0,
-      kRing,
-      ": expected, with dropout, pieces of sequences whose number of tokens is "
-      "divisible by ",
-      kDropoutKeys,
-      ", but got ",
-      spans.front().size(),
-      " of ",
-      T);
-  check_scores(kRing, options, query, T);
+  const auto [T, S] = whole_sizes(query, key, group, sequence);
+  const auto pieces = [&](int64_t whole) {
+    return spans_of(
+        kRing, whole, group->getRank(), group->getSize(), sequence.layout());
+  };
+  const auto queries = pieces(T);
+  const auto keys =
+      sequence.whole_context() ? std::vector<Span>{{0, S}} : pieces(S);
+  if (dropout_of(options) > 0) {
+    check_pieces(keys, S, kDropoutKeys);
+    check_pieces(queries, T, kDropoutQueries);
+  }
+  check_scores(kRing, options, query, S);
 }
 
 /// The options, checked as those of one process, of which the own tokens are
@@ -464,7 +498,7 @@ torch::Tensor ring_attention(
   const auto value = as_autocast(value_of_user);
   RingCall call;
   check_call(kRing, query, key, value, group, options, sequence, [&] {
-    check_ring(query, group, options, sequence);
+    check_ring(query, key, group, options, sequence);
     call = call_of(query, key, value, options);
   });
   if (call.dropout > 0) {
@@ -472,14 +506,13 @@ torch::Tensor ring_attention(
   }
   const auto sinks = call.sinks;
   const auto bias = call.bias;
+  const auto slopes = call.alibi_slopes;
   for (auto* x : {&call.alibi_slopes, &call.sinks, &call.bias}) {
     *x = x->defined() ? x->detach() : *x;
   }
-  const auto ring = std::make_shared<const Ring>(
-      std::move(call),
-      group,
-      sequence.layout(),
-      query.size(2) * group->getSize());
+  const auto [T, S] = whole_sizes(query, key, group, sequence);
+  const auto ring =
+      std::make_shared<const Ring>(std::move(call), group, sequence, T, S);
   RowSums sums;
   torch::Tensor output;
   {
@@ -503,4 +536,3 @@ torch::Tensor ring_attention(
 }
 
 } // namespace torch_attention::distributed
-  const auto slopes = call.alibi_slopes;

@@ -206,6 +206,19 @@ void add_keys(
   }
 }
 
+RowSums joined(const RowSums& parts) {
+  const auto of_part = true_maximum(parts.maximum, parts.sum);
+  const auto maximum = of_part.amax(0);
+  const auto sum = parts.sum * ratio(of_part, maximum);
+  const auto total = sum.sum(0);
+  const auto no_key = total == 0;
+  const auto share = sum / total.masked_fill(no_key, 1);
+  return {
+      (parts.output * share.unsqueeze(-1)).sum(0),
+      maximum.masked_fill(no_key, 0),
+      total};
+}
+
 void add_sinks(const RingCall& call, RowSums& sums) {
   if (!call.sinks.defined()) {
     return;
@@ -247,9 +260,13 @@ KeyGradients gradients_of_keys(
       request.wanted[input] = true;
     }
     request.wanted[kernels::kBias] = of_queries.bias.defined();
+    request.wanted[kernels::kSlopes] = of_queries.slopes.defined();
     const auto gradients =
         kernels::run_backward(block.attention, results, request);
     rows(of_queries.query).add_(gradients[kernels::kQuery]);
+    if (of_queries.slopes.defined()) {
+      of_queries.slopes.add_(gradients[kernels::kSlopes]);
+    }
     const auto n = block.keys.size();
     if (of_queries.bias.defined()) {
       const auto part = part_of_scores(
@@ -260,13 +277,9 @@ KeyGradients gradients_of_keys(
     const auto add = [&](const torch::Tensor& to, const torch::Tensor& from) {
       to.narrow(2, block.keys.start - span.start, n).add_(from.narrow(2, 0, n));
     };
-    request.wanted[kernels::kSlopes] = of_queries.slopes.defined();
     add(result.key, gradients[kernels::kKey]);
     add(result.value, gradients[kernels::kValue]);
   }
-    if (of_queries.slopes.defined()) {
-      of_queries.slopes.add_(gradients[kernels::kSlopes]);
-    }
   return result;
 }
 

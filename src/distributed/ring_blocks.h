@@ -37,6 +37,8 @@ struct RingCall {
 /// Dropout draws numbers for so many keys at once: spans of keys begin at
 /// multiples of it.
 constexpr int64_t kDropoutKeys = 4;
+/// The same of queries.
+constexpr int64_t kDropoutQueries = 2;
 
 /// Returns a span of `keys` with all that some of `queries` see by the rule;
 /// none if it is empty.
@@ -68,6 +70,9 @@ void add_keys(
     const Span& span,
     RowSums& sums);
 
+/// Returns the whole of what P parts of the keys gave, each (P, ...).
+RowSums joined(const RowSums& parts);
+
 /// Lets the sinks take their share, after all keys.
 void add_sinks(const RingCall& call, RowSums& sums);
 
@@ -77,12 +82,12 @@ struct QueryGradients {
   torch::Tensor query;
   /// As the call's bias and slopes, or undefined if they are not wanted.
   torch::Tensor bias;
+  torch::Tensor slopes;
 };
 
 /// The gradients of keys and values that `add_keys` got; adds to those of
 /// queries. `sums` are those of all keys and sinks.
 struct KeyGradients {
-  torch::Tensor slopes;
   torch::Tensor key;
   torch::Tensor value;
 };

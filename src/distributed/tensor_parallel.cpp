@@ -21,13 +21,10 @@ constexpr const char* kTensorParallel = "tensor_parallel";
 
 using detail::HeadSplitAccess;
 
-bool is_whole(const MultiHeadAttentionImpl& module) {
+template <typename Module>
+bool is_whole(const Module& module) {
   return HeadSplitAccess::of(module) == nullptr &&
       detail::TokenSplitAccess::of(module) == nullptr;
-}
-
-bool is_whole(const CrossAttentionImpl& module) {
-  return HeadSplitAccess::of(module) == nullptr;
 }
 
 template <typename Impl>

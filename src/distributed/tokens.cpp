@@ -147,7 +147,9 @@ void check_tokens(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
-    const functional::ScaledDotProductAttentionFuncOptions& options) {
+    const Group& group,
+    const functional::ScaledDotProductAttentionFuncOptions& options,
+    const SequenceOptions& sequence) {
   for (const auto* x : {&query, &key, &value}) {
     TORCH_CHECK(
         x->defined() && x->dim() == 4,
@@ -158,18 +160,31 @@ void check_tokens(
   }
   TORCH_CHECK(
       query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
-          query.size(2) == key.size(2) && key.size(2) == value.size(2) &&
-          key.size(1) == value.size(1) &&
+          key.size(2) == value.size(2) && key.size(1) == value.size(1) &&
           (options.enable_gqa() ? query.size(1) % key.size(1) == 0
                                 : query.size(1) == key.size(1)),
       name,
-      ": expected query, key and value of the same tokens, with as many heads "
-      "or, with enable_gqa, a divisor of them, but got query ",
+      ": expected query, key and value of the same sequences, as many keys as "
+      "values, and as many heads or, with enable_gqa, a divisor of them, but got "
+      "query ",
       query.sizes(),
       ", key ",
       key.sizes(),
       ", value ",
       value.sizes());
+  const auto [T, S] = whole_sizes(query, key, group, sequence);
+  const bool by_position = options.causal() || options.window() ||
+      options.window_after() || options.chunk() ||
+      options.alibi_slopes().defined();
+  TORCH_CHECK(
+      T == S || !by_position,
+      name,
+      ": expected as many keys as queries, beside causal, windows, chunk or "
+      "alibi_slopes, but got ",
+      S,
+      " keys and ",
+      T,
+      " queries of all processes");
   TORCH_CHECK(
       !options.cu_seqlens().defined() && !options.cu_seqlens_k().defined(),
       name,
@@ -177,7 +192,7 @@ void check_tokens(
   TORCH_CHECK(
       !options.query_offsets().defined(),
       name,
-      ": expected no query_offsets, since queries and keys are the same tokens");
+      ": expected no query_offsets, since the layout says where the tokens are");
 }
 
 /// A text of everything that has to be the same in all processes.
@@ -198,9 +213,9 @@ std::string text_of_call(
       text << "none";
     }
   };
-  text
-      << (sequence.layout() == TokenLayout::kBalanced ? "kBalanced"
-                                                      : "kContiguous");
+  text << (sequence.layout() == TokenLayout::kBalanced ? "kBalanced"
+                                                       : "kContiguous")
+       << (sequence.whole_context() ? ", whole_context" : "");
   add("query", query);
   add("key", key);
   add("value", value);
@@ -226,13 +241,22 @@ std::string text_of_call(
 
 } // namespace
 
+WholeSizes whole_sizes(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const Group& group,
+    const SequenceOptions& sequence) {
+  const int64_t P = group->getSize();
+  return {query.size(2) * P, key.size(2) * (sequence.whole_context() ? 1 : P)};
+}
+
 void check_scores(
     const char* name,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const torch::Tensor& query,
-    int64_t num_tokens) {
+    int64_t num_keys) {
   const std::vector<int64_t> scores = {
-      query.size(0), query.size(1), query.size(2), num_tokens};
+      query.size(0), query.size(1), query.size(2), num_keys};
   for (const auto* x : {&options.mask(), &options.bias()}) {
     bool fits = !x->defined() || (x->dim() >= 2 && x->dim() <= 4);
     for (int64_t i = 1; fits && x->defined() && i <= x->dim(); ++i) {
@@ -243,7 +267,7 @@ void check_scores(
         fits,
         name,
         ": expected a mask or bias for the own queries and all keys, that "
-        "broadcasts to (B, H, T/P, T) = ",
+        "broadcasts to (B, H, T/P, S) = ",
         torch::IntArrayRef(scores),
         ", but got ",
         x->sizes());
@@ -262,7 +286,7 @@ void check_call(
   check_group(name, group);
   std::string error;
   try {
-    check_tokens(name, query, key, value, options);
+    check_tokens(name, query, key, value, group, options, sequence);
     check();
   } catch (const c10::Error& wrong) {
     error = wrong.what_without_backtrace();

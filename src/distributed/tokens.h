@@ -42,13 +42,24 @@ torch::Tensor by_process(
     const Group& group,
     TokenLayout layout);
 
-/// Checks that mask and bias broadcast to the scores (B, H, T/P, T) of the own
+/// The tokens of whole sequences.
+struct WholeSizes {
+  int64_t num_queries;
+  int64_t num_keys;
+};
+WholeSizes whole_sizes(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const Group& group,
+    const SequenceOptions& sequence);
+
+/// Checks that mask and bias broadcast to the scores (B, H, T/P, S) of the own
 /// queries.
 void check_scores(
     const char* name,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const torch::Tensor& query,
-    int64_t num_tokens);
+    int64_t num_keys);
 
 /// Checks what both ways to share tokens ask of their arguments, by `check`
 /// what one of them asks beside, and that all processes have the same. Throws

@@ -54,6 +54,19 @@ void check_options(const KVCacheOptions& options) {
       options.window().value_or(0),
       " and chunk = ",
       options.chunk().value_or(0));
+  checks::check_positive(kCache, "num_parts", options.num_parts());
+  TORCH_CHECK(
+      options.part() >= 0 && options.part() < options.num_parts(),
+      kCache,
+      ": expected a part in [0, num_parts = ",
+      options.num_parts(),
+      "), but got ",
+      options.part());
+  TORCH_CHECK(
+      options.num_parts() == 1 || (!options.window() && !options.chunk()),
+      kCache,
+      ": expected no window and no chunk beside num_parts = ",
+      options.num_parts());
   TORCH_CHECK(
       !options.values_in_keys() || value_dim(options) <= options.head_dim(),
       kCache,
@@ -131,10 +144,16 @@ int64_t kept_rows(const KVCacheOptions& options) {
   return add(reach - 1, options.block());
 }
 
+/// Returns how many of a sequence's first `length` tokens are in this part.
+int64_t rows_of(const KVCacheOptions& options, int64_t length) {
+  const auto parts = options.num_parts();
+  return length / parts + (length % parts > options.part() ? 1 : 0);
+}
+
 /// Returns the most rows that there is memory for while T tokens are added.
 int64_t most_rows(const KVCacheOptions& options, int64_t T) {
   return std::min(
-      options.max_length().value_or(kMost),
+      rows_of(options, options.max_length().value_or(kMost)),
       add(kept_rows(options), std::max(T, options.block())));
 }
 
@@ -255,6 +274,7 @@ void KVCache::append(
       : Counts(static_cast<size_t>(B), T);
   const auto most = options_.max_length().value_or(kMost);
   auto lengths = counts_of(lengths_);
+  Counts new_rows;
   for (size_t b = 0; b < counts.size(); ++b) {
     const auto length = lengths[b];
     const auto count = counts[b];
@@ -271,9 +291,15 @@ void KVCache::append(
         length,
         "; the cache is unchanged");
     lengths[b] += count;
+    new_rows.push_back(
+        rows_of(options_, lengths[b]) - rows_of(options_, length));
   }
-  auto rows = with_room_for(counts);
-  write(rows, keys, values, counts);
+  auto rows = with_room_for(new_rows);
+  write(
+      rows,
+      own_tokens(keys),
+      has_values ? own_tokens(values) : values,
+      new_rows);
   auto all_lengths = tensor_of(lengths);
   rows_ = std::move(rows);
   lengths_ = std::move(all_lengths);
@@ -394,7 +420,8 @@ void KVCache::reserve(int64_t length) {
       most,
       " tokens (max_length), but got ",
       length);
-  const auto capacity_for = std::min(length, most_rows(options_, 1));
+  const auto capacity_for =
+      std::min(rows_of(options_, length), most_rows(options_, 1));
   if (capacity_for > capacity()) {
     rows_ = moved(capacity_for, /*drops=*/false);
   }
@@ -438,12 +465,12 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
 }
 
 /// Returns the current rows, or moves them if there is no room for
-/// `new_lengths` more or memory can be freed.
-KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_lengths) const {
+/// `new_rows` more or memory can be freed.
+KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_rows) const {
   int64_t T = 0;
   int64_t needed = 0;
-  for (size_t b = 0; b < new_lengths.size(); ++b) {
-    const auto count = new_lengths[b];
+  for (size_t b = 0; b < new_rows.size(); ++b) {
+    const auto count = new_rows[b];
     T = std::max(T, count);
     needed = std::max(needed, num_rows(static_cast<int64_t>(b)) + count);
   }
@@ -486,27 +513,45 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   return rows;
 }
 
-/// Writes the first `new_lengths[b]` of `keys` and `values` after the rows of
-/// each sequence.
+/// Of new tokens (B, G, T, D) those that this part keeps.
+torch::Tensor KVCache::own_tokens(const torch::Tensor& x) const {
+  const auto parts = options_.num_parts();
+  if (parts == 1) {
+    return x;
+  }
+  const auto T = x.size(2);
+  // The first of them in each sequence.
+  const auto first = (options_.part() - lengths_).remainder(parts);
+  const auto places = first.unsqueeze(1) +
+      torch::arange(0, (T + parts - 1) / parts, torch::kLong) * parts;
+  // Beyond the last token is nothing that is written.
+  const auto index = places.clamp_max(std::max<int64_t>(T - 1, 0))
+                         .to(x.device())
+                         .view({x.size(0), 1, -1, 1});
+  return x.gather(2, index.expand({-1, x.size(1), -1, x.size(3)}));
+}
+
+/// Writes the first `new_rows[b]` of `keys` and `values` after the rows of each
+/// sequence.
 void KVCache::write(
     const Rows& rows,
     const torch::Tensor& keys,
     const torch::Tensor& values,
-    torch::IntArrayRef new_lengths) const {
+    torch::IntArrayRef new_rows) const {
   auto first = counts_of(lengths_);
   for (size_t b = 0; b < first.size(); ++b) {
-    first[b] -= read(rows.starts)[b];
+    first[b] = rows_of(options_, first[b]) - read(rows.starts)[b];
   }
   if (options_.values_in_keys()) {
-    kernels::write_rows({{rows.keys, keys}}, first, new_lengths);
+    kernels::write_rows({{rows.keys, keys}}, first, new_rows);
   } else {
     kernels::write_rows(
-        {{rows.keys, keys}, {rows.values, values}}, first, new_lengths);
+        {{rows.keys, keys}, {rows.values, values}}, first, new_rows);
   }
 }
 
 int64_t KVCache::num_rows(int64_t b) const {
-  return read(lengths_)[b] - read(rows_.starts)[b];
+  return rows_of(options_, read(lengths_)[b]) - read(rows_.starts)[b];
 }
 
 int64_t KVCache::num_rows() const {

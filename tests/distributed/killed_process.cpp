@@ -1,8 +1,8 @@
 // The last process ends, or stops, in the middle of an operation. The others
 // have to notice in time, with a message, and to end themselves.
 //
-//   killed_process tensor|ring_forward|ring_backward|all_to_all|sum_gradients|
-//       save killed|stopped
+//   killed_process tensor|ring_forward|ring_backward|all_to_all|decode|
+//       sum_gradients|save killed|stopped
 
 #include <ATen/record_function.h>
 #include <torch/torch.h>
@@ -103,6 +103,19 @@ Place place_of(const std::string& name, const dist::Group& group) {
         [=] { dist::sum_gradients({tensors->x}, group); },
         kAfterComparison,
         "the sum of gradients"};
+  }
+  if (name == "decode") {
+    MultiHeadAttention whole(MultiHeadAttentionOptions(8, 48, 16, 24));
+    whole->eval();
+    dist::sequence_parallel(*whole, group);
+    const auto cache = std::make_shared<KVCache>(whole->make_cache(1));
+    return {
+        nothing,
+        [=]() mutable {
+          whole->decode(torch::randn({1, 4, 8}), *cache);
+        },
+        kAfterComparison,
+        "the joining of parts of keys"};
   }
   auto module =
       dist::tensor_parallel(MultiHeadAttentionOptions(8, 48, 16, 24), group);

@@ -40,6 +40,12 @@ struct TORCH_ATTENTION_API SequenceOptions {
   /// (`all_to_all_attention`), rather than send keys around
   /// (`ring_attention`). Read by `sequence_parallel`. Default: false
   TORCH_ARG(bool, all_to_all) = false;
+
+  /// keys and values, and the context of `CrossAttention`, are whole in all
+  /// processes, as a short one that each has anyway; by default they are split
+  /// as the queries are, by the same layout. `sequence_parallel` reads it for
+  /// `CrossAttention` alone. Default: false
+  TORCH_ARG(bool, whole_context) = false;
 };
 
 /// Returns the positions of this process's tokens, int64 (T/P) on the CPU, of
@@ -82,18 +88,22 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 /// past, of a window what is in it. Backward asks for keys and values again and
 /// sends their gradients back. No process ever has all of them.
 ///
-/// query (B, H, T/P, D), key (B, G, T/P, D), value (B, G, T/P, E), H divisible
+/// query (B, H, T/P, D), key (B, G, S/P, D), value (B, G, S/P, E), H divisible
 /// by G with `enable_gqa`, float32, float64, bfloat16 or float16 on the CPU ->
-/// (B, H, T/P, E). In `options`, `key_lengths` are of whole sequences, and a
-/// `mask` or `bias` is for the own queries and all T keys in their order, each
-/// size or 1; the gradients of sinks, and of a bias that is one for all
-/// queries, are those of the own queries, which `sum_gradients` adds up. With
-/// `dropout` T is to be divisible by 4P, or 8P for kBalanced; processes of the
-/// same seed drop what one process drops.
+/// (B, H, T/P, E). S is T, or another number where positions do not matter:
+/// without `causal`, windows, `chunk` and slopes. With `whole_context` keys are
+/// (B, G, S, D) and values (B, G, S, E), and nothing is sent.
+///
+/// In `options`, `key_lengths` are of whole sequences, and a `mask` or `bias`
+/// is for the own queries and all S keys in their order, each size or 1; the
+/// gradients of sinks and slopes, of a bias that is one for all queries, and of
+/// whole keys and values, are those of the own queries, which `sum_gradients`
+/// adds up. With `dropout` S is to be divisible by 4P, or 8P for kBalanced, and
+/// T by half as much; processes of the same seed drop what one process drops.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit; for `query_offsets` and `cu_seqlens`; for slopes that require
-/// gradients, which `all_to_all_attention` takes; and if another process ends.
+/// do not fit; for `query_offsets` and `cu_seqlens`; and if another process
+/// ends.
 ///
 /// Example:
 /// ```
@@ -116,7 +126,8 @@ TORCH_ATTENTION_API torch::Tensor ring_attention(
 /// Transformer Models"): each process gets all tokens of H/P heads, computes
 /// their attention as one process does, by any kernel and with dropout, and
 /// sends the results back. H is to be divisible by P; where there are fewer key
-/// heads than processes, they are repeated.
+/// heads than processes, they are repeated. Of whole keys and values each takes
+/// its heads.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
 /// do not fit, for `query_offsets` and `cu_seqlens`, and if another process
@@ -135,27 +146,37 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
     const functional::ScaledDotProductAttentionFuncOptions& options = {},
     const SequenceOptions& sequence = {});
 
-/// Lets every `MultiHeadAttention` in `module`, itself included, attend over
-/// the tokens of all processes of `group`: `forward` takes the own ones, x (B,
-/// T/P, d_in) -> (B, T/P, d_out). Everything else that a transformer does to
-/// tokens one by one needs no other processes, but for learned embeddings of
-/// positions, which `own_positions` selects.
+/// Lets every `MultiHeadAttention` and `CrossAttention` in `module`, itself
+/// included, attend over the tokens of all processes of `group`: `forward`
+/// takes the own ones, x (B, T/P, d_in) -> (B, T/P, d_out), and of a context
+/// its own ones (B, S/P, d_context), or the whole with `whole_context`.
+/// Everything else that a transformer does to tokens one by one needs no other
+/// processes, but for learned embeddings of positions, which `own_positions`
+/// selects.
 ///
 /// All processes have all parameters, and each the gradients of its own tokens:
 /// `sum_gradients` adds them up. In a call `positions` are those of the own
-/// tokens, by default their places in the whole, `key_lengths` of whole
-/// sequences, and a mask or bias is for the own queries and all keys. `decode`
-/// and `forward_with_weights` are refused.
+/// tokens, by default their places in the whole, `key_lengths` and
+/// `key_padding_mask` of whole sequences, and a mask or bias is for the own
+/// queries and all keys. `forward_with_weights` is refused, but for a whole
+/// context.
+///
+/// `decode` takes all new tokens in all processes, and returns the same in all,
+/// on CPUs. Each process attends to the keys that it has, and rows are joined
+/// by their maxima and sums. Caches of `MultiHeadAttention::make_cache`, made
+/// after this call, have the tokens by turns (`KVCacheOptions::num_parts`), and
+/// keep all, also of windows and chunks. Those of `CrossAttention::make_cache`
+/// have the own tokens of the context, of which `lengths` are those of the
+/// whole. Long prompts are best decoded some thousand tokens at a time.
 ///
 /// Returns the number of modules.
 ///
 /// Throws c10::Error, and changes nothing, if modules or options differ between
 /// processes, if a module was split before, and if `module` has attention of
-/// another class, which would see the own tokens only: `CrossAttention`,
-/// `LatentAttention`, `CausalAttention`, `MultiHeadAttentionWrapper`,
-/// `SelfAttentionV1` and `V2`, and `torch::nn::MultiheadAttention`, which
-/// LibTorch's transformers have in each layer. Classes of your own are not
-/// known to it.
+/// another class, which would see the own tokens only: `LatentAttention`,
+/// `CausalAttention`, `MultiHeadAttentionWrapper`, `SelfAttentionV1` and `V2`,
+/// and `torch::nn::MultiheadAttention`, which LibTorch's transformers have in
+/// each layer. Classes of your own are not known to it.
 ///
 /// Example:
 /// ```

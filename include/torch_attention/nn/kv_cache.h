@@ -57,6 +57,15 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// attention never reads again. Not beside `window`. Default: keep all
   TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
+  /// number of processes that share the tokens of each sequence by turns
+  /// (distributed/sequence_parallel.h): all give all tokens to `append`, and
+  /// the one with the number `part` keeps those at the positions part, part +
+  /// num_parts, and so on. Not beside `window` or `chunk`. Default: 1
+  TORCH_ARG(int64_t, num_parts) = 1;
+
+  /// Default: 0
+  TORCH_ARG(int64_t, part) = 0;
+
   /// memory is allocated for multiples of so many tokens of each sequence. With
   /// `window` or `chunk`, `truncate` can take back as many from the longest
   /// that a sequence has been. Default: 256
@@ -78,7 +87,8 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// other in memory. Each sequence has a length of its own; its rows are the
 /// first `lengths() - starts()`, in the order of its tokens. Without `window`
 /// and `chunk`, row `r` is token `r`, and memory grows by half, in whole
-/// blocks, up to `max_length`.
+/// blocks, up to `max_length`. With `num_parts`, lengths and `max_length` are
+/// those of all processes, and row `r` is token `part + r * num_parts`.
 ///
 /// With `window`, memory stays bounded however long the sequences become: once
 /// there is no row left for new tokens, each sequence's last `window - 1 +
@@ -226,13 +236,14 @@ class TORCH_ATTENTION_API KVCache {
   }
 
   Rows allocate(int64_t capacity) const;
-  Rows with_room_for(torch::IntArrayRef new_lengths) const;
+  Rows with_room_for(torch::IntArrayRef new_rows) const;
   Rows moved(int64_t new_capacity, bool drops) const;
+  torch::Tensor own_tokens(const torch::Tensor& x) const;
   void write(
       const Rows& rows,
       const torch::Tensor& keys,
       const torch::Tensor& values,
-      torch::IntArrayRef new_lengths) const;
+      torch::IntArrayRef new_rows) const;
   void truncate_to(torch::IntArrayRef wanted);
   int64_t num_rows(int64_t b) const;
   int64_t num_rows() const;

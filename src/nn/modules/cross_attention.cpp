@@ -5,6 +5,7 @@
 #include <nn/modules/call.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
+#include <nn/modules/token_split.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
@@ -90,6 +91,118 @@ FuncOptions func_options_of(
   return options;
 }
 
+/// Returns the number of processes that share the context.
+int64_t processes_of(const detail::TokenSplitPointer& split) {
+  return split == nullptr || split->whole_context ? 1 : split->num_processes;
+}
+
+/// Returns the split, or nullptr if none shares the context.
+const detail::TokenSplit* parts_of(const detail::TokenSplitPointer& split) {
+  return processes_of(split) > 1 ? split.get() : nullptr;
+}
+
+/// The processes that share heads or tokens, if any.
+struct Splits {
+  const detail::HeadSplitPointer& heads;
+  const detail::TokenSplitPointer& tokens;
+};
+
+/// Calls `check`, which throws c10::Error if x is wrong; other processes are
+/// told.
+template <typename Check>
+void check_together(
+    const torch::Tensor& x,
+    const Splits& splits,
+    const Check& check) {
+  if (splits.tokens == nullptr) {
+    detail::check_together(kCross, x, splits.heads, check);
+    return;
+  }
+  detail::check_and_tell(check, [&](const std::string& error) {
+    splits.tokens->tell(error, x.defined() ? x.device() : torch::kCPU);
+  });
+}
+
+void check_decode(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const ForwardOptions& call) {
+  check_input(module, x);
+  TORCH_CHECK(
+      !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
+      kCross,
+      ": expected tokens (B, T, d_in) for decode, but got cu_seqlens");
+  detail::check_cache(kCross, module, x, cache);
+  detail::check_part(kCross, cache);
+  detail::check_drops_nothing(kCross, module);
+  const auto& has = cache.options();
+  TORCH_CHECK(
+      !has.window() && !has.chunk(),
+      kCross,
+      ": expected a cache that keeps all tokens, but got one of ",
+      has.chunk() ? "chunk = " : "window = ",
+      has.chunk().value_or(has.window().value_or(0)));
+}
+
+/// Returns the number of tokens of the context in `cache`, of which other
+/// processes may have some.
+int64_t context_of(const KVCache& cache, const detail::TokenSplit* split) {
+  if (split == nullptr) {
+    return cache.keys().size(2);
+  }
+  TORCH_CHECK(
+      cache.options().max_length().has_value(),
+      kCross,
+      ": expected a cache of make_cache, where several processes share the "
+      "context");
+  return *cache.options().max_length() * split->num_processes;
+}
+
+/// A mask or bias of all keys, for those in `cache`.
+torch::Tensor of_own_keys(
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const detail::TokenSplit& split) {
+  return x.defined() && x.size(-1) != 1
+      ? x.index_select(-1, split.positions(*cache.options().max_length()))
+            .narrow(-1, 0, cache.keys().size(2))
+      : x;
+}
+
+/// What `decode` asks of functional attention, to the keys in `cache`.
+FuncOptions decode_options(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const ForwardOptions& call,
+    const Splits& splits) {
+  const auto* split = parts_of(splits.tokens);
+  const auto S = context_of(cache, split);
+  const auto num_own = cache.keys().size(2);
+  auto func =
+      func_options_of(module, call, {x.size(0), x.size(1), S}, splits.heads)
+          .kernel(module.options.kernel());
+  auto asked = checks::to_counts(
+      kCross, "key_lengths", call.key_lengths(), x.size(0), S);
+  if (split != nullptr) {
+    func.mask(of_own_keys(func.mask(), cache, *split));
+    func.bias(of_own_keys(func.bias(), cache, *split));
+    if (asked.defined()) {
+      asked = detail::own_lengths(*split, asked, *cache.options().max_length());
+      func.key_lengths(asked);
+    }
+  }
+  const auto lengths = cache.lengths();
+  const auto* begin = lengths.const_data_ptr<int64_t>();
+  const bool padded = std::any_of(
+      begin, begin + lengths.numel(), [&](int64_t n) { return n != num_own; });
+  if (padded) {
+    func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
+  }
+  return func;
+}
+
 /// The inputs of functional attention.
 struct Operands {
   torch::Tensor queries;
@@ -105,11 +218,16 @@ Operands operands_of(
     const torch::Tensor& context,
     const ForwardOptions& call,
     Kernel kernel,
-    const detail::HeadSplitPointer& split) {
+    const Splits& splits) {
+  const auto& split = splits.heads;
   FuncOptions options;
-  detail::check_together(kCross, x, split, [&] {
+  check_together(x, splits, [&] {
     check_input(module, x);
     check_context(module, context);
+    TORCH_CHECK(
+        splits.tokens == nullptr || !call.cu_seqlens().defined(),
+        kCross,
+        ": expected no cu_seqlens, where several processes share the tokens");
     TORCH_CHECK(
         x.size(0) == context.size(0),
         kCross,
@@ -117,8 +235,9 @@ Operands operands_of(
         x.size(0),
         ", but got ",
         context.size(0));
-    options = func_options_of(
-        module, call, detail::sizes_of_call(kCross, x, context, call), split);
+    auto sizes = detail::sizes_of_call(kCross, x, context, call);
+    sizes.S *= processes_of(splits.tokens);
+    options = func_options_of(module, call, sizes, split);
   });
   Operands operands{{}, {}, {}, options, {kCross, x, context, split}};
   const auto& entered = operands.entered;
@@ -180,7 +299,15 @@ torch::Tensor CrossAttentionImpl::forward(
   }
   const auto kernel = options.kernel();
   const auto attend = [&] {
-    const auto operands = operands_of(*this, x, context, call, kernel, split_);
+    const auto operands =
+        operands_of(*this, x, context, call, kernel, {split_, token_split_});
+    if (token_split_ != nullptr) {
+      return token_split_->attend_to_context(
+          operands.queries,
+          operands.keys,
+          operands.values,
+          FuncOptions(operands.options).kernel(kernel));
+    }
     auto result = functional::detail::attend(
         operands.queries,
         operands.keys,
@@ -200,8 +327,16 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const torch::Tensor& context,
         const ForwardOptions& call) {
   checks::check_not_packed(kCross, call.cu_seqlens());
+  TORCH_CHECK(
+      token_split_ == nullptr ||
+          (token_split_->whole_context && !detail::drops_weights(*this)),
+      kCross,
+      ": forward_with_weights needs the whole context, of which other processes "
+      "have some (sequence_parallel), and no dropout");
+  // Nothing is sent.
+  const detail::TokenSplitPointer alone;
   const auto operands =
-      operands_of(*this, x, context, call, Kernel::kReference, split_);
+      operands_of(*this, x, context, call, Kernel::kReference, {split_, alone});
   const auto [result, weights] = functional::detail::attend_with_weights(
       operands.queries,
       operands.keys,
@@ -220,13 +355,23 @@ KVCache CrossAttentionImpl::make_cache(
   check_context(*this, context);
   checks::check_positive(kCross, "sequences of the context", context.size(0));
   const auto S = context.size(1);
+  const auto* split = parts_of(token_split_);
+  auto counts = checks::to_counts(
+      kCross,
+      "lengths",
+      lengths,
+      context.size(0),
+      S * processes_of(token_split_));
+  if (split != nullptr && counts.defined()) {
+    counts = detail::own_lengths(*split, counts, S);
+  }
   KVCache cache(detail::cache_options(*this, context.size(0))
                     .max_length(std::max<int64_t>(S, 1))
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
       keys_of(*this, context, options.kernel(), split_),
       values_of(*this, context, options.kernel(), split_),
-      checks::to_counts(kCross, "lengths", lengths, context.size(0), S));
+      counts);
   return cache;
 }
 
@@ -235,35 +380,37 @@ torch::Tensor CrossAttentionImpl::decode(
     const KVCache& cache,
     const ForwardOptions& call) {
   const torch::NoGradGuard no_grad;
-  check_input(*this, x);
-  TORCH_CHECK(
-      !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
+  const auto* split = parts_of(token_split_);
+  FuncOptions func;
+  const auto wait = detail::compared_decode(
       kCross,
-      ": expected tokens (B, T, d_in) for decode, but got cu_seqlens");
-  detail::check_cache(kCross, *this, x, cache);
-  detail::check_drops_nothing(kCross, *this);
-  const auto& has = cache.options();
-  TORCH_CHECK(
-      !has.window() && !has.chunk(),
-      kCross,
-      ": expected a cache that keeps all tokens, but got one of ",
-      has.chunk() ? "chunk = " : "window = ",
-      has.chunk().value_or(has.window().value_or(0)));
-  const auto S = cache.keys().size(2);
-  auto func = func_options_of(*this, call, {x.size(0), x.size(1), S}, split_)
-                  .kernel(options.kernel());
-  const auto asked = checks::to_counts(
-      kCross, "key_lengths", call.key_lengths(), x.size(0), S);
-  const auto lengths = cache.lengths();
-  const auto* begin = lengths.const_data_ptr<int64_t>();
-  const bool padded = std::any_of(
-      begin, begin + lengths.numel(), [&](int64_t n) { return n != S; });
-  if (padded) {
-    func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
-  }
+      split,
+      x,
+      [&] {
+        check_decode(*this, x, cache, call);
+        func = decode_options(*this, x, cache, call, {split_, token_split_});
+      },
+      [&] {
+        return c10::str(
+            " to a context of ",
+            context_of(cache, split),
+            " tokens in ",
+            cache.options().dtype(),
+            detail::text_of("key_lengths", call.key_lengths()),
+            detail::text_of("mask", call.mask()),
+            detail::text_of("bias", call.bias()));
+      });
   const detail::Entered entered(kCross, x, {}, split_);
-  const auto context = detail::attend_to_cache(
-      queries_of(*this, x, options.kernel()), cache, func);
+  const auto queries = queries_of(*this, x, options.kernel());
+  if (split != nullptr) {
+    const auto keys = cache.keys();
+    wait();
+    const auto context = split->attend_to_parts(
+        queries.to(keys.scalar_type()), keys, cache.values(), func);
+    return detail::project_out(
+        *this, context.to(queries.scalar_type()), options.kernel(), split_);
+  }
+  const auto context = detail::attend_to_cache(queries, cache, func);
   entered.wait();
   return detail::project_out(*this, context, options.kernel(), split_);
 }

@@ -123,7 +123,8 @@ void set_bias_of_call(
       name,
       ": expected a bias beside a cache that keeps all tokens, and tokens that "
       "are not left_padded");
-  const auto S = cache.keys().size(2);
+  // Of all processes, if several share the tokens.
+  const auto S = cache.lengths().max().item<int64_t>();
   set_call(
       name,
       ForwardOptions().bias(call.bias()),

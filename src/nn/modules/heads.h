@@ -256,6 +256,27 @@ torch::Tensor project_out(
                                     : linear(module.out_proj, combined, kernel);
 }
 
+/// Checks that `cache` has the tokens of part `part` of `num_parts`.
+inline void check_part(
+    const char* name,
+    const KVCache& cache,
+    int64_t num_parts = 1,
+    int64_t part = 0) {
+  const auto& has = cache.options();
+  TORCH_CHECK(
+      has.num_parts() == num_parts && has.part() == part,
+      name,
+      ": expected a cache of num_parts = ",
+      num_parts,
+      " and part = ",
+      part,
+      ", but got ",
+      has.num_parts(),
+      " and ",
+      has.part(),
+      "; make_cache makes one that fits");
+}
+
 /// Checks that `cache` holds keys and values such as `module` makes, for as
 /// many sequences as x (B, T, d_in) has.
 template <typename Module>

@@ -213,6 +213,7 @@ void check_decode(
     const KVCache& cache) {
   const auto& options = module.options;
   detail::check_decodes(kLatent, module);
+  detail::check_part(kLatent, cache);
   const auto& has = cache.options();
   const auto row = options.kv_rank() + options.rope_dim();
   TORCH_CHECK(

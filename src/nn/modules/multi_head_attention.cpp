@@ -6,6 +6,7 @@
 #include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
+#include <nn/modules/decode_parts.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
@@ -215,6 +216,12 @@ void check_decode(
     const KVCache& cache) {
   detail::check_decodes(kMultiHead, module);
   detail::check_cache(kMultiHead, module, x, cache);
+  const auto& split = detail::TokenSplitAccess::of(module);
+  if (split == nullptr) {
+    detail::check_part(kMultiHead, cache);
+  } else {
+    detail::check_part(kMultiHead, cache, split->num_processes, split->rank);
+  }
   const auto& has = cache.options();
   const auto window = module.options.window();
   TORCH_CHECK(
@@ -411,17 +418,26 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     KVCache& cache,
     const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
-  detail::check_input(*this, x);
-  detail::check_length(kMultiHead, x, {}, options.context_length());
-  detail::check_has_all_tokens("decode", *this);
-  check_decode(*this, x, cache);
-  const auto tokens =
-      detail::new_tokens(kMultiHead, x, cache, call, options.context_length());
+  const auto* parts = token_split_ != nullptr && token_split_->num_processes > 1
+      ? token_split_.get()
+      : nullptr;
+  detail::NewTokens tokens;
   const auto was_long = cache.rotated_long_;
-  const bool is_long = !options.rotary() || call.rotary_cos().defined()
-      ? was_long
-      : detail::checked_rotation(
-            kMultiHead, *options.rotary(), tokens, was_long);
+  bool is_long = was_long;
+  const auto check = [&] {
+    detail::check_input(*this, x);
+    detail::check_length(kMultiHead, x, {}, options.context_length());
+    check_decode(*this, x, cache);
+    tokens = detail::new_tokens(
+        kMultiHead, x, cache, call, options.context_length());
+    if (options.rotary() && !call.rotary_cos().defined()) {
+      is_long = detail::checked_rotation(
+          kMultiHead, *options.rotary(), tokens, was_long);
+    }
+  };
+  const auto wait = detail::compared_decode(kMultiHead, parts, x, check, [&] {
+    return detail::text_of_decode(cache, call, tokens);
+  });
   const auto T = x.size(1);
   const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto moved =
@@ -439,13 +455,18 @@ torch::Tensor MultiHeadAttentionImpl::decode(
   cache.rotated_long_ = is_long;
   try {
     auto func = detail::head_options(*this, split_).kernel(options.kernel());
-    detail::set_rows_of_cache(cache, tokens.before, T, func);
+    if (parts == nullptr) {
+      detail::set_rows_of_cache(cache, tokens.before, T, func);
+    }
     auto own_call = call;
     own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));
     detail::set_bias_of_call(
         kMultiHead, own_call, cache, T, options.num_heads(), func);
-    const auto attended =
-        detail::attend_to_cache(projected.queries, cache, func);
+    wait();
+    const auto attended = parts != nullptr
+        ? detail::attend_to_parts(
+              *parts, projected.queries, cache, tokens.before, func)
+        : detail::attend_to_cache(projected.queries, cache, func);
     entered.wait();
     const auto context =
         project_context(*this, moved, attended, options.kernel(), split_);
@@ -460,10 +481,15 @@ torch::Tensor MultiHeadAttentionImpl::decode(
 }
 
 KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
-  return KVCache(detail::cache_options(*this, batch_size)
-                     .max_length(options.context_length())
-                     .window(options.window())
-                     .chunk(options.chunk()));
+  const auto result = detail::cache_options(*this, batch_size)
+                          .max_length(options.context_length());
+  if (token_split_ != nullptr && token_split_->num_processes > 1) {
+    return KVCache(KVCacheOptions(result)
+                       .num_parts(token_split_->num_processes)
+                       .part(token_split_->rank));
+  }
+  return KVCache(
+      KVCacheOptions(result).window(options.window()).chunk(options.chunk()));
 }
 
 } // namespace torch_attention

@@ -23,6 +23,8 @@ namespace torch_attention {
 namespace detail {
 class HeadSplit;
 struct HeadSplitAccess;
+class TokenSplit;
+struct TokenSplitAccess;
 } // namespace detail
 
 /// Multi-head attention of the tokens of one sequence to those of another, such
@@ -112,10 +114,15 @@ class TORCH_ATTENTION_API CrossAttentionImpl
 
  private:
   friend detail::HeadSplitAccess;
+  friend detail::TokenSplitAccess;
 
   /// Null unless other processes have some of the heads
   /// (distributed/tensor_parallel.h).
   std::shared_ptr<const detail::HeadSplit> split_;
+
+  /// Null unless other processes have some of the tokens
+  /// (distributed/sequence_parallel.h).
+  std::shared_ptr<const detail::TokenSplit> token_split_;
 };
 
 /// A `ModuleHolder` for `CrossAttentionImpl`.

@@ -1,0 +1,172 @@
+#include <nn/modules/decode_parts.h>
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace torch_attention::detail {
+
+namespace {
+
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+/// So many queries at once, so that masks stay small and most keys after a
+/// query are left out.
+constexpr int64_t kMostQueries = 256;
+
+/// Some of the queries, and the rows of the cache that they see.
+struct Piece {
+  int64_t begin = 0;
+  int64_t end = 0;
+  /// Of the cache.
+  int64_t row = 0;
+  int64_t num_rows = 0;
+  /// The positions of queries (B or 1, 1, T, 1) and of keys (S), int64.
+  torch::Tensor queries;
+  torch::Tensor keys;
+  /// Whether all of them see all rows.
+  bool sees_all = false;
+};
+
+/// Returns how many tokens before `position` are in this part of the cache.
+int64_t rows_before(const KVCache& cache, int64_t position) {
+  const auto parts = cache.options().num_parts();
+  return (position + parts - 1 - cache.options().part()) / parts;
+}
+
+Piece piece_of(
+    const KVCache& cache,
+    const torch::Tensor& first,
+    int64_t begin,
+    int64_t end,
+    const FuncOptions& options) {
+  Piece piece;
+  piece.begin = begin;
+  piece.end = end;
+  const auto least = first.min().item<int64_t>();
+  const auto most = first.max().item<int64_t>();
+  const auto at = least + begin;
+  int64_t seen = 0;
+  if (options.window() && *options.window() <= at) {
+    seen = at - *options.window() + 1;
+  }
+  if (options.chunk()) {
+    seen = std::max(seen, at - at % *options.chunk());
+  }
+  const auto last =
+      std::min(cache.keys().size(2), rows_before(cache, most + end));
+  piece.row = std::min(rows_before(cache, seen), last);
+  piece.num_rows = last - piece.row;
+  const auto starts = least == most ? first.narrow(0, 0, 1) : first;
+  piece.queries =
+      (starts.unsqueeze(1) + torch::arange(begin, end, torch::kLong))
+          .view({-1, 1, end - begin, 1});
+  piece.keys = torch::arange(piece.row, last, torch::kLong) *
+          cache.options().num_parts() +
+      cache.options().part();
+  piece.sees_all = least == most && end - begin == 1;
+  return piece;
+}
+
+/// True hides: (B or 1, 1, T, S); undefined if nothing is hidden.
+torch::Tensor hidden_in(const Piece& piece, const FuncOptions& options) {
+  if (piece.sees_all) {
+    return {};
+  }
+  auto hidden = piece.keys > piece.queries;
+  if (options.window()) {
+    hidden = hidden.bitwise_or(piece.keys <= piece.queries - *options.window());
+  }
+  if (options.chunk()) {
+    const auto chunk_of = [&](const torch::Tensor& positions) {
+      return torch::div(positions, *options.chunk(), "floor");
+    };
+    hidden = hidden.bitwise_or(chunk_of(piece.keys) != chunk_of(piece.queries));
+  }
+  return hidden;
+}
+
+/// What is added to the scores: the bias of the call, and what slopes make.
+torch::Tensor added_in(
+    const Piece& piece,
+    const KVCache& cache,
+    const FuncOptions& options) {
+  auto added = options.bias();
+  if (added.defined() && added.size(-2) != 1) {
+    added = added.narrow(-2, piece.begin, piece.end - piece.begin);
+  }
+  if (added.defined() && added.size(-1) != 1) {
+    added = added.index_select(-1, piece.keys);
+  }
+  if (options.alibi_slopes().defined()) {
+    const auto dtype = cache.options().dtype() == torch::kDouble
+        ? torch::kDouble
+        : torch::kFloat;
+    const auto by_distance =
+        options.alibi_slopes().to(dtype).neg().view({-1, 1, 1}) *
+        (piece.queries - piece.keys).abs();
+    added = added.defined() ? added + by_distance : by_distance;
+  }
+  return added;
+}
+
+torch::IntArrayRef numbers(const torch::Tensor& x) {
+  return {x.const_data_ptr<int64_t>(), static_cast<size_t>(x.numel())};
+}
+
+} // namespace
+
+std::string text_of_decode(
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const NewTokens& tokens) {
+  auto text = c10::str(
+      " to ",
+      cache.options().dtype(),
+      " of lengths ",
+      numbers(tokens.before),
+      call.left_padded() ? ", left_padded" : "");
+  if (tokens.counts.defined()) {
+    text += c10::str(", new_lengths ", numbers(tokens.counts));
+  }
+  return text + text_of("bias", call.bias()) +
+      text_of("rotary_cos", call.rotary_cos());
+}
+
+torch::Tensor attend_to_parts(
+    const TokenSplit& split,
+    const torch::Tensor& queries,
+    const KVCache& cache,
+    const torch::Tensor& first,
+    const FuncOptions& options) {
+  const auto keys = cache.keys();
+  const auto values = cache.values();
+  const auto T = queries.size(2);
+  const auto in_cache = queries.to(keys.scalar_type());
+  const auto rows = torch::div(
+      cache.lengths() +
+          (cache.options().num_parts() - 1 - cache.options().part()),
+      cache.options().num_parts(),
+      "floor");
+  std::vector<torch::Tensor> contexts = {
+      queries.new_empty({queries.size(0), queries.size(1), 0, values.size(3)})};
+  for (int64_t begin = 0; begin < T; begin += kMostQueries) {
+    const auto end = std::min(T, begin + kMostQueries);
+    const auto piece = piece_of(cache, first, begin, end, options);
+    auto own = options;
+    own.mask(hidden_in(piece, options))
+        .bias(added_in(piece, cache, options))
+        .key_lengths((rows - piece.row).clamp(0, piece.num_rows));
+    const auto context = split.attend_to_parts(
+        in_cache.narrow(2, begin, end - begin),
+        keys.narrow(2, piece.row, piece.num_rows),
+        values.narrow(2, piece.row, piece.num_rows),
+        own);
+    contexts.push_back(context.to(queries.scalar_type()));
+  }
+  return torch::cat(contexts, 2);
+}
+
+} // namespace torch_attention::detail
