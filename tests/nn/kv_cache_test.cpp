@@ -50,6 +50,38 @@ void check_positions(const KVCache& cache) {
 
 } // namespace
 
+TEST_CASE("A part of a cache keeps its tokens by turns") {
+  const auto part = GENERATE(int64_t{0}, int64_t{1}, int64_t{2});
+  KVCache cache(small(2).num_parts(3).part(part).max_length(50));
+  const auto check = [&] {
+    for (int64_t b = 0; b < 2; ++b) {
+      const auto length = cache.lengths()[b].item<int64_t>();
+      const auto expected = torch::arange(part, length, 3).to(torch::kFloat);
+      const auto rows = [&](const torch::Tensor& x) {
+        return x[b][0].slice(0, 0, expected.size(0)).squeeze(-1).contiguous();
+      };
+      CHECK_THAT(rows(cache.keys()), IsEqualTo(expected));
+      CHECK_THAT(rows(cache.values()), IsEqualTo(-expected));
+    }
+  };
+  append_positions(cache, 7, torch::tensor({7, 2}));
+  check();
+  append_positions(cache, 1);
+  append_positions(cache, 10, torch::tensor({0, 10}));
+  check();
+  CHECK_THAT(cache.lengths(), IsEqualTo(torch::tensor({8, 13})));
+  cache.truncate(torch::tensor({5, 9}));
+  append_positions(cache, 4);
+  check();
+  cache.reserve(50);
+  CHECK(cache.capacity() == (part == 2 ? 16 : 17));
+  append_positions(cache, 37);
+  check();
+  CHECK_THROWS(append_positions(cache, 1));
+  CHECK_THROWS(KVCache(small(2).num_parts(3).part(3)));
+  CHECK_THROWS(KVCache(small(2).num_parts(3).window(4)));
+}
+
 TEST_CASE("A cache keeps what is appended to it") {
   SECTION("as it grows, in whole blocks") {
     KVCache cache(small(2));
