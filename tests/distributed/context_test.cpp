@@ -272,6 +272,7 @@ TEST_CASE("Processes decode with the keys that each of them has") {
         .qkv_bias(true)
         .num_kv_heads(few_key_heads());
   };
+  torch::manual_seed(4);
   const auto bias = torch::randn({1, kHeads, 2, 11}, dtype);
   // A prompt, one token, several.
   const std::vector<Step> plain = {
@@ -332,6 +333,7 @@ TEST_CASE("Processes decode with the keys that each of them has") {
 }
 
 TEST_CASE("A cache of some keys is cut, reordered and copied as a whole one") {
+  torch::manual_seed(5);
   MultiHeadAttention whole(MultiHeadAttentionOptions(kIn, 14, 64, 2));
   whole->to(torch::kDouble);
   whole->eval();
@@ -342,9 +344,15 @@ TEST_CASE("A cache of some keys is cut, reordered and copied as a whole one") {
   auto cache_of_whole = whole->make_cache(kBatch);
   const auto step = [&](int64_t begin, int64_t end) {
     const auto tokens = x.slice(1, begin, end);
+    distributed::reset_traffic();
     CHECK_THAT(
         module->decode(tokens, cache),
         IsAsOfOne(whole->decode(tokens, cache_of_whole)));
+    // Two heads of values of size 7, and what they are joined by.
+    const auto bytes = kBatch * 2 * (end - begin) * (7 + 2) * 8;
+    CHECK(
+        distributed::traffic().bytes ==
+        (processes() == 1 ? 0 : (processes() - 1) * (1016 + bytes)));
   };
   step(0, 10);
   const auto P = processes();
