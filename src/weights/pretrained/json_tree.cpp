@@ -88,6 +88,10 @@ std::string with_finite_numbers(std::string_view text) {
   return result;
 }
 
+/// No configuration has more: one with the names of 20,000 classes has 40,000.
+/// A value takes a hundred bytes, which two bytes of text may ask for.
+constexpr size_t kMostValues = 250'000;
+
 /// Returns a text, bool or number as it is written.
 template <typename T>
 std::string written(const T& value) {
@@ -158,6 +162,9 @@ class JsonTreeReader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   Json& place(Json value) {
+    TORCH_CHECK(
+        ++num_values_ <= kMostValues,
+        format_text("\"{}\" has more than {} values", path_, kMostValues));
     if (open_.empty()) {
       root_ = std::move(value);
       return root_;
@@ -193,6 +200,7 @@ class JsonTreeReader : public nlohmann::json_sax<nlohmann::json> {
 
   std::string path_;
   size_t deepest_;
+  size_t num_values_ = 0;
   Json root_;
   std::vector<Json*> open_;
   std::string name_;

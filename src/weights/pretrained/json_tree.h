@@ -47,7 +47,8 @@ class Json {
   /// Reads a text; null if it is no JSON. If a name comes twice, the last one
   /// counts, as in Python, whose NaN, Infinity and -Infinity become
   /// {"__float__":"NaN"} and so on, as `transformers` 5 writes them. Throws
-  /// c10::Error, which names `path`, if it is nested deeper than `deepest`.
+  /// c10::Error, which names `path`, if it is nested deeper than `deepest`, or
+  /// has too many values.
   static Json parse(
       std::istream& text,
       const std::string& path,
