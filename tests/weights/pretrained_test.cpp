@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -62,9 +63,9 @@ struct Known {
     return result;
   }
 
-  ForwardOptions call() const {
+  ForwardOptions call(const std::string& side = "") const {
     ForwardOptions result;
-    if (const auto bias = get("bias"); bias.defined()) {
+    if (const auto bias = get("bias", side); bias.defined()) {
       result.bias(bias);
     }
     if (const auto cos = get("cos"); cos.defined()) {
@@ -185,22 +186,29 @@ struct Row {
   }
 };
 
+/// The output of a layer for the known input.
+torch::Tensor output_of(
+    const Known& known,
+    const ForwardOptions& call,
+    const std::string& side = "") {
+  const auto folder = model_folder(known.model);
+  const auto x = known.get("input", side);
+  if (known.is_cross()) {
+    return cross_attention_from_pretrained(
+        folder, known.layer, known.options())(
+        x, known.get("context", side), call);
+  }
+  if (known.is_latent()) {
+    return latent_attention_from_pretrained(
+        folder, known.layer, known.options())(x, call);
+  }
+  return attention_from_pretrained(folder, known.layer, known.options())(
+      x, call);
+}
+
 /// The largest difference of a layer's output from the known one.
 double difference_of(const Known& known) {
-  const auto folder = model_folder(known.model);
-  const auto x = known.get("input");
-  torch::Tensor output;
-  if (known.is_cross()) {
-    output =
-        cross_attention_from_pretrained(folder, known.layer, known.options())(
-            x, known.get("context"), known.call());
-  } else if (known.is_latent()) {
-    output = latent_attention_from_pretrained(
-        folder, known.layer, known.options())(x);
-  } else {
-    output = attention_from_pretrained(folder, known.layer, known.options())(
-        x, known.call());
-  }
+  const auto output = output_of(known, known.call());
   return (output - known.get("output")).abs().max().item<double>();
 }
 
@@ -518,43 +526,71 @@ TEST_CASE("Layers of pretrained models give the numbers of padded batches") {
   int64_t count = 0;
   for (const auto& model : models()) {
     for (const auto& known : known_attentions(model)) {
-      for (const std::string side : {"right", "left"}) {
-        const auto mask = find_expected(model, side + ".mask");
-        if (!mask.defined()) {
+      for (const std::string side : {"right.", "left."}) {
+        const auto expected = known.get("output", side);
+        if (!expected.defined()) {
           continue;
         }
         CAPTURE(model, known.part, known.layer, side);
-        const auto x = known.get("input", side + ".");
-        const auto expected = known.get("output", side + ".");
-        const auto hides = ForwardOptions().key_padding_mask(mask.eq(0));
         ++count;
-        if (known.is_cross()) {
-          auto attention = cross_attention_from_pretrained(
-              model_folder(model), known.layer, known.options());
-          const auto context = known.get("context", side + ".");
-          CHECK_THAT(
-              attention(x, context, hides), IsCloseTo(expected, {1e-5, 1e-5}));
-          continue;
+        // Where only the decoder's tokens are padded, or all but them.
+        const auto* name = known.part == "decoder." ? "decoder_mask" : "mask";
+        const auto mask = find_expected(model, side + name);
+        auto call = known.call(side);
+        auto is_token = torch::ones(expected.sizes().slice(0, 2), torch::kBool);
+        if (mask.defined()) {
+          call.key_padding_mask(mask.eq(0));
+          if (!known.is_cross()) {
+            call.positions((mask.cumsum(-1) - 1).clamp_min(0));
+            is_token = mask.ne(0);
+          }
         }
-        auto attention = attention_from_pretrained(
-            model_folder(model), known.layer, known.options());
-        if (known.part == "decoder.") {
-          // Its own tokens are not padded.
-          CHECK_THAT(attention(x), IsCloseTo(expected, {1e-5, 1e-5}));
-          continue;
-        }
-        const auto output = attention(
-            x,
-            ForwardOptions(hides).positions(
-                (mask.cumsum(-1) - 1).clamp_min(0)));
-        const auto is_token = mask.ne(0);
         CHECK_THAT(
-            output.index({is_token}),
+            output_of(known, call, side).index({is_token}),
             IsCloseTo(expected.index({is_token}), {1e-5, 1e-5}));
       }
     }
   }
   CHECK(count >= 2 * 2 * 8);
+}
+
+TEST_CASE("BEiT's bias is that of a window, and three numbers of its class") {
+  const torch::NoGradGuard no_grad;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    torch::Tensor table;
+    for (const auto& item :
+         read_weights(model_folder("beit_biased") + "/model.safetensors")) {
+      if (item.key().find(c10::str("layer.", layer, ".")) !=
+              std::string::npos &&
+          item.key().find("bias_table") != std::string::npos) {
+        table = item.value();
+      }
+    }
+    REQUIRE(table.defined());
+    WindowBias window(/*num_heads=*/4, /*height=*/2, /*width=*/2);
+    window->relative_position_bias_table.copy_(table.slice(0, 0, -3));
+    const auto column = [&](int64_t row, int64_t T, int64_t S) {
+      return table[row].view({1, 4, 1, 1}).expand({1, 4, T, S});
+    };
+    const auto of_class = torch::cat({column(-1, 1, 1), column(-3, 1, 4)}, -1);
+    const auto of_patches = torch::cat({column(-2, 4, 1), window()}, -1);
+    CHECK_THAT(
+        torch::cat({of_class, of_patches}, -2),
+        IsCloseTo(expected("beit_biased", layer, "bias")));
+  }
+}
+
+TEST_CASE("Falcon's bias is ALiBi, rounded and scaled") {
+  const auto bias = expected("falcon_alibi", 0, "bias");
+  const auto slopes = functional::alibi_slopes(4).to(torch::kBFloat16);
+  const auto T = bias.size(-1);
+  const auto own =
+      (slopes.view({4, 1, 1}) * torch::arange(T)).to(torch::kFloat) /
+      std::sqrt(6.0);
+  const auto later = functional::causal_mask(T, T);
+  CHECK_THAT(
+      bias.masked_fill(later, 0),
+      IsCloseTo(own.masked_fill(later, 0).expand_as(bias)));
 }
 
 TEST_CASE("Layers of pretrained models are computed in bfloat16") {

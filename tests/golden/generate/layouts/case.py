@@ -15,6 +15,8 @@ The metadata of the second describe the module, all as strings:
   out_proj, out_bias           true if there is an output projection, and if
                                it has a bias
   scale                        of the scores; "" for 1 / sqrt(head dimension)
+  window                       Swin's: the side of its windows, by whose table
+                               it adds a bias
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class Case:
     out_proj: bool = True
     out_bias: bool = True
     scale: float | None = None
+    window: int = 0  # the side of Swin's
     prefix: str | None = None  # path in the file, if another
     suffix: str = ".safetensors"
     run: Callable[[nn.Module, Tensor], Tensor] = call
@@ -87,11 +90,12 @@ class Case:
         generator = torch.Generator().manual_seed(SEED)
         fill(model, generator)
         module = model.get_submodule(self.module)
-        x = draw((BATCH, TOKENS, self.d_in), torch.float32, generator)
+        tokens = self.window**2 or TOKENS
+        x = draw((BATCH, tokens, self.d_in), torch.float32, generator)
         # With gradients: under no_grad torch.nn.MultiheadAttention computes
         # in another way.
         output = self.run(module, x).detach()
-        if output.shape != (BATCH, TOKENS, self.d_out):
+        if output.shape != (BATCH, tokens, self.d_out):
             shape = tuple(output.shape)
             raise ExportError(f"{self.name}: the output is {shape}")
         self.save(model, folder / self.file)
@@ -118,6 +122,8 @@ class Case:
             "out_bias": self.out_proj and self.out_bias,
             "scale": "" if self.scale is None else repr(self.scale),
         }
+        if self.window:
+            values["window"] = self.window
         return {key: as_string(value) for key, value in values.items()}
 
 

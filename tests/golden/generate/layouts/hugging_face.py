@@ -124,6 +124,19 @@ def cases() -> Iterator[Case]:
     )
 
 
+    yield Case(
+        "swin",
+        "bert",
+        swin_model,
+        *(8, 8, 2, 9),
+        module="encoder.layers.0.blocks.0.attention",
+        causal=False,
+        window=3,
+        run=lambda module, x: module(x)[0],
+        save=save_pretrained,
+    )
+
+
 # --- Models ----------------------------------------------------------------
 
 
@@ -152,6 +165,19 @@ def bert_model() -> nn.Module:
         num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=9,
+    )
+
+
+def swin_model() -> nn.Module:
+    return small(
+        "Swin",
+        "Model",
+        embed_dim=8,
+        depths=[1],
+        num_heads=[2],
+        window_size=3,
+        image_size=12,
+        patch_size=2,
     )
 
 

@@ -47,7 +47,10 @@ def bart_like(
         {**STACKS, **config},
         prefix="model.",
         inputs=inputs,
-        padded=model_type == "bart",
+        padded=model_type in ("bart", "whisper"),
+        mask="decoder_attention_mask"
+        if model_type == "whisper"
+        else "attention_mask",
     )
 
 
@@ -59,12 +62,12 @@ def t5_like(name: str, **config: Any) -> Model:
             Attention(
                 "encoder.block.{}.layer.0.SelfAttention",
                 label="encoder.",
-                bias=True,
+                bias="position_bias",
             ),
             Attention(
                 "decoder.block.{}.layer.0.SelfAttention",
                 label="decoder.",
-                bias=True,
+                bias="position_bias",
             ),
             Attention("decoder.block.{}.layer.1.EncDecAttention", label="cross."),
         ),
@@ -81,6 +84,7 @@ def t5_like(name: str, **config: Any) -> Model:
             **config,
         },
         inputs="text to text",
+        padded=name == "t5",
     )
 
 

@@ -140,7 +140,7 @@ ENCODERS = (
     Model(
         "mpnet",
         "mpnet",
-        (Attention(BERT_LIKE, first=".attn", last=".attn", bias=True),),
+        (Attention(BERT_LIKE, first=".attn", last=".attn", bias="position_bias"),),
         SIZES,
         "mpnet.",
     ),
@@ -259,6 +259,13 @@ ENCODERS = (
     vit_like("dinov2", BERT_LIKE, mlp_ratio=1),
     vit_like("dinov2_with_registers", BERT_LIKE, mlp_ratio=1),
     vit_like("beit"),
+    Model(
+        "beit_biased",
+        "beit",
+        (Attention("layers.{}.attention", BERT_LIKE, bias="attention_mask"),),
+        {**IMAGES, "use_relative_position_bias": True},
+        inputs="images",
+    ),
     vit_like(
         "data2vec-vision", BERT_LIKE, first=".attention", last=".output.dense"
     ),

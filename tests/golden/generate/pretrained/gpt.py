@@ -95,6 +95,17 @@ GPT = (
         num_kv_heads=2,
         bias=True,
     ),
+    gpt_like(  # its eager attention adds the bias twice
+        "falcon_alibi",
+        "falcon",
+        "h.{}.self_attention",
+        sizes=SIZES,
+        padded=True,
+        added="attention_mask",
+        implementation="sdpa",
+        alibi=True,
+        multi_query=False,
+    ),
     gpt_like(
         "falcon_heads",
         "falcon",

@@ -63,13 +63,16 @@ def gpt_like(
     last: str = "",
     prefix: str = "transformer.",
     padded: bool = False,
+    added: str = "",
+    implementation: str = "eager",
     **config: Any,
 ) -> Model:
     return Model(
         name,
         model_type or name,
-        (Attention(path, last=last),),
+        (Attention(path, last=last, bias=added),),
         {**sizes, **config},
         prefix,
         padded=padded,
+        implementation=implementation,
     )

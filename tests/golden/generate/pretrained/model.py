@@ -23,7 +23,6 @@ TOKENS = 9
 ARGUMENTS = {
     "input": ("hidden_states",),
     "context": ("key_value_states", "encoder_hidden_states"),
-    "bias": ("position_bias",),
 }
 
 
@@ -41,8 +40,9 @@ class Attention:
     # Before the numbers of layers in the expected tensors: "encoder.".
     label: str = ""
     layers: tuple[int, ...] = tuple(range(LAYERS))
-    # Whether the caller is to give the bias by the distance of tokens.
-    bias: bool = False
+    # The argument with the bias by the distance of tokens, if the caller is to
+    # give it.
+    bias: str = ""
     # Whether the caller is to give the angles of the rotary embedding.
     rotary: bool = False
 
@@ -63,8 +63,12 @@ class Model:
     inputs: str = "text"
     # Whether it is run with padded batches, too.
     padded: bool = False
+    # The argument that says what is padding.
+    mask: str = "attention_mask"
     # The module that is run, if it is a part of the model.
     run_part: str = ""
+    # How attention is computed.
+    implementation: str = "eager"
 
     def write(self, folder: Path) -> None:
         try:
@@ -75,7 +79,7 @@ class Model:
         config = transformers.AutoConfig.for_model(
             self.model_type, **self.config
         )
-        config._attn_implementation = "eager"
+        config._attn_implementation = self.implementation
         model = transformers.AutoModel.from_config(config).eval()
         draw_weights(model)
         expected = self.run(model, draw_inputs(self.inputs))
@@ -110,11 +114,10 @@ class Model:
                     .arguments
                 }
                 given.setdefault("hidden_states", args[0] if args else None)
-                for what, names in ARGUMENTS.items():
+                for what, names in {**ARGUMENTS, "bias": (each.bias,)}.items():
                     for argument in names:
                         tensor = given.get(argument)
-                        is_bias = what == "bias"
-                        if isinstance(tensor, Tensor) and each.bias >= is_bias:
+                        if isinstance(tensor, Tensor):
                             seen[f"{name}.{what}"] = batched(tensor)
                 # Each layer of UMT5 computes its own.
                 computes_bias = hasattr(module, "compute_bias")
@@ -163,13 +166,15 @@ class Model:
     def run_padded(self, model: nn.Module) -> dict[str, Tensor]:
         """The same for batches whose second sequence is padded."""
         expected = {}
-        for side, place in (("right", slice(6, None)), ("left", slice(None, 3))):
+        of_decoder = self.mask.startswith("decoder_")
+        tokens = 5 if of_decoder else TOKENS
+        for side, place in (("right", slice(-3, None)), ("left", slice(None, 3))):
             inputs = draw_inputs(self.inputs)
-            mask = torch.ones(2, TOKENS, dtype=torch.long)
+            mask = torch.ones(2, tokens, dtype=torch.long)
             mask[1, place] = 0
-            seen = self.run(model, {**inputs, "attention_mask": mask})
+            seen = self.run(model, {**inputs, self.mask: mask})
             expected |= {f"{side}.{key}": value for key, value in seen.items()}
-            expected[f"{side}.mask"] = mask
+            expected[f"{side}.{'decoder_' * of_decoder}mask"] = mask
         return expected
 
     def weights_of_attention(self, model: nn.Module) -> dict[str, Tensor]:
