@@ -67,7 +67,8 @@ struct TORCH_ATTENTION_API PretrainedOptions {
   /// load a layer that sees images and rotates queries and keys by places in
   /// two dimensions (Qwen-VL, Pixtral, DINOv3), though the module does not
   /// compute them: each call gets the angles by `ForwardOptions().rotary_cos`
-  /// and `rotary_sin`. Without this such layers are refused. Default: false
+  /// and `rotary_sin`, as `rotary_from_pretrained` makes them. Without this
+  /// such layers are refused. Default: false
   TORCH_ARG(bool, rotary_by_caller) = false;
 
   using Stream = std::ostream*;
@@ -146,6 +147,35 @@ TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
 TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// Cosines and sines of the angles by which the tokens of an image are rotated,
+/// each (T, head_dim / 2), for `ForwardOptions`.
+struct TORCH_ATTENTION_API RotaryAngles {
+  torch::Tensor cos;
+  torch::Tensor sin;
+};
+
+/// The angles of an image of `height` times `width` patches, by their rows and
+/// columns, for the layers of a model that sees images (Qwen-VL, GLM-4V,
+/// Pixtral, DINOv3, MLCD, Llama 4), as its `config.json` has them. The tokens
+/// are in the model's order: class and register tokens too, and the patches in
+/// the order in which they are merged and, of Qwen2.5-VL, lie in windows. Of
+/// several images put one after the other what this gives for each; of a video
+/// for each frame.
+///
+/// Example:
+/// ```
+/// const auto options = PretrainedOptions().rotary_by_caller(true);
+/// auto attention = attention_from_pretrained("pixtral", 0, options);
+/// auto angles = rotary_from_pretrained("pixtral", 24, 32, options);
+/// auto context = attention(
+///     x, ForwardOptions().rotary_cos(angles.cos).rotary_sin(angles.sin));
+/// ```
+TORCH_ATTENTION_API RotaryAngles rotary_from_pretrained(
+    const std::string& folder,
+    int64_t height,
+    int64_t width,
     const PretrainedOptions& options = {});
 
 /// The options alone; `path` is the folder or its `config.json`.

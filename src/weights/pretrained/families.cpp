@@ -180,6 +180,7 @@ DescribedAttention describe(
       /*within=*/"",
       layer.needs_bias,
       layer.needs_rotary,
+      layer.image_rotary,
       layer.d_context};
 }
 

@@ -4,6 +4,7 @@
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/pretrained.h>
 #include <weights/pretrained/config.h>
+#include <weights/pretrained/image_rotary.h>
 
 #include <cstdint>
 #include <optional>
@@ -34,6 +35,8 @@ struct DescribedAttention {
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
+  /// How those of an image are made, if it is known.
+  std::optional<ImageRotary> image_rotary = {};
   /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
 };

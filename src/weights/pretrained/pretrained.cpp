@@ -3,6 +3,7 @@
 #include <error_message.h>
 #include <format_text.h>
 #include <torch_attention/weights/load.h>
+#include <torch_attention/weights/read.h>
 #include <weights/folder.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
@@ -178,7 +179,8 @@ Located locate(
           "model_type \"{}\" of \"{}\" rotates by places in two dimensions, "
           "which are not computed: with "
           "PretrainedOptions().rotary_by_caller(true) the layer is loaded, and "
-          "each call needs ForwardOptions().rotary_cos and rotary_sin",
+          "each call needs ForwardOptions().rotary_cos and rotary_sin, as "
+          "rotary_from_pretrained makes them",
           described.model_type,
           config.path()));
   auto file = find_weight_file(folder);
@@ -268,6 +270,36 @@ RelativeBias load_relative_bias(
   });
 }
 
+/// The learned angles of a token, the tensor of this name in the file.
+torch::Tensor learned_angles(
+    const std::string& folder,
+    const std::string& name,
+    int64_t pairs) {
+  if (name.empty()) {
+    return {};
+  }
+  const auto file = find_weight_file(folder);
+  for (const auto& item : read_weights(file, ReadOptions().mmap(true))) {
+    if (item.key() != name && !ends_with(item.key(), "." + name)) {
+      continue;
+    }
+    TORCH_CHECK(
+        item.value().is_floating_point() && item.value().dim() == 2 &&
+            item.value().size(0) == 1 && item.value().size(1) == pairs,
+        format_text(
+            "expected a floating-point \"{}\" of shape [1, {}] in \"{}\", but "
+            "got one of {}",
+            item.key(),
+            pairs,
+            file,
+            c10::str(item.value().sizes())));
+    return item.value();
+  }
+  TORCH_CHECK(
+      false,
+      format_text("expected \"{}\" in \"{}\", which has none", name, file));
+}
+
 } // namespace
 
 std::ostream& operator<<(std::ostream& stream, PretrainedPart part) {
@@ -333,6 +365,61 @@ RelativeBias relative_bias_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return load_relative_bias(folder, layer, options);
+}
+
+RotaryAngles rotary_from_pretrained(
+    const std::string& folder,
+    int64_t height,
+    int64_t width,
+    const PretrainedOptions& options) {
+  const auto make = [&] {
+    ModelConfig config(folder);
+    auto part = options.part();
+    const auto parts = parts_of(config);
+    if (part == PretrainedPart::kAuto &&
+        std::count(parts.begin(), parts.end(), PretrainedPart::kVision) > 0) {
+      part = PretrainedPart::kVision;
+    }
+    const auto described = describe_attention(config, {/*layer=*/0, part});
+    TORCH_CHECK(
+        described.image_rotary.has_value(),
+        format_text(
+            "model_type \"{}\" of \"{}\" {}",
+            described.model_type,
+            config.path(),
+            described.needs_rotary
+                ? "rotates by places in two dimensions in a way that its "
+                  "configuration does not tell"
+                : "does not rotate by places in two dimensions"));
+    const auto& its_options = described.options;
+    const auto head_dim = its_options.head_dim().value_or(
+        its_options.d_out() / its_options.num_heads());
+    const auto& rotary = *described.image_rotary;
+    auto angles = angles_of_image(
+        rotary,
+        head_dim,
+        height,
+        width,
+        learned_angles(folder, rotary.learned, head_dim / 2));
+    const auto dtype =
+        options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    for (auto* x : {&angles.cos, &angles.sin}) {
+      *x = x->to(options.device(), dtype);
+    }
+    return angles;
+  };
+  try {
+    return make();
+  } catch (const std::exception& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "rotary_from_pretrained(\"{}\", {}, {}): {}",
+            folder,
+            height,
+            width,
+            error_message(error)));
+  }
 }
 
 MultiHeadAttentionOptions options_from_config(

@@ -1,5 +1,5 @@
 // Encoders of images whose rotary embedding has two dimensions: the caller
-// gives its angles.
+// gives its angles, as `rotary_from_pretrained` makes them.
 
 #include <weights/pretrained/describe.h>
 
@@ -21,12 +21,53 @@ void set_vision(Layer& layer, bool qkv_bias, bool out_bias) {
   ignore_rotary(layer.config);
 }
 
+/// Angles by rows and columns, with the theta of the configuration.
+ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
+  auto& config = layer.config;
+  const auto parameters = config.object("rope_parameters");
+  const auto type = parameters.get("rope_type").as_text().value_or("axial");
+  TORCH_CHECK(
+      type == "axial" || type == "default",
+      format_text(
+          "expected a rotary embedding of type axial in \"{}\", but got \"{}\"",
+          config.path(),
+          type));
+  ImageRotary rotary;
+  const auto given = parameters.get("rope_theta").as_number();
+  rotary.theta = given.value_or(config.number("rope_theta").value_or(theta));
+  return rotary;
+}
+
+/// The same of patches that come in squares, which are merged after the layers.
+ImageRotary merged_rotary_of(Layer& layer) {
+  auto& config = layer.config;
+  auto rotary = image_rotary_of(layer);
+  const auto positive = [&](const char* field, int64_t otherwise) {
+    const auto value = config.integer(field).value_or(otherwise);
+    TORCH_CHECK(
+        value > 0,
+        format_text(
+            "expected {} > 0 in \"{}\", but got {}",
+            field,
+            config.path(),
+            value));
+    return value;
+  };
+  rotary.square = positive("spatial_merge_size", 2);
+  if (config.has("window_size")) {
+    rotary.window =
+        positive("window_size", 1) / rotary.square / positive("patch_size", 1);
+  }
+  return rotary;
+}
+
 } // namespace
 
 /// Qwen2-VL and later.
 void describe_qwen_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.layout = joined_layout("qwen_vision", "qkv", "proj");
+  layer.image_rotary = merged_rotary_of(layer);
   // The mask says which images and windows see each other.
   layer.config.ignore(
       {"num_position_embeddings", "window_size", "fullatt_block_indexes"});
@@ -44,6 +85,7 @@ void describe_glm4v_vision(Layer& layer) {
       layer.config.flag("attention_bias").value_or(false),
       /*out_bias=*/false);
   layer.layout = joined_layout("glm4v_vision", "qkv", "proj");
+  layer.image_rotary = merged_rotary_of(layer);
 }
 
 void describe_glm_ocr_vision(Layer& layer) {
@@ -56,6 +98,11 @@ void describe_glm_ocr_vision(Layer& layer) {
 void describe_llama4_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.options.rotary(RotaryOptions().pairing(RotaryPairing::kInterleaved));
+  auto rotary = image_rotary_of(layer);
+  rotary.has_columns_first = true;
+  rotary.first = 1;
+  rotary.tokens_after = 1;
+  layer.image_rotary = rotary;
   // For the layers that take images to text.
   layer.config.ignore("multi_modal_projector_bias");
 }
@@ -67,11 +114,20 @@ void describe_mlcd(Layer& layer) {
       format_text(
           "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
   layer.layout = WeightLayout::bart();
+  const auto type = layer.config.text("model_type").value_or("");
+  // How the patches of Video-LLaMA 3 are merged differs from image to image.
+  if (type != "video_llama_3_vision") {
+    layer.image_rotary = image_rotary_of(layer);
+    layer.image_rotary->learned =
+        type == "paddleocr_vl_vision" ? "" : "class_pos_emb";
+  }
 }
 
 void describe_pixtral(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/false, /*out_bias=*/false);
   layer.config.ignore("head_dim");
+  layer.image_rotary = image_rotary_of(layer);
+  layer.image_rotary->has_columns_between = true;
 }
 
 /// Tokens before those of patches are not rotated: cosine 1 and sine 0.
@@ -83,6 +139,10 @@ void describe_dinov3(Layer& layer) {
       config.flag("proj_bias").value_or(false));
   layer.options.key_bias(config.flag("key_bias").value_or(false))
       .value_bias(config.flag("value_bias").value_or(false));
+  layer.image_rotary = image_rotary_of(layer, /*theta=*/100);
+  layer.image_rotary->goes_by_centers = true;
+  layer.image_rotary->tokens_before =
+      1 + config.integer("num_register_tokens").value_or(0);
   // For training.
   config.ignore({"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"});
 }

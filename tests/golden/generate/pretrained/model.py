@@ -24,6 +24,8 @@ ARGUMENTS = {
     "input": ("hidden_states",),
     "context": ("key_value_states", "encoder_hidden_states"),
 }
+# The sides of patches in pixels.
+PATCH = 4
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Model:
                     both = given.get("position_embeddings")
                     if both is None:
                         both = of_complex(given["freqs_ci"])
+                    seen[f"{name}.grid"] = grid_of(inputs)
                     for what, angles, still in zip(("cos", "sin"), both, (1, 0)):
                         seen[f"{name}.{what}"] = of_pairs(angles, tokens, still)
 
@@ -191,7 +194,9 @@ class Model:
         return {
             self.prefix + key: value.contiguous()
             for key, value in saved.items()
-            if wanted.fullmatch(key) or "relative_attention_bias" in key
+            if wanted.fullmatch(key)
+            or "relative_attention_bias" in key
+            or key.endswith("class_pos_emb")
         }
 
 
@@ -199,6 +204,13 @@ def batched(tensor: Tensor) -> Tensor:
     """A batch, of models that put all images after each other too."""
     copy = tensor.detach().clone()
     return copy.unsqueeze(0) if copy.dim() == 2 else copy
+
+
+def grid_of(inputs: Mapping[str, Tensor]) -> Tensor:
+    """How many rows and columns of patches an image has."""
+    if "grid_thw" in inputs:
+        return inputs["grid_thw"][0, 1:]
+    return torch.tensor(inputs["pixel_values"].shape[-2:]) // PATCH
 
 
 def of_pairs(angles: Tensor, tokens: int, still: float) -> Tensor:
@@ -231,12 +243,12 @@ def draw_inputs(kind: str) -> dict[str, Tensor]:
         }
     if kind == "images":
         return {"pixel_values": torch.randn(2, 3, 8, 8)}
-    if kind == "image":
-        return {"pixel_values": torch.randn(1, 3, 8, 8)}
+    if kind == "wide image":
+        return {"pixel_values": torch.randn(1, 3, 8, 12)}
     if kind == "patches":
         return {
-            "hidden_states": torch.randn(16, 96),
-            "grid_thw": torch.tensor([[1, 4, 4]]),
+            "hidden_states": torch.randn(24, 96),
+            "grid_thw": torch.tensor([[1, 4, 6]]),
         }
     if kind == "videos":
         return {"pixel_values": torch.randn(2, 4, 3, 8, 8)}

@@ -1,0 +1,91 @@
+#include <weights/pretrained/image_rotary.h>
+
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <vector>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// Where the patches stand that the model has one after the other, by rows:
+/// int64 (height * width).
+torch::Tensor order_of_patches(
+    const ImageRotary& rotary,
+    int64_t height,
+    int64_t width) {
+  const auto side = rotary.square;
+  const auto squares = torch::arange(height * width, torch::kLong)
+                           .view({height / side, side, width / side, side})
+                           .transpose(1, 2);
+  if (rotary.window == 0) {
+    return squares.flatten();
+  }
+  std::vector<torch::Tensor> windows;
+  for (const auto& rows : squares.split(rotary.window, 0)) {
+    for (const auto& window : rows.split(rotary.window, 1)) {
+      windows.push_back(window.flatten());
+    }
+  }
+  return torch::cat(windows);
+}
+
+/// Where `count` rows or columns are, float64.
+torch::Tensor places_of(const ImageRotary& rotary, int64_t count) {
+  const auto numbers = torch::arange(count, torch::kDouble);
+  return rotary.goes_by_centers ? (2 * (numbers + 0.5) / count - 1) * (2 * M_PI)
+                                : numbers + rotary.first;
+}
+
+} // namespace
+
+RotaryAngles angles_of_image(
+    const ImageRotary& rotary,
+    int64_t head_dim,
+    int64_t height,
+    int64_t width,
+    const torch::Tensor& learned) {
+  constexpr int64_t kMost = 1 << 20;
+  TORCH_CHECK(
+      height > 0 && width > 0 && height <= kMost / width &&
+          height % rotary.square == 0 && width % rotary.square == 0,
+      format_text(
+          "expected the image's height and width in patches, multiples of {} "
+          "of at most {} patches, but got {} and {}",
+          rotary.square,
+          kMost,
+          height,
+          width));
+  TORCH_CHECK(
+      head_dim % 4 == 0,
+      format_text("expected heads of a multiple of 4, but got {}", head_dim));
+  const auto half = static_cast<double>(head_dim) / 4;
+  const auto exponents = torch::arange(head_dim / 4, torch::kDouble) / half;
+  const auto frequencies = torch::pow(rotary.theta, -exponents);
+  const auto between = rotary.has_columns_between
+      ? frequencies * std::pow(rotary.theta, -1 / (2 * half))
+      : frequencies;
+  const auto patches = order_of_patches(rotary, height, width);
+  const auto rows = places_of(rotary, height)
+                        .index_select(0, patches.div(width, "floor"))
+                        .outer(frequencies);
+  const auto columns = places_of(rotary, width)
+                           .index_select(0, patches.remainder(width))
+                           .outer(between);
+  auto angles = rotary.has_columns_first ? torch::cat({columns, rows}, -1)
+                                         : torch::cat({rows, columns}, -1);
+  const auto still = [&](int64_t tokens) {
+    return torch::zeros({tokens, head_dim / 2}, torch::kDouble);
+  };
+  angles = torch::cat(
+      {learned.defined() ? learned.to(torch::kCPU, torch::kDouble)
+                         : still(rotary.tokens_before),
+       angles,
+       still(rotary.tokens_after)});
+  return {angles.cos(), angles.sin()};
+}
+
+} // namespace torch_attention::weights::pretrained
