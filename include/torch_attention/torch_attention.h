@@ -25,6 +25,7 @@
 #include <torch_attention/nn/options/latent_attention.h>
 #include <torch_attention/nn/options/relative_bias.h>
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/score_function.h>
 #include <torch_attention/nn/options/temperature.h>
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/nn/utils/swap_transformer.h>

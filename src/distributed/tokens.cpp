@@ -190,6 +190,11 @@ void check_tokens(
       name,
       ": expected no cu_seqlens, where several processes share the tokens");
   TORCH_CHECK(
+      !options.scores(),
+      name,
+      ": expected no function `scores`, where several processes share the "
+      "tokens");
+  TORCH_CHECK(
       !options.query_offsets().defined(),
       name,
       ": expected no query_offsets, since the layout says where the tokens are");

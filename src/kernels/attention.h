@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <array>
+#include <functional>
 #include <tuple>
 #include <type_traits>
 
@@ -64,6 +65,9 @@ struct Attention : ScoreTensors {
   double dropout = 0.0;
   SharedHeads heads;
   SharedTokens tokens;
+  /// Changes the scores (..., T, S) before the softmax. Empty: none. Only the
+  /// reference calls it.
+  std::function<torch::Tensor(const torch::Tensor&)> score_function;
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)

@@ -48,6 +48,9 @@ Kernel resolved(Kernel asked) {
 }
 
 Choice choose(const Attention& a, Kernel asked_in_call) {
+  if (a.score_function) {
+    return Choice::kReference;
+  }
   const auto asked = resolved(asked_in_call);
   const bool by_tiles = is_tiled(a);
   // Kernels differ in what they make of empty tensors. For a single key, whose

@@ -27,10 +27,25 @@ void hide(torch::Tensor& scores, const Attention& attention) {
   }
 }
 
+/// What the caller's function gets where a key is hidden. Gradients of what it
+/// multiplies by -inf would be NaN, and so those of sums that overflow.
+double hidden_for_function(torch::ScalarType dtype) {
+  return dtype == torch::kHalf ? -1e4 : -1e30;
+}
+
+torch::Tensor changed_by_function(
+    const torch::Tensor& scores,
+    const Attention& attention) {
+  const auto hidden = scores.eq(kHidden);
+  const auto given =
+      scores.masked_fill(hidden, hidden_for_function(scores.scalar_type()));
+  return attention.score_function(given).masked_fill(hidden, kHidden);
+}
+
 /// Returns true if a query may have no key to attend to.
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
-  return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
-      a.query_offsets.defined() ||
+  return a.score_function || a.mask.defined() || a.bias.defined() ||
+      a.key_lengths.defined() || a.query_offsets.defined() ||
       (a.rule.hides() && scores.size(-2) > scores.size(-1));
 }
 
@@ -55,7 +70,8 @@ torch::Tensor softmax_with_sinks(
 //
 //   1. Scale, softcap, and what is hidden by position, lengths or mask.
 //   2. Bias, and what is added by position.
-//   3. Softmax, in the dtype of the scores with bias; zeros where no key is
+//   3. The caller's own function.
+//   4. Softmax, in the dtype of the scores with bias; zeros where no key is
 //      seen.
 torch::Tensor weights_of_scores(
     torch::Tensor scores,
@@ -89,6 +105,9 @@ torch::Tensor weights_of_scores(
       scores.device());
   if (added.defined()) {
     scores = scores + added;
+  }
+  if (attention.score_function) {
+    scores = changed_by_function(scores, attention);
   }
   if (!may_hide_all_keys(scores, attention)) {
     return softmax_with_sinks(scores, attention.sinks).to(dtype);
@@ -129,7 +148,14 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
 }
 
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
-  return torch::matmul(weights, share_heads(a.value, a.query));
+  auto value = share_heads(a.value, a.query);
+  if (a.score_function) {
+    // No kernel else computes it: NaN that no query sees are not to be
+    // multiplied by 0. Weights are NaN where those of the query are.
+    const auto seen = weights.gt(0).any(/*dim=*/-2).unsqueeze(-1);
+    value = value.masked_fill(seen.logical_not(), 0);
+  }
+  return torch::matmul(weights, value);
 }
 
 } // namespace

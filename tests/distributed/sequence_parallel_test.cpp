@@ -469,6 +469,23 @@ TEST_CASE("Modules attend over the tokens of all processes") {
   CHECK_THAT(x.grad(), IsAsOfOne(own(x_of_whole.grad())));
   distributed::sum_gradients(module->parameters(), group());
   check_gradients(*module, *whole);
+  module->eval();
+  if (processes() > 1) {
+    THROWS_WITH(
+        module->forward(
+            x, ForwardOptions().scores([](const auto& all) { return all; })),
+        "expected no function `scores`, where several processes share the "
+        "tokens");
+  }
+  auto cache = module->make_cache(kBatch);
+  if (processes() > 1) {
+    THROWS_WITH(
+        module->decode(x, cache, DecodeOptions().scores([](const auto& all) {
+          return all;
+        })),
+        "expected no function `scores`, where several processes share the "
+        "tokens");
+  }
   THROWS_WITH(
       module->forward_with_weights(x), "forward_with_weights needs all tokens");
 }
@@ -535,6 +552,9 @@ TEST_CASE("What the ring cannot do it says") {
   THROWS_WITH(
       ring(FuncOptions().cu_seqlens(torch::tensor({0, 1}))),
       "expected no cu_seqlens");
+  THROWS_WITH(
+      ring(FuncOptions().scores([](const auto& scores) { return scores; })),
+      "expected no function `scores`");
   THROWS_WITH(
       ring(FuncOptions().mask(
           torch::zeros({kTokens, kTokens + 1}, torch::kBool))),

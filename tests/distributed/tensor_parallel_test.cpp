@@ -158,6 +158,12 @@ TEST_CASE("Masks and biases of a call are for all heads") {
     THROWS_WITH(
         module->forward(input(dtype), call),
         "expected a mask for 1 or all 24 heads");
+    THROWS_WITH(
+        module->forward(
+            input(dtype),
+            ForwardOptions().scores([](const auto& scores) { return scores; })),
+        "MultiHeadAttention: expected no function `scores`, where several "
+        "processes share the heads");
   }
 }
 

@@ -195,6 +195,26 @@ void check_differences(const Problem& problem) {
   }
 }
 
+/// Compares a function that does what options do with the kernel that has them.
+void check_function(const Problem& problem) {
+  const auto fused = compute(problem, torch::kDouble, Kernel::kFused);
+  const auto reference = compute(problem, torch::kDouble, Kernel::kReference);
+  const auto by_function = compute(
+      problem,
+      torch::kDouble,
+      Kernel::kReference,
+      &Problem::attend_by_function);
+  const auto m = magnitudes_of(problem);
+  for (size_t i = 0; i < fused.size(); ++i) {
+    check_close(
+        name_of(i) + " by a function",
+        by_function[i],
+        reference[i],
+        fused[i],
+        bound_of(problem, m, i));
+  }
+}
+
 void check_second_gradients(const Problem& problem) {
   const auto compute_second = [&](Kernel kernel) {
     const auto leaves = problem.leaves(torch::kDouble);
@@ -259,6 +279,7 @@ void check_small_attention(Random& random) {
   }
   check_by_definition(problem);
   check_differences(problem);
+  check_function(problem);
   check_second_gradients(problem);
 }
 

@@ -381,6 +381,27 @@ torch::Tensor Problem::attend_one_by_one(const Tensors& of_bases, Kernel kernel)
   return torch::cat(outputs, -2).view(grad_output.sizes());
 }
 
+torch::Tensor Problem::attend_by_function(
+    const Tensors& of_bases,
+    Kernel kernel) const {
+  const auto x = inputs(of_bases);
+  auto all = all_options(of_bases);
+  const auto mask = all.mask();
+  const auto added = all.bias();
+  const auto cap = has_slopes ? 0.0 : all.softcap().value_or(0);
+  all.mask({}).bias({}).kernel(kernel).scores([&](torch::Tensor scores) {
+    if (cap > 0) {
+      scores = torch::tanh(scores / cap) * cap;
+    }
+    scores = added.defined() ? scores + added : scores;
+    return mask.defined() ? scores.masked_fill(mask, -INFINITY) : scores;
+  });
+  if (cap > 0) {
+    all.softcap(std::nullopt);
+  }
+  return functional::scaled_dot_product_attention(x[0], x[1], x[2], all);
+}
+
 Tensors Problem::leaves(torch::ScalarType of_dtype) const {
   Tensors result;
   const auto of_added = of_dtype == dtype ? added_dtype : of_dtype;

@@ -62,6 +62,12 @@ struct Problem {
   /// there were no other.
   torch::Tensor attend_one_by_one(const Tensors& of_bases, Kernel kernel) const;
 
+  /// Returns the same, with mask and bias, and the softcap where nothing is
+  /// added after it, in a function that changes the scores. The kernel is the
+  /// reference.
+  torch::Tensor attend_by_function(const Tensors& of_bases, Kernel kernel)
+      const;
+
   /// Returns the bases in another dtype, as leaves that want gradients.
   Tensors leaves(torch::ScalarType of_dtype) const;
 

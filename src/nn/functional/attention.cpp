@@ -256,6 +256,43 @@ torch::Tensor numbers_for_heads(
   return numbers.to(query.device(), dtype);
 }
 
+/// The caller's function, whose result is checked. Without a batch of its own
+/// the query has got one, of which the function is not to know.
+ScoreFunction checked_function(
+    const ScoreFunction& function,
+    bool without_batch = false) {
+  if (!function) {
+    return function;
+  }
+  return [function, without_batch](const torch::Tensor& scores) {
+    const auto given = without_batch ? scores.squeeze(0) : scores;
+    const auto changed = function(given);
+    TORCH_CHECK(
+        changed.defined(),
+        kName,
+        ": the tensor that `scores` gave is undefined");
+    checks::check_dense(kName, "tensor that `scores` gave", changed);
+    TORCH_CHECK(
+        changed.sizes() == given.sizes() &&
+            changed.scalar_type() == given.scalar_type() &&
+            changed.device() == given.device(),
+        kName,
+        ": expected `scores` to give what it gets, ",
+        given.scalar_type(),
+        " of shape ",
+        given.sizes(),
+        " on ",
+        given.device(),
+        ", but got ",
+        changed.scalar_type(),
+        " of shape ",
+        changed.sizes(),
+        " on ",
+        changed.device());
+    return without_batch ? changed.unsqueeze(0) : changed;
+  };
+}
+
 /// Returns what `options` ask for, but for dropout and the tensors that need a
 /// query.
 kernels::Attention attention_of(const Options& options) {
@@ -269,6 +306,7 @@ kernels::Attention attention_of(const Options& options) {
   attention.rule = rule_of(options);
   attention.mask = options.mask();
   attention.bias = options.bias();
+  attention.score_function = checked_function(options.scores());
   return attention;
 }
 
@@ -380,6 +418,8 @@ kernels::Attention attention_of_call(
   }
   if (lacks_batch(options, query)) {
     // Mask and bias broadcast along it.
+    attention.score_function = checked_function(
+        options.scores(), /*without_batch=*/!options.cu_seqlens().defined());
     for (auto* x : {&attention.query, &attention.key, &attention.value}) {
       *x = x->unsqueeze(0);
     }
@@ -494,6 +534,11 @@ torch::Tensor attend(
     const torch::Tensor& value,
     const Options& options,
     const kernels::SharedHeads& heads) {
+  TORCH_CHECK(
+      !options.scores() || options.kernel() != Kernel::kFused,
+      kName,
+      ": Kernel::kFused never forms the scores, which a function is to change; "
+      "use Kernel::kReference or Kernel::kAuto");
   const auto attention =
       of_heads(attention_of_call(query, key, value, options), heads);
   const auto kernel = kernels::choose(attention, options.kernel());

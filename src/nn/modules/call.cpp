@@ -136,7 +136,7 @@ bool is_empty(const ForwardOptions& call) {
   return !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined() &&
       !call.key_lengths().defined() && !call.key_padding_mask().defined() &&
       !call.mask().defined() && !call.bias().defined() &&
-      !call.positions().defined();
+      !call.positions().defined() && !call.scores();
 }
 
 bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call) {
@@ -240,6 +240,7 @@ void set_call(
         "key_padding_mask");
     options.key_lengths(call.key_lengths());
   }
+  options.scores(call.scores());
   if (packed && scores.size() == 3) {
     // Functional attention takes packed sequences with heads.
     options.mask(with_head(options.mask()));

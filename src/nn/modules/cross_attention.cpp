@@ -386,6 +386,7 @@ torch::Tensor CrossAttentionImpl::decode(
       kCross,
       split,
       x,
+      call.scores(),
       [&] {
         check_decode(*this, x, cache, call);
         func = decode_options(*this, x, cache, call, {split_, token_split_});

@@ -107,27 +107,29 @@ void set_rows_of_cache(
   }
 }
 
-void set_bias_of_call(
+void set_scores_of_call(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,
     int64_t T,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options) {
-  if (!call.bias().defined()) {
+  if (!call.bias().defined() && !call.scores()) {
     return;
   }
   TORCH_CHECK(
       !cache.options().window() && !cache.options().chunk() &&
           !call.left_padded(),
       name,
-      ": expected a bias beside a cache that keeps all tokens, and tokens that "
-      "are not left_padded");
-  // Of all processes, if several share the tokens.
+      ": expected ",
+      call.bias().defined() ? "a bias" : "a function `scores`",
+      " beside a cache that keeps all tokens, and tokens that are not "
+      "left_padded");
+  // Those of all processes, if several share the tokens.
   const auto S = cache.lengths().max().item<int64_t>();
   set_call(
       name,
-      ForwardOptions().bias(call.bias()),
+      ForwardOptions().bias(call.bias()).scores(call.scores()),
       {cache.options().batch_size(), num_heads, T, S},
       options);
 }

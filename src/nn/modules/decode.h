@@ -57,9 +57,9 @@ void set_rows_of_cache(
     int64_t T,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// Checks the bias of `call` for T queries of `num_heads` heads and the rows of
-/// `cache`, and puts it into `options`.
-void set_bias_of_call(
+/// Checks bias and function of `call` for T queries of `num_heads` heads and
+/// the rows of `cache`, and puts them into `options`.
+void set_scores_of_call(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,

@@ -24,10 +24,22 @@ torch::Tensor own_heads(
   return x.narrow(1, split->heads.first, split->num_heads);
 }
 
+void check_no_function(
+    const char* name,
+    const ScoreFunction& function,
+    const HeadSplitPointer& split) {
+  TORCH_CHECK(
+      split == nullptr || !function,
+      name,
+      ": expected no function `scores`, where several processes share the "
+      "heads");
+}
+
 ForwardOptions own_heads(
     const char* name,
     const ForwardOptions& call,
     const HeadSplitPointer& split) {
+  check_no_function(name, call.scores(), split);
   auto result = call;
   result.mask(own_heads(name, "mask", call.mask(), split));
   result.bias(own_heads(name, "bias", call.bias(), split));

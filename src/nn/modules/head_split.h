@@ -116,6 +116,13 @@ torch::Tensor own_heads(
     const torch::Tensor& x,
     const HeadSplitPointer& split);
 
+/// Checks that there is no function that changes scores, which would get those
+/// of some heads only.
+void check_no_function(
+    const char* name,
+    const ScoreFunction& function,
+    const HeadSplitPointer& split);
+
 /// `call` for the heads of this process.
 ForwardOptions own_heads(
     const char* name,

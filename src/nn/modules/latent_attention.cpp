@@ -396,7 +396,7 @@ torch::Tensor LatentAttentionImpl::decode(
   try {
     auto func = func_options_of(*this).kernel(options.kernel());
     detail::set_rows_of_cache(cache, tokens.before, T, func);
-    detail::set_bias_of_call(
+    detail::set_scores_of_call(
         kLatent, call, cache, T, options.num_heads(), func);
     const auto context = linear(
         o_proj,

@@ -428,6 +428,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     detail::check_input(*this, x);
     detail::check_length(kMultiHead, x, {}, options.context_length());
     check_decode(*this, x, cache);
+    detail::check_no_function(kMultiHead, call.scores(), split_);
     tokens = detail::new_tokens(
         kMultiHead, x, cache, call, options.context_length());
     if (options.rotary() && !call.rotary_cos().defined()) {
@@ -435,9 +436,10 @@ torch::Tensor MultiHeadAttentionImpl::decode(
           kMultiHead, *options.rotary(), tokens, was_long);
     }
   };
-  const auto wait = detail::compared_decode(kMultiHead, parts, x, check, [&] {
-    return detail::text_of_decode(cache, call, tokens);
-  });
+  const auto wait =
+      detail::compared_decode(kMultiHead, parts, x, call.scores(), check, [&] {
+        return detail::text_of_decode(cache, call, tokens);
+      });
   const auto T = x.size(1);
   const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto moved =
@@ -460,7 +462,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     }
     auto own_call = call;
     own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));
-    detail::set_bias_of_call(
+    detail::set_scores_of_call(
         kMultiHead, own_call, cache, T, options.num_heads(), func);
     wait();
     const auto attended = parts != nullptr

@@ -10,6 +10,7 @@
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -104,22 +105,44 @@ torch::Tensor project_heads(
       static_cast<int64_t>(heads->size()));
 }
 
-/// The heads, which are alike, as those of one module.
-torch::Tensor forward_together(
+/// The heads, which are alike, as those of one module; with their weights if
+/// these are wanted.
+std::tuple<torch::Tensor, torch::Tensor> forward_together(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
-    const functional::ScaledDotProductAttentionFuncOptions& call) {
+    const functional::ScaledDotProductAttentionFuncOptions& call,
+    bool with_weights) {
   const auto& first = head(heads, 0);
-  auto options = func_options(first).kernel(first.options.kernel());
+  auto options = func_options(first);
   options.mask(call.mask())
       .bias(call.bias())
       .key_lengths(call.key_lengths())
-      .cu_seqlens(call.cu_seqlens());
-  return kernels::combine_heads(functional::scaled_dot_product_attention(
-      project_heads(heads, &CausalAttentionImpl::W_query, x),
-      project_heads(heads, &CausalAttentionImpl::W_key, x),
-      project_heads(heads, &CausalAttentionImpl::W_value, x),
-      options));
+      .cu_seqlens(call.cu_seqlens())
+      .scores(call.scores());
+  const auto queries = project_heads(heads, &CausalAttentionImpl::W_query, x);
+  const auto keys = project_heads(heads, &CausalAttentionImpl::W_key, x);
+  const auto values = project_heads(heads, &CausalAttentionImpl::W_value, x);
+  if (with_weights) {
+    const auto [context, weights] =
+        functional::scaled_dot_product_attention_with_weights(
+            queries, keys, values, options);
+    return {kernels::combine_heads(context), weights};
+  }
+  const auto context = functional::scaled_dot_product_attention(
+      queries, keys, values, options.kernel(first.options.kernel()));
+  return {kernels::combine_heads(context), torch::Tensor()};
+}
+
+/// Returns whether a function wants the scores of all heads at once.
+bool has_function(
+    const torch::nn::ModuleList& heads,
+    const ForwardOptions& call) {
+  TORCH_CHECK(
+      !call.scores() || are_alike(heads),
+      kWrapper,
+      ": expected heads that are alike beside a function `scores`, which gets "
+      "the scores of all of them");
+  return static_cast<bool>(call.scores());
 }
 
 /// The checked arguments of a call, for the scores (B, num_heads, T, T).
@@ -204,10 +227,12 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
   }
   check_input(heads, x, call);
   const auto options_of_call = options_of(heads, x, call);
-  if (kernels::resolved(head(heads, 0).options.kernel()) !=
-          Kernel::kReference &&
-      x.size(0) * x.size(1) >= kFewTokens && are_alike(heads)) {
-    return forward_together(heads, x, options_of_call);
+  if (has_function(heads, call) ||
+      (kernels::resolved(head(heads, 0).options.kernel()) !=
+           Kernel::kReference &&
+       x.size(0) * x.size(1) >= kFewTokens && are_alike(heads))) {
+    return std::get<0>(
+        forward_together(heads, x, options_of_call, /*with_weights=*/false));
   }
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
@@ -223,6 +248,9 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
   checks::check_not_packed(kWrapper, call.cu_seqlens());
   check_input(heads, x, call);
   const auto options_of_call = options_of(heads, x, call);
+  if (has_function(heads, call)) {
+    return forward_together(heads, x, options_of_call, /*with_weights=*/true);
+  }
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {

@@ -59,11 +59,14 @@ void check_input_of_call(
   check_input(module, x);
   const auto length = module.options.context_length();
   check_length(kMultiHead, x, call, length);
+  check_no_function(kMultiHead, call.scores(), HeadSplitAccess::of(module));
   const auto processes = processes_of(module);
   TORCH_CHECK(
-      processes == 1 || !call.cu_seqlens().defined(),
+      processes == 1 || (!call.cu_seqlens().defined() && !call.scores()),
       kMultiHead,
-      ": expected no cu_seqlens, where several processes share the tokens");
+      ": expected no ",
+      call.scores() ? "function `scores`" : "cu_seqlens",
+      ", where several processes share the tokens");
   TORCH_CHECK(
       processes == 1 || x.size(1) * processes <= length,
       kMultiHead,

@@ -95,6 +95,7 @@ std::function<void()> compared_decode(
     const char* name,
     const TokenSplit* split,
     const torch::Tensor& x,
+    const ScoreFunction& scores,
     const Check& check,
     const Text& text) {
   if (split == nullptr) {
@@ -111,6 +112,11 @@ std::function<void()> compared_decode(
             ": expected tokens on the CPU for decode, where several processes "
             "share the keys, but got some on ",
             x.device());
+        TORCH_CHECK(
+            !scores,
+            name,
+            ": expected no function `scores`, where several processes share "
+            "the tokens");
       },
       [&](const std::string& error) { split->compare(name, error, device)(); });
   return split->compare(

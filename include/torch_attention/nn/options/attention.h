@@ -6,6 +6,7 @@
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/score_function.h>
 #include <torch_attention/nn/options/temperature.h>
 
 #include <cstdint>
@@ -416,6 +417,12 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// scaled nor capped, and computed with in float32 or float64. LibTorch's
   /// kernels lack it. Default: none
   TORCH_ARG(torch::Tensor, sinks) = {};
+
+  /// function of the caller's that changes the scores (..., T, S) after all of
+  /// the above but `sinks`. It needs kReference, which kAuto takes then, and
+  /// memory of T x S; kFused is refused. Beside `cu_seqlens` it is called for
+  /// each sequence by itself, with scores (1, H, T, S). Default: none
+  TORCH_ARG(ScoreFunction, scores) = {};
 
   /// probability that an attention weight is dropped. Default: 0
   TORCH_ARG(double, dropout) = 0.0;

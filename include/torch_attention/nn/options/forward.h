@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/score_function.h>
 
 namespace torch_attention {
 
@@ -77,6 +78,16 @@ struct TORCH_ATTENTION_API ForwardOptions {
 
   /// the sines of the same angles. Default: none
   TORCH_ARG(torch::Tensor, rotary_sin) = {};
+
+  /// function of the caller's that changes the scores after all of the above
+  /// and the module's own rules, right before the softmax; gradients go through
+  /// it. For what no option does: scores of other heads mixed in, all but the
+  /// largest hidden, a bias that depends on the score. It is computed by
+  /// kReference, whatever kAuto means otherwise, with memory of T x S; a module
+  /// of kFused refuses it, as do modules whose heads or tokens several
+  /// processes share. Beside `cu_seqlens` it is called for each sequence by
+  /// itself, with scores (1, H, T, S). Default: none
+  TORCH_ARG(ScoreFunction, scores) = {};
 };
 
 /// Arguments of one call of `decode`, beside input and cache.
@@ -111,6 +122,10 @@ struct TORCH_ATTENTION_API DecodeOptions {
 
   /// Default: none
   TORCH_ARG(torch::Tensor, rotary_sin) = {};
+
+  /// function that changes the scores (B, H, T, S), as in `ForwardOptions`,
+  /// where S is as for `bias`; not where a bias is refused. Default: none
+  TORCH_ARG(ScoreFunction, scores) = {};
 };
 
 } // namespace torch_attention

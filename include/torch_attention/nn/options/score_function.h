@@ -1,0 +1,29 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+
+namespace torch_attention {
+
+/// Changes scores (..., T, S), which have their scale, softcap, biases and
+/// masks, right before the softmax, and returns them: a tensor of the same
+/// shape, dtype and device. It is called once for each attention, while
+/// autograd records, so that whatever it computes by LibTorch's operators is
+/// differentiable, and tensors that it holds get gradients.
+///
+/// Where a key is hidden it gets -1e30, -1e4 in float16, and the key stays
+/// hidden whatever it returns there; -inf that it returns hides more.
+///
+/// Example:
+/// ```
+/// // the 4 keys with the largest scores
+/// ScoreFunction largest = [](const torch::Tensor& scores) {
+///   const auto least = std::get<0>(scores.topk(4)).slice(-1, 3);
+///   return scores.masked_fill(
+///       scores < least, -std::numeric_limits<double>::infinity());
+/// };
+/// ```
+using ScoreFunction = std::function<torch::Tensor(const torch::Tensor&)>;
+
+} // namespace torch_attention
