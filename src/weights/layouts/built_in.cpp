@@ -61,6 +61,7 @@ WeightLayout WeightLayout::book() {
       .rename("q_norm.bias", "q_norm.bias")
       .rename("k_norm.weight", "k_norm.weight")
       .rename("k_norm.bias", "k_norm.bias")
+      .rename("sinks", "sinks")
       .rename("mask", "mask");
 }
 
