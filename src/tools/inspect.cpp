@@ -187,6 +187,10 @@ std::string ranges_text(const std::vector<int64_t>& numbers) {
 void print_layers(const PretrainedInfo& model, std::ostream& out) {
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const auto& found = model.layers[i];
+    if (found.numbers.empty()) {
+      out << found.part << ": " << found.description << "\n";
+      continue;
+    }
     if (found.is_cross) {
       out << "cross-attention ";
     } else if (found.part != PretrainedPart::kAuto) {

@@ -3,6 +3,8 @@
 #include <support/close.h>
 #include <support/pretrained.h>
 
+#include <torch_attention/weights/inspect_pretrained.h>
+
 #include <map>
 #include <string>
 #include <vector>
@@ -128,6 +130,81 @@ TEST_CASE("Stacks may have configurations of their own") {
   THROWS_WITH(
       options_from_config(changed.path(), 0, PretrainedPart::kDecoder),
       "config.json: decoder\" is 4; nothing is known of this field");
+}
+
+TEST_CASE("An encoder and a decoder may be whole models") {
+  const auto options_of = [](const json& config, PretrainedPart part) {
+    const TemporaryFolder folder;
+    std::ofstream(folder.file("config.json")) << config;
+    return options_from_config(folder.path(), 1, part);
+  };
+  const json donut = {
+      {"model_type", "vision-encoder-decoder"},
+      {"encoder", {{"model_type", "donut-swin"}, {"depths", {2, 2}}}},
+      {"decoder", config_of("mbart")}};
+  const auto decoder = options_of(donut, PretrainedPart::kDecoder);
+  CHECK(decoder.causal());
+  CHECK(decoder.num_heads() == 2);
+  THROWS_WITH(
+      options_of(donut, PretrainedPart::kEncoder),
+      "model_type \"donut-swin\" of");
+  THROWS_WITH(
+      options_of(donut, PretrainedPart::kAuto),
+      "has the parts PretrainedPart::kEncoder and kDecoder, but part is auto");
+  const json melody = {
+      {"model_type", "musicgen_melody"},
+      {"decoder",
+       {{"model_type", "musicgen_melody_decoder"},
+        {"hidden_size", 16},
+        {"num_attention_heads", 4}}}};
+  CHECK(options_of(melody, PretrainedPart::kAuto).num_heads() == 4);
+  THROWS_WITH(
+      options_of(melody, PretrainedPart::kEncoder),
+      "has the part PretrainedPart::kDecoder alone, but part is encoder");
+  // One of them is listed, though the other is not computed.
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("config.json")) << donut;
+  const auto found = inspect_pretrained(folder.path()).layers;
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].part == PretrainedPart::kEncoder);
+  CHECK(found[0].numbers.empty());
+  CHECK_THAT(
+      found[0].description,
+      ContainsText("the attention of model_type \"donut-swin\""));
+  CHECK(found[1].numbers == std::vector<int64_t>{0, 1});
+  CHECK(found[1].model_type == "mbart");
+  CHECK(found[2].is_cross);
+}
+
+TEST_CASE("A stack without weights does not take those of the other") {
+  const Changed changed("encoder_decoder", config_of("encoder_decoder"));
+  const auto file = changed.path() + "/model.safetensors";
+  torch::OrderedDict<std::string, torch::Tensor> tensors;
+  for (const auto& item : read_weights(file)) {
+    if (item.key().rfind("decoder.", 0) == 0) {
+      tensors.insert(item.key(), item.value());
+    }
+  }
+  write_weights(tensors, file);
+  const auto part = [](PretrainedPart which) {
+    return PretrainedOptions().part(which);
+  };
+  CHECK_NOTHROW(attention_from_pretrained(
+      changed.path(), 0, part(PretrainedPart::kDecoder)));
+  THROWS_WITH(
+      attention_from_pretrained(
+          changed.path(), 0, part(PretrainedPart::kEncoder)),
+      "expected keys of \"encoder.layer.0.attention\"");
+}
+
+TEST_CASE("BERT has cross-attention if its configuration says so") {
+  auto bert = config_of("bert");
+  THROWS_WITH(
+      cross_options_from_config(model_folder("bert"), 0),
+      "has no cross-attention");
+  bert["add_cross_attention"] = true;
+  const Changed changed("bert", bert);
+  CHECK(cross_options_from_config(changed.path(), 0).qkv_bias());
 }
 
 TEST_CASE("Moonshine has as many key heads as heads") {

@@ -148,7 +148,14 @@ torch::Tensor decoded_across(
 /// The model types of a configuration and of its parts.
 std::set<std::string> types_of(const json& config) {
   std::set<std::string> types = {config.at("model_type").get<std::string>()};
-  for (const auto* part : {"text_config", "vision_config", "audio_config"}) {
+  for (const auto* part :
+       {"text_config",
+        "vision_config",
+        "audio_config",
+        "encoder",
+        "encoder_config",
+        "decoder",
+        "decoder_config"}) {
     if (config.contains(part)) {
       types.insert(config.at(part).at("model_type").get<std::string>());
     }
@@ -326,6 +333,8 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   // Their layers are those of models above, which the next test and
   // pretrained_config_test.cpp show.
   const std::set<std::string> of_others = {
+      "align",
+      "align_text_model",
       "aria",
       "audioflamingo3",
       "audioflamingo3_encoder",
@@ -347,6 +356,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "cosmos3_edge_text",
       "cosmos3_omni",
       "csm",
+      "csm_depth_decoder_model",
       "decision_transformer",
       "deepseek_ocr2",
       "deepseek_ocr2_text",
@@ -360,6 +370,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "fast_vlm",
       "flava",
       "flava_image_model",
+      "flava_multimodal_model",
       "flava_text_model",
       "fun_asr_nano",
       "fuyu",
@@ -373,7 +384,6 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "glm_image",
       "glm_image_text",
       "glm_ocr",
-      "glmasr",
       "glmga",
       "got_ocr2",
       "gpt-sw3",
@@ -394,7 +404,6 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "instructblip_vision_model",
       "instructblipvideo",
       "instructblipvideo_vision_model",
-      "janus",
       "jev",
       "kimi_k2",
       "kimi_k25",
@@ -410,11 +419,16 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "minicpmv4_7",
       "mlcd",
       "modernvbert",
+      "molmo2",
       "moss_transcribe_diarize",
       "musicflamingo",
+      "musicgen_melody",
+      "musicgen_melody_decoder",
       "nemo_speechlm",
       "nemotron_h_omni",
+      "nougat",
       "ovis2",
+      "ovis2_vision",
       "owlv2",
       "owlv2_text_model",
       "owlv2_vision_model",
@@ -427,8 +441,10 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "perception_lm",
       "pp_chart2table",
       "qianfan_ocr",
+      "qianfan_ocr_vision",
       "qwen2_5_omni",
       "qwen2_5_omni_audio_encoder",
+      "qwen2_5_omni_talker",
       "qwen2_5_omni_text",
       "qwen2_5_omni_thinker",
       "qwen2_5_omni_vision_encoder",
@@ -439,6 +455,8 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "qwen3_asr_encoder",
       "qwen3_omni_moe",
       "qwen3_omni_moe_audio_encoder",
+      "qwen3_omni_moe_talker_code_predictor",
+      "qwen3_omni_moe_talker_text",
       "qwen3_omni_moe_text",
       "qwen3_omni_moe_thinker",
       "qwen3_omni_moe_vision_encoder",
@@ -447,6 +465,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "siglip2_text_model",
       "siglip2_vision_model",
       "smolvlm",
+      "speech-encoder-decoder",
       "vibevoice",
       "vibevoice_asr",
       "video_llama_3",
@@ -456,8 +475,6 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "vitpose_backbone",
       "voxtral",
       "voxtral_encoder",
-      "voxtral_realtime",
-      "voxtral_realtime_text",
       "xclip",
       "xclip_text_model",
   };
@@ -471,7 +488,8 @@ TEST_CASE("Types that differ by name alone give the same numbers") {
   const torch::NoGradGuard no_grad;
   const std::map<std::string, std::vector<std::string>> types = {
       {"bert",
-       {"bridgetower_text_model",
+       {"align_text_model",
+        "bridgetower_text_model",
         "chinese_clip_text_model",
         "clap_text_model",
         "dpr"}},
@@ -496,14 +514,24 @@ TEST_CASE("Types that differ by name alone give the same numbers") {
       {"gpt2", {"gpt-sw3"}},
       {"granite", {"granite4_vision_text"}},
       {"hunyuan_v1_dense", {"hunyuan_vl_text"}},
-      {"llama", {"cosmos3_edge_text", "deepseek_ocr2_text", "emu3_text_model"}},
+      {"internvl_vision", {"qianfan_ocr_vision"}},
+      {"llama",
+       {"cosmos3_edge_text",
+        "csm_depth_decoder_model",
+        "deepseek_ocr2_text",
+        "emu3_text_model"}},
       {"mistral", {"voxtral_realtime_text"}},
-      {"qwen2", {"qwen2_5_omni_text"}},
-      {"qwen3_moe", {"qwen3_omni_moe_text"}},
+      {"qwen2", {"qwen2_5_omni_talker", "qwen2_5_omni_text"}},
+      {"qwen3", {"qwen3_omni_moe_talker_code_predictor"}},
+      {"qwen3_moe", {"qwen3_omni_moe_talker_text", "qwen3_omni_moe_text"}},
       {"solar_open", {"glm_image_text"}},
       {"starcoder2", {"paddleocr_vl_text"}},
       {"vit",
-       {"flava_image_model", "flava_text_model", "vilt", "vitpose_backbone"}}};
+       {"flava_image_model",
+        "flava_multimodal_model",
+        "flava_text_model",
+        "vilt",
+        "vitpose_backbone"}}};
   for (const auto& [model, others] : types) {
     for (const auto& other : others) {
       CAPTURE(model, other);
@@ -699,7 +727,7 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   };
   for (const std::string part : {"encoder.", "decoder."}) {
     for (const int64_t layer : {0, 1}) {
-      for (const std::string model : {"t5", "umt5"}) {
+      for (const std::string model : {"pop2piano", "t5", "umt5"}) {
         check(
             model,
             part,
@@ -730,7 +758,7 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
       "expected a model with a bias by the distance of tokens, one of mpnet, "
-      "mt5, switch_transformers, t5 and umt5, but got model_type \"llama\"");
+      "mt5, pop2piano, switch_transformers, t5 and umt5, but got model_type \"llama\"");
   const auto of_encoder = PretrainedOptions().part(PretrainedPart::kEncoder);
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("umt5"), of_encoder),

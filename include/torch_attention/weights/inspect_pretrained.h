@@ -24,7 +24,8 @@ struct TORCH_ATTENTION_API PretrainedInfo {
     /// True if only the caller can give a bias by the distance of tokens
     /// (`PretrainedOptions::bias_by_caller`).
     bool needs_bias = false;
-    /// The layers' numbers, ascending.
+    /// The layers' numbers, ascending; none for a part that cannot be loaded
+    /// beside one that can.
     std::vector<int64_t> numbers;
     /// A few words, for example "12 heads of 64, causal, rotary, no bias"; for
     /// layers that cannot be loaded, the reason.
@@ -47,7 +48,8 @@ struct TORCH_ATTENTION_API PretrainedInfo {
 /// the order of their first ones.
 ///
 /// Throws c10::Error if the configuration is of an unknown model, whose
-/// attention is not computed, or cannot be read.
+/// attention is not computed, or cannot be read. A part of which this is so
+/// beside others has the reason as its description.
 ///
 /// Example:
 /// ```

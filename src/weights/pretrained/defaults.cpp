@@ -24,6 +24,10 @@ Json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":64,)"
        R"("num_hidden_groups":1,"num_hidden_layers":12})"},
+      {"align_text_model",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"altclip_text_model",
        R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":514,"num_attention_heads":16,)"
@@ -111,6 +115,10 @@ Json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"chameleon",
+       R"({"hidden_size":4096,"max_position_embeddings":4096,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":32,"rms_norm_eps":1e-05})"},
       {"chinese_clip_text_model",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -136,6 +144,10 @@ Json default_fields(const std::string& model_type) {
       {"clipseg_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"coarse_acoustics",
+       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
       {"codegen",
        R"({"n_embd":4096,"n_head":16,"n_layer":28,"n_positions":2048,)"
        R"("names":{"hidden_size":"n_embd",)"
@@ -163,13 +175,15 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":131072,"num_attention_heads":16,)"
        R"("num_hidden_layers":28,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05,"rope_theta":100000000.0})"},
-      {"cosmos3_edge_vision",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":27})"},
       {"csm",
        R"({"hidden_size":2048,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":16,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":500000.0})"},
+      {"csm_depth_decoder_model",
+       R"({"hidden_size":1024,"max_position_embeddings":33,)"
+       R"("num_attention_heads":8,"num_hidden_layers":4,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-05,)"
        R"("rope_theta":500000.0})"},
       {"ctrl",
        R"({"n_embd":1280,"n_head":16,"n_layer":48,"n_positions":256,)"
@@ -209,6 +223,16 @@ Json default_fields(const std::string& model_type) {
       {"deit",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"dia_decoder",
+       R"({"cross_head_dim":128,"cross_hidden_size":1024,)"
+       R"("cross_num_attention_heads":16,"cross_num_key_value_heads":16,)"
+       R"("head_dim":128,"hidden_size":2048,"max_position_embeddings":3072,)"
+       R"("norm_eps":1e-05,"num_attention_heads":16,"num_hidden_layers":18,)"
+       R"("num_key_value_heads":4})"},
+      {"dia_encoder",
+       R"({"head_dim":128,"hidden_size":1024,"max_position_embeddings":1024,)"
+       R"("norm_eps":1e-05,"num_attention_heads":16,"num_hidden_layers":12,)"
+       R"("num_key_value_heads":16})"},
       {"dinov2",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -231,6 +255,9 @@ Json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"dpt",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
       {"electra",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":256,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
@@ -259,6 +286,14 @@ Json default_fields(const std::string& model_type) {
        R"("num_attention_heads":20,"num_hidden_layers":28,)"
        R"("num_key_value_heads":4,"rms_norm_eps":1e-05,)"
        R"("rope_theta":500000.0})"},
+      {"ernie4_5_vl_moe_text",
+       R"({"hidden_size":2560,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":20,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":500000.0})"},
+      {"ernie4_5_vl_moe_vision",
+       R"({"hidden_size":1280,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"rms_norm_eps":1e-06})"},
       {"esm",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1026,)"
@@ -289,6 +324,10 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":8192,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-05})"},
+      {"fine_acoustics",
+       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
       {"flaubert",
        R"({"attention_dropout":0.1,"emb_dim":2048,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"n_heads":16,"n_layers":12,)"
@@ -297,6 +336,9 @@ Json default_fields(const std::string& model_type) {
       {"flava_image_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"flava_multimodal_model",
+       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("num_attention_heads":12,"num_hidden_layers":6,"qkv_bias":true})"},
       {"flava_text_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":12,)"
@@ -305,6 +347,17 @@ Json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06,"rope_theta":500000.0})"},
+      {"flint",
+       R"({"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":262144,"num_attention_heads":32,)"
+       R"("num_hidden_layers":49,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":513})"},
+      {"fsmt",
+       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"gemma",
        R"({"head_dim":256,"hidden_size":3072,"max_position_embeddings":8192,)"
        R"("num_attention_heads":16,"num_hidden_layers":28,)"
@@ -382,6 +435,9 @@ Json default_fields(const std::string& model_type) {
        R"({"attention_bias":true,"hidden_size":1024,)"
        R"("names":{"num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"depth"},"num_heads":16,"rms_norm_eps":1e-05})"},
+      {"glmasr_encoder",
+       R"({"hidden_size":1280,"max_position_embeddings":1500,)"
+       R"("num_attention_heads":20,"num_hidden_layers":32})"},
       {"gpt-sw3",
        R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
        R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
@@ -499,12 +555,19 @@ Json default_fields(const std::string& model_type) {
        R"({"hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
+      {"idefics",
+       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"idefics2_vision",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"idefics3_vision",
        R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":12})"},
+      {"idefics_vision",
+       R"({"layer_norm_eps":1e-05,"names":{"hidden_size":"embed_dim"},)"
+       R"("num_attention_heads":16,"num_hidden_layers":32})"},
       {"ijepa",
        R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
@@ -542,6 +605,9 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":262144,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":8,)"
        R"("rms_norm_eps":1e-06})"},
+      {"janus_vision_model",
+       R"({"attention_bias":true,"hidden_size":1024,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"jina_embeddings_v3",
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
        R"("layer_norm_eps":1e-05,"max_position_embeddings":8194,)"
@@ -552,6 +618,14 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":262144,"num_attention_heads":48,)"
        R"("num_hidden_layers":50,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":513})"},
+      {"kosmos_2_5_text_model",
+       R"({"attention_heads":16,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":4096,"names":{"hidden_size":"embed_dim",)"
+       R"("num_attention_heads":"attention_heads",)"
+       R"("num_hidden_layers":"layers"}})"},
+      {"kosmos_2_5_vision_model",
+       R"({"head_dim":64,"hidden_size":1536,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":24,"num_hidden_layers":18})"},
       {"kosmos_2_vision_model",
        R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":16,"num_hidden_layers":24})"},
@@ -580,6 +654,9 @@ Json default_fields(const std::string& model_type) {
       {"llama4_vision_model",
        R"({"hidden_size":768,"norm_eps":1e-05,"num_attention_heads":16,)"
        R"("num_hidden_layers":34})"},
+      {"lxmert",
+       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12})"},
       {"m2m_100",
        R"({"attention_dropout":0.1,"d_model":1024,)"
        R"("decoder_attention_heads":16,"decoder_layers":12,)"
@@ -619,11 +696,18 @@ Json default_fields(const std::string& model_type) {
       {"metaclip_2_vision_model",
        R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"mgp-str",
+       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"mimi",
+       R"({"hidden_size":512,"max_position_embeddings":8000,)"
+       R"("norm_eps":1e-05,"num_attention_heads":8,"num_hidden_layers":8,)"
+       R"("num_key_value_heads":8,"sliding_window":250})"},
       {"minimax",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":1000000.0})"},
+       R"({"block_size":256,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"minimax_m2",
        R"({"head_dim":128,"hidden_size":3072,)"
        R"("max_position_embeddings":196608,"num_attention_heads":48,)"
@@ -690,6 +774,12 @@ Json default_fields(const std::string& model_type) {
        R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8})"},
+      {"musicgen_decoder",
+       R"({"hidden_size":1024,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+      {"musicgen_melody_decoder",
+       R"({"hidden_size":1024,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"mvp",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -749,6 +839,9 @@ Json default_fields(const std::string& model_type) {
        R"({"enable_bias":true,"hidden_size":768,)"
        R"("max_position_embeddings":2048,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
+      {"ovis2_vision",
+       R"({"hidden_size":1024,"num_attention_heads":8,)"
+       R"("num_hidden_layers":24,"rms_norm_eps":1e-05})"},
       {"owlv2_text_model",
        R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":16,"num_attention_heads":8,)"
@@ -771,6 +864,11 @@ Json default_fields(const std::string& model_type) {
       {"paddleocr_vl_vision",
        R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":27})"},
+      {"patchtst",
+       R"({"bias":true,"d_model":128,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"num_attention_heads",)"
+       R"("num_hidden_layers":"num_hidden_layers"},"norm_eps":1e-05,)"
+       R"("num_attention_heads":4,"num_hidden_layers":3})"},
       {"pegasus",
        R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
        R"("encoder_attention_heads":16,"encoder_layers":12,)"
@@ -801,6 +899,9 @@ Json default_fields(const std::string& model_type) {
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":1000000.0})"},
+      {"pix2struct_vision_model",
+       R"({"d_kv":64,"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"pixio",
        R"({"hidden_size":1280,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":16,"num_hidden_layers":32,"qkv_bias":true})"},
@@ -814,6 +915,14 @@ Json default_fields(const std::string& model_type) {
        R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"pop2piano",
+       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6})"},
+      {"qianfan_ocr_vision",
+       R"({"attention_bias":true,"hidden_size":1024,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"qwen2",
        R"({"hidden_size":4096,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":32,)"
@@ -824,6 +933,12 @@ Json default_fields(const std::string& model_type) {
        R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"qwen2_5_omni_talker",
+       R"({"head_dim":128,"hidden_size":3584,)"
+       R"("max_position_embeddings":32768,"max_window_layers":28,)"
+       R"("num_attention_heads":28,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":1000000.0,"sliding_window":32768})"},
       {"qwen2_5_omni_text",
        R"({"hidden_size":3584,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":28,)"
@@ -901,6 +1016,15 @@ Json default_fields(const std::string& model_type) {
        R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"}})"},
+      {"qwen3_omni_moe_talker_code_predictor",
+       R"({"head_dim":128,"hidden_size":1024,)"
+       R"("max_position_embeddings":32768,"max_window_layers":28,)"
+       R"("num_attention_heads":16,"num_hidden_layers":5,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
+      {"qwen3_omni_moe_talker_text",
+       R"({"hidden_size":1024,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":16,"num_hidden_layers":20,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-06})"},
       {"qwen3_omni_moe_text",
        R"({"hidden_size":2048,"max_position_embeddings":32768,)"
        R"("num_attention_heads":28,"num_hidden_layers":28,)"
@@ -950,6 +1074,10 @@ Json default_fields(const std::string& model_type) {
        R"("hidden_size":4096,"max_position_embeddings":524288,)"
        R"("num_attention_heads":80,"num_hidden_layers":64,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
+      {"semantic",
+       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
       {"sew",
        R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
@@ -1020,9 +1148,20 @@ Json default_fields(const std::string& model_type) {
        R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1024,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
+      {"time_series_transformer",
+       R"({"attention_dropout":0.1,"d_model":64,"decoder_attention_heads":2,)"
+       R"("decoder_layers":2,"encoder_attention_heads":2,"encoder_layers":2,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"}})"},
       {"timesformer",
        R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+      {"trocr",
+       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("max_position_embeddings":512,"names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"decoder_attention_heads",)"
+       R"("num_hidden_layers":"decoder_layers"}})"},
       {"umt5",
        R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
        R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
@@ -1075,6 +1214,12 @@ Json default_fields(const std::string& model_type) {
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":20,)"
        R"("num_hidden_layers":32})"},
+      {"voxtral_realtime_encoder",
+       R"({"head_dim":64,"hidden_size":1280,"max_position_embeddings":1500,)"
+       R"("names":{"hidden_size":"d_model",)"
+       R"("num_attention_heads":"encoder_attention_heads",)"
+       R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"sliding_window":750})"},
       {"voxtral_realtime_text",
        R"({"hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"

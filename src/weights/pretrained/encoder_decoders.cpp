@@ -43,6 +43,12 @@ void describe_bart(Layer& layer) {
        "normalize_embedding"});
 }
 
+/// Series of numbers.
+void describe_time_series(Layer& layer) {
+  describe_bart(layer);
+  layer.config.ignore("scaling");
+}
+
 /// Keys have no bias.
 void describe_whisper(Layer& layer) {
   describe_bart(layer);
@@ -114,6 +120,65 @@ void describe_t5(Layer& layer) {
        "scalable_attention"});
   layer.layout = linear_layers("t5", "q", "k", "v", "o");
   layer.layout.outside("relative_attention_bias.weight");
+}
+
+namespace {
+
+void describe_plain_decoder(Layer& layer, bool has_bias) {
+  layer.options.qkv_bias(has_bias).out_bias(has_bias).dropout(
+      layer.config.number("attention_dropout").value_or(0));
+  layer.layout = WeightLayout::bart();
+}
+
+} // namespace
+
+/// Attends to what another model gave, of a size of its own.
+void describe_trocr(Layer& layer) {
+  describe_plain_decoder(layer, /*has_bias=*/true);
+  layer.d_context = layer.config.integer("cross_attention_hidden_size");
+  // Of the embeddings.
+  layer.config.ignore(
+      {"use_learned_position_embeddings", "layernorm_embedding"});
+}
+
+void describe_musicgen(Layer& layer) {
+  describe_plain_decoder(layer, /*has_bias=*/false);
+}
+
+namespace {
+
+/// Scores are not scaled.
+void describe_dia(Layer& layer) {
+  set_heads(layer);
+  layer.options.out_bias(false).scale(1.0);
+}
+
+} // namespace
+
+void describe_dia_encoder(Layer& layer) {
+  describe_dia(layer);
+  layer.options.causal(false);
+  set_rotary(layer);
+}
+
+/// Its cross-attention has sizes of its own, and does not rotate.
+void describe_dia_decoder(Layer& layer) {
+  auto& config = layer.config;
+  describe_dia(layer);
+  if (!layer.is_cross) {
+    config.ignore(
+        {"cross_num_attention_heads",
+         "cross_num_key_value_heads",
+         "cross_head_dim",
+         "cross_hidden_size"});
+    set_rotary(layer);
+    return;
+  }
+  layer.options.num_heads(config.required_integer("cross_num_attention_heads"))
+      .num_kv_heads(config.required_integer("cross_num_key_value_heads"))
+      .head_dim(config.required_integer("cross_head_dim"));
+  layer.d_context = config.required_integer("cross_hidden_size");
+  ignore_rotary(config);
 }
 
 } // namespace torch_attention::weights::pretrained

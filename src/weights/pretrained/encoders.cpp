@@ -334,4 +334,84 @@ void describe_wav2vec2(Layer& layer) {
       {"conv_bias", "feat_proj_layer_norm", "adapter_attn_dim"});
 }
 
+/// A series of numbers, in patches.
+void describe_patchtst(Layer& layer) {
+  describe_clip_vision(layer);
+  // Of the layers after attention, of the series, and of the embeddings.
+  layer.config.ignore({"bias", "scaling", "positional_encoding_type"});
+  // A second attention of each layer, over channels.
+  refuse_flag(layer, "channel_attention", "its second attention is not read");
+}
+
+/// Queries, keys and values are one layer, in released files too.
+void describe_mgp_str(Layer& layer) {
+  auto& config = layer.config;
+  layer.options.causal(false)
+      .qkv_bias(config.flag("qkv_bias").value_or(true))
+      .dropout(config.number("attn_drop_rate").value_or(0));
+  config.ignore("output_a3_attentions");
+  layer.layout = joined_layout("mgp-str", "qkv", "proj");
+}
+
+namespace {
+
+WeightLayout layout_of_output() {
+  return linear_layers("pix2struct", "query", "key", "value", "output");
+}
+
+} // namespace
+
+/// Scores are not scaled.
+void describe_pix2struct_vision(Layer& layer) {
+  auto& config = layer.config;
+  layer.options.causal(false)
+      .out_bias(false)
+      .scale(1.0)
+      .head_dim(config.integer("d_kv"))
+      .dropout(config.number("attention_dropout").value_or(0));
+  // Of its text.
+  config.ignore(
+      {"relative_attention_max_distance", "relative_attention_num_buckets"});
+  layer.layout = layout_of_output();
+}
+
+void describe_kosmos_vision(Layer& layer) {
+  auto& config = layer.config;
+  layer.options.causal(false)
+      .out_bias(false)
+      .head_dim(config.integer("head_dim"))
+      .dropout(config.number("attention_dropout").value_or(0));
+  layer.layout = layout_of_output();
+}
+
+void describe_dpt(Layer& layer) {
+  describe_vit(layer);
+  // Of the layers after the encoder.
+  layer.config.ignore("head_in_index");
+}
+
+void describe_janus_vision(Layer& layer) {
+  set_biases(layer);
+  layer.options.causal(false).out_bias(true).dropout(
+      layer.config.number("attention_dropout").value_or(0));
+  refuse_flag(layer, "use_qk_norm", "its norms do not fit its heads");
+  layer.layout =
+      linear_layers("janus", "q_proj", "k_proj", "v_proj", "projection_layer");
+}
+
+/// Keys have no bias.
+void describe_glmasr(Layer& layer) {
+  set_heads(layer);
+  layer.options.causal(false).qkv_bias(true).key_bias(false);
+  set_rotary(layer, with_partial(0.5));
+}
+
+/// Sound as it comes in.
+void describe_voxtral_realtime(Layer& layer) {
+  set_heads(layer);
+  layer.options.qkv_bias(true).key_bias(false).window(
+      layer.config.integer("sliding_window"));
+  set_rotary(layer);
+}
+
 } // namespace torch_attention::weights::pretrained

@@ -5,6 +5,7 @@
 #include <weights/pretrained/describe.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
+#include <weights/pretrained/pairs.h>
 #include <weights/pretrained/table.h>
 #include <weights/pretrained/unsupported.h>
 
@@ -46,6 +47,12 @@ struct Found {
   }
 };
 
+bool has_cross(ModelConfig& config, const Family& family) {
+  return family.cross_path != nullptr &&
+      (family.cross_flag == nullptr ||
+       config.flag(family.cross_flag).value_or(false));
+}
+
 Found find_family(
     ModelConfig& config,
     const std::string& type,
@@ -58,12 +65,12 @@ Found find_family(
   const auto& family = found->second;
   config.set_defaults_of(type);
   TORCH_CHECK(
-      family.has_parts() || !is_cross,
+      !is_cross || has_cross(config, family),
       format_text(
           "model_type \"{}\" of \"{}\" has no cross-attention",
           type,
           config.path()));
-  if (is_cross) {
+  if (is_cross && family.has_parts()) {
     part = PretrainedPart::kDecoder;
   }
   const bool is_stack =
@@ -178,6 +185,7 @@ DescribedAttention describe(
       std::move(places),
       PretrainedPart::kAuto,
       /*within=*/"",
+      /*root=*/"",
       layer.needs_bias,
       layer.needs_rotary,
       layer.image_rotary,
@@ -195,6 +203,30 @@ DescribedAttention describe(
   auto inner = config_of_stack(config, found);
   config.check_no_more(type);
   return describe(inner, found, wanted);
+}
+
+/// The part of a model whose parts have configurations of their own; none for
+/// all other models.
+std::optional<ModelPart> inner_model(
+    ModelConfig& config,
+    const std::string& type,
+    PretrainedPart part) {
+  if (const auto* model = find_multimodal(type)) {
+    return part_of(config, *model, part);
+  }
+  if (const auto* pair = find_pair(type)) {
+    return stack_of(config, *pair, part);
+  }
+  return std::nullopt;
+}
+
+/// Which part of the inner model is meant, if it has parts itself: the decoder
+/// of Donut is MBart's.
+PretrainedPart part_in(const ModelPart& inner) {
+  const auto found = families().find(inner.type);
+  return found != families().end() && found->second.has_parts()
+      ? inner.part
+      : PretrainedPart::kAuto;
 }
 
 } // namespace
@@ -230,6 +262,8 @@ std::string why_refused(const std::string& path, const std::string& type) {
 
 std::vector<std::string> known_model_types() {
   auto types = multimodal_types();
+  const auto of_pairs = pair_types();
+  types.insert(types.end(), of_pairs.begin(), of_pairs.end());
   for (const auto& [type, family] : families()) {
     types.push_back(type);
   }
@@ -244,19 +278,42 @@ std::vector<PretrainedPart> parts_of(ModelConfig& config) {
   if (const auto* model = find_multimodal(type)) {
     return model->parts();
   }
+  if (const auto* pair = find_pair(type); pair != nullptr) {
+    if (!pair->has_encoder()) {
+      return {PretrainedPart::kDecoder};
+    }
+    return {PretrainedPart::kEncoder, PretrainedPart::kDecoder};
+  }
   const auto found = families().find(type);
   return found != families().end() && found->second.has_parts()
       ? std::vector{PretrainedPart::kEncoder, PretrainedPart::kDecoder}
       : std::vector{PretrainedPart::kAuto};
 }
 
+std::string type_of_part(ModelConfig& config, PretrainedPart part) {
+  const auto type = type_of(config);
+  const auto inner = inner_model(config, type, part);
+  return inner ? inner->type : type;
+}
+
+bool has_cross_attention(ModelConfig& config, PretrainedPart part) {
+  const auto type = type_of(config);
+  if (part == PretrainedPart::kEncoder) {
+    return false;
+  }
+  auto inner = inner_model(config, type, part);
+  const auto found = families().find(inner ? inner->type : type);
+  return found != families().end() &&
+      has_cross(inner ? inner->config : config, found->second);
+}
+
 int64_t count_layers(ModelConfig& config, PretrainedPart part) {
   const auto type = type_of(config);
-  if (const auto* model = find_multimodal(type)) {
-    auto inner = part_of(config, *model, part);
+  if (auto inner = inner_model(config, type, part)) {
     return layers_of(
-        inner.config,
-        find_family(inner.config, inner.type, PretrainedPart::kAuto, false));
+        inner->config,
+        find_family(
+            inner->config, inner->type, part_in(*inner), /*is_cross=*/false));
   }
   const auto found = find_family(config, type, part, false);
   if (!found.family.has_own_configs) {
@@ -270,14 +327,16 @@ DescribedAttention describe_attention(
     ModelConfig& config,
     const Wanted& wanted) {
   const auto type = type_of(config);
-  if (const auto* model = find_multimodal(type)) {
-    auto inner = part_of(config, *model, wanted.part);
+  const bool is_decoders = wanted.is_cross && find_pair(type) != nullptr;
+  if (auto inner = inner_model(
+          config, type, is_decoders ? PretrainedPart::kDecoder : wanted.part)) {
     auto described = describe(
-        inner.config,
-        inner.type,
-        {wanted.layer, PretrainedPart::kAuto, wanted.is_cross});
-    described.part = inner.part;
-    described.within = inner.within;
+        inner->config,
+        inner->type,
+        {wanted.layer, part_in(*inner), wanted.is_cross});
+    described.part = inner->part;
+    described.within = inner->within;
+    described.root = inner->root;
     return described;
   }
   return describe(config, type, wanted);

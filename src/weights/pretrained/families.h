@@ -31,6 +31,8 @@ struct DescribedAttention {
   /// A text that the path in the file has before `places`, where others end in
   /// the same way.
   std::string within = {};
+  /// What the path in the file begins with, if need be after "model.".
+  std::string root = {};
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
@@ -54,7 +56,7 @@ DescribedAttention describe_attention(
     ModelConfig& config,
     const Wanted& wanted);
 
-/// Why the model at `path` of a type that is not among those of
+/// Returns why the model at `path` of a type that is not among those of
 /// `known_model_types` is refused, in a sentence.
 std::string why_refused(const std::string& path, const std::string& type);
 
@@ -63,6 +65,12 @@ int64_t count_layers(ModelConfig& config, PretrainedPart part);
 
 /// The parts that the model has; kAuto for one without parts.
 std::vector<PretrainedPart> parts_of(ModelConfig& config);
+
+/// The `model_type` of this part.
+std::string type_of_part(ModelConfig& config, PretrainedPart part);
+
+/// Returns whether this part attends to the output of another, too.
+bool has_cross_attention(ModelConfig& config, PretrainedPart part);
 
 /// The known values of `model_type`, sorted.
 std::vector<std::string> known_model_types();

@@ -253,4 +253,18 @@ void describe_ctrl(Layer& layer) {
   layer.layout = linear_layers("ctrl", "Wq", "Wk", "Wv", "dense");
 }
 
+/// Bark's first two models; their files hold the mask.
+void describe_bark(Layer& layer) {
+  set_all_biases(layer, layer.config.flag("bias").value_or(true));
+  set_dropout(layer, "dropout");
+  layer.layout = joined_layout("bark", "att_proj", "out_proj");
+  layer.layout.ignore("bias");
+}
+
+/// Bark's third.
+void describe_bark_fine(Layer& layer) {
+  describe_bark(layer);
+  layer.options.causal(false);
+}
+
 } // namespace torch_attention::weights::pretrained

@@ -5,7 +5,6 @@
 #include <weights/pretrained/code.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
-#include <weights/pretrained/multimodal.h>
 
 #include <c10/util/Exception.h>
 
@@ -91,15 +90,6 @@ std::string call_of(
       name);
 }
 
-/// The `model_type` of a part.
-std::string type_of(
-    ModelConfig config,
-    const std::string& model_type,
-    PretrainedPart part) {
-  const auto* model = find_multimodal(model_type);
-  return model == nullptr ? model_type : part_of(config, *model, part).type;
-}
-
 /// Adds the layers of a part, those that are equal together.
 void add_layers(
     const std::string& folder,
@@ -109,7 +99,7 @@ void add_layers(
     PretrainedInfo& info) {
   auto counted = config;
   const auto count = checked_count(count_layers(counted, part), config);
-  const auto type = type_of(config, info.model_type, part);
+  const auto type = type_of_part(counted, part);
   const auto call = call_of(folder, part, is_cross);
   const auto first = static_cast<std::ptrdiff_t>(info.layers.size());
   for (int64_t layer = 0; layer < count; ++layer) {
@@ -172,9 +162,26 @@ PretrainedInfo inspect(const std::string& folder) {
       !std::binary_search(known.begin(), known.end(), info.model_type)) {
     C10_THROW_ERROR(Error, why_refused(config.path(), info.model_type));
   }
-  for (const auto part : parts_of(config)) {
-    add_layers(folder, config, part, /*is_cross=*/false, info);
-    if (part == PretrainedPart::kDecoder) {
+  const auto parts = parts_of(config);
+  for (const auto part : parts) {
+    try {
+      add_layers(folder, config, part, /*is_cross=*/false, info);
+    } catch (const std::exception& error) {
+      if (part == parts.back() && info.layers.size() + 1 == parts.size() &&
+          std::all_of(
+              info.layers.begin(), info.layers.end(), [](const Layers& x) {
+                return x.numbers.empty();
+              })) {
+        throw;
+      }
+      // The other parts may be computed.
+      Layers refused;
+      refused.part = part;
+      refused.description = error_message(error);
+      info.layers.push_back(std::move(refused));
+      continue;
+    }
+    if (has_cross_attention(config, part)) {
       add_layers(folder, config, part, /*is_cross=*/true, info);
     }
   }

@@ -317,4 +317,26 @@ void describe_starcoder2(Layer& layer) {
   set_rotary(layer);
 }
 
+/// Norms of each head with weights of its own.
+void describe_chameleon(Layer& layer) {
+  auto& config = layer.config;
+  layer.options.num_kv_heads(config.integer("num_key_value_heads"))
+      .dropout(config.number("attention_dropout").value_or(0));
+  set_biases(layer);
+  layer.options.qk_norm(HeadNormOptions(HeadNormKind::kLayer)
+                            .scope(HeadNormScope::kHeadWeights)
+                            .bias(true)
+                            .eps(1e-5));
+  set_rotary(layer);
+}
+
+/// Layers between those of the text attend to images; norms of queries and
+/// keys, if there are any, are theirs.
+void describe_idefics(Layer& layer) {
+  layer.options.out_bias(false).dropout(
+      layer.config.number("dropout").value_or(0));
+  layer.config.ignore({"freeze_lm_head", "qk_layer_norms"});
+  set_rotary(layer);
+}
+
 } // namespace torch_attention::weights::pretrained

@@ -46,6 +46,8 @@ struct ModelPart {
   PretrainedPart part;
   /// A text in its paths.
   std::string within;
+  /// What its paths begin with, if need be after "model.".
+  std::string root = {};
 };
 
 /// Throws c10::Error if the model has no such part, or none is given and it is

@@ -17,6 +17,25 @@ void describe_gpt_oss(Layer& layer) {
   set_rotary(layer);
 }
 
+/// Sinks; only layers with a window rotate. Files have the sinks under a name
+/// of their own.
+void describe_flint(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  const bool is_last =
+      layer.index + 1 == config.required_integer("num_hidden_layers");
+  set_type(layer, layer.index > 1 && layer.index % 4 != 1 && !is_last);
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  layer.options.sinks(true);
+  layer.layout.rename("softmax_offset", "sinks");
+  if (layer.type == "sliding_attention") {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
 /// Sees a window to both sides.
 void describe_privacy_filter(Layer& layer) {
   set_heads(layer);

@@ -52,24 +52,36 @@ bool can_be_part(const std::string& path, PretrainedPart part) {
                                          : true;
 }
 
+/// Where in a file a part of a model lies.
+struct Where {
+  PretrainedPart part = PretrainedPart::kAuto;
+  /// What its paths have in them, and what they begin with.
+  std::string within = {};
+  std::string root = {};
+};
+
 /// The paths in a file with these keys that end with `path`.
 std::set<std::string> paths_ending_with(
     const std::vector<std::string>& keys,
     const std::string& path,
-    PretrainedPart part,
-    const std::string& within) {
+    const Where& where) {
   std::set<std::string> found;
   const auto inner = path + ".";
   for (const auto& key : keys) {
     const auto at = key.find(inner);
-    if (at == 0 || (at != std::string::npos && key[at - 1] == '.')) {
+    const bool is_there =
+        at == 0 || (at != std::string::npos && key[at - 1] == '.');
+    const bool is_below =
+        starts_with(key, where.root) || starts_with(key, "model." + where.root);
+    if (is_there && is_below) {
       found.insert(key.substr(0, at + path.size()));
     }
   }
   // A file of one part alone need not name it.
   std::set<std::string> of_part;
   for (const auto& each : found) {
-    if (can_be_part(each, part) && each.find(within) != std::string::npos) {
+    if (can_be_part(each, where.part) &&
+        each.find(where.within) != std::string::npos) {
       of_part.insert(each);
     }
   }
@@ -81,10 +93,9 @@ std::set<std::string> paths_ending_with(
 std::optional<std::string> find_path(
     const std::vector<std::string>& keys,
     const std::string& path,
-    PretrainedPart part,
-    const std::string& within,
+    const Where& where,
     const std::string& file) {
-  const auto found = paths_ending_with(keys, path, part, within);
+  const auto found = paths_ending_with(keys, path, where);
   TORCH_CHECK(
       found.size() <= 1,
       format_text(
@@ -114,9 +125,9 @@ Place find_place(
     const std::vector<std::string>& keys,
     const DescribedAttention& described,
     const std::string& file) {
+  const Where where{described.part, described.within, described.root};
   for (const auto& place : described.places) {
-    if (auto found = find_path(
-            keys, place.path, described.part, described.within, file)) {
+    if (auto found = find_path(keys, place.path, where, file)) {
       return {std::move(*found), place.layout};
     }
   }
@@ -146,7 +157,7 @@ WeightsOfModel locate_path(
   auto file = find_weight_file(folder);
   const auto weights = read_weight_file(file);
   const auto keys = whole_keys(weights);
-  auto found = find_path(keys, path, PretrainedPart::kAuto, "", file);
+  auto found = find_path(keys, path, {}, file);
   if (!found) {
     throw_no_path(keys, path, file);
   }

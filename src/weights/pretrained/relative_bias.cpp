@@ -16,11 +16,11 @@ DescribedRelativeBias describe_relative_bias(
   const bool is_of_layer = type == "umt5";
   TORCH_CHECK(
       is_mpnet || is_of_layer || type == "t5" || type == "mt5" ||
-          type == "switch_transformers",
+          type == "pop2piano" || type == "switch_transformers",
       format_text(
           "expected a model with a bias by the distance of tokens, one of mpnet, "
-          "mt5, switch_transformers, t5 and umt5, but got model_type \"{}\" in "
-          "\"{}\"",
+          "mt5, pop2piano, switch_transformers, t5 and umt5, but got model_type "
+          "\"{}\" in \"{}\"",
           type,
           config.path()));
   const bool is_decoder = part == PretrainedPart::kDecoder;

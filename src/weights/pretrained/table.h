@@ -34,6 +34,9 @@ struct Family {
   SizeNames decoder_names = {};
   /// Each stack has a configuration of its own, `encoder` and `decoder`.
   bool has_own_configs = false;
+  /// The field that says whether there is cross-attention, if not all models
+  /// have it.
+  const char* cross_flag = nullptr;
 
   bool has_parts() const {
     return decoder_path != nullptr;

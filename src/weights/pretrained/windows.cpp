@@ -306,4 +306,15 @@ void describe_exaone4(Layer& layer) {
   }
 }
 
+/// Both stacks see a window of what was before.
+void describe_mimi(Layer& layer) {
+  auto& config = layer.config;
+  set_heads(layer);
+  set_biases(layer);
+  layer.options.window(config.integer("sliding_window"));
+  set_rotary(layer);
+  // Of the convolutions, and of what is added to the stream.
+  config.ignore({"use_causal_conv", "layer_scale_initial_scale"});
+}
+
 } // namespace torch_attention::weights::pretrained

@@ -12,6 +12,7 @@ import json
 import re
 from pathlib import Path
 
+from transformers import BarkCoarseConfig, BarkFineConfig, BarkSemanticConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -36,6 +37,7 @@ OLD_NAMES = {
     "bloom": {"hidden_size": "n_embed"},
     "audioflamingo3_encoder": WHISPER_NAMES,
     "voxtral_encoder": WHISPER_NAMES,
+    "voxtral_realtime_encoder": WHISPER_NAMES,
     # Of the code beside the files of the model.
     "nomic_bert": {
         "hidden_size": "n_embd",
@@ -43,6 +45,11 @@ OLD_NAMES = {
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
+}
+# Without a row in the mapping.
+PARTS = {
+    cls.model_type: cls
+    for cls in (BarkSemanticConfig, BarkCoarseConfig, BarkFineConfig)
 }
 FIELDS = re.compile(
     r"hidden_size|num_attention_heads|num_hidden_layers|num_hidden_groups"
@@ -57,7 +64,8 @@ FIELDS = re.compile(
     r"|emb_dim|attention_heads|num_kv_heads|multi_query|rotary_dim|qk_layernorm"
     r"|use_qk_norm|scale_attn_weights|attn_layer_(period|offset)|max_seq_len"
     r"|qv_bias|key_multiplier|window_size|no_rope_layer_interval"
-    r"|num_kv_shared_layers|local_attention"
+    r"|num_kv_shared_layers|local_attention|block_size"
+    r"|cross_(num_attention_heads|num_key_value_heads|head_dim|hidden_size)"
 )
 
 HEAD = """\
@@ -115,11 +123,24 @@ def wrapped(text: str) -> str:
     return "\n".join(f'       R"({each})"' for each in [*lines, line])
 
 
+def check_answers() -> None:
+    """Each type is computed, or it is said why not."""
+    answered = set()
+    for file in ("table", "multimodal", "pairs", "latent", "unsupported"):
+        text = (FAMILIES.parent / f"{file}.cpp").read_text()
+        answered |= set(re.findall(r'"([\w.-]+)"', text))
+    missing = sorted(set(CONFIG_MAPPING.keys()) - answered)
+    if missing:
+        raise SystemExit(f"no answer to {', '.join(missing)}")
+
+
 def main() -> None:
+    check_answers()
     names = re.findall(r'^      \{"([\w-]+)",', FAMILIES.read_text(), re.M)
     rows = []
-    for name in sorted(set(names) & set(CONFIG_MAPPING.keys())):
-        fields = defaults_of(name, CONFIG_MAPPING[name])
+    for name in sorted(set(names) & {*CONFIG_MAPPING.keys(), *PARTS}):
+        cls = PARTS[name] if name in PARTS else CONFIG_MAPPING[name]
+        fields = defaults_of(name, cls)
         text = json.dumps(fields, separators=(", ", ":"), sort_keys=True)
         rows.append(f'      {{"{name}",\n{wrapped(text)}}},\n')
     TARGET.write_text(HEAD + "".join(rows) + TAIL)

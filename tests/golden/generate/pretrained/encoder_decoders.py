@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .kinds import EXPERTS, GROUPED, SIZES
-from .encoders import IMAGES
+from .encoders import IMAGES, WIDTHS
 from .model import LAYERS, Attention, Model
 
 STACKS = {
@@ -22,6 +22,10 @@ STACKS = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
+}
+SMALL = {
+    **SIZES,
+    "hidden_size": 16,
 }
 SPECTRA = {
     **STACKS,
@@ -54,7 +58,7 @@ def bart_like(
     )
 
 
-def t5_like(name: str, **config: Any) -> Model:
+def t5_like(name: str, *, model_class: str = "", **config: Any) -> Model:
     return Model(
         name,
         name,
@@ -85,6 +89,7 @@ def t5_like(name: str, **config: Any) -> Model:
         },
         inputs="text to text",
         padded=name == "t5",
+        model_class=model_class,
     )
 
 
@@ -143,6 +148,13 @@ VISION = {
         "patch_size": 4,
         "intermediate_size": 8,
     },
+    "ernie4_5_vl_moe": {
+        "hidden_size": 16,
+        "depth": 1,
+        "num_heads": 2,
+        "patch_size": 4,
+        "intermediate_size": 8,
+    },
     "internvl": {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
     "mistral3": {**IMAGES, "model_type": "pixtral", "head_dim": 6},
 }
@@ -166,6 +178,26 @@ def two_towers(name: str) -> Model:
     )
 
 
+KOSMOS = {
+    "text_config": {
+        "embed_dim": 24,
+        "layers": LAYERS,
+        "attention_heads": 4,
+        "ffn_dim": 8,
+        "vocab_size": 12,
+        "max_position_embeddings": 32,
+    },
+    "vision_config": {
+        "hidden_size": 24,
+        "intermediate_size": 8,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "head_dim": 8,
+        "patch_embed_hidden_size": 12,
+        "max_num_patches": 16,
+    },
+    "latent_query_num": 4,
+}
 GEMMA2 = {
     **GROUPED,
     "head_dim": 8,
@@ -196,7 +228,149 @@ ENCODER_DECODERS = (
         input_feat_per_channel=20,
         conv_channels=8,
     ),
+    Model(
+        "fsmt",
+        "fsmt",
+        tuple(
+            Attention(f"{path}", label=f"{label}.", time_first=True)
+            for path, label in (
+                ("encoder.layers.{}.self_attn", "encoder"),
+                ("decoder.layers.{}.self_attn", "decoder"),
+                ("decoder.layers.{}.encoder_attn", "cross"),
+            )
+        ),
+        # With a cache it gets one token at a time, and so has no mask.
+        {
+            **STACKS,
+            "src_vocab_size": 12,
+            "tgt_vocab_size": 12,
+            "use_cache": False,
+        },
+        prefix="model.",
+        inputs="text to text",
+    ),
+    Model(
+        "dia",
+        "dia",
+        (
+            Attention("encoder.layers.{}.self_attention", label="encoder."),
+            Attention("decoder.layers.{}.self_attention", label="decoder."),
+            Attention("decoder.layers.{}.cross_attention", label="cross."),
+        ),
+        {
+            "encoder_config": {**SMALL, "num_key_value_heads": 2, "head_dim": 6},
+            "decoder_config": {
+                **SMALL,
+                "hidden_size": 24,
+                "num_key_value_heads": 2,
+                "head_dim": 8,
+                "cross_num_attention_heads": 2,
+                "cross_num_key_value_heads": 1,
+                "cross_head_dim": 4,
+                "cross_hidden_size": 16,
+                "num_channels": 2,
+            },
+            "delay_pattern": [0, 1],
+        },
+        prefix="model.",
+        inputs="text to codes",
+    ),
+    Model(
+        "musicgen",
+        "musicgen",
+        (
+            Attention("decoder.model.decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.model.decoder.layers.{}.encoder_attn", label="cross."),
+        ),
+        {
+            "text_encoder": {
+                "model_type": "t5",
+                "d_model": 16,
+                "d_kv": 4,
+                "d_ff": 8,
+                "num_layers": 1,
+                "num_heads": 2,
+                "vocab_size": 12,
+            },
+            "audio_encoder": {
+                "model_type": "encodec",
+                "hidden_size": 8,
+                "num_filters": 2,
+                "codebook_size": 16,
+                "num_lstm_layers": 1,
+            },
+            "decoder": {
+                **SMALL,
+                "ffn_dim": 8,
+                "num_codebooks": 2,
+                "pad_token_id": 12,
+                "bos_token_id": 12,
+            },
+        },
+        inputs="codes with a context",
+        run_part="decoder",
+        model_class="MusicgenForConditionalGeneration",
+    ),
+    Model(
+        "trocr",
+        "vision-encoder-decoder",
+        (
+            Attention(
+                "encoder.layers.{}.attention",
+                "encoder.encoder.layer.{}.attention",
+                label="encoder.",
+            ),
+            Attention("decoder.model.decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.model.decoder.layers.{}.encoder_attn", label="cross."),
+        ),
+        {
+            "encoder": {**IMAGES, "model_type": "vit", "qkv_bias": False},
+            "decoder": {
+                "model_type": "trocr",
+                "d_model": 16,
+                "decoder_layers": LAYERS,
+                "decoder_attention_heads": 2,
+                "decoder_ffn_dim": 8,
+                "vocab_size": 12,
+                "max_position_embeddings": 32,
+                "cross_attention_hidden_size": 24,
+                "is_decoder": True,
+                "add_cross_attention": True,
+            },
+        },
+        inputs="images to text",
+        model_class="VisionEncoderDecoderModel",
+    ),
+    Model(
+        "encoder_decoder",
+        "encoder-decoder",
+        tuple(
+            Attention(path, first=".self", last=".output.dense", label=label)
+            for path, label in (
+                ("encoder.encoder.layer.{}.attention", "encoder."),
+                ("decoder.bert.encoder.layer.{}.attention", "decoder."),
+                ("decoder.bert.encoder.layer.{}.crossattention", "cross."),
+            )
+        ),
+        {
+            "encoder": {**SMALL, "model_type": "bert"},
+            "decoder": {
+                **SMALL,
+                "model_type": "bert",
+                "num_attention_heads": 2,
+                "is_decoder": True,
+                "add_cross_attention": True,
+            },
+        },
+        inputs="text to text",
+        model_class="EncoderDecoderModel",
+    ),
     t5_like("t5"),
+    t5_like(
+        "pop2piano",
+        model_class="Pop2PianoForConditionalGeneration",
+        composer_vocab_size=2,
+    ),
     t5_like("mt5"),
     t5_like("umt5"),
     t5_like("switch_transformers", num_experts=2, expert_capacity=9),
@@ -419,5 +593,187 @@ ENCODER_DECODERS = (
     ),
     with_images(
         "qwen3_vl", "qwen3_vl_text", head_dim=6, rope_parameters=MULTIMODAL_ROPE
+    ),
+    Model(
+        "florence2",
+        "florence2",
+        (
+            Attention(
+                "language_model.encoder.layers.{}.self_attn", label="encoder."
+            ),
+            Attention(
+                "language_model.decoder.layers.{}.self_attn", label="decoder."
+            ),
+            Attention(
+                "language_model.decoder.layers.{}.encoder_attn", label="cross."
+            ),
+        ),
+        {
+            "text_config": {**STACKS, "model_type": "bart", "d_model": 16},
+            "vision_config": {
+                "depths": [1],
+                "patch_size": [3],
+                "patch_stride": [2],
+                "patch_padding": [1],
+                "patch_prenorm": [False],
+                "embed_dim": [8],
+                "num_heads": [2],
+                "num_groups": [2],
+                "window_size": 2,
+                "projection_dim": 16,
+            },
+        },
+        inputs="text to text",
+        run_part="language_model",
+    ),
+    Model(
+        "time_series_transformer",
+        "time_series_transformer",
+        (
+            Attention("encoder.layers.{}.self_attn", label="encoder."),
+            Attention("decoder.layers.{}.self_attn", label="decoder."),
+            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+        ),
+        {
+            "d_model": 16,
+            "encoder_layers": LAYERS,
+            "decoder_layers": LAYERS,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 8,
+            "decoder_ffn_dim": 8,
+            "prediction_length": 5,
+            "context_length": 8,
+            "lags_sequence": [1],
+            "num_time_features": 1,
+        },
+        prefix="model.",
+        inputs="series to series",
+    ),
+    Model(
+        "mimi",
+        "mimi",
+        (
+            Attention(
+                "encoder.encoder_transformer.layers.{}.self_attn",
+                "encoder_transformer.layers.{}.self_attn",
+                label="encoder.",
+            ),
+            Attention(
+                "decoder.decoder_transformer.layers.{}.self_attn",
+                "decoder_transformer.layers.{}.self_attn",
+                label="decoder.",
+            ),
+        ),
+        {
+            "hidden_size": 24,
+            "intermediate_size": 8,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 6,
+            "sliding_window": 4,
+            "num_filters": 2,
+            "upsampling_ratios": [2, 2],
+            "codebook_size": 4,
+            "codebook_dim": 8,
+            "num_quantizers": 2,
+            "vector_quantization_hidden_dimension": 8,
+            "upsample_groups": 24,
+        },
+        inputs="wave",
+    ),
+    Model(
+        "janus",
+        "janus",
+        (Attention("vision_model.encoder.layers.{}.self_attn", label="vision."),),
+        {
+            "text_config": {**GROUPED, "model_type": "llama"},
+            "vision_config": {**IMAGES, "mlp_ratio": 0.5},
+            "vq_config": {
+                "embed_dim": 4,
+                "num_embeddings": 4,
+                "latent_channels": 4,
+                "base_channels": 32,
+                "channel_multiplier": [1],
+                "num_res_blocks": 1,
+                "projection_dim": 8,
+                "image_token_embed_dim": 8,
+            },
+        },
+        inputs="images",
+        run_part="vision_model",
+    ),
+    Model(
+        "idefics",
+        "idefics",
+        (
+            Attention("layers.{}.self_attn", label="text."),
+            Attention("vision_model.encoder.layers.{}.self_attn", label="vision."),
+        ),
+        {
+            **SIZES,
+            "qk_layer_norms": True,
+            "vision_config": {**IMAGES, "embed_dim": 24},
+        },
+        prefix="model.",
+        inputs="text about images",
+    ),
+    Model(
+        "kosmos_2_5",
+        "kosmos-2.5",
+        (Attention("vision_model.encoder.layer.{}.attention", label="vision."),),
+        KOSMOS,
+        inputs="flattened patches",
+        run_part="vision_model",
+    ),
+    Model(
+        "kosmos_2_5_text",
+        "kosmos-2.5",
+        (Attention("text_model.model.layers.{}.self_attn", label="text."),),
+        KOSMOS,
+        run_part="text_model",
+    ),
+    Model(
+        "glmasr",
+        "glmasr",
+        (Attention("audio_tower.layers.{}.self_attn", label="audio."),),
+        {
+            "text_config": {**GROUPED, "model_type": "llama"},
+            "audio_config": {
+                **GROUPED,
+                "num_key_value_heads": 4,
+                "num_mel_bins": 4,
+                "head_dim": 8,
+            },
+        },
+        inputs="mels",
+        run_part="audio_tower",
+    ),
+    Model(
+        "voxtral_realtime",
+        "voxtral_realtime",
+        (Attention("audio_tower.layers.{}.self_attn", label="audio."),),
+        {
+            "text_config": {**GROUPED, "head_dim": 6},
+            "audio_config": {
+                **WIDTHS,
+                "num_mel_bins": 4,
+                "head_dim": 8,
+                "sliding_window": 3,
+            },
+        },
+        inputs="mels",
+        run_part="audio_tower",
+    ),
+    with_images(
+        "ernie4_5_vl_moe",
+        "ernie4_5_vl_moe_text",
+        hidden_size=32,
+        use_bias=True,
+        rope_parameters={**MULTIMODAL_ROPE, "mrope_section": [1, 1, 2]},
+        moe_num_experts=2,
+        moe_k=1,
+        moe_intermediate_size=[8, 8],
     ),
 )

@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .kinds import LLAMA_LIKE, SIZES, gpt_like
-from .model import LAYERS
+from .model import LAYERS, Attention, Model
+
+
+def bark(name: str, model_class: str, inputs: str = "text", **config: Any) -> Model:
+    return Model(
+        name,
+        name,
+        (Attention("layers.{}.attn"),),
+        {
+            "hidden_size": 24,
+            "num_heads": 4,
+            "num_layers": LAYERS,
+            "block_size": 16,
+            "input_vocab_size": 12,
+            "output_vocab_size": 12,
+            **config,
+        },
+        inputs=inputs,
+        model_class=model_class,
+    )
+
 
 GPT = (
     gpt_like("gpt2", padded=True),
@@ -133,5 +155,14 @@ GPT = (
         prefix="model.",
         word_embed_proj_dim=24,
         ffn_dim=8,
+    ),
+    bark("semantic", "BarkSemanticModel"),
+    bark("coarse_acoustics", "BarkCoarseModel", bias=False),
+    bark(
+        "fine_acoustics",
+        "BarkFineModel",
+        "codes",
+        n_codes_total=2,
+        n_codes_given=1,
     ),
 )

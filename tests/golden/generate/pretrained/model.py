@@ -21,8 +21,13 @@ TOKENS = 9
 
 # What is kept of a call of attention, and how its arguments may be called.
 ARGUMENTS = {
-    "input": ("hidden_states",),
-    "context": ("key_value_states", "encoder_hidden_states"),
+    "input": ("hidden_states", "query"),
+    "context": (
+        "key_value_states",
+        "encoder_hidden_states",
+        "cross_attention_states",
+        "key",
+    ),
 }
 # The sides of patches in pixels.
 PATCH = 4
@@ -47,6 +52,8 @@ class Attention:
     bias: str = ""
     # Whether the caller is to give the angles of the rotary embedding.
     rotary: bool = False
+    # Whether its tensors are (T, B, C), and queries and keys given apart.
+    time_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class Model:
     run_part: str = ""
     # How attention is computed.
     implementation: str = "eager"
+    # The class, if it is not the bare model of its type.
+    model_class: str = ""
 
     def write(self, folder: Path) -> None:
         try:
@@ -78,11 +87,17 @@ class Model:
         except ImportError as error:
             raise Unavailable(f"needs the package transformers: {error}")
         torch.manual_seed(1)
-        config = transformers.AutoConfig.for_model(
-            self.model_type, **self.config
-        )
-        config._attn_implementation = self.implementation
-        model = transformers.AutoModel.from_config(config).eval()
+        if self.model_class:
+            cls = getattr(transformers, self.model_class)
+            config = cls.config_class(**self.config)
+            config._attn_implementation = self.implementation
+            model = cls(config).eval()
+        else:
+            config = transformers.AutoConfig.for_model(
+                self.model_type, **self.config
+            )
+            config._attn_implementation = self.implementation
+            model = transformers.AutoModel.from_config(config).eval()
         draw_weights(model)
         expected = self.run(model, draw_inputs(self.inputs))
         if self.padded:
@@ -119,8 +134,10 @@ class Model:
                 for what, names in {**ARGUMENTS, "bias": (each.bias,)}.items():
                     for argument in names:
                         tensor = given.get(argument)
-                        if isinstance(tensor, Tensor):
-                            seen[f"{name}.{what}"] = batched(tensor)
+                        # FSMT's attention to itself has the argument, too.
+                        is_known = argument != "key" or each.label == "cross."
+                        if isinstance(tensor, Tensor) and is_known:
+                            seen[f"{name}.{what}"] = batched(tensor, each)
                 # Each layer of UMT5 computes its own.
                 computes_bias = hasattr(module, "compute_bias")
                 if each.bias and computes_bias and "position_bias" not in given:
@@ -146,7 +163,7 @@ class Model:
                     left_over = output[2] if len(output) > 2 else None
                     is_left = isinstance(left_over, nn.Parameter)
                     output = output[0] + left_over if is_left else output[0]
-                seen[f"{name}.output"] = batched(output)
+                seen[f"{name}.output"] = batched(output, each)
 
             paths = sorted({path for path, _ in calls})
             for path in paths:
@@ -200,9 +217,11 @@ class Model:
         }
 
 
-def batched(tensor: Tensor) -> Tensor:
+def batched(tensor: Tensor, attention: Attention) -> Tensor:
     """A batch, of models that put all images after each other too."""
     copy = tensor.detach().clone()
+    if attention.time_first:
+        copy = copy.transpose(0, 1)
     return copy.unsqueeze(0) if copy.dim() == 2 else copy
 
 
@@ -240,6 +259,54 @@ def draw_inputs(kind: str) -> dict[str, Tensor]:
         return {
             "input_ids": tokens,
             "decoder_input_ids": torch.randint(3, 12, (2, 5)),
+        }
+    if kind == "images to text":
+        return {
+            "pixel_values": torch.randn(2, 3, 8, 8),
+            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
+        }
+    if kind == "text to codes":
+        return {
+            "input_ids": tokens,
+            "decoder_input_ids": torch.randint(3, 12, (2, 5, 2)),
+        }
+    if kind == "codes":
+        return {"codebook_idx": 1, "input_ids": torch.randint(3, 12, (2, 5, 2))}
+    if kind == "codes with a context":
+        return {
+            "input_ids": torch.randint(3, 12, (4, 5)),
+            "encoder_hidden_states": torch.randn(2, TOKENS, 16),
+        }
+    if kind == "flattened patches":
+        places = torch.arange(1, 10.0).expand(2, -1).unsqueeze(-1)
+        return {
+            "flattened_patches": torch.cat(
+                [places, places, torch.randn(2, 9, 12)], -1
+            )
+        }
+    if kind == "series":
+        return {"past_values": torch.randn(2, 32, 2)}
+    if kind == "series to series":
+        return {
+            "past_values": torch.randn(2, 9),
+            "past_time_features": torch.randn(2, 9, 1),
+            "past_observed_mask": torch.ones(2, 9),
+            "future_values": torch.randn(2, 5),
+            "future_time_features": torch.randn(2, 5, 1),
+        }
+    if kind == "wave":
+        return {"input_values": torch.randn(2, 1, 40)}
+    if kind == "text and regions":
+        return {
+            "input_ids": tokens,
+            "visual_feats": torch.randn(2, 3, 8),
+            "visual_pos": torch.rand(2, 3, 4),
+        }
+    if kind == "text about images":
+        return {
+            "input_ids": tokens,
+            "pixel_values": torch.randn(2, 1, 3, 8, 8),
+            "image_attention_mask": torch.ones(2, TOKENS, 1, dtype=torch.long),
         }
     if kind == "images":
         return {"pixel_values": torch.randn(2, 3, 8, 8)}

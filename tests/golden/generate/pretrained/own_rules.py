@@ -47,6 +47,14 @@ OWN_RULES = (
     ),
     llama_like("gemma4_unified_text", **GEMMA4, layer_types=SLIDING_FIRST),
     llama_like(
+        "flint",
+        **EXPERTS,
+        head_dim=8,
+        shared_expert_intermediate_size=8,
+        sliding_window=3,
+        layer_types=SLIDING_FIRST,
+    ),
+    llama_like(
         "granite_swa",
         attention_multiplier=0.3,
         sliding_window=3,
