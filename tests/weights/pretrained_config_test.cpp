@@ -210,6 +210,16 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
       "llama",
       {{"model_type", "deepseek_v3"}},
       "is latent: latent_attention_from_pretrained loads it");
+  refused("llama", {{"model_type", "bark"}}, "it is three models");
+  refused(
+      "llama",
+      {{"model_type", "radio"}},
+      "its configuration is not read: give MultiHeadAttentionOptions");
+  refused("chameleon", {{"head_dim", 8}}, "\"head_dim\" of");
+  refused(
+      "patchtst",
+      {{"channel_attention", true}},
+      "expected channel_attention = false");
   refused("t5", json::object(), "has an encoder and a decoder: give");
   refused("falcon", {{"alibi", true}}, "adds a bias by the distance");
   refused(
