@@ -42,7 +42,7 @@ set(may_include_src/weights
 set(may_include_src/distributed
     "distributed/|kernels/|nn/score_rule.h|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
 )
-# What users can include.
+# The headers that users can include.
 set(may_include_src/tools "tools/|${public}|${helpers}")
 
 # What the folders are called in includes.

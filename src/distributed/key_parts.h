@@ -9,7 +9,7 @@ namespace torch_attention::distributed {
 
 /// Returns the attention of query (B, H, T, D), which all processes have, to
 /// the keys (B, G, n, D) and values (B, G, n, E) of all, of which each has its
-/// part of another length: (B, H, T, E), the same in all. Of `options`, whose
+/// part of another length: (B, H, T, E), the same in all. In `options`, whose
 /// sinks are beside all keys, `key_lengths`, `mask` and `bias` are for the own
 /// keys; rules that go by positions are not read. On the CPU; autograd records
 /// nothing.

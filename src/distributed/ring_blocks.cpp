@@ -18,7 +18,7 @@ torch::ScalarType computed_in(const torch::Tensor& x) {
 }
 
 /// A score that gives a weight of 0 beside all others.
-constexpr double kNoWeight = -1e30;
+constexpr double kNoWeight = -std::numeric_limits<double>::infinity();
 
 /// The part of mask or bias (..., T or 1, S or 1) that a block reads.
 torch::Tensor part_of_scores(

@@ -161,8 +161,9 @@ void check_tokens(
   TORCH_CHECK(
       query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
           key.size(2) == value.size(2) && key.size(1) == value.size(1) &&
-          (options.enable_gqa() ? query.size(1) % key.size(1) == 0
-                                : query.size(1) == key.size(1)),
+          (options.enable_gqa()
+               ? key.size(1) > 0 && query.size(1) % key.size(1) == 0
+               : query.size(1) == key.size(1)),
       name,
       ": expected query, key and value of the same sequences, as many keys as "
       "values, and as many heads or, with enable_gqa, a divisor of them, but got "

@@ -27,8 +27,8 @@ void hide(torch::Tensor& scores, const Attention& attention) {
   }
 }
 
-/// What the caller's function gets where a key is hidden. Gradients of what it
-/// multiplies by -inf would be NaN, and so those of sums that overflow.
+/// The score of a hidden key that the caller's function gets. Gradients of what
+/// it multiplies by -inf would be NaN, and so those of sums that overflow.
 double hidden_for_function(torch::ScalarType dtype) {
   return dtype == torch::kHalf ? -1e4 : -1e30;
 }
@@ -106,7 +106,7 @@ torch::Tensor weights_of_scores(
   if (added.defined()) {
     scores = scores + added;
   }
-  if (attention.score_function) {
+  if (attention.score_function && scores.numel() > 0) {
     scores = changed_by_function(scores, attention);
   }
   if (!may_hide_all_keys(scores, attention)) {

@@ -55,6 +55,14 @@ void check_options(const KVCacheOptions& options) {
       " and chunk = ",
       options.chunk().value_or(0));
   checks::check_positive(kCache, "num_parts", options.num_parts());
+  constexpr int64_t kMostParts = 1 << 20;
+  TORCH_CHECK(
+      options.num_parts() <= kMostParts,
+      kCache,
+      ": expected num_parts <= ",
+      kMostParts,
+      ", but got ",
+      options.num_parts());
   TORCH_CHECK(
       options.part() >= 0 && options.part() < options.num_parts(),
       kCache,
@@ -513,7 +521,7 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   return rows;
 }
 
-/// Of new tokens (B, G, T, D) those that this part keeps.
+/// Returns those of new tokens (B, G, T, D) that this part keeps.
 torch::Tensor KVCache::own_tokens(const torch::Tensor& x) const {
   const auto parts = options_.num_parts();
   if (parts == 1) {

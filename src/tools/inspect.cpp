@@ -204,8 +204,9 @@ void print_layers(const PretrainedInfo& model, std::ostream& out) {
     if (!found.options.empty()) {
       out << found.options << "\n";
     }
-    if (i + 1 == model.layers.size() ||
-        model.layers[i + 1].call != found.call) {
+    const bool is_last =
+        i + 1 == model.layers.size() || model.layers[i + 1].call != found.call;
+    if (is_last && !found.call.empty()) {
       out << found.call << "\n";
     }
   }

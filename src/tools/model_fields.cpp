@@ -10,8 +10,11 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <utility>
 
 namespace torch_attention::tools {
@@ -21,7 +24,38 @@ namespace {
 using nlohmann::json;
 
 /// No configuration is larger.
-constexpr int64_t kMostBytes = 16 * 1024 * 1024;
+constexpr int64_t kMostBytes = 4 * 1024 * 1024;
+constexpr int kDeepest = 64;
+
+/// Returns `text` with null in the places of Python's NaN, Infinity and
+/// -Infinity, which JSON does not have.
+std::string without_python_numbers(const std::string& text) {
+  std::string result;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!in_string) {
+      bool is_number = false;
+      for (const char* number : {"NaN", "Infinity", "-Infinity"}) {
+        if (text.compare(i, std::strlen(number), number) == 0) {
+          result += "null";
+          i += std::strlen(number) - 1;
+          is_number = true;
+          break;
+        }
+      }
+      if (is_number) {
+        continue;
+      }
+    }
+    if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (text[i] == '\\' && in_string && i + 1 < text.size()) {
+      result += text[i++];
+    }
+    result += text[i];
+  }
+  return result;
+}
 
 json read(const std::string& path) {
   struct stat status {};
@@ -33,7 +67,14 @@ json read(const std::string& path) {
           kMostBytes,
           path));
   std::ifstream file(path, std::ios::binary);
-  auto fields = json::parse(file, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const std::string text{
+      std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  auto fields = json::parse(
+      without_python_numbers(text),
+      [](int depth, json::parse_event_t /*event*/, json& /*value*/) {
+        return depth <= kDeepest;
+      },
+      /*allow_exceptions=*/false);
   TORCH_CHECK(
       fields.is_object(),
       format_text("expected a JSON object in \"{}\"", path));

@@ -247,7 +247,7 @@ void check_decode(
     auto output = module->decode(tokens, cache, step.call);
     auto expected = whole->decode(tokens, cache_of_whole, step.call);
     if (step.call.new_lengths().defined()) {
-      // What comes out for padding means nothing.
+      // The output for padding means nothing.
       const auto counts = step.call.new_lengths();
       const auto T = step.end - step.begin;
       const auto places = torch::arange(T);
@@ -386,7 +386,7 @@ TEST_CASE("Calls of decode that differ between processes are told") {
   THROWS_WITH(
       module->decode(is_last ? x.slice(1, 0, 3) : x, cache),
       "decode of Float [2, 3, 10]");
-  // What only one process sees is told to all as well.
+  // All are told as well what only one process sees.
   THROWS_WITH(
       module->decode(is_last ? x.slice(2, 0, 3) : x, cache), "d_in = 10");
   CHECK(cache.lengths().equal(torch::tensor({4, 4})));

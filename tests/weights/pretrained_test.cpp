@@ -561,7 +561,7 @@ TEST_CASE("Layers of pretrained models give the numbers of padded batches") {
         }
         CAPTURE(model, known.part, known.layer, side);
         ++count;
-        // Where only the decoder's tokens are padded, or all but them.
+        // Only the decoder's tokens are padded, or all but them.
         const auto* name = known.part == "decoder." ? "decoder_mask" : "mask";
         const auto mask = find_expected(model, side + name);
         auto call = known.call(side);

@@ -102,8 +102,8 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 /// T by half as much; processes of the same seed drop what one process drops.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit; for `query_offsets` and `cu_seqlens`; and if another process
-/// ends.
+/// do not fit; for `query_offsets`, `cu_seqlens` and `scores`; if another
+/// process ends.
 ///
 /// Example:
 /// ```
@@ -126,12 +126,12 @@ TORCH_ATTENTION_API torch::Tensor ring_attention(
 /// Transformer Models"): each process gets all tokens of H/P heads, computes
 /// their attention as one process does, by any kernel and with dropout, and
 /// sends the results back. H is to be divisible by P; where there are fewer key
-/// heads than processes, they are repeated. Of whole keys and values each takes
-/// its heads.
+/// heads than processes, they are repeated. Each takes its heads of whole keys
+/// and values.
 ///
 /// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit, for `query_offsets` and `cu_seqlens`, and if another process
-/// ends.
+/// do not fit, for `query_offsets`, `cu_seqlens` and `scores`, and if another
+/// process ends.
 ///
 /// Example:
 /// ```

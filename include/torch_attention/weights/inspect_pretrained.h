@@ -24,6 +24,9 @@ struct TORCH_ATTENTION_API PretrainedInfo {
     /// True if only the caller can give a bias by the distance of tokens
     /// (`PretrainedOptions::bias_by_caller`).
     bool needs_bias = false;
+    /// True if only the caller can give the angles of the rotary embedding
+    /// (`PretrainedOptions::rotary_by_caller`).
+    bool needs_rotary = false;
     /// The layers' numbers, ascending; none for a part that cannot be loaded
     /// beside one that can.
     std::vector<int64_t> numbers;
@@ -34,7 +37,7 @@ struct TORCH_ATTENTION_API PretrainedInfo {
     /// none, or the attention is of another class.
     std::string options;
     /// C++ that loads one of the layers, for example
-    /// `attention_from_pretrained("gpt2", layer)`.
+    /// `attention_from_pretrained("gpt2", layer)`; empty if none can be.
     std::string call;
   };
 

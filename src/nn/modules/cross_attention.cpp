@@ -170,7 +170,7 @@ torch::Tensor of_own_keys(
       : x;
 }
 
-/// What `decode` asks of functional attention, to the keys in `cache`.
+/// The options of functional attention for `decode`, to the keys in `cache`.
 FuncOptions decode_options(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
@@ -388,8 +388,12 @@ torch::Tensor CrossAttentionImpl::decode(
       x,
       call.scores(),
       [&] {
-        check_decode(*this, x, cache, call);
-        func = decode_options(*this, x, cache, call, {split_, token_split_});
+        detail::check_together(
+            kCross, x, split == nullptr ? split_ : nullptr, [&] {
+              check_decode(*this, x, cache, call);
+              func =
+                  decode_options(*this, x, cache, call, {split_, token_split_});
+            });
       },
       [&] {
         return c10::str(
@@ -398,6 +402,7 @@ torch::Tensor CrossAttentionImpl::decode(
             " tokens in ",
             cache.options().dtype(),
             detail::text_of("key_lengths", call.key_lengths()),
+            detail::text_of("key_padding_mask", call.key_padding_mask()),
             detail::text_of("mask", call.mask()),
             detail::text_of("bias", call.bias()));
       });

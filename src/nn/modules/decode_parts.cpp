@@ -20,13 +20,13 @@ constexpr int64_t kMostQueries = 256;
 struct Piece {
   int64_t begin = 0;
   int64_t end = 0;
-  /// Of the cache.
+  /// The first row in the cache, and their number.
   int64_t row = 0;
   int64_t num_rows = 0;
   /// The positions of queries (B or 1, 1, T, 1) and of keys (S), int64.
   torch::Tensor queries;
   torch::Tensor keys;
-  /// Whether all of them see all rows.
+  /// True if all of them see all rows.
   bool sees_all = false;
 };
 
@@ -88,7 +88,7 @@ torch::Tensor hidden_in(const Piece& piece, const FuncOptions& options) {
   return hidden;
 }
 
-/// What is added to the scores: the bias of the call, and what slopes make.
+/// The bias of the call with that of the slopes, which scores get.
 torch::Tensor added_in(
     const Piece& piece,
     const KVCache& cache,
@@ -132,7 +132,8 @@ std::string text_of_decode(
     text += c10::str(", new_lengths ", numbers(tokens.counts));
   }
   return text + text_of("bias", call.bias()) +
-      text_of("rotary_cos", call.rotary_cos());
+      text_of("rotary_cos", call.rotary_cos()) +
+      text_of("rotary_sin", call.rotary_sin());
 }
 
 torch::Tensor attend_to_parts(

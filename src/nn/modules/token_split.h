@@ -48,7 +48,7 @@ class TokenSplit {
       const = 0;
 
   /// Returns the attention of queries that all processes have to the own keys
-  /// and those of the others. Of `options` lengths, mask and bias are for the
+  /// and those of the others. In `options` lengths, mask and bias are for the
   /// own keys.
   virtual torch::Tensor attend_to_parts(
       const torch::Tensor& query,
@@ -125,11 +125,20 @@ std::function<void()> compared_decode(
       device);
 }
 
-/// Returns ", what dtype shape" for such a text.
+/// Returns ", what dtype shape layout device" for such a text.
 inline std::string text_of(const char* what, const torch::Tensor& x) {
-  return x.defined()
-      ? c10::str(", ", what, ' ', x.scalar_type(), ' ', x.sizes())
-      : "";
+  return x.defined() ? c10::str(
+                           ", ",
+                           what,
+                           ' ',
+                           x.scalar_type(),
+                           ' ',
+                           x.sizes(),
+                           ' ',
+                           x.layout(),
+                           ' ',
+                           x.device())
+                     : "";
 }
 
 /// Returns how many of the first `lengths`, int64 (B), tokens of a context are

@@ -49,7 +49,7 @@ LayerWeights layer_of_folder(
   auto options = PretrainedOptions().part(source.part);
   const auto model = inspect_pretrained(source.path);
   const auto* found = find_layer(model, source.part, layer);
-  if (model.layers.front().is_latent) {
+  if (!model.layers.empty() && model.layers.front().is_latent) {
     auto attention =
         latent_attention_from_pretrained(source.path, layer, options);
     return {

@@ -42,10 +42,13 @@ const std::map<std::string, Runner>& runners() {
 /// sees images too.
 std::pair<std::string, int64_t> text_model_of(const std::string& folder) {
   const auto model = inspect_pretrained(folder);
+  TORCH_CHECK(
+      !model.layers.empty(),
+      format_text("expected a model with layers in \"{}\"", folder));
   const auto part = model.layers.front().part;
   int64_t count = 0;
   for (const auto& found : model.layers) {
-    if (found.part == part) {
+    if (found.part == part && !found.is_cross) {
       count += static_cast<int64_t>(found.numbers.size());
     }
   }

@@ -38,7 +38,7 @@ struct Layer {
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
-  /// How those of an image are made, if it is known.
+  /// The making of those of an image, if it is known.
   std::optional<ImageRotary> image_rotary = {};
   /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
@@ -219,6 +219,10 @@ void describe_glm4v_vision(Layer& layer);
 void describe_glm_ocr_vision(Layer& layer);
 void describe_llama4_vision(Layer& layer);
 void describe_mlcd(Layer& layer);
+void describe_paddleocr_vision(Layer& layer);
+void describe_video_llama(Layer& layer);
+void describe_qwen3_code_predictor(Layer& layer);
+void describe_qwen2_talker(Layer& layer);
 void describe_pixtral(Layer& layer);
 void describe_qwen_vision(Layer& layer);
 void describe_bart(Layer& layer);

@@ -136,7 +136,7 @@ void describe_plain_decoder(Layer& layer, bool has_bias) {
 void describe_trocr(Layer& layer) {
   describe_plain_decoder(layer, /*has_bias=*/true);
   layer.d_context = layer.config.integer("cross_attention_hidden_size");
-  // Of the embeddings.
+  // For the embeddings.
   layer.config.ignore(
       {"use_learned_position_embeddings", "layernorm_embedding"});
 }

@@ -337,7 +337,7 @@ void describe_wav2vec2(Layer& layer) {
 /// A series of numbers, in patches.
 void describe_patchtst(Layer& layer) {
   describe_clip_vision(layer);
-  // Of the layers after attention, of the series, and of the embeddings.
+  // For the layers after attention, the series, and the embeddings.
   layer.config.ignore({"bias", "scaling", "positional_encoding_type"});
   // A second attention of each layer, over channels.
   refuse_flag(layer, "channel_attention", "its second attention is not read");
@@ -369,7 +369,7 @@ void describe_pix2struct_vision(Layer& layer) {
       .scale(1.0)
       .head_dim(config.integer("d_kv"))
       .dropout(config.number("attention_dropout").value_or(0));
-  // Of its text.
+  // For its text.
   config.ignore(
       {"relative_attention_max_distance", "relative_attention_num_buckets"});
   layer.layout = layout_of_output();
@@ -386,8 +386,16 @@ void describe_kosmos_vision(Layer& layer) {
 
 void describe_dpt(Layer& layer) {
   describe_vit(layer);
-  // Of the layers after the encoder.
-  layer.config.ignore("head_in_index");
+  TORCH_CHECK(
+      !layer.config.has("backbone_config") ||
+          layer.config.flag("is_hybrid").value_or(false),
+      format_text(
+          "the attention of \"{}\" is that of its backbone_config, a model of "
+          "its own",
+          layer.config.path()));
+  // For the layers after the encoder.
+  layer.config.ignore(
+      {"head_in_index", "use_bias_in_fusion_residual", "backbone_config"});
 }
 
 void describe_janus_vision(Layer& layer) {

@@ -220,8 +220,8 @@ std::optional<ModelPart> inner_model(
   return std::nullopt;
 }
 
-/// Which part of the inner model is meant, if it has parts itself: the decoder
-/// of Donut is MBart's.
+/// The part of the inner model that is meant, if it has parts itself: the
+/// decoder of Donut is MBart's.
 PretrainedPart part_in(const ModelPart& inner) {
   const auto found = families().find(inner.type);
   return found != families().end() && found->second.has_parts()

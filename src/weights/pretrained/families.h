@@ -31,13 +31,13 @@ struct DescribedAttention {
   /// A text that the path in the file has before `places`, where others end in
   /// the same way.
   std::string within = {};
-  /// What the path in the file begins with, if need be after "model.".
+  /// The beginning of the path in the file, if need be after "model.".
   std::string root = {};
   /// Adds a bias to the scores that only the caller can give.
   bool needs_bias = false;
   /// Rotates by angles that only the caller can give.
   bool needs_rotary = false;
-  /// How those of an image are made, if it is known.
+  /// The making of those of an image, if it is known.
   std::optional<ImageRotary> image_rotary = {};
   /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};

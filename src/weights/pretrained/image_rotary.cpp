@@ -11,7 +11,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// Where the patches stand that the model has one after the other, by rows:
+/// The places of the patches that the model has one after the other, by rows:
 /// int64 (height * width).
 torch::Tensor order_of_patches(
     const ImageRotary& rotary,
@@ -33,7 +33,7 @@ torch::Tensor order_of_patches(
   return torch::cat(windows);
 }
 
-/// Where `count` rows or columns are, float64.
+/// The places of `count` rows or columns, float64.
 torch::Tensor places_of(const ImageRotary& rotary, int64_t count) {
   const auto numbers = torch::arange(count, torch::kDouble);
   return rotary.goes_by_centers ? (2 * (numbers + 0.5) / count - 1) * (2 * M_PI)

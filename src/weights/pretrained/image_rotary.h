@@ -7,7 +7,7 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// How a model makes the angles of a patch from its row and its column: half of
+/// The way to the angles of a patch from its row and its column: half of
 /// the pairs turn by one of them, with frequencies theta^(-i / pairs of a
 /// half), the other half by the other.
 struct ImageRotary {

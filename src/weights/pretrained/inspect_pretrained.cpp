@@ -5,6 +5,7 @@
 #include <weights/pretrained/code.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
+#include <weights/pretrained/multimodal.h>
 
 #include <c10/util/Exception.h>
 
@@ -35,8 +36,36 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
   return count;
 }
 
+/// The call that loads layers like this one.
+std::string call_of(const std::string& folder, const Layers& layers) {
+  if (layers.is_cross) {
+    return format_text(
+        "cross_attention_from_pretrained(\"{}\", layer)", folder);
+  }
+  std::string options;
+  if (layers.part != PretrainedPart::kAuto) {
+    auto name = name_of(layers.part);
+    name.front() = static_cast<char>(name.front() - 'a' + 'A');
+    options += format_text(".part(PretrainedPart::k{})", name);
+  }
+  if (layers.needs_bias) {
+    options += ".bias_by_caller(true)";
+  }
+  if (layers.needs_rotary) {
+    options += ".rotary_by_caller(true)";
+  }
+  return options.empty()
+      ? format_text("attention_from_pretrained(\"{}\", layer)", folder)
+      : format_text(
+            "attention_from_pretrained(\n"
+            "    \"{}\", layer, PretrainedOptions(){})",
+            folder,
+            options);
+}
+
 /// The description of one layer, or the reason why there is none.
 Layers describe_layer(
+    const std::string& folder,
     ModelConfig config,
     int64_t layer,
     PretrainedPart part,
@@ -48,6 +77,7 @@ Layers describe_layer(
   try {
     const auto described = describe_attention(config, {layer, part, is_cross});
     result.needs_bias = described.needs_bias;
+    result.needs_rotary = described.needs_rotary;
     result.description = words_of(described.options, is_cross);
     if (described.needs_bias) {
       result.description += ", a bias that the caller gives";
@@ -59,6 +89,7 @@ Layers describe_layer(
     if (!is_cross) {
       result.options = code_of(described.options);
     }
+    result.call = call_of(folder, result);
   } catch (const std::exception& error) {
     result.description = error_message(error);
     // The number says which layer lacks attention.
@@ -67,27 +98,6 @@ Layers describe_layer(
     }
   }
   return result;
-}
-
-/// The call that loads a layer.
-std::string call_of(
-    const std::string& folder,
-    PretrainedPart part,
-    bool is_cross) {
-  if (is_cross) {
-    return format_text(
-        "cross_attention_from_pretrained(\"{}\", layer)", folder);
-  }
-  if (part == PretrainedPart::kAuto) {
-    return format_text("attention_from_pretrained(\"{}\", layer)", folder);
-  }
-  auto name = name_of(part);
-  name.front() = static_cast<char>(name.front() - 'a' + 'A');
-  return format_text(
-      "attention_from_pretrained(\n"
-      "    \"{}\", layer, PretrainedOptions().part(PretrainedPart::k{}))",
-      folder,
-      name);
 }
 
 /// Adds the layers of a part, those that are equal together.
@@ -100,10 +110,9 @@ void add_layers(
   auto counted = config;
   const auto count = checked_count(count_layers(counted, part), config);
   const auto type = type_of_part(counted, part);
-  const auto call = call_of(folder, part, is_cross);
   const auto first = static_cast<std::ptrdiff_t>(info.layers.size());
   for (int64_t layer = 0; layer < count; ++layer) {
-    auto found = describe_layer(config, layer, part, is_cross);
+    auto found = describe_layer(folder, config, layer, part, is_cross);
     const auto same = std::find_if(
         info.layers.begin() + first,
         info.layers.end(),
@@ -113,7 +122,6 @@ void add_layers(
         });
     if (same == info.layers.end()) {
       found.model_type = type;
-      found.call = call;
       info.layers.push_back(std::move(found));
     } else {
       same->numbers.push_back(layer);
@@ -166,6 +174,9 @@ PretrainedInfo inspect(const std::string& folder) {
   for (const auto part : parts) {
     try {
       add_layers(folder, config, part, /*is_cross=*/false, info);
+      if (has_cross_attention(config, part)) {
+        add_layers(folder, config, part, /*is_cross=*/true, info);
+      }
     } catch (const std::exception& error) {
       if (part == parts.back() && info.layers.size() + 1 == parts.size() &&
           std::all_of(
@@ -179,10 +190,6 @@ PretrainedInfo inspect(const std::string& folder) {
       refused.part = part;
       refused.description = error_message(error);
       info.layers.push_back(std::move(refused));
-      continue;
-    }
-    if (has_cross_attention(config, part)) {
-      add_layers(folder, config, part, /*is_cross=*/true, info);
     }
   }
   return info;

@@ -46,7 +46,7 @@ struct ModelPart {
   PretrainedPart part;
   /// A text in its paths.
   std::string within;
-  /// What its paths begin with, if need be after "model.".
+  /// The beginning of its paths, if need be after "model.".
   std::string root = {};
 };
 

@@ -18,7 +18,7 @@ struct Pair {
   /// The `model_type` of each, where its configuration does not say it.
   const char* encoder_type = "";
   const char* decoder_type = "";
-  /// What their paths begin with.
+  /// The beginning of their paths.
   const char* encoder_root = "encoder.";
   const char* decoder_root = "decoder.";
 

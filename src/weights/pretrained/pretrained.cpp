@@ -52,10 +52,10 @@ bool can_be_part(const std::string& path, PretrainedPart part) {
                                          : true;
 }
 
-/// Where in a file a part of a model lies.
+/// The place of a part of a model in a file.
 struct Where {
   PretrainedPart part = PretrainedPart::kAuto;
-  /// What its paths have in them, and what they begin with.
+  /// The text that its paths have in them, and their beginning.
   std::string within = {};
   std::string root = {};
 };

@@ -7,6 +7,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 namespace torch_attention::weights::pretrained {
 
 namespace {
@@ -35,6 +37,12 @@ ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   ImageRotary rotary;
   const auto given = parameters.get("rope_theta").as_number();
   rotary.theta = given.value_or(config.number("rope_theta").value_or(theta));
+  TORCH_CHECK(
+      rotary.theta > 0 && std::isfinite(rotary.theta),
+      format_text(
+          "expected rope_theta > 0 in \"{}\", but got {}",
+          config.path(),
+          rotary.theta));
   return rotary;
 }
 
@@ -56,7 +64,13 @@ ImageRotary merged_rotary_of(Layer& layer) {
   rotary.square = positive("spatial_merge_size", 2);
   if (config.has("window_size")) {
     rotary.window =
-        positive("window_size", 1) / rotary.square / positive("patch_size", 1);
+        positive("window_size", 1) / rotary.square / positive("patch_size", 14);
+    TORCH_CHECK(
+        rotary.window > 0,
+        format_text(
+            "expected a window_size of at least one square of patches in "
+            "\"{}\"",
+            config.path()));
   }
   return rotary;
 }
@@ -107,20 +121,34 @@ void describe_llama4_vision(Layer& layer) {
   layer.config.ignore("multi_modal_projector_bias");
 }
 
-void describe_mlcd(Layer& layer) {
+namespace {
+
+void describe_bart_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   TORCH_CHECK(
       layer.config.integer("num_key_value_groups").value_or(1) == 1,
       format_text(
           "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
   layer.layout = WeightLayout::bart();
-  const auto type = layer.config.text("model_type").value_or("");
-  // How the patches of Video-LLaMA 3 are merged differs from image to image.
-  if (type != "video_llama_3_vision") {
-    layer.image_rotary = image_rotary_of(layer);
-    layer.image_rotary->learned =
-        type == "paddleocr_vl_vision" ? "" : "class_pos_emb";
-  }
+}
+
+} // namespace
+
+void describe_mlcd(Layer& layer) {
+  describe_bart_vision(layer);
+  layer.image_rotary = image_rotary_of(layer);
+  layer.image_rotary->learned = "class_pos_emb";
+}
+
+void describe_paddleocr_vision(Layer& layer) {
+  describe_bart_vision(layer);
+  layer.image_rotary = image_rotary_of(layer);
+}
+
+/// The merging of patches differs from image to image, so that the angles are
+/// not known here.
+void describe_video_llama(Layer& layer) {
+  describe_bart_vision(layer);
 }
 
 void describe_pixtral(Layer& layer) {
@@ -141,8 +169,16 @@ void describe_dinov3(Layer& layer) {
       .value_bias(config.flag("value_bias").value_or(false));
   layer.image_rotary = image_rotary_of(layer, /*theta=*/100);
   layer.image_rotary->goes_by_centers = true;
-  layer.image_rotary->tokens_before =
-      1 + config.integer("num_register_tokens").value_or(0);
+  constexpr int64_t kMostRegisters = 4096;
+  const auto registers = config.integer("num_register_tokens").value_or(0);
+  TORCH_CHECK(
+      registers >= 0 && registers <= kMostRegisters,
+      format_text(
+          "expected num_register_tokens from 0 to {} in \"{}\", but got {}",
+          kMostRegisters,
+          config.path(),
+          registers));
+  layer.image_rotary->tokens_before = 1 + registers;
   // For training.
   config.ignore({"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"});
 }

@@ -156,6 +156,17 @@ void describe_qwen3(Layer& layer) {
   set_rotary(layer);
 }
 
+/// The rule of dots1: no flag says that windows are used.
+void describe_qwen3_code_predictor(Layer& layer) {
+  describe_dots1(layer);
+}
+
+/// Fields about time place its tokens, and change no attention.
+void describe_qwen2_talker(Layer& layer) {
+  layer.config.ignore({"position_id_per_seconds", "seconds_per_chunk"});
+  describe_qwen2(layer);
+}
+
 void describe_qwen3_moe(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
@@ -313,7 +324,7 @@ void describe_mimi(Layer& layer) {
   set_biases(layer);
   layer.options.window(config.integer("sliding_window"));
   set_rotary(layer);
-  // Of the convolutions, and of what is added to the stream.
+  // For the convolutions, and what is added to the stream.
   config.ignore({"use_causal_conv", "layer_scale_initial_scale"});
 }
 

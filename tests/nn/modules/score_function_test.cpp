@@ -213,7 +213,7 @@ TEST_CASE("Gradients go through the function, and into what it holds") {
   MultiHeadAttention attention(options_of_heads());
   attention->to(torch::kDouble);
   auto x = torch::randn({kBatch, kTokens, kIn}, torch::kDouble);
-  // Of each head, and mixing heads: 0 times what causal hides.
+  // A bias of each head, and mixing heads: 0 times what causal hides.
   auto factor = torch::rand({2 * kHeads, 1, 1}, torch::kDouble) + 0.5;
   auto mixed = torch::randn({2 * kHeads, 2 * kHeads}, torch::kDouble);
   const auto padding = torch::rand({kBatch, kTokens}) < 0.2;

@@ -12,14 +12,15 @@ namespace torch_attention {
 /// autograd records, so that whatever it computes by LibTorch's operators is
 /// differentiable, and tensors that it holds get gradients.
 ///
-/// Where a key is hidden it gets -1e30, -1e4 in float16, and the key stays
-/// hidden whatever it returns there; -inf that it returns hides more.
+/// For a hidden key it gets -1e30, -1e4 in float16, and the key stays hidden
+/// whatever it returns there; -inf that it returns hides more.
 ///
 /// Example:
 /// ```
 /// // the 4 keys with the largest scores
 /// ScoreFunction largest = [](const torch::Tensor& scores) {
-///   const auto least = std::get<0>(scores.topk(4)).slice(-1, 3);
+///   const auto num = std::min<int64_t>(4, scores.size(-1));
+///   const auto least = std::get<0>(scores.topk(num)).slice(-1, num - 1);
 ///   return scores.masked_fill(
 ///       scores < least, -std::numeric_limits<double>::infinity());
 /// };

@@ -52,7 +52,7 @@ class Attention:
     bias: str = ""
     # Whether the caller is to give the angles of the rotary embedding.
     rotary: bool = False
-    # Whether its tensors are (T, B, C), and queries and keys given apart.
+    # True if its tensors are (T, B, C), and queries and keys given apart.
     time_first: bool = False
 
 
@@ -76,7 +76,7 @@ class Model:
     mask: str = "attention_mask"
     # The module that is run, if it is a part of the model.
     run_part: str = ""
-    # How attention is computed.
+    # The way in which attention is computed.
     implementation: str = "eager"
     # The class, if it is not the bare model of its type.
     model_class: str = ""
@@ -226,7 +226,7 @@ def batched(tensor: Tensor, attention: Attention) -> Tensor:
 
 
 def grid_of(inputs: Mapping[str, Tensor]) -> Tensor:
-    """How many rows and columns of patches an image has."""
+    """Returns the rows and columns of patches that an image has."""
     if "grid_thw" in inputs:
         return inputs["grid_thw"][0, 1:]
     return torch.tensor(inputs["pixel_values"].shape[-2:]) // PATCH
