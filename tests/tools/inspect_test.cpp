@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <fstream>
 #include <sstream>
 
 namespace inspect_test {
@@ -161,6 +162,15 @@ TEST_CASE("inspect says why a folder's attention is not computed") {
               "is not computed: its scores add products of content and "
               "position (disentangled attention)\n"));
   CHECK_THAT(why("lama"), ContainsText("the nearest is \"llama\""));
+}
+
+TEST_CASE("inspect reads the numbers that Python writes beside JSON's") {
+  auto config = config_of("bamba").dump();
+  config.insert(1, R"("time_step_limit":[0.0,Infinity],"note":"NaN \"-",)");
+  const Changed changed("bamba", config_of("bamba"));
+  std::ofstream(changed.path() + "/config.json") << config;
+  CHECK_THAT(
+      inspect(changed.path()), ContainsText("\nattention_from_pretrained("));
 }
 
 } // namespace inspect_test

@@ -1,4 +1,4 @@
-// What configurations of Hugging Face's models mean.
+// Configurations of Hugging Face's models, and their meaning.
 
 #include <support/close.h>
 #include <support/pretrained.h>
@@ -421,6 +421,37 @@ TEST_CASE("EmbeddingGemma 2 sees both sides") {
   CHECK_FALSE(all.window().has_value());
   CHECK(all.head_dim() == 512);
   CHECK(all.num_kv_heads() == 1);
+}
+
+TEST_CASE("DPT's own sizes are not those of its backbone") {
+  auto config = config_of("dpt");
+  config["is_hybrid"] = false;
+  config["backbone_config"] = {{"model_type", "dinov2"}, {"hidden_size", 24}};
+  const Changed changed("dpt", config);
+  THROWS_WITH(
+      options_from_config(changed.path(), 0), "is that of its backbone_config");
+  config["is_hybrid"] = true;
+  CHECK(options_from_config(Changed("dpt", config).path(), 0).num_heads() > 0);
+}
+
+TEST_CASE("Talkers of Qwen's Omni models have rules of their own") {
+  auto config = config_of("qwen3");
+  config["model_type"] = "qwen3_omni_moe_talker_code_predictor";
+  for (const auto* field : {"layer_types", "use_sliding_window"}) {
+    config.erase(field);
+  }
+  config["sliding_window"] = 4;
+  config["max_window_layers"] = 1;
+  const Changed predictor("qwen3", config);
+  CHECK_FALSE(options_from_config(predictor.path(), 0).window());
+  CHECK(options_from_config(predictor.path(), 1).window() == 4);
+  config = config_of("qwen2");
+  config["model_type"] = "qwen2_5_omni_talker";
+  config["position_id_per_seconds"] = 25;
+  config["seconds_per_chunk"] = 2;
+  CHECK(
+      options_from_config(Changed("qwen2", config).path(), 0).d_in() ==
+      options_from_config(model_folder("qwen2"), 0).d_in());
 }
 
 TEST_CASE("Kimi K2 is DeepSeek-V3") {

@@ -628,6 +628,34 @@ TEST_CASE("Angles of images are refused where there are none") {
   THROWS_WITH(
       rotary_from_pretrained(Changed("pixtral", config).path(), 4, 6),
       "expected a rotary embedding of type axial in");
+  config = config_of("pixtral");
+  config["rope_parameters"]["rope_theta"] = -1.0;
+  THROWS_WITH(
+      rotary_from_pretrained(Changed("pixtral", config).path(), 4, 6),
+      "expected rope_theta > 0 in");
+  config = config_of("dinov3_vit");
+  config["num_register_tokens"] = 1'000'000'000;
+  THROWS_WITH(
+      rotary_from_pretrained(Changed("dinov3_vit", config).path(), 4, 6),
+      "expected num_register_tokens from 0 to 4096 in");
+}
+
+TEST_CASE("Images without patch_size have that of their class") {
+  auto config = config_of("qwen2_5_vl_vision");
+  config["window_size"] = 56;
+  config["patch_size"] = 14;
+  const Changed given("qwen2_5_vl_vision", config);
+  config.erase("patch_size");
+  const Changed without("qwen2_5_vl_vision", config);
+  const auto expected = rotary_from_pretrained(given.path(), 8, 12).cos;
+  CHECK(torch::equal(
+      rotary_from_pretrained(without.path(), 8, 12).cos, expected));
+  // Windows of two squares give another order than one window of all.
+  config["window_size"] = 560;
+  CHECK_FALSE(torch::equal(
+      rotary_from_pretrained(Changed("qwen2_5_vl_vision", config).path(), 8, 12)
+          .cos,
+      expected));
 }
 
 TEST_CASE("Angles of images have the dtype and the theta that are asked for") {

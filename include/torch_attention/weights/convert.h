@@ -91,8 +91,8 @@ struct TORCH_ATTENTION_API ConvertOptions {
   /// number of heads, for layouts that list them. Default: not known
   TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;
 
-  /// function that is called after each tensor with its number of bytes, and
-  /// that of all tensors. Default: none
+  /// function that is called after each tensor with the number of bytes that it
+  /// is written in, and that of all tensors as `from` has them. Default: none
   TORCH_ARG(Progress, progress);
 };
 
@@ -103,7 +103,8 @@ struct TORCH_ATTENTION_API ConvertOptions {
 /// are written.
 ///
 /// Returns what was written, in the file's dtypes, and what was left out, which
-/// includes values that are not tensors. Throws c10::Error for what these
+/// includes values that are not tensors. The tensors are `from`'s bytes: if it
+/// is changed in place later, so are they. Throws c10::Error for what these
 /// functions and `convert_layout` refuse, and if tensors repeat the file's
 /// bytes so often that a small file would become a huge one.
 ///
