@@ -34,6 +34,8 @@ ADAMW = {
     "weight_decay": 0.01,
     "steps": 3,
 }
+# The largest size of x that is trained with this lr.
+LARGEST = 64
 
 # dtype -> (rtol, atol), as torch.testing has them.
 TOLERANCES = {
@@ -93,10 +95,17 @@ def record(
 
 
 def train(module: nn.Module, x: Tensor, g: Tensor, seed: int) -> dict[str, Any]:
-    """Records three AdamW steps on sum(module(x) * g)."""
+    """Records three AdamW steps on sum(module(x) * g).
+
+    A step moves each weight by about lr in the direction of x, and so the sums
+    over x's size by lr times that. Beyond some sizes lr falls with it: else the
+    second step would be of another module, whose gradients take up the rounding
+    of the first, and rightly computed weights could fail the comparison.
+    """
+    adamw = dict(ADAMW, lr=ADAMW["lr"] * min(1.0, LARGEST / x.size(-1)))
     optimizer = torch.optim.AdamW(
         module.parameters(),
-        lr=ADAMW["lr"],
+        lr=adamw["lr"],
         betas=(ADAMW["beta1"], ADAMW["beta2"]),
         eps=ADAMW["eps"],
         weight_decay=ADAMW["weight_decay"],
@@ -116,6 +125,6 @@ def train(module: nn.Module, x: Tensor, g: Tensor, seed: int) -> dict[str, Any]:
             result["output"] = plain(out)
             result["gradients"] = gradients
         optimizer.step()
-    result["adamw"] = dict(ADAMW)
+    result["adamw"] = adamw
     result["trained"] = {k: plain(p) for k, p in module.named_parameters()}
     return result

@@ -306,8 +306,8 @@ torch::Tensor learned_angles(
             c10::str(item.value().sizes())));
     return item.value();
   }
-  TORCH_CHECK(
-      false,
+  C10_THROW_ERROR(
+      Error,
       format_text("expected \"{}\" in \"{}\", which has none", name, file));
 }
 
