@@ -121,8 +121,8 @@ void describe_llama4_vision(Layer& layer) {
   layer.config.ignore("multi_modal_projector_bias");
 }
 
-namespace {
-
+/// Video-LLaMA 3 and, but for their angles, MLCD's kin: its own differ from
+/// image to image, as patches are merged.
 void describe_bart_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   TORCH_CHECK(
@@ -131,8 +131,6 @@ void describe_bart_vision(Layer& layer) {
           "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
   layer.layout = WeightLayout::bart();
 }
-
-} // namespace
 
 void describe_mlcd(Layer& layer) {
   describe_bart_vision(layer);
@@ -143,12 +141,6 @@ void describe_mlcd(Layer& layer) {
 void describe_paddleocr_vision(Layer& layer) {
   describe_bart_vision(layer);
   layer.image_rotary = image_rotary_of(layer);
-}
-
-/// The merging of patches differs from image to image, so that the angles are
-/// not known here.
-void describe_video_llama(Layer& layer) {
-  describe_bart_vision(layer);
 }
 
 void describe_pixtral(Layer& layer) {

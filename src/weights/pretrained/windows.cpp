@@ -156,11 +156,6 @@ void describe_qwen3(Layer& layer) {
   set_rotary(layer);
 }
 
-/// The rule of dots1: no flag says that windows are used.
-void describe_qwen3_code_predictor(Layer& layer) {
-  describe_dots1(layer);
-}
-
 /// Fields about time place its tokens, and change no attention.
 void describe_qwen2_talker(Layer& layer) {
   layer.config.ignore({"position_id_per_seconds", "seconds_per_chunk"});
