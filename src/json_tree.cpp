@@ -1,7 +1,6 @@
-#include <weights/pretrained/json_tree.h>
+#include <json_tree.h>
 
 #include <format_text.h>
-#include <weights/text.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -13,7 +12,7 @@
 #include <limits>
 #include <string_view>
 
-namespace torch_attention::weights::pretrained {
+namespace torch_attention {
 
 namespace {
 
@@ -61,7 +60,7 @@ constexpr std::array<std::string_view, 3> kNotFinite{
 std::string_view not_finite_at_start(std::string_view text) {
   const auto* found = std::find_if(
       kNotFinite.begin(), kNotFinite.end(), [&](std::string_view name) {
-        return starts_with(text, name);
+        return text.substr(0, name.size()) == name;
       });
   return found == kNotFinite.end() ? std::string_view() : *found;
 }
@@ -362,4 +361,4 @@ bool Json::operator==(const Json& other) const {
       : value_ == other.value_;
 }
 
-} // namespace torch_attention::weights::pretrained
+} // namespace torch_attention

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace torch_attention::weights::pretrained {
+namespace torch_attention {
 
 /// A value of a JSON text, with all values in it. nlohmann's parser fills it,
 /// without nlohmann's tree: the destructor of that asks for memory, and ends
@@ -131,4 +131,4 @@ class Json {
 static_assert(std::is_nothrow_move_constructible_v<Json::Field>);
 static_assert(std::is_nothrow_move_assignable_v<Json::Field>);
 
-} // namespace torch_attention::weights::pretrained
+} // namespace torch_attention

@@ -19,7 +19,8 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|descriptor.h|error_message.h|format_text.h|physical_memory.h")
+    "atomic_file.h|config_file.h|descriptor.h|error_message.h|format_text.h|json_tree.h|physical_memory.h"
+)
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/cpu "cpu/")
 set(may_include_src/kernels "cpu/|kernels/|${options}")

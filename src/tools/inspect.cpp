@@ -18,7 +18,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 uint64_t total_bytes(const WeightsInfo& info) {
   uint64_t bytes = 0;
@@ -43,16 +43,16 @@ std::string size_text(uint64_t bytes) {
                       : format_text("{:.1f} {}", value, unit);
 }
 
-Json attention_json(const WeightsInfo::Attention& attention) {
+OrderedJson attention_json(const WeightsInfo::Attention& attention) {
   const auto& layouts = attention.layouts;
   const bool is_clear = layouts.size() == 1;
-  Json shapes = Json::object();
+  OrderedJson shapes = OrderedJson::object();
   for (const auto& [key, shape] : attention.shapes) {
     shapes[key] = shape;
   }
   return {
       {"path", attention.path},
-      {"layout", is_clear ? Json(layouts.front()) : Json()},
+      {"layout", is_clear ? OrderedJson(layouts.front()) : OrderedJson()},
       {"layouts_that_fit", is_clear ? std::vector<std::string>() : layouts},
       {"possible_num_heads", attention.possible_num_heads},
       {"unknown_keys", attention.unknown_keys},
@@ -61,14 +61,14 @@ Json attention_json(const WeightsInfo::Attention& attention) {
 }
 
 void print_json(const WeightsInfo& info, std::ostream& out) {
-  Json json = {
+  OrderedJson json = {
       {"format", info.format},
       {"state_dict", info.state_dict},
       {"bytes", total_bytes(info)},
-      {"tensors", Json::array()},
+      {"tensors", OrderedJson::array()},
       {"other_values", info.other_values},
-      {"unreadable", Json::array()},
-      {"attention", Json::array()}};
+      {"unreadable", OrderedJson::array()},
+      {"attention", OrderedJson::array()}};
   for (const auto& tensor : info.tensors) {
     json["tensors"].push_back(
         {{"key", tensor.key},
@@ -83,7 +83,8 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
     json["attention"].push_back(attention_json(attention));
   }
   // Keys of a file may not be valid text.
-  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  out << json.dump(2, ' ', false, OrderedJson::error_handler_t::replace)
+      << "\n";
 }
 
 void print_tensors(const WeightsInfo& info, std::ostream& out) {

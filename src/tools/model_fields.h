@@ -1,9 +1,8 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <json_tree.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -29,11 +28,14 @@ class ModelFields {
   std::optional<std::string> text(const std::string& field) const;
 
  private:
-  /// None if the field is absent or null.
-  const nlohmann::json* find(const std::string& field) const;
+  template <typename T>
+  std::optional<T> value_of(
+      const std::string& field,
+      const char* expected,
+      std::optional<T> (Json::*as)() const) const;
 
   std::string path_;
-  std::shared_ptr<const nlohmann::json> fields_;
+  Json fields_;
 };
 
 /// Returns the `model_type` of the configuration in a folder; empty if there is

@@ -1,7 +1,7 @@
 // The tree of a configuration, while memory runs out.
 
 #include <memory/computation.h>
-#include <weights/pretrained/json_tree.h>
+#include <json_tree.h>
 
 #include <memory>
 #include <sstream>
@@ -9,7 +9,7 @@
 namespace json_tree_memory_test {
 
 using namespace torch_attention::testing;
-using torch_attention::weights::pretrained::Json;
+using torch_attention::Json;
 
 TEST_CASE("A tree is read, copied and changed as a whole or not at all") {
   const std::string text =

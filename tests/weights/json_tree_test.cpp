@@ -3,7 +3,7 @@
 #include <format_text.h>
 #include <support/costs.h>
 #include <support/test.h>
-#include <weights/pretrained/json_tree.h>
+#include <json_tree.h>
 
 #include <sstream>
 
@@ -11,7 +11,6 @@ namespace json_tree_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
-using weights::pretrained::Json;
 
 namespace {
 

@@ -1,5 +1,6 @@
 #include <weights/pretrained/config.h>
 
+#include <config_file.h>
 #include <format_text.h>
 #include <weights/folder.h>
 #include <weights/pretrained/defaults.h>
@@ -7,24 +8,14 @@
 
 #include <c10/util/Exception.h>
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string_view>
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
 
 namespace {
-
-/// No configuration is larger, or nested deeper: one with the names of 20,000
-/// classes has 1.5 million bytes.
-constexpr int64_t kMostBytes = 4 * 1024 * 1024;
-constexpr size_t kDeepest = 64;
 
 /// Parts of the names of fields that change attention.
 constexpr std::array<std::string_view, 22> kWordsOfAttention{
@@ -72,27 +63,6 @@ constexpr std::array<std::string_view, 33> kFieldsOfOthers{
 
 /// Fields of the layers after the model, not of its attention.
 constexpr std::string_view kPooler = "pooler_";
-
-Json read(const std::string& path) {
-  struct stat status {};
-  TORCH_CHECK(
-      ::stat(path.c_str(), &status) == 0,
-      format_text("cannot read \"{}\": {}", path, std::strerror(errno)));
-  TORCH_CHECK(
-      S_ISREG(status.st_mode) && status.st_size <= kMostBytes,
-      format_text(
-          "expected a configuration of at most {} bytes in \"{}\", but got {}",
-          kMostBytes,
-          path,
-          S_ISREG(status.st_mode) ? format_text("{}", status.st_size)
-                                  : "no regular file"));
-  std::ifstream file(path, std::ios::binary);
-  auto fields = Json::parse(file, path, kDeepest);
-  TORCH_CHECK(
-      fields.is_object(),
-      format_text("expected a JSON object in \"{}\"", path));
-  return fields;
-}
 
 /// The number of bytes of a value that a message shows.
 constexpr size_t kMostShown = 60;
@@ -149,7 +119,7 @@ bool says_nothing(std::string_view name, const Json& value) {
 } // namespace
 
 ModelConfig::ModelConfig(const std::string& path)
-    : path_(file_in(path, "config.json")), fields_(read(path_)) {}
+    : path_(file_in(path, "config.json")), fields_(read_config_file(path_)) {}
 
 ModelConfig::ModelConfig(std::string path, Json fields)
     : path_(std::move(path)), fields_(std::move(fields)) {}

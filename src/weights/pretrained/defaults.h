@@ -1,6 +1,6 @@
 #pragma once
 
-#include <weights/pretrained/json_tree.h>
+#include <json_tree.h>
 
 #include <string>
 
