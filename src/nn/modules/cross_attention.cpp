@@ -107,22 +107,6 @@ struct Splits {
   const detail::TokenSplitPointer& tokens;
 };
 
-/// Calls `check`, which throws c10::Error if x is wrong; other processes are
-/// told.
-template <typename Check>
-void check_together(
-    const torch::Tensor& x,
-    const Splits& splits,
-    const Check& check) {
-  if (splits.tokens == nullptr) {
-    detail::check_together(kCross, x, splits.heads, check);
-    return;
-  }
-  detail::check_and_tell(check, [&](const std::string& error) {
-    splits.tokens->tell(error, x.defined() ? x.device() : torch::kCPU);
-  });
-}
-
 void check_decode(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
@@ -221,7 +205,7 @@ Operands operands_of(
     const Splits& splits) {
   const auto& split = splits.heads;
   FuncOptions options;
-  check_together(x, splits, [&] {
+  detail::check_together(kCross, x, split, splits.tokens, [&] {
     check_input(module, x);
     check_context(module, context);
     TORCH_CHECK(
@@ -384,16 +368,13 @@ torch::Tensor CrossAttentionImpl::decode(
   FuncOptions func;
   const auto wait = detail::compared_decode(
       kCross,
+      split_,
       split,
       x,
       call.scores(),
       [&] {
-        detail::check_together(
-            kCross, x, split == nullptr ? split_ : nullptr, [&] {
-              check_decode(*this, x, cache, call);
-              func =
-                  decode_options(*this, x, cache, call, {split_, token_split_});
-            });
+        check_decode(*this, x, cache, call);
+        func = decode_options(*this, x, cache, call, {split_, token_split_});
       },
       [&] {
         return c10::str(

@@ -343,17 +343,13 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   if (detail::lacks_batch(x, call)) {
     return forward(x.unsqueeze(0), call).squeeze(0);
   }
-  const auto check = [&] { detail::check_input_of_call(*this, x, call); };
   // Those that ask for the length of the whole text first are not told.
   const bool asks_first =
       rotary_table_ != nullptr && rotary_table_->changes_with_length();
-  if (token_split_ != nullptr && !asks_first) {
-    detail::check_and_tell(check, [&](const std::string& error) {
-      token_split_->tell(error, x.defined() ? x.device() : torch::kCPU);
-    });
-  } else {
-    detail::check_together(kMultiHead, x, split_, check);
-  }
+  detail::check_together(
+      kMultiHead, x, split_, asks_first ? nullptr : token_split_, [&] {
+        detail::check_input_of_call(*this, x, call);
+      });
   const bool plain = rotary_table_ == nullptr && !options.alibi() &&
       !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
       !options.value_norm_eps() && !options.temperature() &&
@@ -445,15 +441,9 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     }
   };
   const auto wait = detail::compared_decode(
-      kMultiHead,
-      parts,
-      x,
-      call.scores(),
-      [&] {
-        detail::check_together(
-            kMultiHead, x, parts == nullptr ? split_ : nullptr, check);
-      },
-      [&] { return detail::text_of_decode(cache, call, tokens); });
+      kMultiHead, split_, parts, x, call.scores(), check, [&] {
+        return detail::text_of_decode(cache, call, tokens);
+      });
   const auto T = x.size(1);
   const detail::Entered entered(kMultiHead, x, {}, split_);
   const auto moved =

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nn/modules/head_split.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <torch/types.h>
@@ -86,20 +87,39 @@ void check_and_tell(const Check& check, const Tell& tell) {
   }
 }
 
+/// Calls `check`, which throws c10::Error if something is wrong; the processes
+/// that share heads or tokens are told.
+template <typename Check>
+void check_together(
+    const char* name,
+    const torch::Tensor& x,
+    const HeadSplitPointer& heads,
+    const TokenSplitPointer& tokens,
+    const Check& check) {
+  if (tokens == nullptr) {
+    check_together(name, x, heads, check);
+    return;
+  }
+  check_and_tell(check, [&](const std::string& error) {
+    tokens->tell(error, x.defined() ? x.device() : torch::kCPU);
+  });
+}
+
 /// Begins to compare one call of `decode` in all processes, by `text()`, after
 /// `check`, which throws c10::Error, in all, if something is wrong here. The
 /// function that it returns waits, and throws if the texts differ. Without
-/// `split` it only checks.
+/// `split` it only checks, and tells those that share `heads`.
 template <typename Check, typename Text>
 std::function<void()> compared_decode(
     const char* name,
+    const HeadSplitPointer& heads,
     const TokenSplit* split,
     const torch::Tensor& x,
     const ScoreFunction& scores,
     const Check& check,
     const Text& text) {
   if (split == nullptr) {
-    check();
+    check_together(name, x, heads, check);
     return [] {};
   }
   const auto device = x.defined() ? x.device() : torch::Device(torch::kCPU);
