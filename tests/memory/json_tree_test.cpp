@@ -1,7 +1,7 @@
 // The tree of a configuration, while memory runs out.
 
-#include <memory/computation.h>
 #include <json_tree.h>
+#include <memory/computation.h>
 
 #include <memory>
 #include <sstream>

@@ -1,9 +1,9 @@
 // The tree of a configuration.
 
 #include <format_text.h>
+#include <json_tree.h>
 #include <support/costs.h>
 #include <support/test.h>
-#include <json_tree.h>
 
 #include <sstream>
 
