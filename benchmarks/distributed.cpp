@@ -35,7 +35,7 @@ namespace dist = torch_attention::distributed;
 constexpr int64_t kWidth = 768;
 constexpr int64_t kHeads = 12;
 constexpr int kRounds = 7;
-/// Of the largest number: the limit of the tests.
+/// Relative to the largest number: the limit of the tests.
 constexpr double kAllowed = 1e-6;
 
 /// One way to compute the layer: its module and this process's tokens.

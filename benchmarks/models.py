@@ -257,7 +257,7 @@ class Bench:
                     "name": name,
                     "prompt_seconds": prompt,
                     "step_seconds": step,
-                    # Of what was read in the same round: the rate of shared
+                    # Relative to the rate of the same round: that of shared
                     # machines changes.
                     "share_of_reading": spread(
                         [

@@ -32,13 +32,13 @@ struct Size {
   int64_t S;
   int64_t group;
 
-  /// Of the scores that are visible.
+  /// Operations on the scores that are visible.
   double flops() const {
     const auto pairs = T * S - T * (T - 1) / 2;
     return 4.0 * static_cast<double>(kKeyHeads * group * kHeadDim * pairs);
   }
 
-  /// Of keys and values, read once.
+  /// Bytes of keys and values, read once.
   double bytes(torch::ScalarType dtype) const {
     return 2.0 * static_cast<double>(kKeyHeads * S * kHeadDim) *
         static_cast<double>(torch::elementSize(dtype));

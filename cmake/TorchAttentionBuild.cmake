@@ -39,7 +39,7 @@ if(TORCH_ATTENTION_SANITIZE)
   # All targets but those with this property.
   set(sanitized
       "$<NOT:$<BOOL:$<TARGET_PROPERTY:TORCH_ATTENTION_NOT_SANITIZED>>>")
-  # Of those with this one, objects' dynamic types are not checked.
+  # In targets with this property, objects' dynamic types are not checked.
   set(untyped "$<BOOL:$<TARGET_PROPERTY:TORCH_ATTENTION_TYPES_NOT_SANITIZED>>")
   target_compile_options(
     torch_attention_build

@@ -46,7 +46,7 @@ set(may_include_src/distributed
 # The headers that users can include.
 set(may_include_src/tools "tools/|${public}|${helpers}")
 
-# What the folders are called in includes.
+# The names of the folders in includes.
 set(ours "^(torch_attention")
 file(GLOB entries RELATIVE "${ROOT}/src" "${ROOT}/src/*")
 foreach(entry ${entries})

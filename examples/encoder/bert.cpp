@@ -16,7 +16,7 @@ using torch_attention::MultiHeadAttention;
 
 namespace {
 
-/// What a kind of model calls the parts of a layer in its files.
+/// The names that a kind of model gives to the parts of a layer in its files.
 struct Names {
   const char* layer;
   const char* attention;

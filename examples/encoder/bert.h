@@ -17,7 +17,7 @@ namespace encoder {
 
 class ModelWeights;
 
-/// What BERT, DistilBERT and MPNet differ in, beside attention, whose options
+/// Differences of BERT, DistilBERT and MPNet, beside attention, whose options
 /// our library reads from the configuration.
 struct BertConfig {
   /// Reads `config.json`. Throws c10::Error for another model type.
@@ -34,7 +34,7 @@ struct BertConfig {
   double norm_eps = 1e-12;
   /// "gelu", "gelu_new" or "relu".
   std::string activation = "gelu";
-  /// Whether an embedding of the kind of text is added, here always of kind 0.
+  /// True if an embedding of the kind of text is added, here always of kind 0.
   bool has_token_types = true;
   /// MPNet: scores have a bias by the distance of tokens.
   bool has_relative_bias = false;
@@ -133,7 +133,7 @@ class BertImpl : public torch::nn::Module {
  private:
   BertImpl(const std::string& folder, ModelWeights&& weights);
   torch::Tensor embed(const torch::Tensor& ids, const torch::Tensor& positions);
-  /// Of tokens that stand at `positions`, of texts of up to `longest` tokens.
+  /// Transforms tokens at `positions`, of texts of up to `longest` tokens.
   torch::Tensor transform(
       const torch::Tensor& ids,
       const torch::Tensor& positions,

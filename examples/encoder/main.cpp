@@ -74,7 +74,7 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
-/// What all commands have.
+/// The arguments that all commands have.
 struct Arguments {
   std::string folder;
   std::string file;

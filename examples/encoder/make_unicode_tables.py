@@ -116,13 +116,13 @@ def is_accent(c: int) -> bool:
 
 
 def print_kinds() -> None:
-    # Of one that is decomposed, only accents have a class: that of its first.
+    # Among decomposed characters only accents have a class: their first part's.
     classes = {
         c: combining_class(ord(nfd(chr(c))[0]))
         for c in CODE_POINTS
         if is_accent(c) or nfd(chr(c)) == chr(c)
     }
-    print_ranges("What is removed.", "kRemoved", lambda c: not cleaned[c])
+    print_ranges("Characters that are removed.", "kRemoved", lambda c: not cleaned[c])
     print_ranges("White space.", "kSpaces", lambda c: cleaned[c] == " ")
     print_ranges("Words of their own.", "kPunctuation", is_punctuation)
     print_ranges(

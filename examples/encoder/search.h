@@ -47,7 +47,7 @@ class LineSearch {
 
   int64_t num_lines() const;
 
-  /// Whether the vectors were read from the index.
+  /// Returns true if the vectors were read from the index.
   bool is_read() const;
 
  private:

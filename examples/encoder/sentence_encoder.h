@@ -13,7 +13,7 @@ namespace encoder {
 /// How the vectors of a text's tokens become the one of the text.
 enum class Pooling { kMean, kCls, kMax, kMeanSqrt };
 
-/// What `sentence-transformers` keeps beside a model.
+/// The settings that `sentence-transformers` keeps beside a model.
 struct SentenceConfig {
   /// Reads `modules.json` and what it names; without it, the mean of all
   /// tokens. Throws c10::Error for modules that are not known.

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-/// What the tokenizer of BERT does to each character of Unicode, as
+/// The changes that BERT's tokenizer makes to each character of Unicode, as
 /// make_unicode_tables.py found out. Characters in no table stay as they are.
 namespace encoder {
 

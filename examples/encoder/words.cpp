@@ -13,7 +13,7 @@ namespace {
 constexpr char32_t kNumCodePoints = 0x110000;
 constexpr char32_t kReplacement = 0xFFFD;
 
-/// What is done with a character.
+/// The kinds of characters, each treated in its own way.
 enum Kind : uint8_t {
   kLetter,
   kSpace,

@@ -31,7 +31,7 @@ struct GenerationOptions {
   std::function<void(const NewTokens&)> on_tokens;
 };
 
-/// What `generate` returns.
+/// The result of `generate`.
 struct Generation {
   /// The new tokens of each sequence, with the one that ended it.
   std::vector<std::vector<int64_t>> tokens;

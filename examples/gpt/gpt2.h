@@ -34,7 +34,7 @@ struct Gpt2Config {
   double drop_rate = 0.1;
   double norm_eps = 1e-5;
   bool qkv_bias = false;
-  /// Whether the head is the token embedding, as in OpenAI's weights.
+  /// True if the head is the token embedding, as in OpenAI's weights.
   bool tied = false;
   /// Tokens that begin and end a text, which files name for `transformers`.
   std::optional<int64_t> bos_token_id;

@@ -16,7 +16,7 @@ namespace gpt {
 
 class FolderWeights;
 
-/// What models of Llama's class differ in, beside attention, whose options our
+/// Differences of models of Llama's class, beside attention, whose options our
 /// library reads from the configuration.
 struct LlamaConfig {
   /// Reads `config.json` of Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 or
@@ -33,7 +33,7 @@ struct LlamaConfig {
   int64_t context_length = 0;
   double norm_eps = 1e-6;
   bool mlp_bias = false;
-  /// Whether the head is the token embedding.
+  /// True if the head is the token embedding.
   bool tied = false;
   /// "silu" or "gelu_pytorch_tanh".
   std::string activation = "silu";

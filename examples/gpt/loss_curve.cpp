@@ -15,7 +15,7 @@ constexpr double kWidth = 640;
 constexpr double kHeight = 360;
 constexpr double kMargin = 48;
 
-/// Where a step and a loss are in the picture.
+/// The place of a step and a loss in the picture.
 struct Axes {
   size_t steps;
   double lowest;

@@ -65,7 +65,7 @@ void check_options(const TrainingOptions& options) {
       options.model.vocab_size);
 }
 
-/// What a run that goes on must share with the one before.
+/// The settings that a run that goes on must share with the one before.
 std::vector<double> settings_of(
     const TrainingOptions& options,
     const TextData& text) {

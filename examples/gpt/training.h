@@ -29,7 +29,7 @@ struct TrainingOptions {
   /// then falls to a tenth along a cosine.
   double lr = 3e-3;
   int64_t warmup = 100;
-  /// Of matrices; not of biases and norms.
+  /// For matrices; not for biases and norms.
   double weight_decay = 0.1;
   /// The largest norm of all gradients.
   double clip = 1;
@@ -44,7 +44,7 @@ struct TrainingOptions {
   std::optional<int64_t> stop_after;
 };
 
-/// What `train` says after each step.
+/// The report of `train` after each step.
 struct TrainingProgress {
   /// Counts from 1.
   int64_t step = 0;

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <vector>
 
-/// What the programs of this folder compare two models by.
+/// The comparison of two models, for the programs of this folder.
 namespace swap_example {
 
 /// Prints the largest difference of two outputs. Throws c10::Error if it is

@@ -35,7 +35,7 @@ constexpr int64_t kWidth = 256;
 constexpr int64_t kHeads = 8;
 constexpr int64_t kLayers = 2;
 
-/// What the model is called with.
+/// The arguments of the model.
 struct Batch {
   Batch() {
     padding[1].slice(0, 200).fill_(true);

@@ -25,7 +25,7 @@ constexpr int64_t kSource = 384;
 constexpr int64_t kTarget = 256;
 constexpr int64_t kBatch = 4;
 
-/// What a model of translation is called with: (T, B, C) and masks.
+/// The arguments of a model of translation: (T, B, C) and masks.
 struct Batch {
   Batch() {
     source_padding[1].slice(0, 200).fill_(true);

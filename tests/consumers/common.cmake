@@ -1,4 +1,4 @@
-# What the scripts share.
+# Functions that the scripts share.
 
 include("${SETTINGS}")
 

@@ -36,13 +36,13 @@ inline uint32_t dropout_threshold(double dropout) {
   return static_cast<uint32_t>(dropout * 65536 + 0.5);
 }
 
-/// What the weights that are not dropped are multiplied with.
+/// Returns the factor of the weights that are not dropped.
 inline double dropout_scale(double dropout) {
   const auto threshold = dropout_threshold(dropout);
   return threshold < 65536 ? 65536.0 / (65536 - threshold) : 0.0;
 }
 
-/// Whether the weight of key s for query t is dropped. One call of Philox
+/// True if the weight of key s for query t is dropped. One call of Philox
 /// serves two queries and four keys, of a head b * H + h.
 inline bool dropped(
     int64_t head,
@@ -62,7 +62,7 @@ inline bool dropped(
   return one_key < dropout_threshold(dropout);
 }
 
-/// What is added to a score.
+/// Returns the number that is added to a score.
 template <typename X>
 double bias_of(
     const AttentionArguments<X>& a,
@@ -101,7 +101,7 @@ double distance_of(
       std::abs(position_of(a, b, t) - static_cast<Wide>(s)));
 }
 
-/// What distance takes from a score.
+/// Returns the number that distance takes from a score.
 template <typename X>
 double alibi_of(
     const AttentionArguments<X>& a,
@@ -115,7 +115,7 @@ double alibi_of(
   return static_cast<double>(a.alibi_slopes[h]) * distance_of(a, b, t, s);
 }
 
-/// Whether query t sees key s.
+/// True if query t sees key s.
 template <typename X>
 bool sees(
     const AttentionArguments<X>& a,

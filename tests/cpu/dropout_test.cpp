@@ -13,7 +13,7 @@ using namespace torch_attention::cpu::testing;
 
 namespace {
 
-// What chance does less often than once in a million is a mistake.
+// A result that chance gives less than once in a million is a mistake.
 constexpr double kSigmas = 5;
 
 /// Which weights are kept: [(b * H + h), t, s], found by equal weights of

@@ -21,7 +21,7 @@ inline double unusual_nan() {
   return nan;
 }
 
-/// What is stored as `x`.
+/// Returns `x` as it is stored.
 inline double number(double x) {
   return x;
 }

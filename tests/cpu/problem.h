@@ -34,7 +34,7 @@ inline Threads threads_of(int64_t count) {
   return threads;
 }
 
-/// Where a Buffer has its elements.
+/// The places of a Buffer's elements.
 enum class Layout { kHeadsFirst, kTokensFirst, kWithGaps };
 
 /// (B, heads, tokens, features); what lies between them is `gap`.
@@ -111,7 +111,7 @@ class Buffer {
     return numbers_of(as_input(), batch_size_, heads_, tokens_, features_);
   }
 
-  /// Whether nothing was written between the elements.
+  /// True if nothing was written between the elements.
   bool gaps_are_untouched() const {
     auto copy = *this;
     copy.for_each([&](X& x) { x = gap_; });
@@ -144,7 +144,7 @@ class Buffer {
   std::vector<X> elements_;
 };
 
-/// What a test computes, with the letters of cpu/attention.h.
+/// The problem that a test computes, with the letters of cpu/attention.h.
 struct Case {
   int64_t B = 1;
   int64_t H = 2;

@@ -34,7 +34,7 @@ const char* name_of_type() {
                                    : "bfloat16";
 }
 
-/// Of numbers about 1. That of float grows with the sizes of scores and sums.
+/// For numbers about 1. That of float grows with the sizes of scores and sums.
 template <typename X>
 constexpr double kRounding = std::is_same_v<X, double> ? 1e-11
     : std::is_same_v<X, float>                         ? 2e-5
@@ -122,7 +122,7 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   const auto check_sums = [&](const std::vector<Compute<X>>& found,
                               const std::vector<double>& sums,
                               int64_t summands) {
-    // Of numbers that cancel.
+    // Numbers that cancel.
     const std::vector<double> numbers(found.begin(), found.end());
     CHECK(
         largest_difference(

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the tests of the CPU kernels share. They do without LibTorch, and so
+// Helpers of the tests of the CPU kernels. They do without LibTorch, and so
 // compile fast.
 
 #if __has_include(<catch2/catch_all.hpp>)
@@ -19,7 +19,7 @@ namespace torch_attention::cpu::testing {
 /// Runs the test case for each instruction set that this machine has.
 InstructionSet each_instruction_set();
 
-/// What differs if a test fails: the instruction set, the dtype, the sizes.
+/// Text for a test that fails: the instruction set, the dtype, the sizes.
 template <typename X>
 std::string description(const Case& c);
 

@@ -47,7 +47,7 @@ TEST_CASE("Inputs that differ between processes are told") {
     module->to(torch::kFloat);
   }
   if (processes() > 1) {
-    // What only one process can see is told to all as well.
+    // A fault that only one process can see is told to all as well.
     THROWS_WITH(
         module->forward(torch::randn({1, 4, is_last() ? 7 : 8})),
         "whose last dimension is d_in = 8, but got shape");
@@ -137,7 +137,7 @@ TEST_CASE("Calls of functions that differ in one process are told") {
   };
   struct Difference {
     std::function<void(Call&)> make;
-    /// What the message says of the last process.
+    /// The words of the message about the last process.
     std::string text;
   };
   const auto all_to_all = GENERATE(false, true);

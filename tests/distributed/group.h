@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-/// What programs need that `launch` starts.
+/// The needs of programs that `launch` starts.
 namespace torch_attention::testing {
 
 /// The processes that `launch` started.

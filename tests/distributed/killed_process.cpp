@@ -48,12 +48,12 @@ std::unique_ptr<at::ObserverContext> spring(const at::RecordFunction& called) {
 }
 
 struct Place {
-  /// What happens well before.
+  /// Runs well before the process ends.
   std::function<void()> prepare;
   std::function<void()> run;
   /// From `run` on.
   int operators = 0;
-  /// What the error is about.
+  /// A text that the error contains.
   std::string text;
 };
 
@@ -87,7 +87,7 @@ Place place_of(const std::string& name, const dist::Group& group) {
         attend(dist::ring_attention),
         backward,
         2 * (group->getSize() - 1) + kFirst,
-        // Of whichever comes first.
+        // Words of each message that may come first.
         "keys and values"};
   }
   if (name == "all_to_all") {

@@ -20,7 +20,7 @@ namespace {
 using namespace torch_attention;
 namespace dist = torch_attention::distributed;
 
-/// What this process sent since the last call, without comparisons.
+/// Returns the bytes sent since the last call, without comparisons.
 int64_t sent_since(int64_t comparisons, const dist::Group& group) {
   const auto all =
       dist::traffic().bytes - comparisons * 1016 * (group->getSize() - 1);

@@ -25,7 +25,7 @@ int64_t compared() {
   return 1016 * (processes() - 1);
 }
 
-/// What this process sends while `run` runs.
+/// Returns the bytes that this process sends while `run` runs.
 int64_t sent_by(const std::function<void()>& run) {
   distributed::reset_traffic();
   run();
@@ -43,7 +43,7 @@ struct Sent {
   int64_t backward;
 };
 
-/// What a module sends; `x` (B, tokens, C).
+/// Returns the bytes that a module sends; `x` (B, tokens, C).
 template <typename Module>
 Sent sent_by_module(Module& module, const torch::Tensor& x) {
   Sent sent{};

@@ -47,7 +47,7 @@ SOURCE = re.compile(
 )
 
 LANGUAGES = {"cmake", "console", "cpp", "diff", "python", "sh", "text"}
-# What a console prints that is not the same each time.
+# Numbers that a console does not print the same each time.
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
 PRELUDE = """\

@@ -74,7 +74,7 @@ torch::Tensor weights_of_cell_13() {
   return std::get<1>(attention->forward_with_weights(book_inputs()));
 }
 
-/// What `Dropout(0.5)` keeps of (6, 6) elements in a LibTorch that draws them
+/// The elements that `Dropout(0.5)` keeps of (6, 6) in a LibTorch that draws
 /// by MKL's generator MCG31m1, seeded with the first number of torch's own.
 /// x86 builds did so until PyTorch issue 132395.
 torch::Tensor kept_by_mkl() {
@@ -181,7 +181,7 @@ TEST_CASE(
              {0.4419, 0.6515, 0.5683},
              {0.4431, 0.6496, 0.5671}})));
     CHECK_THAT(context[3][0], IsPrinted(torch::tensor(0.4304)));
-    // What Python prints of the rest.
+    // The rest, as Python prints it.
     CHECK_THAT(
         context.slice(0, 3),
         IsPrinted(torch::tensor(

@@ -20,7 +20,7 @@ namespace {
 
 using SdpaOptions = F::ScaledDotProductAttentionFuncOptions;
 
-// Of the notebook's first half: batch, time, channel.
+// Sizes of the notebook's first half: batch, time, channel.
 constexpr int64_t B = 2;
 constexpr int64_t T = 4;
 constexpr int64_t C = 8;

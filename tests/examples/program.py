@@ -8,7 +8,7 @@ import subprocess
 class Program:
     def __init__(self, path: str, encoding: str = "utf-8") -> None:
         self.path = path
-        # Of what it writes to standard output.
+        # The encoding of standard output.
         self.encoding = encoding
         self.failures = 0
 

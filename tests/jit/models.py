@@ -38,7 +38,7 @@ class Case:
     script: torch.jit.ScriptModule
     inputs: dict
     swapped: int
-    # What the first place is taken for.
+    # The kind that the first place is taken for.
     what: str
     left_alone: int = 0
     # Drops weights: its outputs differ from call to call.
@@ -485,7 +485,7 @@ def libtorch(size):
     later = torch.ones(T, T).triu(1).bool()
     yield case("sdpa", Sdpa(size), 1, "attention")
     yield case("sdpa-causal", Sdpa(size, causal=True), 1, f"{sdpa}, causal")
-    # What an attribute or an argument may be is not known.
+    # The type of an attribute or an argument is not known.
     yield case(
         "sdpa-scripted",
         Sdpa(size),

@@ -1,4 +1,4 @@
-// What LibTorch asks of an operator, of our own kernels on the CPU.
+// The duties of an operator of LibTorch, tried on our own kernels on the CPU.
 
 #include <support/close.h>
 #include <support/test.h>

@@ -30,7 +30,7 @@ struct Operands {
 };
 
 const Tolerance kSums(1e-5, 1e-4);
-/// Of thousands of products of numbers that are rounded already.
+/// For thousands of products of numbers that are rounded already.
 const Tolerance kSumsOfSums(1e-5, 1e-3);
 
 } // namespace

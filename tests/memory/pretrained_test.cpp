@@ -70,7 +70,7 @@ TEST_CASE("Weights in another layout are made whole or not at all") {
     check_computation([&] {
       auto result = values_of(
           convert_layout(gpt2, WeightLayout::automatic(), target).tensors);
-      // What was given stays as it was.
+      // The caller's model stays as it was.
       const auto given = values_of(gpt2);
       result.insert(result.end(), given.begin(), given.end());
       return copies_of(result);

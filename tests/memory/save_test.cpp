@@ -22,7 +22,7 @@ namespace {
 
 using Save = std::function<void(const std::string& path)>;
 
-/// Where to bring a file to the disk takes no time.
+/// Returns a folder in memory, where bringing a file to the disk takes no time.
 std::string in_memory() {
   constexpr const char* kFolder = "/dev/shm";
   return ::access(kFolder, W_OK) == 0 ? kFolder : "/tmp";

@@ -38,7 +38,7 @@ def visible(T, S):
     return torch.ones(T, S, dtype=torch.bool).tril(S - T)
 
 
-# What each rule is in terms of LibTorch's own operator.
+# Each rule in terms of LibTorch's own operator.
 def cases():
     q, k, v = [torch.randn(2, 4, 5, 8) for _ in range(3)]
     mask = torch.rand(2, 1, 5, 5) > 0.7

@@ -107,7 +107,7 @@ HeadNormOptions any_norm(Random& random, bool rotated) {
   return options;
 }
 
-/// Of options that have `causal`.
+/// Draws windows for options that have `causal`.
 template <typename Options>
 void choose_windows(Random& random, Options& options) {
   options.causal(!random.once_in(4));

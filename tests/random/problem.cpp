@@ -347,7 +347,7 @@ torch::Tensor Problem::attend_one_by_one(const Tensors& of_bases, Kernel kernel)
     const auto of_sequence = [&](const torch::Tensor& counts) {
       return counts.defined() ? counts.slice(0, b, b + 1) : counts;
     };
-    // Of the scores of the padded batch, as far as they are not broadcast.
+    // Parts of the scores of the padded batch, unless they are broadcast.
     const auto part = [&](torch::Tensor scores) {
       if (!scores.defined()) {
         return scores;

@@ -16,7 +16,7 @@ using namespace torch_attention::tools;
 
 namespace {
 
-/// What the code of an archive computes; the weights are those of a
+/// The function of an archive's code; the weights are those of a
 /// MultiHeadAttention in any case.
 struct Function {
   int64_t width = 24;

@@ -72,7 +72,7 @@ std::vector<int> bytes_of(const torch::Tensor& tensor) {
   return {data, data + values.nbytes()};
 }
 
-/// Whether both have the same bits.
+/// True if both have the same bits.
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
       bytes_of(a) == bytes_of(b);
@@ -104,7 +104,7 @@ std::set<std::string> missing_dtypes(const Json& entries) {
   return missing;
 }
 
-/// Whether `message` names the dtype in the words of Python or of a format:
+/// True if `message` names the dtype in the words of Python or of a format:
 /// float8_e8m0fnu is F8_E8M0 in safetensors.
 bool names_dtype(std::string message, const std::string& dtype) {
   for (auto& letter : message) {

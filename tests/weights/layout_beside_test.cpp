@@ -43,7 +43,7 @@ torch::Tensor whole(const Source& source) {
   return torch::cat(parts, source.dimension);
 }
 
-/// Where a model has self-attention, and in which layout.
+/// The places where a model has self-attention, and their layout.
 std::vector<pretrained::Place> places_of(const std::string& model) {
   std::vector<pretrained::Place> places;
   pretrained::ModelConfig config(model_folder(model));

@@ -370,7 +370,7 @@ TEST_CASE("Grouped heads") {
     MultiHeadAttentionWrapper wrapper(kIn, 4, kContext, 0.0, 2);
     const auto mapping =
         map_to_module(file, state_dict(*wrapper), WeightLayout::automatic());
-    // Of the wrong shape, which whoever copies says.
+    // Its shape is wrong, which is found when it is copied.
     CHECK(
         find_source(mapping, "heads.1.W_key.weight")->parts[0].tensor.sizes() ==
         torch::IntArrayRef({2, kIn}));

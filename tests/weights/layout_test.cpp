@@ -160,7 +160,7 @@ TEST_CASE("Norms of each head are one matrix") {
   const auto file =
       convert_layout(weights, WeightLayout::book(), layout).tensors;
   CHECK_THAT(file["norms.1.weight"], IsEqualTo(weights["q_norm.weight"][1]));
-  // What the layout does not name keeps its name.
+  // Tensors that the layout does not name keep their names.
   CHECK_THAT(file["k_norm.weight"], IsEqualTo(weights["k_norm.weight"]));
   MultiHeadAttention other(options);
   take(*other, file, layout);

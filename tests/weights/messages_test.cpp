@@ -1,4 +1,4 @@
-// What the errors of loading say to who made one of the usual mistakes.
+// The errors of loading, for those who made one of the usual mistakes.
 
 #include <support/golden.h>
 #include <support/temporary_folder.h>

@@ -400,7 +400,7 @@ TEST_CASE("Weights that are quantized are refused by name") {
   config["quantization_config"] = {{"quant_method", "fp8"}};
   refused(torch::kFloat8_e4m3fn, "are quantized by fp8 (\"");
   refused(torch::kInt, "call dequantize() on it");
-  // Of other layers than attention's.
+  // The change is in layers other than attention's.
   const Changed changed("llama", config);
   CHECK_NOTHROW(attention_from_pretrained(changed.path(), 0));
 }

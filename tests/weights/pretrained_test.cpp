@@ -163,7 +163,7 @@ std::set<std::string> types_of(const json& config) {
   return types;
 }
 
-/// What the models of one type cover.
+/// The properties that the models of one type cover.
 struct Row {
   std::set<std::string> covered;
   double largest = 0;
@@ -731,7 +731,7 @@ TEST_CASE("Layers of pretrained models are computed in bfloat16") {
       const auto ours =
           attention(known.get("input").to(torch::kBFloat16), known.call())
               .to(torch::kFloat);
-      // Of vectors, as single numbers may be nearly zero.
+      // Vectors are compared, as single numbers may be nearly zero.
       const auto error = (ours - output).norm() / output.norm();
       CHECK(error.item<double>() < 0.05);
     }

@@ -19,7 +19,7 @@ using namespace torch_attention::testing;
 
 namespace {
 
-/// Whether this version of LibTorch has the dtypes of all tensors of a file.
+/// True if this version of LibTorch has the dtypes of all tensors of a file.
 bool has_dtypes(const nlohmann::json& entries) {
   return std::all_of(entries.begin(), entries.end(), [](const auto& entry) {
     const auto dtype = entry.find("dtype");

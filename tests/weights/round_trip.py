@@ -139,7 +139,7 @@ def check_tensors(folder, extension):
             sys.exit("names in another order")
         if found["tied"].data_ptr() != found["tied again"].data_ptr():
             sys.exit("tied tensors are no longer tied")
-        # Where the records lie in the file, tensors can read them.
+        # Tensors can read the records at their place in the file.
         mapped = torch.load(path, weights_only=True, mmap=True)
         if any(t.data_ptr() % 64 for t in mapped.values() if t.numel()):
             sys.exit("a tensor is not aligned")

@@ -31,7 +31,7 @@ void check_equal_values(
   CHECK(module->mask.equal(expected->mask.to(module->mask.scalar_type())));
 }
 
-/// Whether `torch::load` gives the module the values that were saved.
+/// True if `torch::load` gives the module the values that were saved.
 bool is_read_as(
     torch::nn::Linear module,
     const torch::nn::Linear& saved,

@@ -1,4 +1,4 @@
-// What is added to the scores of half precision keeps its own bits.
+// A bias of half precision keeps its own bits when it is added to scores.
 
 #include <support/close.h>
 #include <support/test.h>

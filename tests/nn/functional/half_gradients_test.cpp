@@ -9,7 +9,7 @@
 // the output's last place, times the gradient, times the factor of the scores,
 // times the keys.
 //
-// Where bfloat16 is multiplied by pairs, weights and gradients of scores are
+// If bfloat16 is multiplied by pairs, weights and gradients of scores are
 // rounded to it as well.
 
 #include <support/close.h>

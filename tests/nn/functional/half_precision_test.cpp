@@ -57,7 +57,7 @@ TEST_CASE("Half precision is as exact as LibTorch's kernel") {
   const auto draw = [&](std::vector<int64_t> choices) {
     return choices[random() % choices.size()];
   };
-  // Of the output, and of the gradients of query, key and value.
+  // For the output, and for the gradients of query, key and value.
   std::vector<Errors> sums(4);
   for (int i = 0; i < 500; ++i) {
     const auto H = draw({1, 2, 3});

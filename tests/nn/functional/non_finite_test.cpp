@@ -22,7 +22,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 constexpr int64_t kTokens = 20;
 
-/// Where x (..., T, D) has NaN: bool (..., T).
+/// Returns the rows of x (..., T, D) that have NaN: bool (..., T).
 torch::Tensor rows_with_nan(const torch::Tensor& x) {
   return x.isnan().any(-1);
 }

@@ -94,8 +94,8 @@ TEST_CASE("Rotary embedding equals plain loops in double") {
   }
 }
 
-// What LlamaRotaryEmbedding and apply_rotary_pos_emb of Python's transformers
-// compute, in the operations of torch.
+// The functions LlamaRotaryEmbedding and apply_rotary_pos_emb of transformers
+// in the operations of torch.
 TEST_CASE("Rotary embedding equals transformers' Llama at long contexts") {
   torch::manual_seed(2);
   constexpr int64_t kDim = 64;

@@ -1,4 +1,4 @@
-// What changes scores by their value (softcap) and by distance (ALiBi).
+// Changes of scores by their value (softcap) and by distance (ALiBi).
 
 #include <support/close.h>
 #include <support/decode.h>

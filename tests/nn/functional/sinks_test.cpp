@@ -75,7 +75,7 @@ TEST_CASE("A sink is a key more that has no value, with gradients") {
   CAPTURE(kernel, T, S);
   torch::manual_seed(1);
   const Operands x(T, S);
-  // What a query sees that stands before the first key is not to be told.
+  // A causal mask, as `causal` puts queries before the first key if T > S.
   const auto hidden = torch::arange(S) >
       torch::arange(T).unsqueeze(1) + std::max<int64_t>(S - T, 0);
   const auto grad = torch::randn({2, kHeads, T, 8}, torch::kDouble);

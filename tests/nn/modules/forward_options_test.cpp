@@ -1,4 +1,4 @@
-// What one call of `forward` brings along: padding, masks, biases, positions.
+// Options of one call of `forward`: padding, masks, biases, positions.
 
 #include <support/close.h>
 #include <support/test.h>

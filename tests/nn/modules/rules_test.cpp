@@ -129,7 +129,7 @@ TEST_CASE("A learned sink of each head") {
       GENERATE(Kernel::kReference, Kernel::kFused, Kernel::kAuto);
   CAPTURE(kernel);
   auto attention = make(base().sinks(true).kernel(kernel));
-  // Of a size for which one kernel computes modules without sinks.
+  // This size is one for which one kernel computes modules without sinks.
   const auto x = draw_input(1, GENERATE(2, kTokens));
   const auto output = attention(x);
   const auto expected =

@@ -37,7 +37,7 @@ CausalAttentionImpl& head(MultiHeadAttentionWrapper& wrapper, size_t i) {
   return *wrapper->heads->ptr(i)->as<CausalAttentionImpl>();
 }
 
-/// What the heads give one by one.
+/// Returns the heads' outputs, computed one by one.
 torch::Tensor one_by_one(
     MultiHeadAttentionWrapper& wrapper,
     const torch::Tensor& x) {
@@ -110,7 +110,7 @@ TEST_CASE("A wrapper drops other weights in each head, and keeps the mean") {
       sum += head_of(dropped, i);
     }
   }
-  // Of rows that see many keys; the error of the mean is about a tenth of it.
+  // Only rows that see many keys; the error of the mean is about a tenth of it.
   const auto rows = [](const torch::Tensor& all) { return all.slice(1, 50); };
   const auto error = (rows(sum) / (3 * kDraws) - rows(kept)).norm();
   CHECK(error.item<double>() < 0.1 * rows(kept).norm().item<double>());

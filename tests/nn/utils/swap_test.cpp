@@ -57,7 +57,7 @@ struct BlockListImpl : torch::nn::Module {
 };
 TORCH_MODULE(BlockList);
 
-/// Whether `from_multihead_attention` can be called without `causal`.
+/// True if `from_multihead_attention` can be called without `causal`.
 template <typename Source>
 auto takes_two_arguments(int)
     -> decltype(from_multihead_attention(std::declval<Source>(), 1), bool()) {
