@@ -13,6 +13,8 @@
 #include <cpu/vector-inl.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
@@ -45,48 +47,101 @@ struct Added {
   }
 };
 
+/// Bits for as many keys as a lane of scores has.
+template <typename T>
+using KeyBits = hn::TFromD<hn::RebindToUnsigned<Tag<T>>>;
+
+template <typename T>
+constexpr int64_t kBitsPerLane = sizeof(T) * 8;
+
+/// The number of `KeyBits` for n keys.
+template <typename T>
+constexpr int64_t key_words(int64_t n) {
+  return (n + kBitsPerLane<T> - 1) / kBitsPerLane<T>;
+}
+
 /// The memory for the bias and mask of a tile.
 template <typename T>
 struct AddedMemory {
   int64_t keys = kKeyBlock; // the most of a tile
   T* rows = nullptr; // (width, keys)
   T* tile = nullptr; // (keys, width)
+  KeyBits<T>* hidden = nullptr; // (key_words(keys), width)
 };
 
-/// Returns whether bytes other than 0 are among n.
-HWY_INLINE bool has_true(const bool* x, int64_t n) {
-  const Tag<uint8_t> d;
-  constexpr int64_t N = kLanes<uint8_t>;
-  const auto* bytes = reinterpret_cast<const uint8_t*>(x);
-  auto any = hn::Zero(d);
+/// Returns bits that are set where n bytes are not 0, at most 64.
+HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
+  const hn::CappedTag<uint8_t, 32> d;
+  const auto N = static_cast<int64_t>(hn::Lanes(d));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(mask);
+  uint64_t bits = 0;
   int64_t i = 0;
   for (; i + N <= n; i += N) {
-    any = hn::Or(any, hn::LoadU(d, bytes + i));
+    uint8_t stored[8] = {};
+    const auto x = hn::LoadU(d, bytes + i);
+    hn::StoreMaskBits(d, hn::Ne(x, hn::Zero(d)), stored);
+    uint64_t some = 0;
+    std::memcpy(&some, stored, sizeof(some));
+    bits |= some << i;
   }
-  bool rest = false;
   for (; i < n; ++i) {
-    rest |= x[i];
+    bits |= uint64_t{mask[i]} << i;
   }
-  return rest || !hn::AllTrue(d, hn::Eq(any, hn::Zero(d)));
+  return bits;
 }
 
-/// Returns whether the mask hides a key of `range` from one of its rows. Its
-/// keys are neighbours.
-template <typename X>
-bool mask_hides_some(
+/// Writes the keys that the mask hides from each row of a tile, whose keys are
+/// neighbours in it, as bits. Returns the number of them.
+template <typename X, typename T = Compute<X>>
+int64_t gather_hidden(
     const AttentionArguments<X>& a,
     const Head<X>& head,
-    const Range& range) {
-  const bool* before = nullptr;
-  for (auto t = range.t; t < range.t_end(); ++t) {
-    const bool* mask = head.mask + head.offset(a.mask, t) + range.s;
-    // Heads may share their rows.
-    if (mask != before && has_true(mask, range.n)) {
-      return true;
+    const Range& range,
+    int64_t width,
+    KeyBits<T>* hidden) {
+  int64_t count = 0;
+  for (int64_t r = 0; r < width; ++r) {
+    const bool* mask = r < range.rows
+        ? head.mask + head.offset(a.mask, range.t + r) + range.s
+        : nullptr;
+    auto* word = hidden + r;
+    for (int64_t i = 0; i < range.n; i += kBitsPerLane<T>) {
+      const auto bits = mask != nullptr
+          ? bits_of(mask + i, std::min(range.n - i, kBitsPerLane<T>))
+          : 0;
+      *word = static_cast<KeyBits<T>>(bits);
+      word += width;
+      count += static_cast<int64_t>(hwy::PopCount(bits));
     }
-    before = mask;
   }
-  return false;
+  return count;
+}
+
+/// Writes -inf to a tile (n, width) where bits are set, and 0 elsewhere.
+template <typename T>
+HWY_NOINLINE void spread_hidden(
+    const KeyBits<T>* hidden,
+    int64_t n,
+    int64_t width,
+    T* tile) {
+  const Tag<T> d;
+  const hn::RebindToUnsigned<Tag<T>> du;
+  const auto infinity = hn::Set(d, -kInfinity<T>);
+  for (int64_t first = 0; first < n; first += kBitsPerLane<T>) {
+    const auto keys = std::min(n - first, kBitsPerLane<T>);
+    for (int64_t r = 0; r < width; r += kLanes<T>) {
+      const auto bits = hn::LoadU(du, hidden + r);
+      auto key = hn::Set(du, KeyBits<T>{1});
+      auto* to = tile + first * width + r;
+      for (int64_t i = 0; i < keys; ++i) {
+        const auto hides = hn::RebindMask(d, hn::TestBit(bits, key));
+        store(hn::IfThenElseZero(hides, infinity), d, to);
+        key = hn::ShiftLeft<1>(key);
+        to += width;
+      }
+    }
+    hidden += width;
+  }
 }
 
 /// Writes bias and mask of one row of the head, for n keys from s on. Returns
@@ -148,15 +203,21 @@ Added<T> added_to_tile(
   if (!has_bias_or_mask(a)) {
     return added;
   }
-  if (head.bias == nullptr && head.wide_bias == nullptr && a.mask.key == 1 &&
-      !mask_hides_some(a, head, range)) {
-    return added;
-  }
   // A bias or mask that is absent has distances of 0.
   const auto differs = [&](const auto& x) {
     return x.query != 0 || (head.heads() > 1 && x.head != 0);
   };
   added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask);
+  const bool biased = head.bias != nullptr || head.wide_bias != nullptr;
+  if (added.per_row && !biased && a.mask.key == 1) {
+    const auto hidden = gather_hidden(a, head, range, width, memory.hidden);
+    added.hides_all = hidden == range.rows * range.n;
+    if (hidden > 0 && !added.hides_all) {
+      spread_hidden(memory.hidden, range.n, width, memory.tile);
+      added.data = memory.tile;
+    }
+    return added;
+  }
   const auto pack = [&](const auto& rows, int64_t first) {
     pack_transposed(rows, first, range.rows, range.n, T(1), memory.tile, width);
     added.data = memory.tile;
@@ -188,8 +249,7 @@ Added<T> added_to_tile(
         a, head, range.t + r, range.s, range.n, memory.rows + r * memory.keys);
   }
   added.hides_all = hidden == different_rows * range.n;
-  if (added.hides_all ||
-      (hidden == 0 && head.bias == nullptr && head.wide_bias == nullptr)) {
+  if (added.hides_all || (hidden == 0 && !biased)) {
     return added;
   }
   added.data = memory.rows;

@@ -160,6 +160,7 @@ struct BackwardMemory {
       added.keys = block;
       added.rows = parts.take<T>(W * block);
       added.tile = parts.take<T>(block * W);
+      added.hidden = parts.take<KeyBits<T>>(W * key_words<T>(block));
     }
     if (a.alibi_slopes != nullptr) {
       distances = parts.take<T>(wide);

@@ -122,6 +122,7 @@ struct ForwardMemory {
       added.keys = block;
       added.rows = parts.take<T>(W * block);
       added.tile = parts.take<T>(block * W);
+      added.hidden = parts.take<KeyBits<T>>(W * key_words<T>(block));
     }
     if (plan.packs_keys) {
       key = parts.take<T>(std::max(
