@@ -13,6 +13,7 @@
 #include <cpu/workspace.h>
 
 #include <algorithm>
+#include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -55,26 +56,27 @@ struct ByPairs {
 /// Numbers [begin, end) of the output of all rows.
 template <typename X, typename Operands, typename T = Compute<X>>
 HWY_NOINLINE void multiply_weight(
-    const Linear<X>& layer,
+    const LinearInput<X>& input,
+    const LinearLayer<X>& layer,
     const Operands& operands,
     int64_t begin,
     int64_t end) {
   constexpr int64_t kStep = Operands::size;
   constexpr int64_t N = kLanes<T> * kStep;
-  const auto in = layer.in;
+  const auto in = input.in;
   // As far as the weight is asked for before it is read, in whole groups of
   // four rows.
   constexpr int64_t kLeast = 12 * 1024 / sizeof(X);
   const auto ahead = (kLeast + 4 * in - 1) / (4 * in) * (4 * in);
   const auto whole = in / N * N;
-  const auto passes = (layer.rows + kMaxRowsAtOnce - 1) / kMaxRowsAtOnce;
+  const auto passes = (input.rows + kMaxRowsAtOnce - 1) / kMaxRowsAtOnce;
   for (auto o = begin; o < end; o += 4) {
     // The last four may begin among those before them, which are left alone.
     const auto first = std::max<int64_t>(0, std::min(o, layer.out - 4));
     const auto* weight = layer.weight + first * in;
     for (int64_t pass = 0; pass < passes; ++pass) {
       const auto r = pass * kMaxRowsAtOnce;
-      const auto left = std::min<int64_t>(layer.rows - r, kMaxRowsAtOnce);
+      const auto left = std::min<int64_t>(input.rows - r, kMaxRowsAtOnce);
       HWY_ALIGN T sums[kMaxRowsAtOnce * 4];
       with_constant<kMaxRowsAtOnce>(static_cast<int>(left), [&](auto count) {
         multiply_four_rows<decltype(count)::value>(
@@ -106,41 +108,64 @@ HWY_NOINLINE void multiply_weight(
   }
 }
 
-template <typename X, typename Operands>
+/// `operands_of(weight)` returns the operands of a layer with this weight.
+template <typename X, typename OperandsOf>
 void multiply_all(
-    const Linear<X>& layer,
-    const Operands& operands,
+    const LinearInput<X>& input,
+    const std::vector<LinearLayer<X>>& layers,
+    const OperandsOf& operands_of,
     const Threads& threads) {
   // Enough of the weight that to wake a thread for it pays.
   constexpr int64_t kTaskNumbers = 64 * 1024;
-  const auto per_task = std::max<int64_t>(4, kTaskNumbers / layer.in / 4 * 4);
-  run_tasks(threads, (layer.out + per_task - 1) / per_task, [&](int64_t i) {
+  const auto per_task = std::max<int64_t>(4, kTaskNumbers / input.in / 4 * 4);
+  const auto num_tasks = [&](const LinearLayer<X>& layer) {
+    return (layer.out + per_task - 1) / per_task;
+  };
+  int64_t n = 0;
+  for (const auto& layer : layers) {
+    n += num_tasks(layer);
+  }
+  run_tasks_of_stream(threads, n, [&](int64_t i) {
+    auto layer = layers.begin();
+    for (; i >= num_tasks(*layer); ++layer) {
+      i -= num_tasks(*layer);
+    }
     const auto begin = i * per_task;
-    multiply_weight(
-        layer, operands, begin, std::min(begin + per_task, layer.out));
+    const auto end = std::min(begin + per_task, layer->out);
+    multiply_weight(input, *layer, operands_of(layer->weight), begin, end);
   });
 }
 
-/// reads input (rows, in), weight (out, in), bias (out); writes output (rows,
-/// out).
+/// reads input (rows, in), weights (out, in), biases (out); writes outputs
+/// (rows, out).
 template <typename X>
-void linear(const Linear<X>& layer, const Threads& threads) {
+void linear(
+    const LinearInput<X>& input,
+    const std::vector<LinearLayer<X>>& layers,
+    const Threads& threads) {
   using T = Compute<X>;
   if constexpr (kHasPairs<X>) {
-    if (multiplies_pairs<X>() && layer.in % 2 == 0) {
-      const auto* x = reinterpret_cast<const float*>(layer.input);
-      const auto* weight = reinterpret_cast<const float*>(layer.weight);
-      multiply_all(layer, ByPairs{x, weight}, threads);
+    if (multiplies_pairs<X>() && input.in % 2 == 0) {
+      const auto by_pairs = [&](const X* weight) {
+        return ByPairs{
+            reinterpret_cast<const float*>(input.data),
+            reinterpret_cast<const float*>(weight)};
+      };
+      multiply_all(input, layers, by_pairs, threads);
       return;
     }
   }
-  const auto input = allocate(
-      static_cast<size_t>(layer.rows * layer.in + kLanes<T>) * sizeof(T));
-  auto* wide = reinterpret_cast<T*>(input.get());
-  store_each<T>(wide, layer.rows * layer.in, [&](int64_t i, auto d) {
-    return load(d, layer.input + i);
+  const auto numbers = input.rows * input.in;
+  const auto memory =
+      allocate(static_cast<size_t>(numbers + kLanes<T>) * sizeof(T));
+  auto* wide = reinterpret_cast<T*>(memory.get());
+  store_each<T>(wide, numbers, [&](int64_t i, auto d) {
+    return load(d, input.data + i);
   });
-  multiply_all(layer, ByNumbers<X>{wide, layer.weight}, threads);
+  const auto by_numbers = [&](const X* weight) {
+    return ByNumbers<X>{wide, weight};
+  };
+  multiply_all(input, layers, by_numbers, threads);
 }
 
 } // namespace HWY_NAMESPACE
@@ -154,13 +179,22 @@ HWY_AFTER_NAMESPACE();
 namespace torch_attention::cpu {
 
 template <typename X>
-void linear(const Linear<X>& layer, const Threads& threads) {
-  TORCH_ATTENTION_DISPATCH(linear(layer, threads));
+void linear(
+    const LinearInput<X>& input,
+    const std::vector<LinearLayer<X>>& layers,
+    const Threads& threads) {
+  TORCH_ATTENTION_DISPATCH(linear(input, layers, threads));
 }
 
-template void linear(const Linear<float>&, const Threads&);
-template void linear(const Linear<BFloat16>&, const Threads&);
-template void linear(const Linear<Float16>&, const Threads&);
+#define TORCH_ATTENTION_INSTANTIATE(X)    \
+  template void linear(                   \
+      const LinearInput<X>&,              \
+      const std::vector<LinearLayer<X>>&, \
+      const Threads&)
+TORCH_ATTENTION_INSTANTIATE(float);
+TORCH_ATTENTION_INSTANTIATE(BFloat16);
+TORCH_ATTENTION_INSTANTIATE(Float16);
+#undef TORCH_ATTENTION_INSTANTIATE
 
 } // namespace torch_attention::cpu
 

@@ -3,24 +3,34 @@
 #include <cpu/attention.h>
 
 #include <cstdint>
+#include <vector>
 
-/// A linear layer of few tokens, at the speed at which memory gives its weight.
+/// Linear layers of few tokens, at the speed at which memory gives their
+/// weights.
 namespace torch_attention::cpu {
 
-/// output = input W^T + bias, of at least 4 numbers. X is float, BFloat16 or
-/// Float16; sums are float's.
+/// The input of linear layers. X is float, BFloat16 or Float16.
 template <typename X>
-struct Linear {
+struct LinearInput {
   int64_t rows = 0;
   int64_t in = 0;
+  const X* data = nullptr; // (rows, in), contiguous
+};
+
+/// output = input W^T + bias, of at least 4 numbers; sums are float's.
+template <typename X>
+struct LinearLayer {
   int64_t out = 0;
-  const X* input = nullptr; // (rows, in), contiguous
   const X* weight = nullptr; // (out, in), contiguous
   const X* bias = nullptr; // (out) or null
   X* output = nullptr; // (rows, out), contiguous
 };
 
+/// Computes all layers as one set of tasks.
 template <typename X>
-void linear(const Linear<X>& layer, const Threads& threads);
+void linear(
+    const LinearInput<X>& input,
+    const std::vector<LinearLayer<X>>& layers,
+    const Threads& threads);
 
 } // namespace torch_attention::cpu

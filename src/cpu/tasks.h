@@ -51,6 +51,17 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
       threads, n, [step](int64_t /*begin*/) { return step; }, task);
 }
 
+/// The same for tasks that read one stream of memory in their order. Threads
+/// take long pieces of it first, which memory gives fastest, and short ones at
+/// the end, so that all finish together.
+template <typename Task>
+void run_tasks_of_stream(const Threads& threads, int64_t n, const Task& task) {
+  const auto piece = [&](int64_t begin) {
+    return std::max<int64_t>(1, (n - begin) / (2 * threads.count));
+  };
+  take_tasks(threads, n, piece, task);
+}
+
 /// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
 /// one after the other. The heaviest should come first: those are taken one by
 /// one, and light ones after them a few at a time.

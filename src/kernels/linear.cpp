@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -181,28 +182,47 @@ bool has_few_rows(
 }
 
 template <typename X>
-torch::Tensor few_rows_linear(
+std::vector<torch::Tensor> few_rows_by(
     const torch::Tensor& x,
-    const torch::Tensor& weight,
-    const torch::Tensor& bias) {
+    const std::vector<LinearLayer>& layers) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  const auto input = x.contiguous();
-  auto sizes = input.sizes().vec();
-  sizes.back() = weight.size(0);
-  auto output = at::empty(sizes, input.options());
-  cpu::Linear<X> layer;
-  layer.in = weight.size(1);
-  layer.out = weight.size(0);
-  layer.rows = input.numel() / layer.in;
-  layer.input = data_of<X>(input);
-  layer.weight = data_of<X>(weight);
-  layer.bias = data_of<X>(bias);
-  layer.output = static_cast<X*>(output.mutable_data_ptr());
+  const auto contiguous = x.contiguous();
+  auto sizes = contiguous.sizes().vec();
+  cpu::LinearInput<X> input;
+  input.in = sizes.back();
+  input.rows = contiguous.numel() / input.in;
+  input.data = data_of<X>(contiguous);
+  int64_t numbers = 0;
+  std::vector<torch::Tensor> outputs;
+  std::vector<cpu::LinearLayer<X>> tasks;
+  for (const auto& layer : layers) {
+    sizes.back() = layer.weight.size(0);
+    outputs.push_back(at::empty(sizes, contiguous.options()));
+    tasks.push_back(
+        {sizes.back(),
+         data_of<X>(layer.weight),
+         data_of<X>(layer.bias),
+         static_cast<X*>(outputs.back().mutable_data_ptr())});
+    numbers += layer.weight.numel();
+  }
   // To wake the threads for less takes longer than they save.
   constexpr int64_t kManyNumbers = 1 << 18;
   cpu::linear(
-      layer, weight.numel() < kManyNumbers ? cpu::Threads() : threads());
-  return output;
+      input, tasks, numbers < kManyNumbers ? cpu::Threads() : threads());
+  return outputs;
+}
+
+std::vector<torch::Tensor> few_rows_linear(
+    const torch::Tensor& x,
+    const std::vector<LinearLayer>& layers) {
+  switch (x.scalar_type()) {
+    case torch::kFloat:
+      return few_rows_by<float>(x, layers);
+    case torch::kBFloat16:
+      return few_rows_by<cpu::BFloat16>(x, layers);
+    default:
+      return few_rows_by<cpu::Float16>(x, layers);
+  }
 }
 
 /// Returns whether the layer is float16's, and float32's would be faster.
@@ -251,14 +271,7 @@ torch::Tensor linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
   if (has_few_rows(x, weight, bias)) {
-    switch (x.scalar_type()) {
-      case torch::kFloat:
-        return few_rows_linear<float>(x, weight, bias);
-      case torch::kBFloat16:
-        return few_rows_linear<cpu::BFloat16>(x, weight, bias);
-      default:
-        return few_rows_linear<cpu::Float16>(x, weight, bias);
-    }
+    return few_rows_linear(x, {{weight, bias}}).front();
   }
   if (pays_in_float32(x, weight, bias)) {
     const auto wide = [](const torch::Tensor& tensor) {
@@ -280,6 +293,24 @@ torch::Tensor linear(
     Kernel kernel) {
   return resolved(kernel) == Kernel::kReference ? at::linear(x, weight, bias)
                                                 : linear(x, weight, bias);
+}
+
+std::vector<torch::Tensor> linear_each(
+    const torch::Tensor& x,
+    const std::vector<LinearLayer>& layers,
+    Kernel kernel) {
+  const auto few = [&](const LinearLayer& layer) {
+    return has_few_rows(x, layer.weight, layer.bias);
+  };
+  if (resolved(kernel) != Kernel::kReference &&
+      std::all_of(layers.begin(), layers.end(), few)) {
+    return few_rows_linear(x, layers);
+  }
+  std::vector<torch::Tensor> outputs;
+  for (const auto& layer : layers) {
+    outputs.push_back(linear(x, layer.weight, layer.bias, kernel));
+  }
+  return outputs;
 }
 
 } // namespace torch_attention::kernels

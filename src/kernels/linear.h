@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include <vector>
+
 namespace torch_attention::kernels {
 
 /// Returns x W^T + b (..., out) for x (..., in), weight (out, in) and bias
@@ -18,6 +20,19 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias);
+
+/// A layer's weight (out, in) and bias (out), or undefined.
+struct LinearLayer {
+  torch::Tensor weight;
+  torch::Tensor bias;
+};
+
+/// Returns `linear` of x by each of the layers, computed in their order; few
+/// rows by all layers at once. With `Kernel::kReference` as below.
+std::vector<torch::Tensor> linear_each(
+    const torch::Tensor& x,
+    const std::vector<LinearLayer>& layers,
+    Kernel kernel);
 
 /// The same, but with `Kernel::kReference` Python's
 /// `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward` multiplies

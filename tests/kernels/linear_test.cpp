@@ -217,6 +217,35 @@ TEST_CASE("Layers of few rows are exact to the rounding of their numbers") {
   }
 }
 
+TEST_CASE("Layers of one input give the outputs of each of them") {
+  torch::manual_seed(6);
+  const torch::NoGradGuard no_grad;
+  const auto dtype = GENERATE(values<torch::ScalarType>(
+      {torch::kFloat, torch::kBFloat16, torch::kHalf, torch::kDouble}));
+  // The last layer alone is too small for the kernel of few rows.
+  const auto outs = GENERATE(values<std::vector<int64_t>>(
+      {{66}, {1001, 131, 64}, {4, 2048, 5, 700}, {600, 3}}));
+  const auto kernel = GENERATE(Kernel::kFused, Kernel::kReference);
+  for (const int64_t rows : {0, 1, 3, 40}) {
+    CAPTURE(toString(dtype), outs, kernel, rows);
+    const auto x = torch::randn({2, rows, 1029}).to(dtype);
+    std::vector<kernels::LinearLayer> layers;
+    for (const auto out : outs) {
+      layers.push_back({torch::randn({out, 1029}).to(dtype), {}});
+      if (out % 2 == 1) {
+        layers.back().bias = torch::randn({out}).to(dtype);
+      }
+    }
+    const auto outputs = kernels::linear_each(x, layers, kernel);
+    REQUIRE(outputs.size() == outs.size());
+    for (size_t i = 0; i < outs.size(); ++i) {
+      CAPTURE(i);
+      CHECK(outputs[i].equal(
+          kernels::linear(x, layers[i].weight, layers[i].bias, kernel)));
+    }
+  }
+}
+
 TEST_CASE("A layer of few rows has gradients if they are wanted") {
   torch::manual_seed(4);
   const auto x = torch::randn({2, 100}).requires_grad_();

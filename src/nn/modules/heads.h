@@ -202,23 +202,31 @@ inline torch::Tensor project_to_heads(
   return kernels::split_heads(linear(projection, x, kernel), num_heads);
 }
 
-/// The same of keys or values, which other processes may have as well.
+/// Returns a layer of keys or values, which other processes may have as well.
+inline kernels::LinearLayer key_layer(
+    const torch::nn::Linear& projection,
+    const HeadSplitPointer& split) {
+  auto layer = layer_of(projection);
+  if (split != nullptr) {
+    for (auto* weight : {&layer.weight, &layer.bias}) {
+      if (weight->defined()) {
+        *weight = split->enter_keys(*weight);
+      }
+    }
+  }
+  return layer;
+}
+
+/// The same as `project_to_heads` for keys or values.
 inline torch::Tensor project_to_key_heads(
     const torch::nn::Linear& projection,
     const torch::Tensor& x,
     int64_t num_heads,
     Kernel kernel,
     const HeadSplitPointer& split) {
-  if (split == nullptr) {
-    return project_to_heads(projection, x, num_heads, kernel);
-  }
-  const auto enter = [&](const torch::Tensor& weight) {
-    return weight.defined() ? split->enter_keys(weight) : weight;
-  };
+  const auto layer = key_layer(projection, split);
   return kernels::split_heads(
-      kernels::linear(
-          x, enter(projection->weight), enter(projection->bias), kernel),
-      num_heads);
+      kernels::linear(x, layer.weight, layer.bias, kernel), num_heads);
 }
 
 /// Attention of queries (B, num_heads, T, head_dim) to the keys and values of

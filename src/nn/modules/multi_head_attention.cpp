@@ -90,15 +90,17 @@ Projected project_heads(
   const auto& options = module.options;
   // In the Python classes' order, keys first: it decides in which order
   // autograd adds the three gradients of x, hence their last bits.
+  const auto outputs = kernels::linear_each(
+      x,
+      {detail::key_layer(module.W_key, split),
+       layer_of(module.W_query),
+       detail::key_layer(module.W_value, split)},
+      kernel);
+  const auto num_kv_heads = detail::num_kv_heads(options);
   Projected projected;
-  const auto project = [&](const torch::nn::Linear& projection) {
-    return detail::project_to_key_heads(
-        projection, x, detail::num_kv_heads(options), kernel, split);
-  };
-  projected.keys = project(module.W_key);
-  projected.queries =
-      detail::project_to_heads(module.W_query, x, options.num_heads(), kernel);
-  projected.values = project(module.W_value);
+  projected.keys = kernels::split_heads(outputs[0], num_kv_heads);
+  projected.queries = kernels::split_heads(outputs[1], options.num_heads());
+  projected.values = kernels::split_heads(outputs[2], num_kv_heads);
   if (options.value_norm_eps()) {
     projected.values = normalised(projected.values, *options.value_norm_eps());
   }

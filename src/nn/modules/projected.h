@@ -28,6 +28,10 @@ inline torch::Tensor linear(
   return kernels::linear(x, module->weight, module->bias, kernel);
 }
 
+inline kernels::LinearLayer layer_of(const torch::nn::Linear& module) {
+  return {module->weight, module->bias};
+}
+
 /// Projects x in the Python classes' order, keys first: it decides in which
 /// order autograd adds the three gradients of x, hence their last bits.
 template <typename Module>
@@ -35,11 +39,13 @@ Projected project_linear(
     Module& module,
     const torch::Tensor& x,
     Kernel kernel) {
-  Projected projected;
-  projected.keys = linear(module.W_key, x, kernel);
-  projected.queries = linear(module.W_query, x, kernel);
-  projected.values = linear(module.W_value, x, kernel);
-  return projected;
+  const auto outputs = kernels::linear_each(
+      x,
+      {layer_of(module.W_key),
+       layer_of(module.W_query),
+       layer_of(module.W_value)},
+      kernel);
+  return {outputs[1], outputs[0], outputs[2]};
 }
 
 } // namespace torch_attention
