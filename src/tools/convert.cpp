@@ -1,7 +1,6 @@
 #include <tools/convert.h>
 
 #include <torch_attention/weights/dtype.h>
-#include <torch_attention/weights/inspect.h>
 
 #include <format_text.h>
 #include <tools/progress_bar.h>
@@ -29,9 +28,6 @@ void convert_file(
     const std::string& output,
     ConvertOptions options,
     std::ostream& out) {
-  // In a folder, the file that is read.
-  const auto path =
-      inspect_weights(input, InspectOptions().prefix(options.prefix())).path;
   std::optional<ProgressBar> bar;
   options.progress([&](uint64_t bytes, uint64_t of_all) {
     if (!bar) {
@@ -39,10 +35,10 @@ void convert_file(
     }
     bar->advance(bytes);
   });
-  const auto converted = convert_weights(path, output, options);
+  const auto converted = convert_weights(input, output, options);
   bar.reset();
-  if (path != input) {
-    out << format_text("from {}\n", path);
+  if (converted.path != input) {
+    out << format_text("from {}\n", converted.path);
   }
   out << format_text("{}: {} tensors\n", output, converted.tensors.size());
   if (!converted.left_out.empty()) {

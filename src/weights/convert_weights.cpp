@@ -77,7 +77,8 @@ ConvertedWeights convert_weights(
   ConvertedWeights converted{
       read_weights(info.path, ReadOptions().prefix(prefix).mmap(true)),
       other_values(info, prefix),
-      {}};
+      {},
+      info.path};
   try {
     check_size(converted.tensors);
     if (options.target()) {
@@ -87,6 +88,7 @@ ConvertedWeights convert_weights(
           *options.target(),
           options.num_heads(),
           layout_beside(info.path, dotted(prefix)));
+      converted.path = info.path;
     }
   } catch (const std::exception& error) {
     C10_THROW_ERROR(

@@ -31,6 +31,18 @@ TEST_CASE("convert_weights returns what it wrote and what it left out") {
   CHECK(state.left_out.empty());
 }
 
+TEST_CASE("convert_weights says which file it read") {
+  const TemporaryFolder folder;
+  const auto path_of = [&](const std::string& from) {
+    return convert_weights(golden(from), folder.file("a.safetensors")).path;
+  };
+  CHECK(
+      path_of("files/plain.safetensors") == golden("files/plain.safetensors"));
+  CHECK(
+      path_of("pretrained/gpt2") ==
+      golden("pretrained/gpt2/model.safetensors"));
+}
+
 TEST_CASE("convert_weights counts the bytes of all tensors") {
   const TemporaryFolder folder;
   uint64_t done = 0;

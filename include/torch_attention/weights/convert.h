@@ -31,6 +31,8 @@ struct TORCH_ATTENTION_API ConvertedWeights {
   /// Sentences that say what is not certain: keys and shapes that are also
   /// those of another layout.
   std::vector<std::string> remarks;
+  /// The file that `convert_weights` read: in a folder, the one that was found.
+  std::string path;
 };
 
 /// Rewrites every attention module among `tensors`, whose names are dotted
