@@ -530,9 +530,14 @@ void check_module(Random& random) {
       " threads ",
       at::get_num_threads()));
   const auto condition = 10 + largest_score(maker, call);
-  // Gradients of weights are sums over all tokens, which may cancel.
+  // Gradients of weights are sums over all tokens, those of the input over the
+  // copies of what is expanded; they may cancel.
   const auto tokens =
       std::accumulate(sizes.begin(), sizes.end() - 1, 1.0, std::multiplies<>());
+  const auto numbers = tokens * static_cast<double>(maker.d_in);
+  const auto copies = std::max(
+      1.0,
+      numbers / static_cast<double>(std::max<int64_t>(1, call.base.numel())));
   const auto exact = compute(maker, call, Kernel::kReference, torch::kDouble);
   const auto reference = compute(maker, call, Kernel::kReference, call.dtype);
   for (const auto kernel : {Kernel::kFused, Kernel::kAuto}) {
@@ -542,8 +547,8 @@ void check_module(Random& random) {
       bound.dtype = call.autocast ? torch::kBFloat16 : call.dtype;
       bound.condition = condition;
       // Sums of products of sums round more than one attention.
-      bound.magnitude =
-          4 * (1 + largest(exact[i])) * (i < 2 ? 1.0 : std::sqrt(tokens));
+      const auto terms = i == 0 ? 1.0 : i == 1 ? copies : tokens;
+      bound.magnitude = 4 * (1 + largest(exact[i])) * std::sqrt(terms);
       check_close(
           i == 0 ? "output" : c10::str("gradient ", i),
           fused[i],
