@@ -77,6 +77,7 @@ def calls_of_sdpa() -> Iterator[Case]:
     """B = 8, H = 12, T = 1024, D = 64."""
     q, k, v = (draw(8, 12, 1024, 64) for _ in range(3))
     keys = torch.rand(8, 1, 1, 1024) < 0.9
+    pairs = torch.rand(8, 1, 1024, 1024) < 0.9
     bias = draw(1024, 1024)
     narrow = draw(8, 12, 1024, 32)
     few = [draw(8, 3, 1024, 64) for _ in range(2)]
@@ -88,6 +89,7 @@ def calls_of_sdpa() -> Iterator[Case]:
     yield call("forward", q, k, v)
     yield call("causal", q, k, v, is_causal=True)
     yield call("bool mask of keys", q, k, v, attn_mask=keys)
+    yield call("bool mask of queries and keys", q, k, v, attn_mask=pairs)
     yield call("float mask", q, k, v, attn_mask=bias)
     yield call("3 heads of keys for 12", q, *few, enable_gqa=True)
     yield call("dropout", q, k, v, dropout_p=0.1, same=False)
