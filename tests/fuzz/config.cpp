@@ -1,11 +1,12 @@
-// Fuzzes the configuration of a pretrained model: "fuzzed/config.json" in the
-// current folder. Seeds are tests/golden/pretrained/*/config.json.
+// Fuzzes the configuration of a pretrained model. Seeds are
+// tests/golden/pretrained/*/config.json.
 
 #include <fuzz/fuzz.h>
 
+#include <support/temporary_folder.h>
+
 #include <torch_attention/weights/pretrained.h>
 
-#include <filesystem>
 #include <fstream>
 
 namespace config_fuzzer {
@@ -27,9 +28,9 @@ void try_to(const Function& function) {
 } // namespace
 
 FUZZ_TARGET(fuzz_config, const uint8_t* data, size_t size) {
-  static const std::string folder = "fuzzed";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json", std::ios::binary)
+  static const testing::TemporaryFolder temporary;
+  const auto folder = temporary.path();
+  std::ofstream(temporary.file("config.json"), std::ios::binary)
       .write(
           reinterpret_cast<const char*>(data),
           static_cast<std::streamsize>(size));

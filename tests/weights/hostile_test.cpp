@@ -18,6 +18,7 @@
 // tests/fuzz
 extern "C" {
 int fuzz_archive(const uint8_t* data, size_t size);
+int fuzz_config(const uint8_t* data, size_t size);
 int fuzz_export_config(const uint8_t* data, size_t size);
 int fuzz_pickle(const uint8_t* data, size_t size);
 int fuzz_safetensors(const uint8_t* data, size_t size);
@@ -404,6 +405,7 @@ TEST_CASE("What the fuzzers found is read, or refused in words") {
   const auto [reader, run] =
       GENERATE(table<std::string, int (*)(const uint8_t*, size_t)>({
           {"archive", fuzz_archive},
+          {"config", fuzz_config},
           {"export_config", fuzz_export_config},
           {"pickle", fuzz_pickle},
           {"safetensors", fuzz_safetensors},
