@@ -118,22 +118,17 @@ void multiply_all(
   // Enough of the weight that to wake a thread for it pays.
   constexpr int64_t kTaskNumbers = 64 * 1024;
   const auto per_task = std::max<int64_t>(4, kTaskNumbers / input.in / 4 * 4);
-  const auto num_tasks = [&](const LinearLayer<X>& layer) {
-    return (layer.out + per_task - 1) / per_task;
-  };
-  int64_t n = 0;
-  for (const auto& layer : layers) {
-    n += num_tasks(layer);
-  }
-  run_tasks_of_stream(threads, n, [&](int64_t i) {
-    auto layer = layers.begin();
-    for (; i >= num_tasks(*layer); ++layer) {
-      i -= num_tasks(*layer);
-    }
-    const auto begin = i * per_task;
-    const auto end = std::min(begin + per_task, layer->out);
-    multiply_weight(input, *layer, operands_of(layer->weight), begin, end);
-  });
+  run_tasks_of_stream(
+      threads,
+      layers,
+      [&](const LinearLayer<X>& layer) {
+        return (layer.out + per_task - 1) / per_task;
+      },
+      [&](const LinearLayer<X>& layer, int64_t i) {
+        const auto begin = i * per_task;
+        const auto end = std::min(begin + per_task, layer.out);
+        multiply_weight(input, layer, operands_of(layer.weight), begin, end);
+      });
 }
 
 /// reads input (rows, in), weights (out, in), biases (out); writes outputs

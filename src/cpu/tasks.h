@@ -51,41 +51,63 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
       threads, n, [step](int64_t /*begin*/) { return step; }, task);
 }
 
-/// The same for tasks that read one stream of memory in their order. Threads
-/// take long pieces of it first, which memory gives fastest, and short ones at
-/// the end, so that all finish together.
-template <typename Task>
-void run_tasks_of_stream(const Threads& threads, int64_t n, const Task& task) {
-  const auto piece = [&](int64_t begin) {
-    return std::max<int64_t>(1, (n - begin) / (2 * threads.count));
-  };
-  take_tasks(threads, n, piece, task);
+/// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
+/// one after the other. Threads take tasks from `begin` of all n on,
+/// `num_from(begin, n)` at once.
+template <typename Works, typename Num, typename Count, typename Task>
+void take_tasks_of(
+    const Threads& threads,
+    const Works& works,
+    const Num& num_from,
+    const Count& count_of,
+    const Task& task) {
+  std::vector<int64_t> ends;
+  ends.reserve(works.size());
+  int64_t n = 0;
+  for (const auto& work : works) {
+    n += count_of(work);
+    ends.push_back(n);
+  }
+  const auto num_of_all = [&](int64_t begin) { return num_from(begin, n); };
+  take_tasks(threads, n, num_of_all, [&](int64_t i) {
+    const auto at = std::upper_bound(ends.begin(), ends.end(), i);
+    const auto begin = at == ends.begin() ? 0 : *(at - 1);
+    task(works[static_cast<size_t>(at - ends.begin())], i - begin);
+  });
 }
 
-/// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
-/// one after the other. The heaviest should come first: those are taken one by
-/// one, and light ones after them a few at a time.
+/// The same for pointers to works, the heaviest first: their tasks are taken
+/// one by one, and light ones after them a few at a time.
 template <typename Works, typename Count, typename Task>
 void run_tasks_of(
     const Threads& threads,
     const Works& works,
     const Count& count_of,
     const Task& task) {
-  std::vector<int64_t> ends;
-  ends.reserve(works.size());
-  int64_t end = 0;
-  for (const auto& work : works) {
-    end += count_of(*work);
-    ends.push_back(end);
-  }
-  const auto num_from = [&](int64_t begin) {
+  const auto num_from = [&](int64_t begin, int64_t /*n*/) {
     return std::max<int64_t>(1, begin / (threads.count * kTimesPerThread));
   };
-  take_tasks(threads, end, num_from, [&](int64_t i) {
-    const auto at = std::upper_bound(ends.begin(), ends.end(), i);
-    const auto begin = at == ends.begin() ? 0 : *(at - 1);
-    task(*works[static_cast<size_t>(at - ends.begin())], i - begin);
-  });
+  take_tasks_of(
+      threads,
+      works,
+      num_from,
+      [&](const auto& work) { return count_of(*work); },
+      [&](const auto& work, int64_t i) { task(*work, i); });
+}
+
+/// The same for works that read one stream of memory in their order. Threads
+/// take long pieces of it first, which memory gives fastest, and short ones at
+/// the end, so that all finish together.
+template <typename Works, typename Count, typename Task>
+void run_tasks_of_stream(
+    const Threads& threads,
+    const Works& works,
+    const Count& count_of,
+    const Task& task) {
+  const auto num_from = [&](int64_t begin, int64_t n) {
+    return std::max<int64_t>(1, (n - begin) / (2 * threads.count));
+  };
+  take_tasks_of(threads, works, num_from, count_of, task);
 }
 
 } // namespace torch_attention::cpu
