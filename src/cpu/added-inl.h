@@ -11,6 +11,7 @@
 #include <cpu/head.h>
 #include <cpu/packing-inl.h>
 #include <cpu/vector-inl.h>
+#include <cpu/workspace.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -67,6 +68,14 @@ struct AddedMemory {
   T* rows = nullptr; // (width, keys)
   T* tile = nullptr; // (keys, width)
   KeyBits<T>* hidden = nullptr; // (key_words(keys), width)
+
+  AddedMemory() = default;
+
+  AddedMemory(Parts& parts, int64_t most_keys, int64_t width)
+      : keys(most_keys),
+        rows(parts.take<T>(width * keys)),
+        tile(parts.take<T>(keys * width)),
+        hidden(parts.take<KeyBits<T>>(key_words<T>(keys) * width)) {}
 };
 
 /// Returns bits that are set where n bytes are not 0, at most 64.

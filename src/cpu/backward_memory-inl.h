@@ -157,10 +157,7 @@ struct BackwardMemory {
       derivative = parts.take<T>(block * W);
     }
     if (has_bias_or_mask(a)) {
-      added.keys = block;
-      added.rows = parts.take<T>(W * block);
-      added.tile = parts.take<T>(block * W);
-      added.hidden = parts.take<KeyBits<T>>(W * key_words<T>(block));
+      added = AddedMemory<T>(parts, block, W);
     }
     if (a.alibi_slopes != nullptr) {
       distances = parts.take<T>(wide);

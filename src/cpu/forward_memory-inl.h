@@ -119,10 +119,7 @@ struct ForwardMemory {
     previous = parts.take<T>(W);
     scale = parts.take<T>(W);
     if (has_bias_or_mask(a)) {
-      added.keys = block;
-      added.rows = parts.take<T>(W * block);
-      added.tile = parts.take<T>(block * W);
-      added.hidden = parts.take<KeyBits<T>>(W * key_words<T>(block));
+      added = AddedMemory<T>(parts, block, W);
     }
     if (plan.packs_keys) {
       key = parts.take<T>(std::max(
