@@ -78,7 +78,7 @@ ConvertedWeights convert_weights(
       read_weights(info.path, ReadOptions().prefix(prefix).mmap(true)),
       other_values(info, prefix),
       {},
-      info.path};
+      {}};
   try {
     check_size(converted.tensors);
     if (options.target()) {
@@ -88,13 +88,13 @@ ConvertedWeights convert_weights(
           *options.target(),
           options.num_heads(),
           layout_beside(info.path, dotted(prefix)));
-      converted.path = info.path;
     }
   } catch (const std::exception& error) {
     C10_THROW_ERROR(
         Error,
         format_text("convert_weights(\"{}\"): {}", from, error_message(error)));
   }
+  converted.path = info.path;
   WriteOptions written;
   written.format(options.format()).dtype(options.dtype());
   if (options.progress()) {
