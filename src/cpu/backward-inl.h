@@ -46,25 +46,19 @@ void store_rows(
   }
 }
 
-/// Whole tiles of queries, those of which one sees some of the keys [s, s_end).
+/// The rows of the tiles, of `heads` heads by turns, in which a query sees some
+/// of the keys [s, s_end).
 template <typename T, typename X>
-Queries tiles_of(
+Queries rows_of_tiles(
     const AttentionArguments<X>& a,
-    const Visibility& visibility,
+    int64_t b,
+    int64_t heads,
     int64_t s,
     int64_t s_end) {
   constexpr int64_t W = kMaxTileQueries<T>;
-  auto queries = visibility.queries_of(a.num_queries, s, s_end);
-  queries.begin = queries.begin / W * W;
-  queries.end = std::min((queries.end + W - 1) / W * W, a.num_queries);
-  return queries;
-}
-
-/// Returns true if tiles of queries are computed by AMX, whose tiles fewer
-/// queries do not fill.
-template <typename X>
-bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
-  return multiplies_tiles<X>() && a.num_queries > kTileRows;
+  const auto queries = visibility_of(a, b).queries_of(a.num_queries, s, s_end);
+  const auto end = (queries.end * heads + W - 1) / W * W;
+  return {queries.begin * heads / W * W, std::min(end, a.num_queries * heads)};
 }
 
 /// The pairs of `n` keys and values from `s` on.
@@ -95,7 +89,7 @@ void pack_key_pairs(
 ///
 ///   reads   query and output (H / G, T, ...), key (n, D), value (n, E)
 ///   writes  the gradients of key (n, D) and value (n, E), and adds to those of
-///           the query heads
+///           the query heads, of which the plan has some in the same tiles
 ///
 ///   1. The keys are packed.
 ///   2. All tiles of queries that see some of them add to the gradients.
@@ -104,6 +98,7 @@ template <typename X, typename GradientsOf, typename T>
 void differentiate_chunk(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
+    const BackwardPlan& plan,
     int64_t b,
     int64_t g,
     int64_t s,
@@ -114,12 +109,11 @@ void differentiate_chunk(
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto group = a.num_heads / a.num_kv_heads;
-  const auto visibility = visibility_of(a, b);
   const auto n = s_end - s;
 
   // 1.
   // Beyond the length nothing is read.
-  const auto seen = std::min(s_end, visibility.num_keys) - s;
+  const auto seen = std::min(s_end, visibility_of(a, b).num_keys) - s;
   m.first_key = s;
   m.finite_keys = true;
   if (seen > 0) {
@@ -152,15 +146,16 @@ void differentiate_chunk(
 
   // 2.
   const Tiles configured(backward_goes_by_tiles(a));
-  const auto queries = tiles_of<T>(a, visibility, s, s_end);
-  for (auto h = g * group; seen > 0 && h < (g + 1) * group; ++h) {
-    const auto head = head_at(a, b, h);
+  const bool wide = backward_goes_by_tiles(a);
+  const auto width = wide ? kWideQueries : W;
+  const auto rows = rows_of_tiles<T>(a, b, plan.shared_heads, s, s_end);
+  const auto end = seen > 0 ? (g + 1) * group : 0;
+  for (auto h = g * group; h < end; h += plan.shared_heads) {
+    const auto head = head_at(a, b, h, plan.shared_heads);
     const auto to_add = gradients_of(h);
-    const bool wide = backward_goes_by_tiles(a);
-    const auto width = wide ? kWideQueries : W;
-    for (auto t = queries.begin; t < queries.end; t += width) {
-      const Range chunk{t, std::min(width, queries.end - t), s, seen};
-      if (visibility.tile(chunk) == Tile::kSkipped) {
+    for (auto t = rows.begin; t < rows.end; t += width) {
+      const Range chunk{t, std::min(width, rows.end - t), s, seen};
+      if (head.visibility.tile(chunk) == Tile::kSkipped) {
         continue;
       }
       if constexpr (kHasPairs<X>) {
@@ -222,12 +217,16 @@ class SharedGradients {
         head_size_(a.num_queries * a.head_dim),
         num_heads_(a.batch_size * a.num_heads),
         splits_(plan.splits),
+        shared_heads_(plan.shared_heads),
         num_copies_(splits_ - (kFirstIsItself ? 1 : 0)) {
     for (auto split = splits_ - num_copies_; split < splits_; ++split) {
       const auto s = split * plan.split_keys;
       const auto s_end = std::min(s + plan.split_keys, a.num_keys);
       for (int64_t b = 0; b < a.batch_size; ++b) {
-        queries_.push_back(tiles_of<T>(a, visibility_of(a, b), s, s_end));
+        const auto rows = rows_of_tiles<T>(a, b, shared_heads_, s, s_end);
+        queries_.push_back(
+            {rows.begin / shared_heads_,
+             (rows.end + shared_heads_ - 1) / shared_heads_});
       }
     }
     const auto take = [&](Parts& parts) {
@@ -245,20 +244,24 @@ class SharedGradients {
     }
   }
 
+  /// Those of the heads of the same tiles, of which h is the first.
   HeadGradients<T> at_head(int64_t split, int64_t b, int64_t h) const {
     const auto head = b * a_.num_heads + h;
-    auto* slope =
+    auto* slopes =
         slopes_ != nullptr ? slopes_ + split * num_heads_ + head : nullptr;
     auto copy = split;
     if constexpr (kFirstIsItself) {
       const auto& grad_query = gradients_.grad_query;
       if (split == 0) {
-        return {at(grad_query, b, h), grad_query.strides.token, slope};
+        const auto& strides = grad_query.strides;
+        return {
+            {at(grad_query, b, h), strides.token, strides.head, shared_heads_},
+            slopes};
       }
       --copy;
     }
-    return {
-        copies_ + (copy * num_heads_ + head) * head_size_, a_.head_dim, slope};
+    auto* first = copies_ + (copy * num_heads_ + head) * head_size_;
+    return {{first, a_.head_dim, head_size_, shared_heads_}, slopes};
   }
 
   void clear(int64_t split, int64_t b, int64_t h) const {
@@ -266,13 +269,14 @@ class SharedGradients {
     const auto copy = split - (splits_ - num_copies_);
     const auto rows =
         copy < 0 ? Queries{0, a_.num_queries} : queries_of(copy, b);
+    const auto& query = to.query;
     zero_rows(
-        to.query + rows.begin * to.query_row,
-        to.query_row,
+        query.data + rows.begin * query.token,
+        query.token,
         rows.end - rows.begin,
         a_.head_dim);
-    if (to.slope != nullptr) {
-      *to.slope = 0;
+    if (to.slopes != nullptr) {
+      *to.slopes = 0;
     }
   }
 
@@ -334,6 +338,7 @@ class SharedGradients {
   int64_t head_size_; // T * D
   int64_t num_heads_; // B * H
   int64_t splits_;
+  int64_t shared_heads_;
   int64_t num_copies_;
   std::vector<Queries> queries_; // (copies, B)
   AlignedMemory memory_;
@@ -416,7 +421,8 @@ class BackwardWork {
     const auto end = std::min((split + 1) * plan_.split_keys, a_.num_keys);
     for (auto s = split * plan_.split_keys; s < end; s += plan_.chunk_keys) {
       const auto s_end = std::min(s + plan_.chunk_keys, end);
-      differentiate_chunk(a_, gradients_, b, g, s, s_end, gradients_of, memory);
+      differentiate_chunk(
+          a_, gradients_, plan_, b, g, s, s_end, gradients_of, memory);
     }
   }
 

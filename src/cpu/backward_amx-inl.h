@@ -337,7 +337,7 @@ void differentiate_wide_tile(
     careful |=
         !load_whole_tile(a, gradients, head, tile.t, tile.rows, parts[i]);
   }
-  if (to_add.slope != nullptr) {
+  if (to_add.slopes != nullptr) {
     fill(m.distances, kWideQueries, T(0));
   }
   fill(

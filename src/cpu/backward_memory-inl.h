@@ -33,12 +33,22 @@ namespace HWY_NAMESPACE {
 /// summed at the end. (Separate passes for the gradients of query and of key
 /// and value would need no copies, but seven products.)
 struct BackwardPlan {
+  /// The heads whose queries are rows of the same tiles, by turns: 1, or all
+  /// that read the same keys.
+  int64_t shared_heads = 1;
   /// the keys of a task
   int64_t split_keys = 0;
   int64_t splits = 1;
   /// the keys whose gradients stay in the level 2 cache
   int64_t chunk_keys = 0;
 };
+
+/// Returns true if tiles of queries are computed by AMX, whose tiles fewer
+/// queries do not fill.
+template <typename X>
+bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
+  return multiplies_tiles<X>() && a.num_queries > kTileRows;
+}
 
 template <typename X, typename T = Compute<X>>
 BackwardPlan backward_plan(const AttentionArguments<X>& a) {
@@ -51,6 +61,10 @@ BackwardPlan backward_plan(const AttentionArguments<X>& a) {
     return ceil_div(keys, kKeyBlock) * kKeyBlock;
   };
   BackwardPlan plan;
+  // Dropout counts the queries of one head.
+  if (a.dropout == 0 && !backward_goes_by_tiles(a)) {
+    plan.shared_heads = a.num_heads / a.num_kv_heads;
+  }
   const auto heads = num_sequences(a) * a.num_kv_heads;
   const auto splits = std::clamp<int64_t>(
       std::min(ceil_div(kEnoughTasks, heads), a.num_keys / kMinSplitKeys),

@@ -120,30 +120,14 @@ T dot(const X* x, const X* y, int64_t n) {
   return sum;
 }
 
-/// to[r][i] = from[i][r] for rows of `width` and `to_row` numbers.
-template <typename T>
-void store_transposed(
-    const T* from,
-    int64_t width,
-    int64_t n,
-    int64_t rows,
-    T* to,
-    int64_t to_row) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < n; ++i) {
-      to[r * to_row + i] = from[i * width + r];
-    }
-  }
-}
-
-/// The memory to which a task adds the gradients of one query head.
+/// The memory to which a task adds the gradients of one query head, or of the
+/// heads of its tiles.
 template <typename T>
 struct HeadGradients {
   /// itself, or a copy
-  T* query = nullptr;
-  int64_t query_row = 0;
-  /// of its slope; null: not asked for
-  double* slope = nullptr;
+  Rows<T> query;
+  /// of their slopes; null: not asked for
+  double* slopes = nullptr;
 };
 
 /// Packs what is read of a tile of queries, both ways round, and what its
@@ -159,23 +143,16 @@ bool load_tile(
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
-  const auto query_row = a.query.strides.token;
-  const auto* query = head.query + t * query_row;
-  const auto row_of = [&](const auto& x) {
-    return at(x, head.b, head.h) + t * x.strides.token;
-  };
-  const auto grad_row = gradients.grad_output.strides.token;
-  const auto* grad_output = row_of(gradients.grad_output);
-  const auto output_row = gradients.output.strides.token;
-  const auto* output = row_of(gradients.output);
-  bool finite =
-      pack_rows(query, query_row, rows, a.head_dim, T(1), m.query_rows, D);
-  finite &= pack_rows(
-      grad_output, grad_row, rows, a.value_dim, T(1), m.grad_output_rows, E);
+  const auto query = head.rows_of(a.query);
+  const auto output = head.rows_of(gradients.output);
+  const auto grad_output = head.rows_of(gradients.grad_output);
+  bool finite = pack_rows(query, t, rows, a.head_dim, T(1), m.query_rows, D);
+  finite &=
+      pack_rows(grad_output, t, rows, a.value_dim, T(1), m.grad_output_rows, E);
   // Scaled numbers may not be bfloat16: with pairs the products are scaled.
   const bool pairs = multiplies_pairs<X>();
   pack_transposed(
-      head.rows_of(a.query),
+      query,
       t,
       rows,
       a.head_dim,
@@ -183,7 +160,7 @@ bool load_tile(
       m.query_lanes,
       kWidth);
   pack_transposed(
-      head.rows_of(gradients.grad_output),
+      grad_output,
       t,
       rows,
       a.value_dim,
@@ -201,13 +178,12 @@ bool load_tile(
   fill(m.maximum, kWidth, T(0));
   fill(m.inverse_sum, kWidth, T(0));
   fill(m.delta, kWidth, T(0));
-  const auto first_row = head.index * a.num_queries + t;
   for (int64_t r = 0; r < rows; ++r) {
-    const auto sum = gradients.statistics.sum[first_row + r];
-    m.maximum[r] = gradients.statistics.maximum[first_row + r];
+    const auto row = head.row_index(t + r, a.num_queries);
+    const auto sum = gradients.statistics.sum[row];
+    m.maximum[r] = gradients.statistics.maximum[row];
     m.inverse_sum[r] = sum == 0 ? T(0) : 1 / sum;
-    m.delta[r] =
-        dot(output + r * output_row, grad_output + r * grad_row, a.value_dim);
+    m.delta[r] = dot(output.at(t + r), grad_output.at(t + r), a.value_dim);
   }
   return finite;
 }
@@ -309,14 +285,12 @@ void differentiate_rule(
         m.distances);
   }
   const auto& grad_bias = gradients.grad_bias;
-  if (grad_bias.data != nullptr) {
-    store_transposed(
-        m.grad_scores,
-        kWidth,
-        range.n,
-        range.rows,
-        at(grad_bias, head.b, head.h) + range.t * grad_bias.query + range.s,
-        grad_bias.query);
+  for (int64_t r = 0; grad_bias.data != nullptr && r < range.rows; ++r) {
+    auto* row = at(grad_bias, head.b, head.h) +
+        head.offset(grad_bias, range.t + r) + range.s;
+    for (int64_t i = 0; i < range.n; ++i) {
+      row[i] = m.grad_scores[i * kWidth + r];
+    }
   }
   if (head.rule.bends) {
     unbend_gradients(m.derivative, range.n * kWidth, m.grad_scores);
@@ -426,7 +400,7 @@ void add_gradients(
 }
 
 /// Adds the gradients of a tile of queries, `width` with those that are none,
-/// to those of its head.
+/// to those of its heads.
 template <typename X, typename T>
 void store_tile(
     const AttentionArguments<X>& a,
@@ -446,14 +420,15 @@ void store_tile(
       Rows<T>{m.grad_query_rows, D},
       0);
   for (int64_t r = 0; r < range.rows; ++r) {
-    auto* to = to_add.query + (range.t + r) * to_add.query_row;
+    auto* to = to_add.query.at(range.t + r);
     const auto* from = m.grad_query_rows + r * D;
     store_each<T>(to, a.head_dim, [&](int64_t c, auto tag) {
       return hn::Add(load(tag, to + c), load(tag, from + c));
     });
   }
-  for (int64_t r = 0; to_add.slope != nullptr && r < range.rows; ++r) {
-    *to_add.slope -= static_cast<double>(m.distances[r]);
+  for (int64_t r = 0; to_add.slopes != nullptr && r < range.rows; ++r) {
+    to_add.slopes[head.head_of(range.t + r)] -=
+        static_cast<double>(m.distances[r]);
   }
 }
 
@@ -462,12 +437,12 @@ void store_tile(
 ///   reads   query (rows, D), output and its gradient (rows, E), the rows'
 ///           statistics; m.key (n, D), m.value (n, E)
 ///   writes  adds to m.grad_key (n, D), m.grad_value (n, E), and the gradients
-///           of the head's query (rows, D), slope and bias (rows, n)
+///           of the heads' query (rows, D), slopes and bias (rows, n)
 ///
 ///   1. The tile is packed.
 ///   2. For each block of keys: scores again, weights and the gradients of
 ///      scores, those of the products, and three products.
-///   3. The gradient of the query is added to that of its head.
+///   3. The gradient of the query is added to that of its heads.
 template <int kVectors, typename X, typename T>
 void differentiate_tile(
     const AttentionArguments<X>& a,
@@ -484,7 +459,7 @@ void differentiate_tile(
   const bool finite =
       load_tile<kVectors>(a, gradients, head, chunk.t, chunk.rows, m) &&
       m.finite_keys;
-  if (to_add.slope != nullptr) {
+  if (to_add.slopes != nullptr) {
     fill(m.distances, kWidth, T(0));
   }
 

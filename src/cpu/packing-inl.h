@@ -190,13 +190,13 @@ HWY_NOINLINE void unpack_transposed(
   }
 }
 
-/// Sets to[r * to_row + c] = from[r * from_row + c] * scale. `to_row` is
+/// Sets to[r * to_row + c] = from.at(first + r)[c] * scale. `to_row` is
 /// `columns` rounded up to vectors; the rest of a row becomes 0. Returns
 /// whether all results are finite.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE bool pack_rows(
-    const X* from,
-    int64_t from_row,
+    const Rows<const X>& from,
+    int64_t first,
     int64_t rows,
     int64_t columns,
     T scale,
@@ -209,7 +209,7 @@ HWY_NOINLINE bool pack_rows(
   auto unusual = zero; // 0 * x is NaN for x that is not finite
   const auto whole = columns / N * N;
   for (int64_t r = 0; r < rows; ++r) {
-    const auto* in = from + r * from_row;
+    const auto* in = from.at(first + r);
     auto* out = to + r * to_row;
     for (int64_t c = 0; c < whole; c += N) {
       const auto x = hn::Mul(load(d, in + c), factor);
@@ -226,6 +226,20 @@ HWY_NOINLINE bool pack_rows(
     }
   }
   return hn::AllTrue(d, hn::Eq(unusual, zero));
+}
+
+/// The same for rows of one head, `from_row` apart.
+template <typename X, typename T = Compute<X>>
+HWY_INLINE bool pack_rows(
+    const X* from,
+    int64_t from_row,
+    int64_t rows,
+    int64_t columns,
+    T scale,
+    T* to,
+    int64_t to_row) {
+  return pack_rows(
+      Rows<const X>{from, from_row}, 0, rows, columns, scale, to, to_row);
 }
 
 /// Returns whether all elements of the vectors are finite.
