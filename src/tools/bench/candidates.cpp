@@ -372,12 +372,12 @@ Candidate sdpa_attention(
   auto candidate = attention_candidate(
       name,
       data,
-      [dropout, mask, causal = options.causal](
+      [dropout, mask, causal = options.causal, shares = options.enable_gqa](
           const torch::Tensor& q,
           const torch::Tensor& k,
           const torch::Tensor& v) {
         return at::scaled_dot_product_attention(
-            q, k, v, mask, *dropout, causal);
+            q, k, v, mask, *dropout, causal, /*scale=*/std::nullopt, shares);
       });
   if (options.dropout > 0) {
     candidate.drops = true;

@@ -101,7 +101,8 @@ Candidate our_wrapper(
     const WrapperData& data,
     Kernel kernel);
 
-/// Inputs (B, H, T, D) of attention alone.
+/// Inputs (B, H, T, D) of attention alone; key and value may have more tokens
+/// and fewer heads, each for a group of the query's.
 struct AttentionData {
   torch::Tensor query, key, value;
   /// The gradient of the output; undefined without backward.
@@ -120,6 +121,7 @@ Candidate our_attention(
 struct SdpaOptions {
   double dropout = 0;
   bool causal = true;
+  bool enable_gqa = false;
   /// A mask that is added to the scores; undefined: none.
   torch::Tensor mask;
 };

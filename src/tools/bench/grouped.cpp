@@ -30,9 +30,13 @@ struct Grouped {
   torch::ScalarType dtype = torch::kFloat;
   /// Adds a bias (1, H, T, S) and lets each token see all keys.
   bool has_bias = false;
+  bool backward = false;
 
   std::string name() const {
-    const auto* kind = has_bias ? "bias" : T == 1 ? "step" : "chunk";
+    const auto* kind = backward ? "forward+backward"
+        : has_bias              ? "bias"
+        : T == 1                ? "step"
+                                : "chunk";
     return format_text(
         "grouped {} B{} T{} S{} H{}/{} D{} {}",
         kind,
@@ -47,7 +51,9 @@ struct Grouped {
 
   double flops() const {
     const auto pairs = has_bias ? T * S : T * S - T * (T - 1) / 2;
-    return 4.0 * static_cast<double>(B * H * D * pairs);
+    // as `Work` counts them
+    const double products = backward ? 7 : 2;
+    return 2 * products * static_cast<double>(B * H * D * pairs);
   }
 
   double bytes() const {
@@ -56,14 +62,10 @@ struct Grouped {
   }
 };
 
-Candidate candidate_of(
-    const std::string& name,
-    const Grouped& x,
-    std::function<torch::Tensor()> run) {
+Candidate allow_rounding(Candidate candidate, torch::ScalarType dtype) {
   // Keys in half precision are rounded by LibTorch's kernel on the way, too.
   constexpr double kAllowedInHalf = 0.03;
-  auto candidate = forward_candidate(name, std::move(run));
-  if (x.dtype != torch::kFloat) {
+  if (dtype != torch::kFloat) {
     candidate.allowed_difference = kAllowedInHalf;
   }
   return candidate;
@@ -73,34 +75,28 @@ std::vector<Candidate> candidates_of(const Grouped& x) {
   const auto draw = [&](int64_t heads, int64_t tokens) {
     return at::randn({x.B, heads, tokens, x.D}).to(x.dtype);
   };
-  const auto query = draw(x.H, x.T);
-  const auto key = draw(x.G, x.S);
-  const auto value = draw(x.G, x.S);
-  auto options =
-      functional::ScaledDotProductAttentionFuncOptions().enable_gqa(x.G != x.H);
-  std::optional<torch::Tensor> mask;
+  AttentionData data;
+  data.query = draw(x.H, x.T);
+  data.key = draw(x.G, x.S);
+  data.value = draw(x.G, x.S);
+  if (x.backward) {
+    data.cotangent = draw(x.H, x.T);
+  }
+  functional::ScaledDotProductAttentionFuncOptions options;
+  options.enable_gqa(x.G != x.H).causal(!x.has_bias);
+  SdpaOptions theirs;
+  theirs.enable_gqa = x.G != x.H;
+  theirs.causal = !x.has_bias && x.T == x.S;
   if (x.has_bias) {
-    mask = at::randn({1, x.H, x.T, x.S}).to(x.dtype);
-    options.bias(*mask);
-  } else {
-    options.causal(true);
-    if (x.T > 1) {
-      // LibTorch's own causal mask is of tokens without a past.
-      mask = at::ones({x.T, x.S}, torch::kBool).tril_(x.S - x.T);
-    }
+    theirs.mask = at::randn({1, x.H, x.T, x.S}).to(x.dtype);
+    options.bias(theirs.mask);
+  } else if (x.T > 1 && x.T < x.S) {
+    // LibTorch's own causal mask is of tokens without a past.
+    theirs.mask = at::ones({x.T, x.S}, torch::kBool).tril_(x.S - x.T);
   }
   return {
-      candidate_of(
-          "ours",
-          x,
-          [=] {
-            return functional::scaled_dot_product_attention(
-                query, key, value, options);
-          }),
-      candidate_of("SDPA", x, [=, shares = x.G != x.H] {
-        return at::scaled_dot_product_attention(
-            query, key, value, mask, 0.0, false, std::nullopt, shares);
-      })};
+      allow_rounding(our_attention("ours", data, options), x.dtype),
+      allow_rounding(sdpa_attention("SDPA", data, theirs), x.dtype)};
 }
 
 /// A decode step of a whole module: C channels, heads of 128, on a past of S
@@ -156,19 +152,18 @@ std::vector<Candidate> candidates_of(const Step& step) {
                           const torch::Tensor& of) {
     return at::linear(of, layer->weight, layer->bias);
   };
-  Grouped rounding{};
-  rounding.dtype = step.dtype;
+  const auto candidate_of = [&](const char* name, auto run) {
+    return allow_rounding(forward_candidate(name, std::move(run)), step.dtype);
+  };
   return {
       candidate_of(
           "ours",
-          rounding,
           [=]() mutable {
             cache->truncate(step.S);
             return attention->decode(x, *cache);
           }),
       candidate_of(
           "LibTorch's operators, preallocated cache",
-          rounding,
           [=, keys = with_room(key), values = with_room(value)] {
             const auto heads = [&](const torch::nn::Linear& layer, int64_t n) {
               return project(layer, x).view({1, 1, n, D}).transpose(1, 2);
@@ -193,12 +188,12 @@ std::vector<Candidate> candidates_of(const Step& step) {
 } // namespace
 
 std::vector<Case> grouped_cases() {
-  constexpr auto kHalf = torch::kBFloat16;
   std::vector<Grouped> all{
       {1, 32, 1, 1, 4096, 128},
       {1, 71, 1, 1, 4096, 64},
-      {4, 16, 1, 1, 8192, 256, kHalf},
-      {1, 32, 8, 1, 32768, 128, kHalf},
+      {4, 16, 1, 1, 8192, 256, torch::kBFloat16},
+      {1, 32, 8, 1, 32768, 128, torch::kHalf},
+      {1, 32, 8, 1, 32768, 128, torch::kBFloat16},
       {1, 32, 8, 1, 32768, 128}};
   for (const int64_t T : {2, 4, 8, 16}) {
     all.push_back({1, 32, 8, T, 4096, 128});
@@ -209,8 +204,16 @@ std::vector<Case> grouped_cases() {
   for (const int64_t B : {1, 8}) {
     all.push_back({B, 12, 12, 512, 512, 64, torch::kFloat, true});
   }
-  all.push_back({1, 32, 8, 2048, 2048, 128});
-  all.push_back({1, 32, 8, 2048, 2048, 128, kHalf});
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+    all.push_back({1, 32, 8, 2048, 2048, 128, dtype});
+  }
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    for (const int64_t T : {8, 1024}) {
+      Grouped training{1, 32, 8, T, 1024, 128, dtype};
+      training.backward = true;
+      all.push_back(training);
+    }
+  }
   std::vector<Case> cases;
   cases.reserve(all.size());
   for (const auto& x : all) {
@@ -221,12 +224,17 @@ std::vector<Case> grouped_cases() {
     work.S = x.S;
     work.H = x.H;
     work.D = x.D;
-    cases.push_back(drawn_case(
+    work.backward = x.backward;
+    auto result = drawn_case(
         x.name(),
         work,
         reads ? Bound::kReading : Bound::kProducts,
         reads ? x.bytes() : x.flops(),
-        [x] { return candidates_of(x); }));
+        [x] { return candidates_of(x); });
+    if (x.backward) {
+      result.recording = Recording::kGraph;
+    }
+    cases.push_back(std::move(result));
   }
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
     for (const auto& step :
