@@ -73,12 +73,50 @@ struct RowKeys {
   const X* key;
   int64_t key_row;
   int64_t n;
-  /// The values to be asked for meanwhile; null: nothing is.
-  const X* value = nullptr;
-  int64_t value_row = 0;
+  /// The values of the same tokens.
+  NextRows values = {};
   /// Keys are prefetched so many keys before they are read; 0: not at all.
   int64_t ahead = 0;
 };
+
+/// The rows of `size` numbers of X from token s on, to be asked for; none if
+/// not `prefetches`.
+template <typename X>
+NextRows next_rows(
+    const X* tokens,
+    const Strides& strides,
+    int64_t s,
+    int64_t size,
+    bool prefetches) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(X));
+  return {
+      tokens + s * strides.token,
+      strides.token * kBytes,
+      0,
+      prefetches ? size * kBytes : 0};
+}
+
+/// The keys after those of `range`, asked for while values are multiplied.
+template <typename X>
+NextRows next_keys(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool prefetches) {
+  return next_rows(
+      head.key, a.key.strides, range.s + kKeyBlock, a.head_dim, prefetches);
+}
+
+/// The values of `range`, asked for while its keys are multiplied.
+template <typename X>
+NextRows next_values(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const Range& range,
+    bool prefetches) {
+  return next_rows(
+      head.value, a.value.strides, range.s, a.value_dim, prefetches);
+}
 
 /// scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows rows.
 /// `asked`: the bits of those of four keys that memory is asked for.
@@ -92,12 +130,13 @@ HWY_NOINLINE void multiply_row_scores(
   const Tag<T> d;
   constexpr int N = kLanes<T>;
   const auto bytes = padded_dim * static_cast<int64_t>(sizeof(X));
+  const bool asks = keys.values.any() || keys.ahead != 0;
   int64_t i = 0;
   for (; i + 4 <= keys.n; i += 4) {
     const auto* k = keys.key + i * keys.key_row;
-    for (int64_t j = 0; keys.value != nullptr && j < 4; ++j) {
+    for (int64_t j = 0; asks && j < 4; ++j) {
       if ((asked >> j & 1) != 0) {
-        prefetch_row(keys.value + (i + j) * keys.value_row, bytes);
+        keys.values.ask_for(i + j);
         if (keys.ahead != 0) {
           prefetch_row(k + (keys.ahead + j) * keys.key_row, bytes);
         }

@@ -46,15 +46,12 @@ void multiply_keys_by_pairs(
   const Tag<float> d;
   const auto D = padded_to_pairs(a.head_dim) / 2;
   const auto key_row = a.key.strides.token;
-  const auto value_row = a.value.strides.token;
   const auto* key = head.key + range.s * key_row;
-  const auto* value = head.value + range.s * value_row;
   RowKeys<float> keys{memory.key, D, range.n};
   if (is_of_pairs(a.head_dim, key_row)) {
     keys.key = reinterpret_cast<const float*>(key);
     keys.key_row = key_row / 2;
-    keys.value = prefetches ? reinterpret_cast<const float*>(value) : nullptr;
-    keys.value_row = value_row / 2;
+    keys.values = next_values(a, head, range, prefetches);
   } else {
     pack_pairs_of_columns(key, key_row, range.n, a.head_dim, memory.key, D);
   }
@@ -70,36 +67,20 @@ void multiply_keys_by_pairs(
   }
 }
 
-/// A share of the bytes of keys that come next.
-template <typename X>
-struct NextKeys {
-  const X* key = nullptr;
-  int64_t row = 0;
-  int64_t begin = 0;
-  int64_t bytes = 0;
-
-  HWY_INLINE void ask_for(int64_t i) const {
-    const auto* at = reinterpret_cast<const char*>(key + i * row) + begin;
-    for (int64_t b = 0; b < bytes; b += 64) {
-      __builtin_prefetch(at + b, 0, 2);
-    }
-  }
-};
-
 /// The rows whose sums of a vector of pairs stay in registers.
 constexpr int kMaxPairRows = 8;
 
 /// Adds to output[r][c] the sum over keys of weights[r][key] * value[key][c],
 /// for kRows rows and the columns of one vector of pairs. kCareful: values
-/// beside weights of 0 are left out. `next`: keys that are asked for meanwhile,
-/// if they are not null.
+/// beside weights of 0 are left out. The first n rows of `next` are asked for
+/// meanwhile.
 template <int kRows, bool kCareful, typename X>
 HWY_NOINLINE void multiply_pairs_of_keys(
     const float* weights, // pairs (kRows, kKeyBlock / 2)
     const X* value,
     int64_t value_row,
     int64_t n,
-    const NextKeys<X>& next,
+    const NextRows& next,
     float* output,
     int64_t output_row) {
   const Tag<float> d;
@@ -113,10 +94,8 @@ HWY_NOINLINE void multiply_pairs_of_keys(
   }
   const auto* bits = reinterpret_cast<const uint16_t*>(value);
   for (int64_t i = 0; i < n; i += 2) {
-    if (next.bytes > 0) {
-      next.ask_for(i);
-      next.ask_for(i + 1);
-    }
+    next.ask_for(i);
+    next.ask_for(i + 1);
     const auto first = hn::LoadU(numbers, bits + i * value_row);
     const auto second = i + 1 < n
         ? hn::LoadU(numbers, bits + (i + 1) * value_row)
@@ -162,17 +141,9 @@ void add_values_by_pairs(
     value_row = E;
   }
   pair_columns(memory.scores, range.rows, kKeyBlock, kKeyBlock);
-  // The keys of the next block, a share of each in each pass over the values.
-  const auto key_row = a.key.strides.token;
-  NextKeys<X> next{head.key + (range.s + kKeyBlock) * key_row, key_row};
+  const auto next = next_keys(a, head, range, prefetches);
   for (int64_t c = 0; c < E; c += kNumbersOfPairs) {
-    if (prefetches) {
-      const auto share = [&](int64_t column) {
-        return column * a.head_dim / E * int64_t{sizeof(X)};
-      };
-      next.begin = share(c);
-      next.bytes = share(c + kNumbersOfPairs) - next.begin;
-    }
+    const auto of_columns = next.part(c, c + kNumbersOfPairs, E);
     for (int64_t r = 0; r < range.rows; r += kMaxPairRows) {
       const auto rows = std::min<int64_t>(range.rows - r, kMaxPairRows);
       with_constant<kMaxPairRows>(static_cast<int>(rows), [&](auto count) {
@@ -184,11 +155,10 @@ void add_values_by_pairs(
             value + c,
             value_row,
             range.n,
-            next,
+            of_columns.part(r, r + rows, range.rows),
             memory.output + r * E + c,
             E);
       });
-      next.bytes = 0;
     }
   }
 }

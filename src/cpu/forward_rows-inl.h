@@ -121,24 +121,21 @@ void multiply_keys(
     const RowMemory<T>& memory) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto key_row = a.key.strides.token;
-  const auto value_row = a.value.strides.token;
   const auto* key = head.key + range.s * key_row;
-  // The memory is what takes time: it is asked for in time.
-  constexpr int64_t kAhead = 16;
   const auto multiply = [&](const auto& keys) {
     multiply_scores_of_rows<AddProduct>(
         memory.query, range.rows, keys, D, memory.scores);
   };
   // Read where they are if they are whole vectors.
   if (D == a.head_dim) {
-    const auto* value = head.value + range.s * value_row;
+    // Far enough ahead for keys that `next_keys` has brought near.
+    constexpr int64_t kAhead = 8;
     multiply(RowKeys<X>{
         key,
         key_row,
         range.n,
-        prefetches ? value : nullptr,
-        value_row,
-        kAhead});
+        next_values(a, head, range, prefetches),
+        prefetches ? kAhead : 0});
   } else {
     pack_rows(key, key_row, range.n, a.head_dim, T(1), memory.key, D);
     multiply(RowKeys<T>{memory.key, D, range.n});
@@ -151,6 +148,7 @@ void add_values_to_rows(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     const Range& range,
+    bool prefetches,
     bool careful,
     const RowMemory<T>& memory) {
   const auto E = round_up_to_lanes<T>(a.value_dim);
@@ -172,7 +170,8 @@ void add_values_to_rows(
         x_row,
         range.n,
         memory.output,
-        E);
+        E,
+        next_keys(a, head, range, prefetches));
   };
   if (E == a.value_dim) {
     multiply_value(value, value_row);
@@ -258,7 +257,7 @@ void attend_rows(
       }
     }
     if (!pairs) {
-      add_values_to_rows(a, head, block, careful, memory);
+      add_values_to_rows(a, head, block, plan.prefetches, careful, memory);
     }
   }
 

@@ -22,6 +22,7 @@
 
 #include <hwy/cache_control.h>
 
+#include <algorithm>
 #include <utility>
 
 HWY_BEFORE_NAMESPACE();
@@ -104,6 +105,39 @@ HWY_INLINE void prefetch_ahead(const Broadcast<T>& a, int64_t i) {
   }
 }
 
+/// Rows that come next from memory, and the bytes of each that are asked for
+/// while others are multiplied.
+struct NextRows {
+  const void* data = nullptr;
+  int64_t row = 0; // bytes apart
+  int64_t begin = 0;
+  int64_t end = 0; // none are asked for if it is `begin`
+
+  HWY_INLINE bool any() const {
+    return begin < end;
+  }
+
+  /// The bytes from `first` to `last` of `all` parts of these.
+  HWY_INLINE NextRows part(int64_t first, int64_t last, int64_t all) const {
+    constexpr int64_t kLine = 64;
+    if (!any()) {
+      return {};
+    }
+    const auto lines = (end - begin + kLine - 1) / kLine;
+    auto some = *this;
+    some.begin = begin + lines * first / all * kLine;
+    some.end = std::min(end, begin + lines * last / all * kLine);
+    return some;
+  }
+
+  HWY_INLINE void ask_for(int64_t i) const {
+    const auto* at = static_cast<const char*>(data) + i * row;
+    for (auto b = begin; b < end; b += 64) {
+      __builtin_prefetch(at + b, 0, 2); // into the second cache
+    }
+  }
+};
+
 /// The start values of the accumulators.
 enum class Start { kZero, kLoad, kScale };
 
@@ -155,7 +189,8 @@ HWY_INLINE void product_in_registers(
     int64_t n,
     T* HWY_RESTRICT result,
     int64_t result_row,
-    const Lanes<T>& lanes) {
+    const Lanes<T>& lanes,
+    const NextRows& next) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
   Vector<T> sum[kRows][kVectors];
@@ -178,6 +213,7 @@ HWY_INLINE void product_in_registers(
     if (a.ahead != 0) {
       prefetch_ahead<kRows, kUnitStep>(a, i);
     }
+    next.ask_for(i);
     Vector<T> in[kVectors];
     HWY_UNROLL(4)
     for (int v = 0; v < kVectors; ++v) {
@@ -197,13 +233,13 @@ HWY_INLINE void product_in_registers(
               sum[r][v]);
           continue;
         }
-        const auto next = hn::MulAdd(factor, in[v], sum[r][v]);
+        const auto added = hn::MulAdd(factor, in[v], sum[r][v]);
         if constexpr (P::kSkip == Skip::kNothing) {
-          sum[r][v] = next;
+          sum[r][v] = added;
         } else {
           const auto weight = P::kSkip == Skip::kZeroVector ? in[v] : factor;
           sum[r][v] =
-              hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), sum[r][v], next);
+              hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), sum[r][v], added);
         }
       }
     }
@@ -257,18 +293,26 @@ HWY_INLINE void product_rows(
     int64_t n,
     T* result,
     int64_t result_row,
-    const Lanes<T>& lanes) {
+    const Lanes<T>& lanes,
+    const NextRows& next = {}) {
   for (; r + kRows <= rows; r += kRows) {
     const Broadcast<T> part{a.data + r * a.row, a.row, a.step, a.ahead};
     product_in_registers<P, kVectors, kRows, kUnitStep>(
-        part, x, x_row, n, result + r * result_row, result_row, lanes);
+        part,
+        x,
+        x_row,
+        n,
+        result + r * result_row,
+        result_row,
+        lanes,
+        next.part(r, r + kRows, rows));
   }
   if constexpr (kRows > 1) {
     // By halves, to compile fewer shapes.
     constexpr int kFewer = kRows > 4 ? 4 : kRows / 2;
     if (r < rows) {
       product_rows<P, kVectors, kFewer, kUnitStep>(
-          r, rows, a, x, x_row, n, result, result_row, lanes);
+          r, rows, a, x, x_row, n, result, result_row, lanes, next);
     }
   }
 }
@@ -315,7 +359,7 @@ HWY_NOINLINE void multiply_output(
 
 /// Adds to gradient[key][d] the sum over i of weights[key][i] * x[i][d]. The
 /// keys of `weights` are weight_row apart; head_dim, padded to vectors, is on
-/// the lanes.
+/// the lanes. The first n rows of `next` are asked for meanwhile.
 template <typename P, typename T, typename X>
 HWY_NOINLINE void multiply_features(
     const T* weights,
@@ -325,7 +369,8 @@ HWY_NOINLINE void multiply_features(
     int64_t x_row,
     int64_t n,
     T* gradient,
-    int64_t gradient_row) {
+    int64_t gradient_row,
+    const NextRows& next = {}) {
   constexpr int N = kLanes<T>;
   const auto vectors = static_cast<int>(gradient_row / N);
   for (int v = 0; v < vectors; v += kMaxFeatureVectors) {
@@ -341,7 +386,8 @@ HWY_NOINLINE void multiply_features(
               n,
               gradient + v * N,
               gradient_row,
-              Lanes<T>{});
+              Lanes<T>{},
+              next.part(v, v + kVectors, vectors));
         });
   }
 }
