@@ -41,8 +41,6 @@ bool is_cpu_of_another_maker() {
 #endif
 }
 
-/// Returns whether the processor has instructions for products of float16.
-/// Without them LibTorch takes four times as long as for float32.
 bool multiplies_float16() {
 #if defined(__x86_64__)
   unsigned a = 0;
@@ -54,6 +52,24 @@ bool multiplies_float16() {
 #else
   return true;
 #endif
+}
+
+/// Returns whether the processor has instructions for products of this dtype in
+/// half precision. Without them LibTorch takes 2 to 20 times as long as for
+/// float32.
+bool is_multiplied(torch::ScalarType dtype) {
+  static const bool float16 = multiplies_float16();
+#if defined(__x86_64__)
+  const bool bfloat16 =
+      cpu::instruction_set() >= cpu::InstructionSet::kAvx512Bf16;
+#else
+  const bool bfloat16 = true;
+#endif
+  return dtype == torch::kHalf ? float16 : bfloat16;
+}
+
+bool is_half_precision(torch::ScalarType dtype) {
+  return dtype == torch::kHalf || dtype == torch::kBFloat16;
 }
 
 /// Returns the operator by which torch.compile replaces linear layers. It has
@@ -122,9 +138,13 @@ struct LinearBackward {
   }
 };
 
-bool pays(const torch::Tensor& x, const torch::Tensor& weight) {
+/// Returns whether it is as many multiplications of as many rows.
+bool pays(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    int64_t least_rows = kFewRows) {
   const auto rows = x.numel() / std::max<int64_t>(1, weight.size(-1));
-  return rows >= kFewRows && rows * weight.numel() >= kLittleWork;
+  return rows >= least_rows && rows * weight.numel() >= kLittleWork;
 }
 
 /// Returns whether `x`, `weight` and `bias` are of a layer of this dtype whose
@@ -151,13 +171,16 @@ bool is_contiguous_layer(
 /// The most rows that our kernel, which reads the weight once, computes faster
 /// than LibTorch's; 0 for other dtypes.
 int64_t most_few_rows(torch::ScalarType dtype) {
+  const auto set = cpu::instruction_set();
+  if (is_half_precision(dtype) && !is_multiplied(dtype)) {
+    return set >= cpu::InstructionSet::kAvx512 ? 128 : 48;
+  }
   switch (dtype) {
     case torch::kFloat:
       return 16;
     case torch::kBFloat16:
-      // More by pairs. Tiles are left to LibTorch.
-      return cpu::instruction_set() == cpu::InstructionSet::kAvx512Bf16 ? 16
-                                                                        : 4;
+      // Tiles are left to LibTorch.
+      return set == cpu::InstructionSet::kAmxBf16 ? 4 : 16;
     case torch::kHalf:
       return 32;
     default:
@@ -225,14 +248,47 @@ std::vector<torch::Tensor> few_rows_linear(
   }
 }
 
-/// Returns whether the layer is float16's, and float32's would be faster.
+/// Returns whether the layer is of half precision, and float32's would be
+/// faster.
 bool pays_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  static const bool is_slow = !multiplies_float16();
-  return is_slow && is_plain_layer(x, weight, bias, torch::kHalf) &&
-      pays(x, weight);
+  constexpr int64_t kLeastRows = 32;
+  const auto dtype = x.scalar_type();
+  return is_half_precision(dtype) && !is_multiplied(dtype) &&
+      is_plain_layer(x, weight, bias, dtype) && pays(x, weight, kLeastRows);
+}
+
+torch::Tensor linear_in_float32(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  const auto wide = [](const torch::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
+  };
+  const auto input = wide(x);
+  const auto wide_bias = wide(bias);
+  if (is_recorded({&x, &weight, &bias})) {
+    return linear(input, wide(weight), wide_bias).to(x.scalar_type());
+  }
+  // A part of the weight after the other, in memory that is there: as much as
+  // a large weight takes would be new, page by page.
+  constexpr int64_t kPartNumbers = int64_t{1} << 20;
+  const auto out = weight.size(0);
+  const auto part = std::max<int64_t>(1, kPartNumbers / weight.size(1));
+  auto sizes = x.sizes().vec();
+  sizes.back() = out;
+  const auto output = at::empty(sizes, x.options());
+  for (int64_t begin = 0; begin < out; begin += part) {
+    const auto n = std::min(part, out - begin);
+    const auto of_part = [&](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(0, begin, n) : tensor;
+    };
+    output.narrow(-1, begin, n)
+        .copy_(linear(input, wide(of_part(weight)), of_part(wide_bias)));
+  }
+  return output;
 }
 
 } // namespace
@@ -274,10 +330,7 @@ torch::Tensor linear(
     return few_rows_linear(x, {{weight, bias}}).front();
   }
   if (pays_in_float32(x, weight, bias)) {
-    const auto wide = [](const torch::Tensor& tensor) {
-      return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
-    };
-    return linear(wide(x), wide(weight), wide(bias)).to(torch::kHalf);
+    return linear_in_float32(x, weight, bias);
   }
   static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
   return is_faster && weight.dim() == 2 && pays(x, weight) &&

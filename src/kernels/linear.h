@@ -13,8 +13,8 @@ namespace torch_attention::kernels {
 ///
 ///   few rows, no graph     our kernel, at the speed of reading the weight
 ///   float32                `onednn_linear` on processors that are not Intel's
-///   float16                in float32, rounded once, on processors that do not
-///                          multiply float16
+///   half precision         in float32, rounded once, on processors that do not
+///                          multiply this dtype
 ///   else                   `torch::linear`
 torch::Tensor linear(
     const torch::Tensor& x,

@@ -1,5 +1,6 @@
 // The projections, by the library that is faster on this processor.
 
+#include <cpu/attention.h>
 #include <kernels/linear.h>
 
 #include <support/close.h>
@@ -9,6 +10,8 @@
 #include <torch_attention/nn/options/attention.h>
 
 #include <ATen/autocast_mode.h>
+
+#include <algorithm>
 
 namespace linear_test {
 
@@ -30,6 +33,25 @@ struct Operands {
 };
 
 const Tolerance kSums(1e-5, 1e-4);
+/// While it lives, the kernels compute as on a processor with no more than
+/// this.
+class WithInstructionSet {
+ public:
+  explicit WithInstructionSet(cpu::InstructionSet most) {
+    cpu::set_instruction_set(std::min(most, before_));
+  }
+  WithInstructionSet(const WithInstructionSet&) = delete;
+  WithInstructionSet& operator=(const WithInstructionSet&) = delete;
+  WithInstructionSet(WithInstructionSet&&) = delete;
+  WithInstructionSet& operator=(WithInstructionSet&&) = delete;
+  ~WithInstructionSet() {
+    cpu::set_instruction_set(before_);
+  }
+
+ private:
+  cpu::InstructionSet before_ = cpu::instruction_set();
+};
+
 /// For thousands of products of numbers that are rounded already.
 const Tolerance kSumsOfSums(1e-5, 1e-3);
 
@@ -148,10 +170,18 @@ TEST_CASE("Modules with large projections equal the reference") {
   }
 }
 
-TEST_CASE("Layers of float16 are as exact as LibTorch's, with gradients") {
+TEST_CASE("Layers of half precision are exact, with gradients") {
   torch::manual_seed(2);
+  // As a processor without products of bfloat16, and as this one.
+  const WithInstructionSet processor(GENERATE(
+      cpu::InstructionSet::kAvx2,
+      cpu::InstructionSet::kAvx512,
+      cpu::InstructionSet::kAmxBf16));
+  const auto dtype = GENERATE(torch::kHalf, torch::kBFloat16);
+  const double rounding = dtype == torch::kHalf ? 1 : 8;
   // Large enough to be computed in float32, and too small.
   const auto rows = GENERATE(as<int64_t>(), 300, 3);
+  CAPTURE(toString(dtype), rows);
   const auto exact = [](const std::vector<torch::Tensor>& leaves) {
     const auto y = torch::linear(leaves[0], leaves[1], leaves[2]);
     auto all = torch::autograd::grad({y.pow(2).sum()}, leaves);
@@ -164,21 +194,55 @@ TEST_CASE("Layers of float16 are as exact as LibTorch's, with gradients") {
        {std::vector<int64_t>{2, rows, 160},
         std::vector<int64_t>{170, 160},
         std::vector<int64_t>{170}}) {
-    const auto x = (torch::randn(shape) * 0.1).to(torch::kHalf);
+    const auto x = (torch::randn(shape) * 0.1).to(dtype);
     leaves.push_back(x.detach().clone().requires_grad_());
     wide.push_back(x.to(torch::kDouble).requires_grad_());
   }
   const auto y = kernels::linear(leaves[0], leaves[1], leaves[2]);
-  CHECK(y.scalar_type() == torch::kHalf);
+  CHECK(y.scalar_type() == dtype);
   auto ours = torch::autograd::grad({y.pow(2).sum(torch::kFloat)}, leaves);
   ours.push_back(y.detach());
   const auto expected = exact(wide);
   for (size_t i = 0; i < ours.size(); ++i) {
     CAPTURE(i);
-    CHECK(ours[i].scalar_type() == torch::kHalf);
+    CHECK(ours[i].scalar_type() == dtype);
     CHECK_THAT(
         ours[i].to(torch::kDouble),
-        IsCloseTo(expected[i], Tolerance(2e-2, 1e-2)));
+        IsCloseTo(expected[i], Tolerance(2e-2 * rounding, 1e-2 * rounding)));
+  }
+}
+
+TEST_CASE("Layers of half precision without a graph are exact") {
+  torch::manual_seed(7);
+  const torch::NoGradGuard no_grad;
+  const WithInstructionSet processor(GENERATE(
+      cpu::InstructionSet::kAvx2,
+      cpu::InstructionSet::kAvx512,
+      cpu::InstructionSet::kAmxBf16));
+  const auto dtype = GENERATE(torch::kHalf, torch::kBFloat16);
+  const auto with_bias = GENERATE(true, false);
+  const double rounding = dtype == torch::kHalf ? 1e-3 : 8e-3;
+  // The last weight is computed in parts, of which the last is small.
+  const auto sizes = GENERATE(values<std::pair<int64_t, int64_t>>(
+      {{700, 400}, {1029, 300}, {2048, 1100}}));
+  for (const int64_t rows : {31, 48, 49, 64, 129, 150}) {
+    CAPTURE(toString(dtype), with_bias, sizes.first, sizes.second, rows);
+    const auto draw = [&](torch::IntArrayRef shape) {
+      return torch::randn(shape).to(dtype);
+    };
+    const auto x = draw({2, sizes.first, rows}).transpose(1, 2);
+    const auto weight = draw({sizes.second, sizes.first});
+    const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
+    const auto wide = [](const torch::Tensor& tensor) {
+      return tensor.defined() ? tensor.to(torch::kDouble) : tensor;
+    };
+    const auto y = kernels::linear(x, weight, bias);
+    CHECK(y.scalar_type() == dtype);
+    CHECK_THAT(
+        y.to(torch::kDouble),
+        IsCloseTo(
+            torch::linear(wide(x), wide(weight), wide(bias)),
+            Tolerance(rounding, rounding + 1e-3)));
   }
 }
 
