@@ -153,6 +153,8 @@ def onnx_runtime(x: Inputs) -> Run:
     T, S = x.query.size(2), x.key.size(2)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
+    # Its threads would wait for work on the cores that the others measure on.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
         onnx_model(), settings, providers=["CPUExecutionProvider"]
     )

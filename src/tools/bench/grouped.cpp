@@ -36,6 +36,7 @@ struct Grouped {
     const auto* kind = backward ? "forward+backward"
         : has_bias              ? "bias"
         : T == 1                ? "step"
+        : T == S                ? "prompt"
                                 : "chunk";
     return format_text(
         "grouped {} B{} T{} S{} H{}/{} D{} {}",
