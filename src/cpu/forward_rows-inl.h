@@ -128,7 +128,7 @@ void multiply_keys(
   };
   // Read where they are if they are whole vectors.
   if (D == a.head_dim) {
-    // Far enough ahead for keys that `next_keys` has brought near.
+    // Far enough ahead: `next_keys` has brought all but the first ones near.
     constexpr int64_t kAhead = 8;
     multiply(RowKeys<X>{
         key,
@@ -240,6 +240,7 @@ void attend_rows(
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   for (auto s = begin; s < end; s += kKeyBlock) {
     const Range block{range.t, range.rows, s, std::min(kKeyBlock, end - s)};
+    const bool asks_for_next = plan.prefetches && s + kKeyBlock < end;
     if constexpr (kHasPairs<X>) {
       if (pairs) {
         multiply_keys_by_pairs(a, head, block, plan.prefetches, memory);
@@ -253,11 +254,11 @@ void attend_rows(
     }
     if constexpr (kHasPairs<X>) {
       if (pairs) {
-        add_values_by_pairs(a, head, block, plan.prefetches, careful, memory);
+        add_values_by_pairs(a, head, block, asks_for_next, careful, memory);
       }
     }
     if (!pairs) {
-      add_values_to_rows(a, head, block, plan.prefetches, careful, memory);
+      add_values_to_rows(a, head, block, asks_for_next, careful, memory);
     }
   }
 

@@ -138,6 +138,12 @@ struct LinearBackward {
   }
 };
 
+/// Returns whether LibTorch's float32 products are slower than oneDNN's.
+bool is_onednn_faster() {
+  static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
+  return is_faster;
+}
+
 /// Returns whether it is as many multiplications of as many rows.
 bool pays(
     const torch::Tensor& x,
@@ -172,15 +178,16 @@ bool is_contiguous_layer(
 /// than LibTorch's; 0 for other dtypes.
 int64_t most_few_rows(torch::ScalarType dtype) {
   const auto set = cpu::instruction_set();
-  if (is_half_precision(dtype) && !is_multiplied(dtype)) {
-    return set >= cpu::InstructionSet::kAvx512 ? 128 : 48;
+  if (is_half_precision(dtype) && !is_multiplied(dtype) &&
+      set >= cpu::InstructionSet::kAvx2) {
+    return set == cpu::InstructionSet::kAvx2 ? 48 : 128;
   }
   switch (dtype) {
     case torch::kFloat:
       return 16;
     case torch::kBFloat16:
-      // Tiles are left to LibTorch.
-      return set == cpu::InstructionSet::kAmxBf16 ? 4 : 16;
+      // More by pairs. Tiles are left to LibTorch.
+      return set == cpu::InstructionSet::kAvx512Bf16 ? 16 : 4;
     case torch::kHalf:
       return 32;
     default:
@@ -260,18 +267,63 @@ bool pays_in_float32(
       is_plain_layer(x, weight, bias, dtype) && pays(x, weight, kLeastRows);
 }
 
+torch::Tensor wide(const torch::Tensor& tensor) {
+  return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
+}
+
+/// The gradients of `linear_in_float32`. What is kept for them is in half
+/// precision.
+struct WideLinearBackward {
+  static constexpr const char* kName = "WideLinearBackward";
+
+  variable_list operator()(const BackwardRequest& request) const {
+    if (request.by_operators) {
+      return LinearBackward()(request);
+    }
+    auto in_float32 = request;
+    in_float32.grad_output = wide(request.grad_output);
+    for (auto& tensor : in_float32.saved) {
+      tensor = wide(tensor);
+    }
+    const auto& saved = in_float32.saved;
+    auto gradients =
+        is_onednn_faster() && has_onednn_linear(saved[0], saved[1], saved[2])
+        ? LinearBackward()(in_float32)
+        : by_products(in_float32);
+    for (auto& gradient : gradients) {
+      if (gradient.defined()) {
+        gradient = gradient.to(request.grad_output.scalar_type());
+      }
+    }
+    return gradients;
+  }
+
+ private:
+  static variable_list by_products(const BackwardRequest& request) {
+    const auto& x = request.saved[0];
+    const auto& weight = request.saved[1];
+    const auto rows = request.grad_output.reshape({-1, weight.size(0)});
+    variable_list gradients(3);
+    if (request.wanted[0]) {
+      gradients[0] = rows.matmul(weight).view(x.sizes());
+    }
+    if (request.wanted[1]) {
+      gradients[1] = rows.t().matmul(x.reshape({-1, weight.size(1)}));
+    }
+    if (request.wanted[2]) {
+      gradients[2] = rows.sum(0);
+    }
+    return gradients;
+  }
+};
+
 torch::Tensor linear_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  const auto wide = [](const torch::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
-  };
-  const auto input = wide(x);
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const auto input = wide(x).contiguous();
   const auto wide_bias = wide(bias);
-  if (is_recorded({&x, &weight, &bias})) {
-    return linear(input, wide(weight), wide_bias).to(x.scalar_type());
-  }
   // A part of the weight after the other, in memory that is there: as much as
   // a large weight takes would be new, page by page.
   constexpr int64_t kPartNumbers = int64_t{1} << 20;
@@ -287,6 +339,19 @@ torch::Tensor linear_in_float32(
     };
     output.narrow(-1, begin, n)
         .copy_(linear(input, wide(of_part(weight)), of_part(wide_bias)));
+  }
+  return output;
+}
+
+/// The same with a graph, if one is wanted.
+torch::Tensor recorded_linear_in_float32(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  auto output = linear_in_float32(x, weight, bias);
+  const auto inputs = {&x, &weight, &bias};
+  if (is_recorded(inputs)) {
+    record_backward(WideLinearBackward(), output, inputs);
   }
   return output;
 }
@@ -330,10 +395,9 @@ torch::Tensor linear(
     return few_rows_linear(x, {{weight, bias}}).front();
   }
   if (pays_in_float32(x, weight, bias)) {
-    return linear_in_float32(x, weight, bias);
+    return recorded_linear_in_float32(x, weight, bias);
   }
-  static const bool is_faster = is_cpu_of_another_maker() && at::hasMKL();
-  return is_faster && weight.dim() == 2 && pays(x, weight) &&
+  return is_onednn_faster() && weight.dim() == 2 && pays(x, weight) &&
           has_onednn_linear(x, weight, bias)
       ? onednn_linear(x, weight, bias)
       : at::linear(x, weight, bias);
