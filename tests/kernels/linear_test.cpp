@@ -59,6 +59,30 @@ class WithInstructionSet {
 /// For thousands of products of numbers that are rounded already.
 const Tolerance kSumsOfSums(1e-5, 1e-3);
 
+/// Checks a layer of `sizes` inputs and outputs against float64's.
+void check_layer(
+    const std::pair<int64_t, int64_t>& sizes,
+    int64_t rows,
+    bool with_bias,
+    torch::ScalarType dtype,
+    const Tolerance& tolerance) {
+  const auto draw = [&](torch::IntArrayRef shape) {
+    return torch::randn(shape).to(dtype);
+  };
+  // Rows that are not beside each other in memory, too.
+  const auto x = draw({1, sizes.first, rows}).transpose(1, 2);
+  const auto weight = draw({sizes.second, sizes.first});
+  const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
+  const auto wide = [](const torch::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(torch::kDouble) : tensor;
+  };
+  const auto y = kernels::linear(x, weight, bias);
+  CHECK(y.scalar_type() == dtype);
+  CHECK_THAT(
+      y.to(torch::kDouble),
+      IsCloseTo(torch::linear(wide(x), wide(weight), wide(bias)), tolerance));
+}
+
 } // namespace
 
 TEST_CASE("oneDNN's linear layer equals LibTorch's, with gradients") {
@@ -236,22 +260,8 @@ TEST_CASE("Layers of half precision without a graph are exact") {
       {{700, 400}, {1029, 300}, {2048, 1100}}));
   for (const int64_t rows : {17, 31, 32, 48, 49, 128, 129, 150}) {
     CAPTURE(toString(dtype), with_bias, sizes.first, sizes.second, rows);
-    const auto draw = [&](torch::IntArrayRef shape) {
-      return torch::randn(shape).to(dtype);
-    };
-    const auto x = draw({1, sizes.first, rows}).transpose(1, 2);
-    const auto weight = draw({sizes.second, sizes.first});
-    const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
-    const auto wide = [](const torch::Tensor& tensor) {
-      return tensor.defined() ? tensor.to(torch::kDouble) : tensor;
-    };
-    const auto y = kernels::linear(x, weight, bias);
-    CHECK(y.scalar_type() == dtype);
-    CHECK_THAT(
-        y.to(torch::kDouble),
-        IsCloseTo(
-            torch::linear(wide(x), wide(weight), wide(bias)),
-            Tolerance(rounding, rounding + 1e-3)));
+    check_layer(
+        sizes, rows, with_bias, dtype, Tolerance(rounding, rounding + 1e-3));
   }
 }
 
@@ -270,23 +280,8 @@ TEST_CASE("Layers of few rows are exact to the rounding of their numbers") {
                                                : 8e-3;
   for (const int64_t rows : {1, 2, 3, 4, 5, 7, 16, 17}) {
     CAPTURE(toString(dtype), with_bias, sizes.first, sizes.second, rows);
-    const auto draw = [&](torch::IntArrayRef shape) {
-      return torch::randn(shape).to(dtype);
-    };
-    // Rows that are not beside each other in memory, too.
-    const auto x = draw({1, sizes.first, rows}).transpose(1, 2);
-    const auto weight = draw({sizes.second, sizes.first});
-    const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
-    const auto wide = [](const torch::Tensor& tensor) {
-      return tensor.defined() ? tensor.to(torch::kDouble) : tensor;
-    };
-    const auto y = kernels::linear(x, weight, bias);
-    CHECK(y.scalar_type() == dtype);
-    CHECK_THAT(
-        y.to(torch::kDouble),
-        IsCloseTo(
-            torch::linear(wide(x), wide(weight), wide(bias)),
-            Tolerance(rounding, rounding + 1e-4)));
+    check_layer(
+        sizes, rows, with_bias, dtype, Tolerance(rounding, rounding + 1e-4));
   }
 }
 
