@@ -282,8 +282,10 @@ struct WideLinearBackward {
     }
     auto in_float32 = request;
     in_float32.grad_output = wide(request.grad_output);
-    for (auto& tensor : in_float32.saved) {
-      tensor = wide(tensor);
+    if (request.wanted[0] || request.wanted[1]) {
+      for (auto& tensor : in_float32.saved) {
+        tensor = wide(tensor);
+      }
     }
     const auto& saved = in_float32.saved;
     auto gradients =
