@@ -7,6 +7,7 @@
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/functional/linear.h>
+#include <torch_attention/nn/functional/rms_norm.h>
 #include <torch_attention/nn/functional/rotary.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/causal_attention.h>

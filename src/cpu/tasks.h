@@ -51,6 +51,25 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
       threads, n, [step](int64_t /*begin*/) { return step; }, task);
 }
 
+/// Calls `task(0)` to `task(n - 1)`, each for a row of so many `numbers`, which
+/// are read once: as many at once as pay for the waking of a thread.
+template <typename Task>
+void run_tasks_of_rows(
+    const Threads& threads,
+    int64_t n,
+    int64_t numbers,
+    const Task& task) {
+  constexpr int64_t kLeastNumbers = 32 * 1024;
+  const auto rows =
+      std::max<int64_t>(1, kLeastNumbers / std::max<int64_t>(1, numbers));
+  run_tasks(threads, (n + rows - 1) / rows, [&](int64_t i) {
+    const auto end = std::min(n, (i + 1) * rows);
+    for (auto row = i * rows; row < end; ++row) {
+      task(row);
+    }
+  });
+}
+
 /// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
 /// one after the other. Threads take tasks from `begin` of all n on,
 /// `num_from(begin, n)` at once.

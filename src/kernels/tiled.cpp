@@ -2,6 +2,7 @@
 
 #include <cpu/attention.h>
 #include <kernels/backward_node.h>
+#include <kernels/elements.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
 #include <kernels/sequences.h>
@@ -21,34 +22,6 @@
 namespace torch_attention::kernels {
 
 namespace {
-
-/// Calls `fn` with an element of the kernels' type for `dtype`.
-template <typename Fn>
-void with_element(torch::ScalarType dtype, const Fn& fn) {
-  switch (dtype) {
-    // NOLINTNEXTLINE(bugprone-branch-clone): of different types
-    case torch::kFloat:
-      return fn(float());
-    case torch::kDouble:
-      return fn(double());
-    case torch::kBFloat16:
-      return fn(cpu::BFloat16());
-    case torch::kHalf:
-      return fn(cpu::Float16());
-    default:
-      TORCH_INTERNAL_ASSERT(false, "no kernel for ", dtype);
-  }
-}
-
-/// The dtype that the kernels compute in.
-torch::ScalarType compute_dtype(torch::ScalarType dtype) {
-  return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
-}
-
-/// The rows, which the kernels read as they lie in memory, contiguous.
-torch::Tensor with_contiguous_rows(const torch::Tensor& x) {
-  return x.size(-1) == 1 || x.stride(-1) == 1 ? x : x.contiguous();
-}
 
 /// (B, heads, T, D) as the projection after attention wants it in memory: (B,
 /// T, heads, D).
@@ -73,20 +46,6 @@ torch::Tensor empty_output(const Attention& a, OutputLayout layout) {
     default:
       return empty_heads(query, query.size(1), query.size(2), E);
   }
-}
-
-cpu::Strides strides_of(const torch::Tensor& x) {
-  return {x.stride(0), x.stride(1), x.stride(2)};
-}
-
-template <typename X>
-cpu::Heads<const X> read(const torch::Tensor& x) {
-  return {data_of<X>(x), strides_of(x)};
-}
-
-template <typename X>
-cpu::Heads<X> write(const torch::Tensor& x) {
-  return {static_cast<X*>(x.mutable_data_ptr()), strides_of(x)};
 }
 
 template <typename X>

@@ -1,5 +1,7 @@
 #include <nn/rotation.h>
 
+#include <kernels/rotary.h>
+
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -327,25 +329,10 @@ Rotation rotation_at(
 torch::Tensor rotate(
     const torch::Tensor& x,
     const Rotation& rotation,
-    RotaryPairing pairing) {
-  const auto& [cos, sin] = rotation;
-  const auto pairs = cos.size(-1);
-  const auto dim = 2 * pairs;
-  // (..., dim) as pairs: (..., 2, pairs) or (..., pairs, 2).
-  const bool halves = pairing == RotaryPairing::kHalves;
-  const std::vector<int64_t> split =
-      halves ? std::vector<int64_t>{2, pairs} : std::vector<int64_t>{pairs, 2};
-  const int64_t of_pair = halves ? -2 : -1;
-  const auto unrotated = x.slice(-1, 0, dim).unflatten(-1, split);
-  const auto first = unrotated.select(of_pair, 0);
-  const auto second = unrotated.select(of_pair, 1);
-  const auto rotated =
-      torch::stack(
-          {first * cos - second * sin, second * cos + first * sin}, of_pair)
-          .flatten(-2)
-          .to(x.scalar_type());
-  return dim == x.size(-1) ? rotated
-                           : torch::cat({rotated, x.slice(-1, dim)}, -1);
+    RotaryPairing pairing,
+    Kernel kernel) {
+  return kernels::rotate(
+      x, rotation.cos, rotation.sin, pairing == RotaryPairing::kHalves, kernel);
 }
 
 RotaryTable::RotaryTable(RotaryOptions options, int64_t head_dim)

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/rotary.h>
 
 #include <array>
@@ -42,7 +43,8 @@ Rotation rotation_at(
 torch::Tensor rotate(
     const torch::Tensor& x,
     const Rotation& rotation,
-    RotaryPairing pairing);
+    RotaryPairing pairing,
+    Kernel kernel);
 
 /// The rotations of positions 0, 1, ... of one module, computed when first
 /// asked for. Any number of threads may ask.

@@ -1,17 +1,15 @@
 // The projections, by the library that is faster on this processor.
 
-#include <cpu/attention.h>
 #include <kernels/linear.h>
 
 #include <support/close.h>
+#include <support/instruction_set.h>
 #include <support/test.h>
 
 #include <torch_attention/nn/functional/linear.h>
 #include <torch_attention/nn/options/attention.h>
 
 #include <ATen/autocast_mode.h>
-
-#include <algorithm>
 
 namespace linear_test {
 
@@ -33,28 +31,6 @@ struct Operands {
 };
 
 const Tolerance kSums(1e-5, 1e-4);
-
-/// While it lives, the kernels compute as on a processor with no more than
-/// this.
-class WithInstructionSet {
- public:
-  explicit WithInstructionSet(cpu::InstructionSet most) {
-    const auto set = std::min(most, before_);
-    if (cpu::is_supported(set)) {
-      cpu::set_instruction_set(set);
-    }
-  }
-  WithInstructionSet(const WithInstructionSet&) = delete;
-  WithInstructionSet& operator=(const WithInstructionSet&) = delete;
-  WithInstructionSet(WithInstructionSet&&) = delete;
-  WithInstructionSet& operator=(WithInstructionSet&&) = delete;
-  ~WithInstructionSet() {
-    cpu::set_instruction_set(before_);
-  }
-
- private:
-  cpu::InstructionSet before_ = cpu::instruction_set();
-};
 
 /// For thousands of products of numbers that are rounded already.
 const Tolerance kSumsOfSums(1e-5, 1e-3);

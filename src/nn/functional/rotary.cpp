@@ -79,7 +79,8 @@ torch::Tensor rotary_of_call(
       x,
       {for_heads(cos, x.dim()),
        for_heads(backwards ? sin.neg() : sin, x.dim())},
-      options.pairing());
+      options.pairing(),
+      Kernel::kAuto);
 }
 
 } // namespace detail

@@ -3,6 +3,7 @@
 #include <nn/checks.h>
 #include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
+#include <nn/modules/head_norm.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/token_split.h>
@@ -44,7 +45,9 @@ torch::Tensor queries_of(
     Kernel kernel) {
   const auto queries = detail::project_to_heads(
       module.W_query, x, module.options.num_heads(), kernel);
-  return module.q_norm.is_empty() ? queries : module.q_norm->forward(queries);
+  return module.q_norm.is_empty()
+      ? queries
+      : detail::normalised(*module.q_norm, queries, kernel);
 }
 
 torch::Tensor keys_of(
@@ -58,7 +61,9 @@ torch::Tensor keys_of(
       detail::num_kv_heads(module.options),
       kernel,
       split);
-  return module.k_norm.is_empty() ? keys : module.k_norm->forward(keys);
+  return module.k_norm.is_empty()
+      ? keys
+      : detail::normalised(*module.k_norm, keys, kernel);
 }
 
 torch::Tensor values_of(

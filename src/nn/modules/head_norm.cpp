@@ -1,6 +1,9 @@
 #include <torch_attention/nn/modules/head_norm.h>
 
+#include <kernels/elements.h>
+#include <kernels/rms_norm.h>
 #include <nn/checks.h>
+#include <nn/modules/head_norm.h>
 #include <nn/modules/head_split.h>
 
 #include <c10/util/Exception.h>
@@ -15,27 +18,13 @@ namespace {
 
 constexpr const char* kHeadNorm = "HeadNorm";
 
-/// The mean of the squares of x over its last dimension, (..., 1); over those
-/// of all processes if `split` is not null.
+/// The mean of the squares of x over its last dimension, (..., 1), of all
+/// processes.
 torch::Tensor mean_square_of(
     const torch::Tensor& x,
-    const detail::HeadSplitPointer& split) {
+    const detail::HeadSplit& split) {
   const auto own = x.square().mean(-1, /*keepdim=*/true);
-  return split == nullptr
-      ? own
-      : split->sum(own) / static_cast<double>(split->num_processes);
-}
-
-/// The norm of x over its last dimension, without weights.
-torch::Tensor normalized(
-    const torch::Tensor& x,
-    const HeadNormOptions& options,
-    const detail::HeadSplitPointer& split) {
-  if (options.kind() == HeadNormKind::kLayer) {
-    return torch::layer_norm(x, {x.size(-1)}, {}, {}, options.eps());
-  }
-  const auto mean_square = mean_square_of(x, split);
-  return x * (mean_square + options.eps()).rsqrt();
+  return split.sum(own) / static_cast<double>(split.num_processes);
 }
 
 } // namespace
@@ -94,45 +83,62 @@ void HeadNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor HeadNormImpl::forward(const torch::Tensor& x) {
+  return detail::normalised(*this, x, Kernel::kAuto);
+}
+
+torch::Tensor detail::normalised(
+    HeadNormImpl& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  const auto H = module.num_heads;
+  const auto D = module.head_dim;
   TORCH_CHECK(
-      x.defined() && x.dim() == 4 && x.size(1) == num_heads &&
-          x.size(3) == head_dim,
+      x.defined() && x.dim() == 4 && x.size(1) == H && x.size(3) == D,
       kHeadNorm,
       ": expected input of shape (B, ",
-      num_heads,
+      H,
       ", T, ",
-      head_dim,
+      D,
       "), but got ",
       x.defined() ? c10::str(x.sizes()) : "an undefined tensor");
-  const auto dtype = x.scalar_type();
-  const auto compute = dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto& options = module.options;
+  const auto& split = HeadSplitAccess::of(module);
+  const bool joins = options.scope() == HeadNormScope::kAllHeads;
   // (B, T, H, D), or (B, T, H * D) where heads are normalised together.
-  auto rows = x.transpose(1, 2).to(compute);
-  if (options.scope() == HeadNormScope::kAllHeads) {
+  auto rows = x.transpose(1, 2);
+  if (joins) {
     rows = rows.flatten(2);
   }
   // Other processes may have some of the heads. A weight that all heads share
   // has gradients from all processes, and so has one that other processes
   // copied.
   const auto own = [&](const torch::Tensor& each) {
-    if (split_ == nullptr) {
+    if (split == nullptr || !each.defined()) {
       return each;
     }
-    return options.scope() == HeadNormScope::kHead ? split_->enter(each)
-        : of_keys_                                 ? split_->enter_keys(each)
+    return options.scope() == HeadNormScope::kHead ? split->enter(each)
+        : HeadSplitAccess::is_of_keys(module)      ? split->enter_keys(each)
                                                    : each;
   };
-  const bool joins = options.scope() == HeadNormScope::kAllHeads;
-  auto result = normalized(rows, options, joins ? split_ : nullptr);
-  if (weight.defined()) {
-    const auto factor = own(weight).to(compute);
-    result = result * (options.unit_offset() ? factor + 1 : factor);
-  }
-  if (bias.defined()) {
-    result = result + own(bias).to(compute);
-  }
-  return result.reshape({x.size(0), x.size(2), num_heads, head_dim})
-      .to(dtype)
+  const kernels::RmsNorm norm{
+      own(module.weight),
+      own(module.bias),
+      options.eps(),
+      options.unit_offset()};
+  const auto compute = [&] {
+    if (options.kind() == HeadNormKind::kRms && !(joins && split != nullptr)) {
+      return kernels::rms_norm(rows, norm, kernel);
+    }
+    const auto wide = rows.to(kernels::compute_dtype(x.scalar_type()));
+    if (options.kind() == HeadNormKind::kRms) {
+      return kernels::normalised_by(wide, mean_square_of(wide, *split), norm);
+    }
+    return kernels::weighted(
+        torch::layer_norm(wide, {wide.size(-1)}, {}, {}, norm.eps), norm);
+  };
+  return compute()
+      .reshape({x.size(0), x.size(2), H, D})
+      .to(x.scalar_type())
       .transpose(1, 2);
 }
 

@@ -140,6 +140,10 @@ struct HeadSplitAccess {
     return module.split_;
   }
   template <typename Norm>
+  static bool is_of_keys(const Norm& norm) {
+    return norm.of_keys_;
+  }
+  template <typename Norm>
   static void split_norm(
       Norm& norm,
       int64_t num_heads,

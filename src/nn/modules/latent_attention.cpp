@@ -4,6 +4,7 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
+#include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/rotation_of_call.h>
@@ -73,10 +74,10 @@ torch::Tensor latents_of(
   const auto compressed = kernels::split_heads(
       linear(module.kv_a_proj_with_mqa, x, kernel), /*num_heads=*/1);
   const auto rank = options.kv_rank();
-  const auto latent =
-      module.kv_a_layernorm->forward(compressed.slice(-1, 0, rank));
+  const auto latent = detail::normalised(
+      *module.kv_a_layernorm, compressed.slice(-1, 0, rank), kernel);
   const auto rotated = detail::rotate(
-      compressed.slice(-1, rank), rotation, options.rotary().pairing());
+      compressed.slice(-1, rank), rotation, options.rotary().pairing(), kernel);
   return torch::cat({latent, rotated}, -1);
 }
 
@@ -96,8 +97,10 @@ LatentQueries queries_of(
     if (module.q_a_proj.is_empty()) {
       return linear(module.q_proj, x, kernel);
     }
-    const auto latent = module.q_a_layernorm->forward(
-        linear(module.q_a_proj, x, kernel).unsqueeze(1));
+    const auto latent = detail::normalised(
+        *module.q_a_layernorm,
+        linear(module.q_a_proj, x, kernel).unsqueeze(1),
+        kernel);
     return linear(module.q_b_proj, latent.squeeze(1), kernel);
   };
   const auto queries = kernels::split_heads(project(), options.num_heads());
@@ -106,7 +109,8 @@ LatentQueries queries_of(
       detail::rotate(
           queries.slice(-1, options.nope_dim()),
           rotation,
-          options.rotary().pairing())};
+          options.rotary().pairing(),
+          kernel)};
 }
 
 /// Queries, keys and values of all heads, made of latent vectors (B, 1, S,

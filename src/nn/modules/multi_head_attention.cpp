@@ -1,12 +1,14 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
 #include <kernels/choice.h>
+#include <kernels/rms_norm.h>
 #include <kernels/small_module.h>
 #include <nn/checks.h>
 #include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
 #include <nn/modules/decode_parts.h>
+#include <nn/modules/head_norm.h>
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
@@ -65,16 +67,6 @@ void check_options(const MultiHeadAttentionOptions& options) {
       "after_rotary = true");
 }
 
-/// Values (B, num_kv_heads, T, value_dim), each divided by its root mean
-/// square.
-torch::Tensor normalised(const torch::Tensor& values, double eps) {
-  const auto dtype = values.scalar_type();
-  const auto rows =
-      values.to(dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
-  const auto mean_square = rows.square().mean(-1, /*keepdim=*/true);
-  return (rows * (mean_square + eps).rsqrt()).to(dtype);
-}
-
 /// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
 /// values (B, num_kv_heads, T, value_dim); normalised, clipped, rotated if
 /// `table` is not null, and queries with their temperature, for tokens whose
@@ -102,12 +94,17 @@ Projected project_heads(
   projected.queries = kernels::split_heads(outputs[1], options.num_heads());
   projected.values = kernels::split_heads(outputs[2], num_kv_heads);
   if (options.value_norm_eps()) {
-    projected.values = normalised(projected.values, *options.value_norm_eps());
+    kernels::RmsNorm norm;
+    norm.eps = *options.value_norm_eps();
+    projected.values =
+        kernels::rms_norm(projected.values.transpose(1, 2), norm, kernel)
+            .transpose(1, 2);
   }
   const bool norm_last = options.qk_norm() && options.qk_norm()->after_rotary();
   const auto normalise = [&] {
-    projected.queries = module.q_norm->forward(projected.queries);
-    projected.keys = module.k_norm->forward(projected.keys);
+    projected.queries =
+        detail::normalised(*module.q_norm, projected.queries, kernel);
+    projected.keys = detail::normalised(*module.k_norm, projected.keys, kernel);
   };
   if (options.qk_norm() && !norm_last) {
     normalise();
@@ -122,8 +119,11 @@ Projected project_heads(
   if (table != nullptr) {
     const auto rotation = places.rotation(*table);
     const auto pairing = table->options().pairing();
-    projected.queries = detail::rotate(projected.queries, rotation, pairing);
-    projected.keys = detail::rotate(projected.keys, rotation, pairing);
+    const auto rotate = [&](const torch::Tensor& heads) {
+      return detail::rotate(heads, rotation, pairing, kernel);
+    };
+    projected.queries = rotate(projected.queries);
+    projected.keys = rotate(projected.keys);
   }
   if (norm_last) {
     normalise();

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <torch_attention/export.h>
+
+namespace torch_attention::functional {
+
+/// Root mean square norm (Zhang and Sennrich 2019, equation 4), as our modules
+/// have it for their heads, for the other norms of a model:
+/// x (..., C) -> x / sqrt(mean(x^2) + eps) * weight, of the same shape and
+/// dtype. `weight` (C) may be undefined: 1. `unit_offset` adds 1 to it, as
+/// Gemma's norms do. Half precision is computed in float32 and rounded once
+/// (`transformers` rounds the norm of Llama before it multiplies by the
+/// weight). Differentiable in x and `weight`. On the CPU it is one pass over x
+/// where no gradient is recorded, and by LibTorch's operators, which differ in
+/// the last bits, where one is, or with
+/// `set_default_kernel(Kernel::kReference)`.
+///
+/// Throws c10::Error if shapes, dtypes or eps do not fit.
+///
+/// Example:
+/// ```
+/// namespace F = torch_attention::functional;
+/// auto normed = F::rms_norm(x, norm->weight, /*eps=*/1e-6);
+/// ```
+TORCH_ATTENTION_API torch::Tensor rms_norm(
+    const torch::Tensor& x,
+    const torch::Tensor& weight = {},
+    double eps = 1e-6,
+    bool unit_offset = false);
+
+} // namespace torch_attention::functional

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <torch_attention/nn/options/attention.h>
+
+#include <torch/types.h>
+
+namespace torch_attention::kernels {
+
+/// Rotates the first 2 `pairs` numbers of x (..., T, D): those of one pair by
+/// the angle of which `cos` and `sin` (..., T, pairs) are given, which
+/// broadcast to the pairs of x. `by_halves` pairs number i with i + pairs, else
+/// with its neighbour. Half precision is rotated in float32 and rounded once.
+/// On the CPU heads (B, H, T, D) are rotated by a kernel of ours, in one pass,
+/// to the bits of the operators, which `Kernel::kReference` takes. Returns a
+/// contiguous tensor.
+torch::Tensor rotate(
+    const torch::Tensor& x,
+    const torch::Tensor& cos,
+    const torch::Tensor& sin,
+    bool by_halves,
+    Kernel kernel);
+
+} // namespace torch_attention::kernels
