@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <torch_attention/nn/functional/linear.h>
+#include <torch_attention/nn/functional/rms_norm.h>
 #include <torch_attention/weights/pretrained.h>
 
 #include <algorithm>
@@ -81,16 +82,10 @@ RmsNormImpl::RmsNormImpl(const LlamaConfig& config, torch::Dtype dtype)
           "weight",
           torch::empty(config.hidden_size, dtype))),
       eps_(config.norm_eps),
-      offset_(config.is_gemma ? 1 : 0) {}
+      unit_offset_(config.is_gemma) {}
 
 Tensor RmsNormImpl::forward(const Tensor& x) {
-  const auto wide = x.to(torch::kFloat);
-  const auto normed =
-      wide * torch::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps_);
-  // Gemma multiplies in float32, Llama in the dtype of the weights.
-  return offset_ != 0
-      ? (normed * (weight.to(torch::kFloat) + offset_)).to(x.scalar_type())
-      : weight * normed.to(x.scalar_type());
+  return torch_attention::functional::rms_norm(x, weight, eps_, unit_offset_);
 }
 
 ProjectionImpl::ProjectionImpl(

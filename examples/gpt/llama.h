@@ -47,7 +47,8 @@ struct LlamaConfig {
   std::optional<double> logit_softcap;
 };
 
-/// Divides by the root of the mean square of the last dimension, in float32.
+/// Divides by the root of the mean square of the last dimension, in float32,
+/// rounded once.
 class RmsNormImpl : public torch::nn::Module {
  public:
   RmsNormImpl(const LlamaConfig& config, torch::Dtype dtype);
@@ -57,7 +58,7 @@ class RmsNormImpl : public torch::nn::Module {
 
  private:
   double eps_;
-  double offset_;
+  bool unit_offset_;
 };
 TORCH_MODULE(RmsNorm);
 
