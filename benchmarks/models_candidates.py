@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,14 @@ def write_tokenizer(size: int, folder: pathlib.Path) -> None:
         bos_token="t0",
         eos_token="t0",
     ).save_pretrained(folder)
+
+
+def write_whole(path: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+    """Writes a file or folder, unless it is there: what ends early is no file."""
+    if not path.exists():
+        partial = path.with_name(f"partial-{path.name}")
+        write(partial)
+        partial.rename(path)
 
 
 def make_folder(name: str, is_tiny: bool, root: pathlib.Path) -> pathlib.Path:
@@ -243,9 +252,10 @@ class CTranslate2:
         import ctranslate2
 
         converted = folder / "ctranslate2"
-        if not (converted / "model.bin").exists():
-            converter = ctranslate2.converters.TransformersConverter(str(folder))
-            converter.convert(str(converted), force=True)
+        converter = ctranslate2.converters.TransformersConverter
+        write_whole(
+            converted, lambda to: converter(str(folder)).convert(str(to), force=True)
+        )
         self.generator = ctranslate2.Generator(
             str(converted),
             compute_type="float32",
@@ -345,8 +355,7 @@ class LlamaCpp:
         threads: int,
     ) -> None:
         path = folder / f"{dtype}.gguf"
-        if not path.exists():
-            write_gguf(model, path, dtype)
+        write_whole(path, lambda to: write_gguf(model, to, dtype))
         cache = {"float32": "f32", "bfloat16": "bf16"}[dtype]
         self.command = [program, "-m", str(path), "-ctk", cache, "-ctv", cache]
         self.command += ["-t", str(threads), "-tb", str(threads)]
