@@ -9,6 +9,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 namespace torch_attention::kernels {
 
@@ -44,7 +45,10 @@ torch::Tensor by_kernel(const torch::Tensor& given, const RmsNorm& norm) {
   const bool by_heads =
       of_heads || (given.dim() == 4 && !given.is_contiguous());
   const auto x = by_heads ? with_contiguous_rows(given) : given.contiguous();
-  auto output = at::empty(x.sizes(), x.options());
+  // As the operators lay it out; rows may not share memory.
+  auto output = x.is_non_overlapping_and_dense()
+      ? at::empty_like(x)
+      : at::empty(x.sizes(), x.options());
   // (B, T, H, D) -> (B, H, T, D), or all rows as tokens of one head.
   const auto as_heads = [&](const torch::Tensor& tokens) {
     return by_heads ? tokens.transpose(1, 2)

@@ -19,8 +19,8 @@ struct RmsNorm {
 };
 
 /// x (..., D) -> its shape and dtype. Without a graph on the CPU by a kernel of
-/// ours, in one pass, contiguous; else, and with `Kernel::kReference`, by
-/// operators.
+/// ours, in one pass, if weight and bias have its dtype; else, and with
+/// `Kernel::kReference`, by operators.
 torch::Tensor rms_norm(
     const torch::Tensor& x,
     const RmsNorm& norm,

@@ -38,7 +38,9 @@ torch::Tensor by_operators(
           {first * cos - second * sin, second * cos + first * sin}, of_pair)
           .flatten(-2)
           .to(x.scalar_type());
-  return dim == x.size(-1) ? rotated : at::cat({rotated, x.slice(-1, dim)}, -1);
+  const auto whole =
+      dim == x.size(-1) ? rotated : at::cat({rotated, x.slice(-1, dim)}, -1);
+  return whole.contiguous();
 }
 
 /// Returns whether it is the `cos` or `sin` of (T, pairs) or (B, 1, T, pairs)

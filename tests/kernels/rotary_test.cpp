@@ -98,6 +98,12 @@ TEST_CASE("Heads in any order of memory are rotated") {
   check(o.x.contiguous(), o);
   check(o.x.transpose(2, 3).contiguous().transpose(2, 3), o);
   check(torch::cat({o.x, o.x}, -1).slice(-1, 0, 8), o);
+  const auto channels_last = o.x.contiguous(at::MemoryFormat::ChannelsLast);
+  for (const auto kernel : {Kernel::kAuto, Kernel::kReference}) {
+    const auto z = rotate(channels_last, o, by_halves, kernel);
+    CHECK_THAT(z, IsEqualTo(y));
+    CHECK(z.is_contiguous());
+  }
   Operands tables = o;
   tables.cos = o.cos.t().contiguous().t();
   check(o.x, tables);

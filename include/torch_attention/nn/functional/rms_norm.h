@@ -13,9 +13,9 @@ namespace torch_attention::functional {
 /// Gemma's norms do. Half precision is computed in float32 and rounded once
 /// (`transformers` rounds the norm of Llama before it multiplies by the
 /// weight). Differentiable in x and `weight`. On the CPU it is one pass over x
-/// where no gradient is recorded, and by LibTorch's operators, which differ in
-/// the last bits, where one is, or with
-/// `set_default_kernel(Kernel::kReference)`.
+/// where no gradient is recorded and `weight` has its dtype; else, and with
+/// `set_default_kernel(Kernel::kReference)`, LibTorch's operators compute it,
+/// which differ in the last bits.
 ///
 /// Throws c10::Error if shapes, dtypes or eps do not fit.
 ///
