@@ -124,19 +124,24 @@ HWY_INLINE void put(T value, X* x) {
   store(hn::Set(d, value), d, x);
 }
 
-/// Sets to[i] = fn(i, d) for all i below n, N at a time while as many are left.
-template <typename T, typename X, typename Fn>
-HWY_INLINE void store_each(X* to, int64_t n, const Fn& fn) {
-  const Tag<T> d;
+/// Calls `fn(i, d)` for all i below n: for all lanes while as many are left,
+/// then for one.
+template <typename T, typename Fn>
+HWY_INLINE void for_lanes(int64_t n, const Fn& fn) {
   constexpr int N = kLanes<T>;
   int64_t i = 0;
   for (; i + N <= n; i += N) {
-    store(fn(i, d), d, to + i);
+    fn(i, Tag<T>());
   }
-  const hn::CappedTag<T, 1> one;
   for (; i < n; ++i) {
-    store(fn(i, one), one, to + i);
+    fn(i, hn::CappedTag<T, 1>());
   }
+}
+
+/// Sets to[i] = fn(i, d) for all i below n, as `for_lanes` calls it.
+template <typename T, typename X, typename Fn>
+HWY_INLINE void store_each(X* to, int64_t n, const Fn& fn) {
+  for_lanes<T>(n, [&](int64_t i, auto d) { store(fn(i, d), d, to + i); });
 }
 
 } // namespace HWY_NAMESPACE

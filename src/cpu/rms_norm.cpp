@@ -42,13 +42,12 @@ HWY_INLINE T sum_of_squares(const X* x, int64_t n) {
 template <typename X>
 void rms_norm(const RmsNormArguments<X>& a, const Threads& threads) {
   using T = Compute<X>;
-  run_tasks_of_rows(
+  run_tasks_of_tokens(
       threads,
-      a.batch_size * a.num_tokens,
+      a.batch_size,
+      a.num_tokens,
       a.num_heads * a.head_dim,
-      [&](int64_t i) {
-        const auto b = i / a.num_tokens;
-        const auto t = i % a.num_tokens;
+      [&](int64_t b, int64_t t) {
         for (int64_t h = 0; h < a.num_heads; ++h) {
           const auto* x = at(a.x, b, h) + t * a.x.strides.token;
           auto* to = at(a.output, b, h) + t * a.output.strides.token;

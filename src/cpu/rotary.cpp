@@ -16,19 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Calls `fn(i, d)` for all i below n, with as many lanes as are left.
-template <typename T, typename Fn>
-HWY_INLINE void for_lanes(int64_t n, const Fn& fn) {
-  constexpr int N = kLanes<T>;
-  int64_t i = 0;
-  for (; i + N <= n; i += N) {
-    fn(i, Tag<T>());
-  }
-  for (; i < n; ++i) {
-    fn(i, hn::CappedTag<T, 1>());
-  }
-}
-
 /// Rotates (x[i], x[i + pairs]) by the angle i.
 template <typename X, typename T = Compute<X>>
 HWY_INLINE void rotate_halves(
@@ -83,13 +70,12 @@ void rotate(const RotaryArguments<X>& a, const Threads& threads) {
   using T = Compute<X>;
   const auto dim = 2 * a.pairs;
   const auto rest = static_cast<size_t>(a.head_dim - dim) * sizeof(X);
-  run_tasks_of_rows(
+  run_tasks_of_tokens(
       threads,
-      a.batch_size * a.num_tokens,
+      a.batch_size,
+      a.num_tokens,
       a.num_heads * a.head_dim,
-      [&](int64_t i) {
-        const auto b = i / a.num_tokens;
-        const auto t = i % a.num_tokens;
+      [&](int64_t b, int64_t t) {
         const auto row = b * a.table_batch + t * a.table_token;
         const auto* cos = a.cos + row;
         const auto* sin = a.sin + row;

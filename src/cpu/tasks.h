@@ -51,21 +51,24 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
       threads, n, [step](int64_t /*begin*/) { return step; }, task);
 }
 
-/// Calls `task(0)` to `task(n - 1)`, each for a row of so many `numbers`, which
-/// are read once: as many at once as pay for the waking of a thread.
+/// Calls `task(b, t)` for each token t of each b, which has so many `numbers`
+/// that are read once: as many tokens at once as pay for the waking of a
+/// thread.
 template <typename Task>
-void run_tasks_of_rows(
+void run_tasks_of_tokens(
     const Threads& threads,
-    int64_t n,
+    int64_t batch_size,
+    int64_t num_tokens,
     int64_t numbers,
     const Task& task) {
   constexpr int64_t kLeastNumbers = 32 * 1024;
-  const auto rows =
+  const auto n = batch_size * num_tokens;
+  const auto per_task =
       std::max<int64_t>(1, kLeastNumbers / std::max<int64_t>(1, numbers));
-  run_tasks(threads, (n + rows - 1) / rows, [&](int64_t i) {
-    const auto end = std::min(n, (i + 1) * rows);
-    for (auto row = i * rows; row < end; ++row) {
-      task(row);
+  run_tasks(threads, (n + per_task - 1) / per_task, [&](int64_t i) {
+    const auto end = std::min(n, (i + 1) * per_task);
+    for (auto token = i * per_task; token < end; ++token) {
+      task(token / num_tokens, token % num_tokens);
     }
   });
 }

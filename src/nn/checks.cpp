@@ -22,6 +22,14 @@ void check_dropout(const char* name, double dropout) {
       dropout);
 }
 
+void check_eps(const char* name, double eps) {
+  TORCH_CHECK(
+      eps >= 0 && std::isfinite(eps),
+      name,
+      ": expected a finite eps >= 0, but got ",
+      eps);
+}
+
 void check_scale(const char* name, const std::optional<double>& scale) {
   TORCH_CHECK(
       !scale || std::isfinite(*scale),

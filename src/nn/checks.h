@@ -14,6 +14,9 @@ void check_positive(const char* name, const char* option, int64_t value);
 /// In [0, 1].
 void check_dropout(const char* name, double dropout);
 
+/// Finite and >= 0.
+void check_eps(const char* name, double eps);
+
 /// Finite, if given.
 void check_scale(const char* name, const std::optional<double>& scale);
 

@@ -5,8 +5,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
-
 namespace torch_attention::functional {
 
 namespace {
@@ -27,11 +25,7 @@ torch::Tensor rms_norm(
       x.dim() > 0,
       kRmsNorm,
       ": expected x of shape (..., C), but got a scalar");
-  TORCH_CHECK(
-      eps >= 0 && std::isfinite(eps),
-      kRmsNorm,
-      ": expected a finite eps >= 0, but got ",
-      eps);
+  checks::check_eps(kRmsNorm, eps);
   TORCH_CHECK(
       weight.defined() || !unit_offset,
       kRmsNorm,

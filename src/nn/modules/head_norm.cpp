@@ -8,7 +8,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
 #include <ostream>
 #include <vector>
 
@@ -40,11 +39,7 @@ HeadNormImpl::HeadNormImpl(
 void HeadNormImpl::reset() {
   checks::check_positive(kHeadNorm, "num_heads", num_heads);
   checks::check_positive(kHeadNorm, "head_dim", head_dim);
-  TORCH_CHECK(
-      options.eps() >= 0 && std::isfinite(options.eps()),
-      kHeadNorm,
-      ": expected a finite eps >= 0, but got ",
-      options.eps());
+  checks::check_eps(kHeadNorm, options.eps());
   TORCH_CHECK(
       options.weight() || (!options.bias() && !options.unit_offset()),
       kHeadNorm,
