@@ -344,15 +344,8 @@ uint64_t draw_seed() {
 }
 
 bool is_tiled(const Attention& a) {
-  const auto& query = a.query;
-  switch (query.scalar_type()) {
-    case torch::kFloat:
-    case torch::kDouble:
-    case torch::kBFloat16:
-    case torch::kHalf:
-      break;
-    default:
-      return false;
+  if (!has_element(a.query.scalar_type())) {
+    return false;
   }
   for (const auto* x : tensors_of(a)) {
     if (x->defined() && !is_plain(*x)) {

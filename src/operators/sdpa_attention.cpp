@@ -1,5 +1,6 @@
 #include <operators/sdpa_attention.h>
 
+#include <kernels/elements.h>
 #include <kernels/plain.h>
 
 #include <ATen/ExpandUtils.h>
@@ -120,8 +121,7 @@ bool has_numbers(const Attention& a) {
 } // namespace
 
 bool is_computed(torch::ScalarType dtype) {
-  return dtype == torch::kFloat || dtype == torch::kDouble ||
-      dtype == torch::kBFloat16 || dtype == torch::kHalf;
+  return kernels::has_element(dtype);
 }
 
 bool has_memory(const torch::Tensor& x) {
