@@ -37,22 +37,43 @@ struct BackwardRequest {
   bool by_operators = false;
 };
 
+/// An output that its own backward pass reads. Users may change it in place, as
+/// `y += x` does, which is no error where a product with values made it:
+/// autograd is not to compare its version, and who reads it asks `is_changed`
+/// first.
+class SavedOutput {
+ public:
+  SavedOutput() = default;
+  explicit SavedOutput(const torch::Tensor& output)
+      : version_(torch::autograd::impl::version_counter(output)),
+        saved_(version_.current_version()) {}
+
+  /// Returns the numbers of `output`, to be saved, with a version of their own.
+  static torch::Tensor numbers(const torch::Tensor& output) {
+    return output.variable_data();
+  }
+
+  bool is_changed() const {
+    return version_.current_version() != saved_;
+  }
+
+ private:
+  c10::VariableVersion version_{0};
+  uint32_t saved_ = 0;
+};
+
 /// Calls a `Backward`, which has a `kName` and
 ///   variable_list operator()(const BackwardRequest&) const
 /// that returns one gradient for each input, undefined where none is wanted.
 template <typename Backward>
 class BackwardNode : public torch::autograd::Node {
  public:
-  void save(
-      Backward backward,
-      const torch::Tensor& output,
-      TensorPointers inputs,
-      TensorPointers others) {
+  void save(Backward backward, TensorPointers inputs, TensorPointers others) {
     backward_ = std::move(backward);
     saved_.reserve(inputs.size() + others.size());
     for (const auto& list : {inputs, others}) {
       for (const auto* x : list) {
-        saved_.emplace_back(*x, /*is_output=*/x->is_same(output));
+        saved_.emplace_back(*x, /*is_output=*/false);
       }
     }
   }
@@ -121,8 +142,8 @@ inline bool is_recorded(TensorPointers inputs) {
 }
 
 /// Makes `output`, which nobody else must have seen yet, the result of `inputs`
-/// in autograd's graph. The backward pass gets `inputs` and `others`, which may
-/// contain `output`.
+/// in autograd's graph. The backward pass gets `inputs` and `others`, which
+/// must not contain `output` itself: pass the `numbers` of a SavedOutput.
 template <typename Backward>
 void record_backward(
     Backward backward,
@@ -140,7 +161,7 @@ void record_backward(
   node->set_next_edges(std::move(edges));
   const auto output_nr = node->add_input_metadata(output);
   torch::autograd::impl::set_gradient_edge(output, {node, output_nr});
-  node->save(std::move(backward), output, inputs, others);
+  node->save(std::move(backward), inputs, others);
 }
 
 /// Returns the gradients of the `wanted` ones of `inputs`, which can be

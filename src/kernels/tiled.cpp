@@ -224,7 +224,7 @@ torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   return (results.output * S).to(attention.query.scalar_type());
 }
 
-/// Inputs are all `tensors_of` the attention; saved beside them are output and
+/// Inputs are all `tensors_of` the attention; saved with them are output and
 /// statistics.
 struct TiledBackward {
   static constexpr const char* kName = "TiledAttentionBackward";
@@ -234,13 +234,16 @@ struct TiledBackward {
   SharedHeads heads;
   SharedTokens tokens;
   uint64_t dropout_seed = 0;
+  SavedOutput output;
 
   variable_list operator()(const BackwardRequest& request) const {
     const auto a = attention_of(request.saved);
     const auto n = tensors_of(a).size();
     if (!request.by_operators) {
+      const TiledResults saved{
+          request.saved[n], request.saved[n + 1], dropout_seed};
       return run_backward(
-          a, {request.saved[n], request.saved[n + 1], dropout_seed}, request);
+          a, output.is_changed() ? computed_again(a) : saved, request);
     }
     const auto output_of = [&](const Attention& one) {
       const auto kept =
@@ -259,6 +262,14 @@ struct TiledBackward {
   }
 
  private:
+  TiledResults computed_again(const Attention& a) const {
+    return run_forward(
+        a,
+        dropout_seed,
+        /*with_statistics=*/true,
+        OutputLayout::kTokensFirst);
+  }
+
   /// With the first of `tensors`.
   Attention attention_of(const variable_list& tensors) const {
     Attention a;
@@ -328,11 +339,18 @@ namespace {
 /// Makes the output (B, H, T, Dv) of `results` that of `a`, which is as
 /// `prepared` gives it, in autograd's graph.
 void record(const Attention& a, const TiledResults& results) {
+  const auto numbers = SavedOutput::numbers(results.output);
   record_backward(
-      TiledBackward{a.rule, a.dropout, a.heads, a.tokens, results.dropout_seed},
+      TiledBackward{
+          a.rule,
+          a.dropout,
+          a.heads,
+          a.tokens,
+          results.dropout_seed,
+          SavedOutput(results.output)},
       results.output,
       tensors_of(a),
-      {&results.output, &results.statistics});
+      {&numbers, &results.statistics});
 }
 
 } // namespace

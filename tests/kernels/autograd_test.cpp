@@ -169,6 +169,91 @@ TEST_CASE("The result may be changed in place") {
   CHECK_THAT(factor.grad(), IsCloseTo(before.sum().view({1})));
 }
 
+TEST_CASE("The output may be changed in place before the backward pass") {
+  const auto dtype = GENERATE(torch::kFloat, torch::kDouble, torch::kBFloat16);
+  const int64_t rank = GENERATE(2, 3, 4, 5);
+  const double dropout = GENERATE(0.0, 0.4);
+  const auto change = GENERATE(
+      "y += x",
+      "a view",
+      "without a graph",
+      "through detach",
+      "after it was read");
+  CAPTURE(dtype, rank, dropout, change);
+  // Over several tiles, and with gradients of all that may have one.
+  std::vector<int64_t> sizes = {70, 8};
+  while (static_cast<int64_t>(sizes.size()) < rank) {
+    sizes.insert(sizes.begin(), 2);
+  }
+  torch::manual_seed(4);
+  std::vector<torch::Tensor> leaves;
+  for (int i = 0; i < 4; ++i) {
+    leaves.push_back(torch::randn(sizes, dtype).requires_grad_());
+  }
+  leaves.push_back(torch::randn({70, 70}, dtype).requires_grad_());
+  const auto run = [&](bool in_place) {
+    torch::manual_seed(5);
+    const auto made = F::scaled_dot_product_attention(
+        leaves[0],
+        leaves[1],
+        leaves[2],
+        causal(Kernel::kFused).bias(leaves[4]).dropout(dropout));
+    auto y = in_place ? made : made.clone();
+    if (std::string(change) == "y += x") {
+      y += leaves[3];
+    } else if (std::string(change) == "a view") {
+      y.slice(-1, 1, 3).mul_(3);
+    } else if (std::string(change) == "through detach") {
+      y.detach().neg_();
+    } else if (std::string(change) == "after it was read") {
+      y = y * 1;
+      made.detach().mul_(in_place ? 2 : 1);
+    } else {
+      const torch::NoGradGuard no_grad;
+      y.zero_();
+    }
+    return torch::autograd::grad(
+        {(y * leaves[3]).sum()},
+        {leaves[0], leaves[1], leaves[2], leaves[3], leaves[4]},
+        {},
+        /*retain_graph=*/true);
+  };
+  const auto expected = run(false);
+  const auto actual = run(true);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(actual[i], IsEqualTo(expected[i]));
+  }
+}
+
+TEST_CASE("A changed output has second derivatives and two backward passes") {
+  torch::manual_seed(6);
+  const Leaves leaves(torch::kDouble);
+  const auto slopes = [&](bool in_place) {
+    auto y = leaves.attend(causal(Kernel::kFused));
+    if (in_place) {
+      y += leaves.query;
+    } else {
+      y = y + leaves.query;
+    }
+    const auto first = torch::autograd::grad(
+        {y.pow(3).sum()},
+        {leaves.query, leaves.value},
+        {},
+        /*retain_graph=*/true,
+        /*create_graph=*/true);
+    const auto again = torch::autograd::grad(
+        {y.pow(3).sum()}, {leaves.query}, {}, /*retain_graph=*/true);
+    CHECK_THAT(again[0], IsCloseTo(first[0].detach()));
+    return torch::autograd::grad(
+        {first[0].sin().sum() + first[1].sum()}, {leaves.query, leaves.key});
+  };
+  const auto expected = slopes(false);
+  const auto actual = slopes(true);
+  CHECK_THAT(actual[0], IsCloseTo(expected[0]));
+  CHECK_THAT(actual[1], IsCloseTo(expected[1]));
+}
+
 TEST_CASE("What is saved and then changed in place is an error") {
   Leaves leaves;
   auto query = leaves.query * 1;
