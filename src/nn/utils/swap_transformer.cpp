@@ -4,6 +4,8 @@
 #include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/utils/swap.h>
 
+#include <kernels/linear.h>
+#include <nn/utils/multihead_masks.h>
 #include <nn/utils/planned_replacement.h>
 
 #include <algorithm>
@@ -21,6 +23,14 @@ using torch::nn::TransformerDecoderImpl;
 using torch::nn::TransformerEncoderImpl;
 using torch::nn::TransformerImpl;
 
+/// LibTorch's, with checked devices.
+torch::Tensor linear(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  return kernels::linear(x, weight, bias, Kernel::kReference);
+}
+
 /// Query, key and value (T, B, C) or (S, B, C) after their projections.
 std::array<torch::Tensor, 3> projected(
     const MultiheadAttentionImpl& m,
@@ -30,7 +40,7 @@ std::array<torch::Tensor, 3> projected(
   const auto C = m.options.embed_dim();
   const bool one = m._qkv_same_embed_dim;
   if (one && query.is_same(key) && query.is_same(value)) {
-    const auto all = torch::linear(query, m.in_proj_weight, m.in_proj_bias);
+    const auto all = linear(query, m.in_proj_weight, m.in_proj_bias);
     return {all.slice(-1, 0, C), all.slice(-1, C, 2 * C), all.slice(-1, 2 * C)};
   }
   const auto project =
@@ -38,7 +48,7 @@ std::array<torch::Tensor, 3> projected(
         const auto rows = [&](const torch::Tensor& whole) {
           return whole.defined() ? whole.slice(0, i * C, (i + 1) * C) : whole;
         };
-        return torch::linear(
+        return linear(
             x, one ? rows(m.in_proj_weight) : separate, rows(m.in_proj_bias));
       };
   return {
@@ -53,29 +63,17 @@ torch::Tensor to_heads(const torch::Tensor& x, int64_t num_heads) {
       .permute({1, 2, 0, 3});
 }
 
+/// Returns whether our attention computes it for these inputs, of three
+/// dimensions each.
 bool is_swappable(
     const MultiheadAttentionImpl& m,
     const torch::Tensor& query,
     const torch::Tensor& key,
-    const torch::Tensor& value,
-    const torch::Tensor& key_padding_mask,
-    const torch::Tensor& attn_mask) {
-  const auto C = m.options.embed_dim();
-  if (m.bias_k.defined() || m.bias_v.defined() || m.options.add_zero_attn() ||
-      query.dim() != 3 || key.dim() != 3 || value.dim() != 3 ||
-      query.size(2) != C || key.size(1) != query.size(1) ||
-      key.size(0) != value.size(0) || key.size(1) != value.size(1)) {
-    return false;
-  }
-  const auto T = query.size(0);
-  const auto S = key.size(0);
-  const bool padding_fits = !key_padding_mask.defined() ||
-      (key_padding_mask.scalar_type() == torch::kBool &&
-       key_padding_mask.sizes() == torch::IntArrayRef({key.size(1), S}));
-  return padding_fits &&
-      (!attn_mask.defined() ||
-       (attn_mask.is_floating_point() &&
-        attn_mask.sizes() == torch::IntArrayRef({T, S})));
+    const torch::Tensor& value) {
+  return !m.bias_k.defined() && !m.bias_v.defined() &&
+      !m.options.add_zero_attn() && query.size(2) == m.options.embed_dim() &&
+      key.size(1) == query.size(1) && key.size(0) == value.size(0) &&
+      key.size(1) == value.size(1);
 }
 
 std::string named(const std::string& path) {
@@ -232,24 +230,28 @@ torch::Tensor attend(
     const torch::Tensor& key_padding_mask,
     const torch::Tensor& attn_mask) {
   auto& m = *module.ptr();
-  if (!is_swappable(m, query, key, value, key_padding_mask, attn_mask)) {
+  const auto by_libtorch = [&](const torch::Tensor& mask) {
     return std::get<0>(m.forward(
         query,
         key,
         value,
-        key_padding_mask,
+        /*key_padding_mask=*/{},
         /*need_weights=*/false,
-        attn_mask));
+        mask));
+  };
+  if (query.dim() != 3 || key.dim() != 3 || value.dim() != 3) {
+    return by_libtorch({}); // throws
+  }
+  const auto H = m.options.num_heads();
+  const detail::MultiheadScores scores{
+      query.size(1), H, query.size(0), key.size(0), query.device()};
+  const auto masks = detail::read_masks(key_padding_mask, attn_mask, scores);
+  if (!is_swappable(m, query, key, value)) {
+    return by_libtorch(detail::added_mask(masks, scores, query.scalar_type()));
   }
   functional::ScaledDotProductAttentionFuncOptions options;
   options.dropout(m.options.dropout()).training(m.is_training());
-  if (key_padding_mask.defined()) {
-    options.mask(key_padding_mask.unsqueeze(1).unsqueeze(1));
-  }
-  if (attn_mask.defined()) {
-    options.bias(attn_mask);
-  }
-  const auto H = m.options.num_heads();
+  options.mask(masks.hidden).bias(masks.bias);
   const auto heads = projected(m, query, key, value);
   const auto context = functional::scaled_dot_product_attention(
       to_heads(heads[0], H),
@@ -257,7 +259,7 @@ torch::Tensor attend(
       to_heads(heads[2], H),
       options);
   // (B, H, T, D) -> (T, B, C)
-  return torch::linear(
+  return linear(
       context.permute({2, 0, 1, 3}).reshape(query.sizes()),
       m.out_proj->weight,
       m.out_proj->bias);

@@ -94,6 +94,108 @@ TEST_CASE("A swapped encoder shares LibTorch's weights and gives its results") {
   CHECK_THAT(ours(x), IsCloseTo(theirs(x), {1e-4, 1e-5}));
 }
 
+TEST_CASE("Masks of an attention are read as Python reads them") {
+  torch::manual_seed(9);
+  constexpr int64_t B = 2;
+  constexpr int64_t H = 4;
+  const bool with_bias_kv = GENERATE(false, true);
+  const bool adds_zero = GENERATE(false, true);
+  torch::nn::MultiheadAttention module(
+      torch::nn::MultiheadAttentionOptions(kFeatures, H)
+          .add_bias_kv(with_bias_kv)
+          .add_zero_attn(adds_zero));
+  const auto query = tokens(5);
+  const auto memory = tokens(7);
+  // The first key is seen, so that LibTorch's are no NaN.
+  const auto bools = [](torch::IntArrayRef sizes) {
+    auto mask = torch::rand(sizes) > 0.5;
+    mask.select(-1, 0).fill_(false);
+    return mask;
+  };
+  const auto as_float = [](const torch::Tensor& mask) {
+    return !mask.defined() || mask.is_floating_point()
+        ? mask
+        : torch::zeros(mask.sizes())
+              .masked_fill(mask, -std::numeric_limits<double>::infinity());
+  };
+  const std::vector<torch::Tensor> masks = {
+      {},
+      bools({5, 7}),
+      bools({B * H, 5, 7}),
+      torch::randn({5, 7}),
+      torch::randn({B * H, 5, 7}),
+      torch::randn({5, 7}, torch::kDouble)};
+  const std::vector<torch::Tensor> paddings = {
+      {}, bools({B, 7}), torch::randn({B, 7})};
+  for (const auto& mask : masks) {
+    for (const auto& padding : paddings) {
+      CAPTURE(mask, padding);
+      // LibTorch's class, told all by one mask that it adds.
+      torch::Tensor added;
+      if (mask.defined()) {
+        added = as_float(mask).to(torch::kFloat).expand({B * H, 5, 7});
+        if (mask.dim() == 2) {
+          added = added.contiguous();
+        }
+      }
+      if (padding.defined()) {
+        const auto each =
+            as_float(padding).repeat_interleave(H, 0).unsqueeze(1);
+        added = added.defined() ? added + each
+                                : each.expand({B * H, 5, 7}).contiguous();
+      }
+      const auto expected = std::get<0>(module->forward(
+          query, memory, memory, {}, /*need_weights=*/false, added));
+      const auto actual = attend(module, query, memory, memory, padding, mask);
+      CHECK_THAT(actual.detach(), IsCloseTo(expected.detach(), {1e-4, 1e-5}));
+    }
+  }
+}
+
+TEST_CASE("Masks that Python refuses are refused") {
+  const torch::nn::MultiheadAttention module(kFeatures, 4);
+  const auto x = tokens(5);
+  for (const auto dtype : {torch::kByte, torch::kLong}) {
+    const auto mask = torch::zeros({5, 5}, dtype);
+    THROWS_WITH(attend(module, x, x, x, {}, mask), "expected a bool attn_mask");
+    THROWS_WITH(
+        attend(module, x, x, x, torch::zeros({2, 5}, dtype)),
+        "expected a bool key_padding_mask");
+  }
+  THROWS_WITH(
+      attend(module, x, x, x, {}, torch::zeros({5, 4})),
+      "expected attn_mask of shape (T, S) or (B * H, T, S)");
+  THROWS_WITH(
+      attend(module, x, x, x, {}, torch::zeros({2, 5, 5})),
+      "expected attn_mask of shape");
+  THROWS_WITH(
+      attend(module, x, x, x, torch::zeros({5, 2})),
+      "expected key_padding_mask of shape (B, S)");
+  THROWS_WITH(
+      attend(module, x, x, x, {}, torch::zeros({5, 5}, torch::kMeta)),
+      "expected the attn_mask on cpu");
+}
+
+TEST_CASE("Bool masks hide in swapped encoders and decoders") {
+  torch::manual_seed(10);
+  auto encoder = encoder_of_libtorch();
+  auto decoder = decoder_of_libtorch();
+  const auto x = tokens(5);
+  const auto memory = tokens(7);
+  const auto bool_causal = torch::ones({5, 5}, torch::kBool).triu(1);
+  const auto bool_memory = torch::ones({5, 7}, torch::kBool).triu(3);
+  const auto infinite = torch::zeros({5, 7}).masked_fill(
+      bool_memory, -std::numeric_limits<double>::infinity());
+  CHECK_THAT(
+      SwappedTransformerEncoder(encoder)(x, bool_causal).detach(),
+      IsCloseTo(encoder(x, causal(5)).detach(), {1e-4, 1e-5}));
+  CHECK_THAT(
+      SwappedTransformerDecoder(decoder)(x, memory, bool_causal, bool_memory)
+          .detach(),
+      IsCloseTo(
+          decoder(x, memory, causal(5), infinite).detach(), {1e-4, 1e-5}));
+}
+
 TEST_CASE("A swapped decoder shares LibTorch's weights and gives its results") {
   torch::manual_seed(1);
   auto theirs = decoder_of_libtorch();

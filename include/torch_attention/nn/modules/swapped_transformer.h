@@ -38,8 +38,9 @@ class TORCH_ATTENTION_API SwappedTransformerEncoderImpl
       const torch::nn::TransformerEncoder& theirs)
       : SwappedTransformerEncoderImpl(*theirs) {}
 
-  /// As LibTorch's: src and the result (T, B, C), src_mask (T, T) added to the
-  /// scores, src_key_padding_mask (B, T), true hides.
+  /// As LibTorch's: src and the result (T, B, C), src_mask (T, T) and
+  /// src_key_padding_mask (B, T). Bool masks hide where they are true, others
+  /// are added to the scores, as in Python; see `attend`.
   torch::Tensor forward(
       const torch::Tensor& src,
       const torch::Tensor& src_mask = {},
@@ -68,7 +69,8 @@ class TORCH_ATTENTION_API SwappedTransformerDecoderImpl
       : SwappedTransformerDecoderImpl(*theirs) {}
 
   /// As LibTorch's: tgt and the result (T, B, C), memory (S, B, C), masks (T,
-  /// T) and (T, S), key padding masks (B, T) and (B, S).
+  /// T) and (T, S), key padding masks (B, T) and (B, S), read as those of the
+  /// encoder.
   torch::Tensor forward(
       const torch::Tensor& tgt,
       const torch::Tensor& memory,

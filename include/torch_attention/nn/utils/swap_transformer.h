@@ -39,9 +39,14 @@ TORCH_ATTENTION_API ModuleSwapReport swap_attention(torch::nn::Module& model);
 
 /// Returns the first result of `module->forward(query, key, value,
 /// key_padding_mask, /*need_weights=*/false, attn_mask)`, by our kernels: query
-/// and result (T, B, C), key and value (S, B, C), key_padding_mask bool (B, S),
-/// true hides, attn_mask (T, S), which is added to the scores. Modules with
-/// `bias_k` or `add_zero_attn` and masks of other shapes are left to LibTorch.
+/// and result (T, B, C), key and value (S, B, C). Masks mean what they mean in
+/// Python: key_padding_mask (B, S) and attn_mask (T, S) or (B * H, T, S) hide
+/// where they are true if they are bool, and are added to the scores if they
+/// are floating-point. LibTorch's class adds a bool attn_mask as 1. Modules
+/// with `bias_k` or `add_zero_attn` are computed by LibTorch, with the same
+/// masks.
+///
+/// Throws c10::Error for masks of other dtypes and shapes.
 ///
 /// Example:
 /// ```

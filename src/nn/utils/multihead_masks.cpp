@@ -1,0 +1,109 @@
+#include <nn/utils/multihead_masks.h>
+
+#include <kernels/plain.h>
+
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <limits>
+
+namespace torch_attention::detail {
+
+namespace {
+
+constexpr const char* kAttend = "attend";
+
+/// Puts `mask`, which broadcasts to the scores, to what hides or is added.
+void add_mask(MultiheadMasks& masks, const torch::Tensor& mask) {
+  if (mask.scalar_type() == torch::kBool) {
+    masks.hidden =
+        masks.hidden.defined() ? masks.hidden.bitwise_or(mask) : mask;
+  } else {
+    masks.bias = masks.bias.defined() ? masks.bias + mask : mask;
+  }
+}
+
+void check_mask(
+    const char* what,
+    const char* shapes,
+    const torch::Tensor& mask,
+    const MultiheadScores& scores,
+    bool fits) {
+  kernels::check_device(kAttend, what, mask, scores.device);
+  TORCH_CHECK(
+      mask.scalar_type() == torch::kBool || mask.is_floating_point(),
+      kAttend,
+      ": expected a bool ",
+      what,
+      " (true hides) or a floating-point one (added to the scores), but got ",
+      mask.scalar_type(),
+      "; convert it with .to(torch::kBool)");
+  TORCH_CHECK(
+      fits,
+      kAttend,
+      ": expected ",
+      what,
+      " of shape ",
+      shapes,
+      " with B = ",
+      scores.B,
+      ", H = ",
+      scores.H,
+      ", T = ",
+      scores.T,
+      ", S = ",
+      scores.S,
+      ", but got ",
+      mask.sizes());
+}
+
+} // namespace
+
+MultiheadMasks read_masks(
+    const torch::Tensor& key_padding_mask,
+    const torch::Tensor& attn_mask,
+    const MultiheadScores& scores) {
+  const auto& [B, H, T, S, device] = scores;
+  MultiheadMasks masks;
+  if (key_padding_mask.defined()) {
+    check_mask(
+        "key_padding_mask",
+        "(B, S)",
+        key_padding_mask,
+        scores,
+        key_padding_mask.sizes() == torch::IntArrayRef({B, S}));
+    add_mask(masks, key_padding_mask.unsqueeze(1).unsqueeze(1));
+  }
+  if (attn_mask.defined()) {
+    const bool for_each = attn_mask.dim() == 3;
+    check_mask(
+        "attn_mask",
+        "(T, S) or (B * H, T, S)",
+        attn_mask,
+        scores,
+        for_each ? attn_mask.sizes() == torch::IntArrayRef({B * H, T, S})
+                 : attn_mask.sizes() == torch::IntArrayRef({T, S}));
+    add_mask(masks, for_each ? attn_mask.reshape({B, H, T, S}) : attn_mask);
+  }
+  return masks;
+}
+
+torch::Tensor added_mask(
+    const MultiheadMasks& masks,
+    const MultiheadScores& scores,
+    torch::ScalarType dtype) {
+  if (!masks.hidden.defined() && !masks.bias.defined()) {
+    return {};
+  }
+  auto added = masks.bias.defined()
+      ? masks.bias
+      : at::zeros({1, 1}, torch::device(scores.device).dtype(dtype));
+  if (masks.hidden.defined()) {
+    added = added.masked_fill(
+        masks.hidden, -std::numeric_limits<double>::infinity());
+  }
+  const auto& [B, H, T, S, device] = scores;
+  return added.expand({B, H, T, S}).reshape({B * H, T, S});
+}
+
+} // namespace torch_attention::detail

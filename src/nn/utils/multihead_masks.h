@@ -1,0 +1,42 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+/// The masks of a `torch::nn::MultiheadAttention`, read as Python's
+/// `nn.MultiheadAttention` reads them: true hides in a bool one, which
+/// LibTorch's class would add as 1 where it is an `attn_mask`.
+namespace torch_attention::detail {
+
+/// The scores (B, H, T, S) and where they are.
+struct MultiheadScores {
+  int64_t B;
+  int64_t H;
+  int64_t T;
+  int64_t S;
+  torch::Device device;
+};
+
+/// What hides and what is added, each undefined if nothing does; they broadcast
+/// to the scores.
+struct MultiheadMasks {
+  torch::Tensor hidden;
+  torch::Tensor bias;
+};
+
+/// Reads `key_padding_mask` (B, S) and `attn_mask` (T, S) or (B * H, T, S),
+/// each bool or floating-point or undefined. Throws c10::Error for others.
+MultiheadMasks read_masks(
+    const torch::Tensor& key_padding_mask,
+    const torch::Tensor& attn_mask,
+    const MultiheadScores& scores);
+
+/// Returns `masks` as an `attn_mask` (B * H, T, S) of `dtype` that is added, as
+/// LibTorch's class takes it; undefined if there is none.
+torch::Tensor added_mask(
+    const MultiheadMasks& masks,
+    const MultiheadScores& scores,
+    torch::ScalarType dtype);
+
+} // namespace torch_attention::detail
