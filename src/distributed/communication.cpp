@@ -78,42 +78,43 @@ void wait_for(const Group& group, const char* what, const WorkPointer& work) {
   nanoseconds_waited += time.count();
 }
 
-/// The bytes of a text that are compared, and its hash.
+/// The bytes of a text that are compared, and its hash. Every operation of
+/// users begins with the exchange of one: Gloo ends a process that gets a
+/// message of another size than it waits for, as it would from a peer in
+/// another operation.
 constexpr size_t kTextBytes = 1000;
 
 struct Record {
   uint64_t hash;
   uint64_t length;
+  /// name of the operation, a zero byte, text
   char text[kTextBytes];
 };
 
-torch::Tensor record_of(const std::string& text) {
+torch::Tensor record_of(const char* what, const std::string& text) {
   auto result = at::zeros(
       {static_cast<int64_t>(sizeof(Record))}, at::TensorOptions(at::kByte));
+  const auto whole = what + std::string(1, '\0') + text;
   Record record{};
-  record.hash = std::hash<std::string>()(text);
-  record.length = std::min(text.size(), kTextBytes);
-  std::memcpy(record.text, text.data(), record.length);
+  record.hash = std::hash<std::string>()(whole);
+  record.length = std::min(whole.size(), kTextBytes);
+  std::memcpy(record.text, whole.data(), record.length);
   std::memcpy(result.mutable_data_ptr(), &record, sizeof(record));
   return result;
 }
 
-std::vector<Record> records_of(const torch::Tensor& gathered) {
-  const auto bytes = gathered.cpu().contiguous();
-  std::vector<Record> records(static_cast<size_t>(bytes.size(0)));
-  std::memcpy(records.data(), bytes.const_data_ptr(), bytes.nbytes());
-  return records;
-}
+/// A process's part of an exchange.
+struct Said {
+  std::string what;
+  std::string text;
+  uint64_t hash;
+};
 
-std::string text_of(const Record& record) {
-  return std::string(record.text, std::min<size_t>(record.length, kTextBytes));
-}
-
-/// Returns "processes 0, 2: text" for each of the texts.
-std::string who_has_what(const std::vector<Record>& records) {
+/// Returns "process 0, 2: text" for each of the texts.
+std::string who_has_what(const std::vector<std::string>& texts) {
   std::map<std::string, std::string> owners;
-  for (size_t i = 0; i < records.size(); ++i) {
-    auto& list = owners[text_of(records[i])];
+  for (size_t i = 0; i < texts.size(); ++i) {
+    auto& list = owners[texts[i]];
     list += (list.empty() ? "" : ", ") + std::to_string(i);
   }
   std::string result;
@@ -121,9 +122,43 @@ std::string who_has_what(const std::vector<Record>& records) {
     result += "\n  process ";
     result += list;
     result += ": ";
-    result += text.empty() ? "no error" : text;
+    result += text;
   }
   return result;
+}
+
+std::vector<std::string> texts_of(const std::vector<Said>& all) {
+  std::vector<std::string> texts;
+  for (const auto& said : all) {
+    texts.push_back(said.text.empty() ? "no error" : said.text);
+  }
+  return texts;
+}
+
+/// Reads records, which must be of one operation.
+std::vector<Said> read_records(const torch::Tensor& gathered) {
+  const auto bytes = gathered.cpu().contiguous();
+  std::vector<Record> records(static_cast<size_t>(bytes.size(0)));
+  std::memcpy(records.data(), bytes.const_data_ptr(), bytes.nbytes());
+  std::vector<Said> all;
+  std::vector<std::string> operations;
+  bool same = true;
+  for (const auto& record : records) {
+    const std::string whole(
+        record.text, std::min<size_t>(record.length, kTextBytes));
+    const auto end = std::min(whole.find('\0'), whole.size());
+    all.push_back(
+        {whole.substr(0, end),
+         whole.substr(std::min(end + 1, whole.size())),
+         record.hash});
+    operations.push_back(all.back().what);
+    same = same && operations.back() == operations.front();
+  }
+  TORCH_CHECK(
+      same,
+      "distributed: expected all processes in the same operation, but got",
+      who_has_what(operations));
+  return all;
 }
 
 // LibTorch 2.15 has other names for the same, and warns of those of 2.11. The
@@ -268,25 +303,53 @@ Wait exchange(
   };
 }
 
+namespace {
+
+/// Begins to exchange texts, and returns those of all after the wait.
+std::function<std::vector<Said>()> start_exchange(
+    const Group& group,
+    const char* what,
+    const std::string& text,
+    torch::Device device) {
+  const auto finish =
+      start_gather(group, record_of(what, text).to(device), what);
+  return [finish] { return read_records(finish()); };
+}
+
+} // namespace
+
 Wait compare(
     const Group& group,
     const char* what,
     const std::string& text,
     torch::Device device) {
-  auto finish = start_gather(group, record_of(text).to(device), what);
+  const auto finish = start_exchange(group, what, text, device);
   return [finish, what] {
-    const auto records = records_of(finish());
+    const auto all = finish();
     const bool same =
-        std::all_of(records.begin(), records.end(), [&](const Record& record) {
-          return record.hash == records.front().hash &&
-              text_of(record) == text_of(records.front());
+        std::all_of(all.begin(), all.end(), [&](const Said& said) {
+          return said.hash == all.front().hash && said.text == all.front().text;
         });
     TORCH_CHECK(
         same,
         what,
         ": expected the same in all processes, but got",
-        who_has_what(records));
+        who_has_what(texts_of(all)));
   };
+}
+
+int64_t largest_of_all(
+    const Group& group,
+    const char* what,
+    int64_t number,
+    torch::Device device) {
+  const auto all =
+      start_exchange(group, what, std::to_string(number), device)();
+  auto largest = number;
+  for (const auto& said : all) {
+    largest = std::max<int64_t>(largest, std::stoll(said.text));
+  }
+  return largest;
 }
 
 std::string errors_of_all(
@@ -294,15 +357,14 @@ std::string errors_of_all(
     const char* what,
     const std::string& error,
     torch::Device device) {
-  const auto records =
-      records_of(start_gather(group, record_of(error).to(device), what)());
-  const bool fine =
-      std::all_of(records.begin(), records.end(), [](const Record& record) {
-        return record.length == 0;
-      });
+  const auto all = start_exchange(group, what, error, device)();
+  const bool fine = std::all_of(all.begin(), all.end(), [](const Said& said) {
+    return said.text.empty();
+  });
   return fine
       ? ""
-      : c10::str(what, ": failed, and changed nothing", who_has_what(records));
+      : c10::str(
+            what, ": failed, and changed nothing", who_has_what(texts_of(all)));
 }
 
 void check_all(

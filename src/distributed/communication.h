@@ -58,11 +58,19 @@ Wait exchange(
 inline constexpr int kDigits = std::numeric_limits<double>::digits10;
 
 /// Begins to compare `text` with that of the other processes. The returned
-/// function throws c10::Error, in all of them, if one differs.
+/// function throws c10::Error, in all of them, if one differs, or is in another
+/// operation than `what`.
 Wait compare(
     const Group& group,
     const char* what,
     const std::string& text,
+    torch::Device device);
+
+/// Returns the largest of all processes' numbers.
+int64_t largest_of_all(
+    const Group& group,
+    const char* what,
+    int64_t number,
     torch::Device device);
 
 /// Tells all processes the error of one, empty if there is none. Returns, in

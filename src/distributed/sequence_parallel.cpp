@@ -39,12 +39,7 @@ class GroupTokens : public detail::TokenSplit {
   }
 
   int64_t longest(int64_t own, torch::Device device) const override {
-    return all_gather(
-               group_,
-               torch::full({1}, own, torch::device(device).dtype(torch::kLong)),
-               "the length of the text")
-        .max()
-        .item<int64_t>();
+    return largest_of_all(group_, "the length of the text", own, device);
   }
 
   torch::Tensor attend(

@@ -191,10 +191,11 @@ void check_tokens(
       name,
       ": expected no cu_seqlens, where several processes share the tokens");
   TORCH_CHECK(
-      !options.scores(),
+      !options.scores() && !options.weights(),
       name,
-      ": expected no function `scores`, where several processes share the "
-      "tokens");
+      ": expected no function `",
+      options.scores() ? "scores" : "weights",
+      "`, where several processes share the tokens");
   TORCH_CHECK(
       !options.query_offsets().defined(),
       name,

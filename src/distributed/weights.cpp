@@ -228,6 +228,8 @@ void save_weights(
   for (auto& shard : weight_shards(module)) {
     shards.emplace(shard.key, shard);
   }
+  // Before data is sent, which a process in another operation would not expect.
+  check_all(group, kSave, "", device_of(module));
   const auto save = is_path_of_index(path) ? save_parts : save_whole;
   save(
       weights::state_dict(module),

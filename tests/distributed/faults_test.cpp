@@ -1,6 +1,8 @@
 #include <distributed/support.h>
 
+#include <support/temporary_folder.h>
 #include <torch_attention/distributed/sequence_parallel.h>
+#include <torch_attention/distributed/weights.h>
 #include <torch_attention/torch_attention.h>
 
 #include <functional>
@@ -53,6 +55,57 @@ TEST_CASE("Inputs that differ between processes are told") {
         "whose last dimension is d_in = 8, but got shape");
   }
   CHECK(module->forward(torch::ones({1, 4, 8})).size(2) == 48);
+}
+
+TEST_CASE("Processes in different operations are told in all") {
+  auto module = distributed::tensor_parallel(Options(8, 48, 16, 24), group());
+  module->eval();
+  MultiHeadAttention tokens(Options(8, 8, 64, 2)
+                                .rotary(RotaryOptions()
+                                            .scaling(RotaryScaling::kDynamic)
+                                            .original_context_length(8)));
+  distributed::sequence_parallel(*tokens, group());
+  tokens->eval();
+  const TemporaryFolder folder;
+  const auto path = folder.file("weights.safetensors");
+  save_weights(*MultiHeadAttention(Options(8, 48, 16, 24)), path);
+  const auto x = torch::randn({1, 4, 8});
+  const std::vector<std::pair<std::string, std::function<void()>>> operations =
+      {{"MultiHeadAttention", [&] { module->forward(x); }},
+       {"save_weights",
+        [&] {
+          distributed::save_weights(
+              *module, folder.file("one.safetensors"), group());
+        }},
+       {"save_weights",
+        [&] {
+          distributed::save_weights(
+              *module, folder.file("two.safetensors.index.json"), group());
+        }},
+       {"load_weights",
+        [&] { distributed::load_weights(*module, path, group()); }},
+       {"sum_gradients",
+        [&] { distributed::sum_gradients(module->parameters(), group()); }},
+       {"the length of the text", [&] { tokens->forward(x); }},
+       {"ring_attention",
+        [&] {
+          const auto q = torch::randn({1, 2, 4, 8});
+          distributed::ring_attention(q, q, q, group());
+        }},
+       {"joined_tokens", [&] { distributed::joined_tokens(x, 1, group()); }}};
+  for (const auto& [others, of_others] : operations) {
+    for (const auto& [own, of_last] : operations) {
+      CAPTURE(others, own);
+      const auto& call = is_last() ? of_last : of_others;
+      if (processes() == 1 || others == own) {
+        continue;
+      }
+      THROWS_WITH(
+          call(), "expected all processes in the same operation, but got");
+      // The group goes on.
+      CHECK_NOTHROW(module->forward(x));
+    }
+  }
 }
 
 TEST_CASE("Modules that differ between processes are told, and stay whole") {
