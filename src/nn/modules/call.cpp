@@ -2,6 +2,7 @@
 
 #include <kernels/sequences.h>
 #include <nn/checks.h>
+#include <nn/modules/option_fields.h>
 
 #include <c10/util/Exception.h>
 
@@ -133,10 +134,7 @@ torch::Tensor with_head(const torch::Tensor& x) {
 } // namespace
 
 bool is_empty(const ForwardOptions& call) {
-  return !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined() &&
-      !call.key_lengths().defined() && !call.key_padding_mask().defined() &&
-      !call.mask().defined() && !call.bias().defined() &&
-      !call.positions().defined() && !call.scores();
+  return OptionFields::is_empty(call);
 }
 
 bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call) {

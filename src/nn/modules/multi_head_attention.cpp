@@ -12,6 +12,7 @@
 #include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
+#include <nn/modules/option_fields.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotation_of_call.h>
 #include <nn/modules/temperature.h>
@@ -150,6 +151,16 @@ torch::Tensor project_context(
       module.W_gate, x, module.options.num_heads(), kernel);
   return detail::project_out(
       module, context * torch::sigmoid(gate), kernel, split);
+}
+
+/// Returns whether attention and projections are all there is to compute.
+bool is_plain(
+    const MultiHeadAttentionImpl& module,
+    const ForwardOptions& call) {
+  return detail::OptionFields::is_small(module.options) &&
+      detail::is_empty(call) && !detail::drops_weights(module) &&
+      detail::HeadSplitAccess::of(module) == nullptr &&
+      detail::TokenSplitAccess::of(module) == nullptr;
 }
 
 /// The module and its input, for a kernel that computes all of it.
@@ -352,12 +363,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(
       kMultiHead, x, split_, asks_first ? nullptr : token_split_, [&] {
         detail::check_input_of_call(*this, x, call);
       });
-  const bool plain = rotary_table_ == nullptr && !options.alibi() &&
-      !options.qk_norm() && !options.sinks() && !options.clip_qkv() &&
-      !options.value_norm_eps() && !options.temperature() &&
-      !options.output_gate() && !detail::drops_weights(*this) &&
-      detail::is_empty(call) && split_ == nullptr && token_split_ == nullptr;
-  if (plain) {
+  if (rotary_table_ == nullptr && is_plain(*this, call)) {
     const auto whole = whole_module(*this, x);
     if (kernels::takes_module(whole, options.kernel())) {
       return kernels::small_module(whole);

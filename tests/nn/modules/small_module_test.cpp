@@ -67,6 +67,101 @@ TEST_CASE("A small module equals the reference, gradients included") {
   }
 }
 
+namespace {
+
+bool is_small(const torch::Tensor& output) {
+  return output.grad_fn()->name().find("SmallModule") != std::string::npos;
+}
+
+MultiHeadAttentionOptions small_options() {
+  return MultiHeadAttentionOptions(8, 8, 6, 2);
+}
+
+} // namespace
+
+TEST_CASE("Options that small modules do not compute take the general path") {
+  // Each is heard: the output differs from that of the small module.
+  const auto change = GENERATE(
+      std::pair("alibi", small_options().alibi(true)),
+      std::pair("sinks", small_options().sinks(true)),
+      std::pair("qk_norm", small_options().qk_norm(HeadNormOptions())),
+      std::pair("rotary", small_options().rotary(RotaryOptions())),
+      std::pair("clip_qkv", small_options().clip_qkv(0.01)),
+      std::pair("value_norm_eps", small_options().value_norm_eps(1e-6)),
+      std::pair(
+          "temperature",
+          small_options().temperature(TemperatureOptions(1).scale(2))),
+      std::pair("output_gate", small_options().output_gate(true)),
+      std::pair("dropout", small_options().dropout(0.5)));
+  CAPTURE(change.first);
+  const auto input = std::vector<int64_t>{2, 5, 8};
+  const auto plain =
+      run(small_options(), Kernel::kAuto, torch::kDouble, input).output;
+  CHECK(is_small(plain));
+  auto options = change.second;
+  torch::manual_seed(1);
+  MultiHeadAttention attention(options);
+  attention->to(torch::kDouble);
+  const auto x = torch::randn(input, torch::kDouble);
+  const auto output = attention(x);
+  CHECK_FALSE(is_small(output));
+  CHECK_FALSE(torch::allclose(output, plain));
+  attention->options.kernel(Kernel::kReference);
+  if (options.dropout() == 0) {
+    CHECK_THAT(output.detach(), IsCloseTo(attention(x).detach()));
+  }
+}
+
+TEST_CASE("Arguments of a call of a small module take the general path") {
+  torch::manual_seed(6);
+  const auto numbers = [](torch::IntArrayRef sizes) {
+    return torch::randn(sizes, torch::kDouble);
+  };
+  const auto hidden = torch::ones({5, 5}, torch::kBool).tril(-2);
+  const auto call = GENERATE_COPY(
+      std::pair(
+          "key_lengths", ForwardOptions().key_lengths(torch::tensor({3, 1}))),
+      std::pair(
+          "key_padding_mask",
+          ForwardOptions().key_padding_mask(
+              torch::arange(5).eq(1).expand({2, 5}))),
+      std::pair("mask", ForwardOptions().mask(hidden)),
+      std::pair("bias", ForwardOptions().bias(numbers({5, 5}))),
+      std::pair("positions", ForwardOptions().positions(torch::arange(5) + 3)),
+      std::pair(
+          "rotary_cos",
+          ForwardOptions()
+              .rotary_cos(numbers({5, 2}))
+              .rotary_sin(numbers({5, 2}))),
+      std::pair("scores", ForwardOptions().scores([](const auto& scores) {
+        return scores.sin();
+      })));
+  CAPTURE(call.first);
+  MultiHeadAttention attention(small_options());
+  attention->to(torch::kDouble);
+  const auto x = numbers({2, 5, 8});
+  CHECK(is_small(attention(x)));
+  const auto output = attention(x, call.second);
+  CHECK_FALSE(is_small(output));
+  attention->options.kernel(Kernel::kReference);
+  CHECK_THAT(output.detach(), IsCloseTo(attention(x, call.second).detach()));
+  const bool is_read = std::string(call.first) != "positions" &&
+      std::string(call.first) != "rotary_cos";
+  CHECK(torch::allclose(output, attention(x)) != is_read);
+}
+
+TEST_CASE("Packed sequences in a small module take the general path") {
+  torch::manual_seed(7);
+  MultiHeadAttention attention(small_options());
+  const auto x = torch::randn({5, 8});
+  const auto starts = torch::tensor({0, 2, 5});
+  const auto output = attention(x, ForwardOptions().cu_seqlens(starts));
+  const auto expected = torch::cat(
+      {attention(x.slice(0, 0, 2).unsqueeze(0)).squeeze(0),
+       attention(x.slice(0, 2).unsqueeze(0)).squeeze(0)});
+  CHECK_THAT(output.detach(), IsCloseTo(expected.detach()));
+}
+
 TEST_CASE("A small module can be differentiated twice") {
   torch::manual_seed(2);
   MultiHeadAttention attention(MultiHeadAttentionOptions(3, 4, 6, 2));

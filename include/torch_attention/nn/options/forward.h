@@ -8,6 +8,10 @@
 
 namespace torch_attention {
 
+namespace detail {
+struct OptionFields;
+}
+
 /// Arguments of one call of a module's `forward`, beside its input: which keys
 /// are padding or how sequences are packed without it, what else is hidden or
 /// added, where the tokens stand.
@@ -88,6 +92,8 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// processes share. Beside `cu_seqlens` it is called for each sequence by
   /// itself, with scores (1, H, T, S). Default: none
   TORCH_ARG(ScoreFunction, scores) = {};
+
+  friend struct detail::OptionFields;
 };
 
 /// Arguments of one call of `decode`, beside input and cache.
