@@ -68,6 +68,14 @@ struct Attention : ScoreTensors {
   /// Changes the scores (..., T, S) before the softmax. Empty: none. Only the
   /// reference calls it.
   std::function<torch::Tensor(const torch::Tensor&)> score_function;
+  /// Changes the weights (..., T, S) after the softmax, likewise.
+  std::function<torch::Tensor(const torch::Tensor&)> weight_function;
+
+  /// Returns whether the caller has a function in it.
+  bool calls_back() const {
+    return score_function || weight_function;
+  }
+
   /// (..., T, D)
   torch::Tensor query;
   /// (..., S, D)

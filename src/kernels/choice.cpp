@@ -48,7 +48,7 @@ Kernel resolved(Kernel asked) {
 }
 
 Choice choose(const Attention& a, Kernel asked_in_call) {
-  if (a.score_function) {
+  if (a.calls_back()) {
     return Choice::kReference;
   }
   const auto asked = resolved(asked_in_call);

@@ -3,6 +3,8 @@
 #include <kernels/heads.h>
 #include <kernels/positions.h>
 
+#include <ATen/TensorSubclassLikeUtils.h>
+
 #include <cmath>
 #include <limits>
 
@@ -12,6 +14,15 @@ namespace {
 
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
+void hide(torch::Tensor& scores, const torch::Tensor& hidden) {
+  // In place torch.vmap takes no mask that differs where the scores do not.
+  if (at::isTensorSubclassLike(scores) || at::isTensorSubclassLike(hidden)) {
+    scores = scores.masked_fill(hidden, kHidden);
+  } else {
+    scores.masked_fill_(hidden, kHidden);
+  }
+}
+
 void hide(torch::Tensor& scores, const Attention& attention) {
   const auto hidden = hidden_by_position(
       attention,
@@ -20,10 +31,10 @@ void hide(torch::Tensor& scores, const Attention& attention) {
       scores.size(-1),
       scores.device());
   if (hidden.defined()) {
-    scores.masked_fill_(hidden, kHidden);
+    hide(scores, hidden);
   }
   if (attention.mask.defined()) {
-    scores.masked_fill_(attention.mask, kHidden);
+    hide(scores, attention.mask);
   }
 }
 
@@ -64,6 +75,20 @@ torch::Tensor softmax_with_sinks(
       .slice(-1, 0, scores.size(-1));
 }
 
+/// Zeros for a query that sees no key.
+torch::Tensor softmax_of(
+    const torch::Tensor& scores,
+    const Attention& attention) {
+  if (!may_hide_all_keys(scores, attention)) {
+    return softmax_with_sinks(scores, attention.sinks);
+  }
+  // The softmax of a row of -inf is NaN, in the gradient as well: take the
+  // softmax of zeros there, then zero it.
+  const auto no_key = scores.eq(kHidden).all(-1, /*keepdim=*/true);
+  return softmax_with_sinks(scores.masked_fill(no_key, 0), attention.sinks)
+      .masked_fill(no_key, 0);
+}
+
 } // namespace
 
 // Products (..., T, S) -> weights before dropout (..., T, S):
@@ -73,6 +98,7 @@ torch::Tensor softmax_with_sinks(
 //   3. The caller's own function.
 //   4. Softmax, in the dtype of the scores with bias; zeros where no key is
 //      seen.
+//   5. The caller's function of weights.
 torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
@@ -109,15 +135,11 @@ torch::Tensor weights_of_scores(
   if (attention.score_function && scores.numel() > 0) {
     scores = changed_by_function(scores, attention);
   }
-  if (!may_hide_all_keys(scores, attention)) {
-    return softmax_with_sinks(scores, attention.sinks).to(dtype);
+  const auto weights = softmax_of(scores, attention).to(dtype);
+  if (!attention.weight_function || weights.numel() == 0) {
+    return weights;
   }
-  // The softmax of a row of -inf is NaN, in the gradient as well: take the
-  // softmax of zeros there, then zero it.
-  const auto no_key = scores.eq(kHidden).all(-1, /*keepdim=*/true);
-  return softmax_with_sinks(scores.masked_fill(no_key, 0), attention.sinks)
-      .masked_fill(no_key, 0)
-      .to(dtype);
+  return attention.weight_function(weights).masked_fill(scores.eq(kHidden), 0);
 }
 
 namespace {
@@ -149,10 +171,10 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
 
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
   auto value = share_heads(a.value, a.query);
-  if (a.score_function) {
+  if (a.calls_back()) {
     // No kernel else computes it: NaN that no query sees are not to be
     // multiplied by 0. Weights are NaN where those of the query are.
-    const auto seen = weights.gt(0).any(/*dim=*/-2).unsqueeze(-1);
+    const auto seen = weights.abs().gt(0).any(/*dim=*/-2).unsqueeze(-1);
     value = value.masked_fill(seen.logical_not(), 0);
   }
   return torch::matmul(weights, value);

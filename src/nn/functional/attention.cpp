@@ -3,6 +3,7 @@
 #include <kernels/attention.h>
 #include <kernels/choice.h>
 #include <kernels/heads.h>
+#include <kernels/plain.h>
 #include <kernels/positions.h>
 #include <kernels/sequences.h>
 #include <nn/checks.h>
@@ -258,26 +259,32 @@ torch::Tensor numbers_for_heads(
 
 /// The caller's function, whose result is checked. Without a batch of its own
 /// the query has got one, of which the function is not to know.
-ScoreFunction checked_function(
-    const ScoreFunction& function,
+std::function<torch::Tensor(const torch::Tensor&)> checked_function(
+    const char* what,
+    const std::function<torch::Tensor(const torch::Tensor&)>& function,
     bool without_batch = false) {
   if (!function) {
     return function;
   }
-  return [function, without_batch](const torch::Tensor& scores) {
-    const auto given = without_batch ? scores.squeeze(0) : scores;
+  return [what, function, without_batch](const torch::Tensor& x) {
+    const auto given = without_batch ? x.squeeze(0) : x;
     const auto changed = function(given);
     TORCH_CHECK(
         changed.defined(),
         kName,
-        ": the tensor that `scores` gave is undefined");
-    checks::check_dense(kName, "tensor that `scores` gave", changed);
+        ": the tensor that `",
+        what,
+        "` gave is undefined");
+    checks::check_dense(
+        kName, c10::str("tensor that `", what, "` gave").c_str(), changed);
     TORCH_CHECK(
         changed.sizes() == given.sizes() &&
             changed.scalar_type() == given.scalar_type() &&
             changed.device() == given.device(),
         kName,
-        ": expected `scores` to give what it gets, ",
+        ": expected `",
+        what,
+        "` to give what it gets, ",
         given.scalar_type(),
         " of shape ",
         given.sizes(),
@@ -306,7 +313,8 @@ kernels::Attention attention_of(const Options& options) {
   attention.rule = rule_of(options);
   attention.mask = options.mask();
   attention.bias = options.bias();
-  attention.score_function = checked_function(options.scores());
+  attention.score_function = checked_function("scores", options.scores());
+  attention.weight_function = checked_function("weights", options.weights());
   return attention;
 }
 
@@ -418,8 +426,11 @@ kernels::Attention attention_of_call(
   }
   if (lacks_batch(options, query)) {
     // Mask and bias broadcast along it.
-    attention.score_function = checked_function(
-        options.scores(), /*without_batch=*/!options.cu_seqlens().defined());
+    const bool without_batch = !options.cu_seqlens().defined();
+    attention.score_function =
+        checked_function("scores", options.scores(), without_batch);
+    attention.weight_function =
+        checked_function("weights", options.weights(), without_batch);
     for (auto* x : {&attention.query, &attention.key, &attention.value}) {
       *x = x->unsqueeze(0);
     }
@@ -447,6 +458,7 @@ torch::Tensor attention_scores(
       "attention_scores: the ",
       query.defined() ? "key" : "query",
       " is undefined");
+  kernels::check_device("attention_scores", "key", key, query.device());
   TORCH_CHECK(
       query.dim() >= 1 && key.dim() >= 2 && query.size(-1) == key.size(-1),
       "attention_scores: expected query (..., T, D) and key (..., S, D), but "
@@ -534,11 +546,17 @@ torch::Tensor attend(
     const torch::Tensor& value,
     const Options& options,
     const kernels::SharedHeads& heads) {
-  TORCH_CHECK(
-      !options.scores() || options.kernel() != Kernel::kFused,
-      kName,
-      ": Kernel::kFused never forms the scores, which a function is to change; "
-      "use Kernel::kReference or Kernel::kAuto");
+  const auto check_formed = [&](const char* what, bool is_changed) {
+    TORCH_CHECK(
+        !is_changed || options.kernel() != Kernel::kFused,
+        kName,
+        ": Kernel::kFused never forms the ",
+        what,
+        ", which a function is to change; use Kernel::kReference or "
+        "Kernel::kAuto");
+  };
+  check_formed("scores", static_cast<bool>(options.scores()));
+  check_formed("weights", static_cast<bool>(options.weights()));
   const auto attention =
       of_heads(attention_of_call(query, key, value, options), heads);
   const auto kernel = kernels::choose(attention, options.kernel());

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/rotary.h>
 
+#include <kernels/plain.h>
 #include <nn/checks.h>
 #include <nn/functional/rotary_of_call.h>
 #include <nn/rotation.h>
@@ -12,23 +13,20 @@ namespace {
 
 constexpr const char* kRotary = "rotary_embedding";
 
-void check_x_and_positions(
-    const torch::Tensor& x,
-    const torch::Tensor& positions) {
-  TORCH_CHECK(
-      x.defined() && positions.defined(),
-      kRotary,
-      ": ",
-      x.defined() ? "positions are" : "x is",
-      " undefined");
+void check_x(const torch::Tensor& x) {
+  TORCH_CHECK(x.defined(), kRotary, ": x is undefined");
   checks::check_dense(kRotary, "x", x);
-  checks::check_dense(kRotary, "tensor of positions", positions);
   checks::check_floating(kRotary, "", "x", x);
   TORCH_CHECK(
       x.dim() >= 2,
       kRotary,
       ": expected x of shape (..., T, D), but got ",
       x.sizes());
+}
+
+void check_positions(const torch::Tensor& x, const torch::Tensor& positions) {
+  TORCH_CHECK(positions.defined(), kRotary, ": positions are undefined");
+  checks::check_dense(kRotary, "tensor of positions", positions);
   TORCH_CHECK(
       checks::has_integers(positions),
       kRotary,
@@ -54,6 +52,97 @@ void check_x_and_positions(
       x.sizes());
 }
 
+void check_table(
+    const char* what,
+    const torch::Tensor& x,
+    const torch::Tensor& table) {
+  TORCH_CHECK(table.defined(), kRotary, ": ", what, " is undefined");
+  checks::check_dense(kRotary, what, table);
+  checks::check_floating(kRotary, "", what, table);
+  kernels::check_device(kRotary, what, table, x.device());
+}
+
+/// Checks tables that have a row for each token.
+void check_rows(const torch::Tensor& x, const torch::Tensor& table) {
+  const bool for_all = table.dim() == 2;
+  const bool for_each =
+      table.dim() == 3 && x.dim() >= 3 && table.size(0) == x.size(0);
+  TORCH_CHECK(
+      (for_all || for_each) && table.size(-2) == x.size(-2),
+      kRotary,
+      ": expected cos and sin (T, pairs) for x (..., T, D), or (B, T, pairs) for "
+      "x (B, ..., T, D), but got tables ",
+      table.sizes(),
+      ", x ",
+      x.sizes(),
+      "; `positions` take rows of longer tables");
+}
+
+/// Checks tables (N, pairs) and the rows that are taken of them.
+void check_rows_at(const torch::Tensor& positions, const torch::Tensor& table) {
+  TORCH_CHECK(
+      table.dim() == 2,
+      kRotary,
+      ": expected, with positions, cos and sin (N, pairs), but got ",
+      table.sizes());
+  // Skipped on a GPU: reading the value would synchronise.
+  if (!kernels::is_plain(positions) || positions.numel() == 0) {
+    return;
+  }
+  const auto [least, most] = checks::to_int64(positions).aminmax();
+  const auto first = least.item<int64_t>();
+  const auto last = most.item<int64_t>();
+  TORCH_CHECK(
+      first >= 0 && last < table.size(0),
+      kRotary,
+      ": expected positions in the tables, from 0 to ",
+      table.size(0) - 1,
+      ", but got ",
+      first < 0 ? first : last);
+}
+
+void check_tables(const torch::Tensor& x, const RotaryTables& tables) {
+  const auto& cos = tables.cos();
+  check_table("cos", x, cos);
+  check_table("sin", x, tables.sin());
+  TORCH_CHECK(
+      cos.sizes() == tables.sin().sizes(),
+      kRotary,
+      ": expected cos and sin of the same shape, but got ",
+      cos.sizes(),
+      " and ",
+      tables.sin().sizes());
+  TORCH_CHECK(
+      cos.dim() >= 2 && 2 * cos.size(-1) <= x.size(-1),
+      kRotary,
+      ": expected cos and sin of at most D / 2 = ",
+      x.size(-1) / 2,
+      " pairs, but got ",
+      cos.sizes(),
+      cos.dim() > 0 && cos.size(-1) == x.size(-1)
+          ? "; of tables with each angle twice pass one half"
+          : "");
+  if (tables.positions().defined()) {
+    check_positions(x, tables.positions());
+    check_rows_at(tables.positions(), cos);
+  } else {
+    check_rows(x, cos);
+  }
+}
+
+/// The table's rows of `positions`, (T, pairs) or (B, T, pairs), in at least
+/// float32.
+torch::Tensor rows_of(
+    const torch::Tensor& table,
+    const torch::Tensor& positions,
+    const torch::Tensor& x) {
+  const auto wide = table.to(
+      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  return positions.defined()
+      ? torch::embedding(wide, checks::to_int64(positions))
+      : wide;
+}
+
 /// (B, T, pairs) -> (B, 1, ..., T, pairs) of `dim` dimensions
 torch::Tensor for_heads(torch::Tensor table, int64_t dim) {
   while (table.dim() > 2 && table.dim() < dim) {
@@ -71,7 +160,8 @@ torch::Tensor rotary_of_call(
     const torch::Tensor& positions,
     const RotaryOptions& options,
     bool backwards) {
-  check_x_and_positions(x, positions);
+  check_x(x);
+  check_positions(x, positions);
   torch_attention::detail::check_rotary(kRotary, options, x.size(-1));
   const auto [cos, sin] =
       torch_attention::detail::rotation_at(positions, options, x.size(-1));
@@ -90,6 +180,21 @@ torch::Tensor rotary_embedding(
     const torch::Tensor& positions,
     const RotaryOptions& options) {
   return detail::rotary_of_call(x, positions, options, /*backwards=*/false);
+}
+
+torch::Tensor rotary_embedding(
+    const torch::Tensor& x,
+    const RotaryTables& tables) {
+  check_x(x);
+  check_tables(x, tables);
+  const auto table = [&](const torch::Tensor& of_angles) {
+    return for_heads(rows_of(of_angles, tables.positions(), x), x.dim());
+  };
+  return torch_attention::detail::rotate(
+      x,
+      {table(tables.cos()), table(tables.sin())},
+      tables.pairing(),
+      Kernel::kAuto);
 }
 
 } // namespace torch_attention::functional

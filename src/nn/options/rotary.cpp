@@ -1,8 +1,12 @@
 #include <torch_attention/nn/options/rotary.h>
 
 #include <ostream>
+#include <utility>
 
 namespace torch_attention {
+
+RotaryTables::RotaryTables(torch::Tensor cos, torch::Tensor sin)
+    : cos_(std::move(cos)), sin_(std::move(sin)) {}
 
 std::ostream& operator<<(std::ostream& stream, RotaryPairing pairing) {
   switch (pairing) {

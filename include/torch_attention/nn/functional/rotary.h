@@ -32,4 +32,20 @@ TORCH_ATTENTION_API torch::Tensor rotary_embedding(
     const torch::Tensor& positions,
     const RotaryOptions& options = {});
 
+/// Rotates by cosines and sines that the caller has, which are read as
+/// `RotaryTables` says; x (..., T, D) -> its shape and dtype. bfloat16 and
+/// float16 are rotated in float32. Differentiable in x and in the tables.
+///
+/// Throws c10::Error if shapes, dtypes or devices do not fit, or a position is
+/// not in the tables.
+///
+/// Example:
+/// ```
+/// auto rotated = F::rotary_embedding(query, RotaryTables(cos, sin)); // (T, D
+/// / 2)
+/// ```
+TORCH_ATTENTION_API torch::Tensor rotary_embedding(
+    const torch::Tensor& x,
+    const RotaryTables& tables);
+
 } // namespace torch_attention::functional

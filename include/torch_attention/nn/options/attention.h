@@ -15,6 +15,10 @@
 
 namespace torch_attention {
 
+namespace detail {
+struct OptionFields;
+}
+
 /// The way to compute attention. All kernels compute the same function; they
 /// differ in speed, memory and, under dropout, in the random stream.
 enum class Kernel {
@@ -319,6 +323,8 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").
   /// Default: false
   TORCH_ARG(bool, output_gate) = false;
+
+  friend struct detail::OptionFields;
 };
 
 namespace functional {
@@ -423,6 +429,11 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// memory of T x S; kFused is refused. Beside `cu_seqlens` it is called for
   /// each sequence by itself, with scores (1, H, T, S). Default: none
   TORCH_ARG(ScoreFunction, scores) = {};
+
+  /// function of the caller's that changes the weights (..., T, S) after the
+  /// softmax and before dropout. Kernels and `cu_seqlens` as for `scores`.
+  /// Default: none
+  TORCH_ARG(WeightFunction, weights) = {};
 
   /// probability that an attention weight is dropped. Default: 0
   TORCH_ARG(double, dropout) = 0.0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/arg.h>
+#include <torch/types.h>
 
 #include <torch_attention/export.h>
 
@@ -117,6 +118,34 @@ struct TORCH_ATTENTION_API RotaryOptions {
 
   /// The same in long texts. Default: none
   TORCH_ARG(std::vector<double>, long_factors) = {};
+};
+
+/// Cosines and sines of the angles to rotate by, in place of those that
+/// `RotaryOptions` make: for angles of positions of several dimensions, or a
+/// model that brings its tables along, as ONNX's RotaryEmbedding does.
+///
+/// Example:
+/// ```
+/// functional::rotary_embedding(
+///     query, RotaryTables(cos_cache, sin_cache).positions(position_ids));
+/// ```
+struct TORCH_ATTENTION_API RotaryTables {
+  RotaryTables(torch::Tensor cos, torch::Tensor sin);
+
+  /// cosines, floating-point: (T, pairs), or (B, T, pairs) for x (B, ..., T,
+  /// D). The first 2 * pairs elements of a head are rotated. With `positions`
+  /// (N, pairs), of the positions 0 to N - 1.
+  TORCH_ARG(torch::Tensor, cos);
+
+  /// sines of the same angles.
+  TORCH_ARG(torch::Tensor, sin);
+
+  /// integer tensor (T), or (B, T) for x (B, ..., T, D): the row of each token
+  /// in the tables. Default: the tables have a row for each token
+  TORCH_ARG(torch::Tensor, positions) = {};
+
+  /// which two elements are rotated together. Default: RotaryPairing::kHalves
+  TORCH_ARG(RotaryPairing, pairing) = RotaryPairing::kHalves;
 };
 
 } // namespace torch_attention

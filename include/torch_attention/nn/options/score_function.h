@@ -27,4 +27,20 @@ namespace torch_attention {
 /// ```
 using ScoreFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 
+/// Changes weights (..., T, S), right after the softmax and before dropout, and
+/// returns them: a tensor of the same shape, dtype and device, which values are
+/// multiplied by as it is. Called and differentiated as a ScoreFunction is.
+///
+/// The weight of a hidden key is 0, and stays 0 whatever it returns there.
+///
+/// Example:
+/// ```
+/// // the second half of the heads is taken from the first
+/// WeightFunction difference = [](const torch::Tensor& weights) {
+///   const auto parts = weights.chunk(2, /*dim=*/1);
+///   return torch::cat({parts[0] - 0.5 * parts[1], parts[1]}, 1);
+/// };
+/// ```
+using WeightFunction = std::function<torch::Tensor(const torch::Tensor&)>;
+
 } // namespace torch_attention
