@@ -319,6 +319,15 @@ struct WideLinearBackward {
   }
 };
 
+torch::Tensor by_libtorch(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
+  check_device("linear", "weight", weight, x.device());
+  check_device("linear", "bias", bias, x.device());
+  return at::linear(x, weight, bias);
+}
+
 torch::Tensor linear_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -402,7 +411,7 @@ torch::Tensor linear(
   return is_onednn_faster() && weight.dim() == 2 && pays(x, weight) &&
           has_onednn_linear(x, weight, bias)
       ? onednn_linear(x, weight, bias)
-      : at::linear(x, weight, bias);
+      : by_libtorch(x, weight, bias);
 }
 
 torch::Tensor linear(
@@ -410,7 +419,7 @@ torch::Tensor linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias,
     Kernel kernel) {
-  return resolved(kernel) == Kernel::kReference ? at::linear(x, weight, bias)
+  return resolved(kernel) == Kernel::kReference ? by_libtorch(x, weight, bias)
                                                 : linear(x, weight, bias);
 }
 

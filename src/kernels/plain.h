@@ -2,6 +2,7 @@
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <torch/types.h>
 
 namespace torch_attention::kernels {
@@ -27,6 +28,27 @@ inline torch::Tensor materialized(const torch::Tensor& gradient) {
   }
   return (gradient.layout() == torch::kStrided ? gradient : gradient.to_dense())
       .resolve_neg();
+}
+
+/// Checks that `x`, which `what` names and may be undefined, is on `device`, as
+/// the first tensor is. `elsewhere`: it may be on another one if it has numbers
+/// there. LibTorch's operators take their kernels for the device meta, which
+/// compute nothing, if only one tensor is on it.
+inline void check_device(
+    const char* name,
+    const char* what,
+    const torch::Tensor& x,
+    torch::Device device,
+    bool elsewhere = false) {
+  TORCH_CHECK(
+      !x.defined() || x.device() == device || (elsewhere && !x.is_meta()),
+      name,
+      ": expected the ",
+      what,
+      " on ",
+      device,
+      ", where the first tensor is, but got ",
+      x.device());
 }
 
 /// Returns the numbers of `x`, or null if it is undefined.

@@ -2,6 +2,8 @@
 
 #include <kernels/plain.h>
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
@@ -228,6 +230,29 @@ void check_not_packed(const char* name, const torch::Tensor& cu_seqlens) {
       "weights of sequences of different lengths are no tensor");
 }
 
+namespace {
+
+/// Returns integers (N) as int64 in memory of their own on the CPU. Those of a
+/// tensor that torch.func wraps are read one by one, as its memory is no one's.
+torch::Tensor copied_numbers(const torch::Tensor& x) {
+  if (!at::isTensorSubclassLike(x)) {
+    return to_int64(x)
+        .to(torch::TensorOptions(torch::kCPU),
+            /*non_blocking=*/false,
+            /*copy=*/true)
+        .contiguous();
+  }
+  // Not by an operator, which torch.func would wrap as well.
+  auto result = at::detail::empty_cpu(x.sizes(), torch::kLong);
+  auto* number = result.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    number[i] = to_int64(x[i]).item<int64_t>();
+  }
+  return result;
+}
+
+} // namespace
+
 torch::Tensor to_starts(
     const char* name,
     const char* what,
@@ -252,12 +277,8 @@ torch::Tensor to_starts(
       " in a trace, which would keep these sequences for all inputs; "
       "torch.ops.torch_attention.attention can be traced with them");
   // A copy: what was checked is kept for the backward pass, and the caller may
-  // fill the tensor anew before that.
-  const auto starts = to_int64(cu_seqlens)
-                          .to(torch::TensorOptions(torch::kCPU),
-                              /*non_blocking=*/false,
-                              /*copy=*/true)
-                          .contiguous();
+  // fill the tensor again before that.
+  const auto starts = copied_numbers(cu_seqlens);
   const auto* start = starts.const_data_ptr<int64_t>();
   const auto last = starts.size(0) - 1;
   TORCH_CHECK(

@@ -34,6 +34,13 @@ constexpr Pair kWithWeights{
     /*num_gradients=*/2,
     kDifferentiable};
 
+/// Lets torch.vmap call the operator for one slice after the other.
+void call_by_slices(const Operator& op, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(
+      c10::DispatchKey::FuncTorchVmapMode);
+  op.callBoxed(stack);
+}
+
 /// Statistics that `_attention_forward` returns beside `output`.
 torch::Tensor empty_statistics(const torch::Tensor& output) {
   const auto dtype =
@@ -68,13 +75,17 @@ void attention_meta(const Operator& /*op*/, Stack* stack) {
 }
 
 void attention_autograd(const Operator& op, Stack* stack) {
-  const auto call = read_call(*stack);
+  auto call = read_call(*stack);
   const bool recorded = is_recorded(kAttention, *stack);
   // LibTorch's kernels, for which no seed tells what they drop, are to be seen
   // one by one.
   const bool by_libtorch = recorded && call.options.dropout() > 0 &&
       !call.query.is_cpu() && !call.query.is_meta();
-  if (by_libtorch || !is_watched(*stack, kNumArguments)) {
+  const bool transformed = is_transformed(*stack, kNumArguments);
+  if (transformed) {
+    call.options.kernel(Kernel::kReference);
+  }
+  if (by_libtorch || transformed || !is_watched(*stack, kNumArguments)) {
     // Records itself, and may be differentiated again.
     const auto output = functional::scaled_dot_product_attention(
         call.query, call.key, call.value, call.options);
@@ -88,6 +99,20 @@ void attention_autograd(const Operator& op, Stack* stack) {
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
   op.callBoxed(stack);
+}
+
+void attention_vmap(const Operator& op, Stack* stack) {
+  auto call = read_call(*stack);
+  if (call.options.dropout() == 0) {
+    call_by_slices(op, stack);
+    return;
+  }
+  const auto output = functional::scaled_dot_product_attention(
+      call.query,
+      call.key,
+      call.value,
+      call.options.kernel(Kernel::kReference));
+  replace_last(*stack, kNumArguments, {output});
 }
 
 void attention_with_weights(const Operator& /*op*/, Stack* stack) {
@@ -107,7 +132,8 @@ void attention_with_weights_meta(const Operator& /*op*/, Stack* stack) {
 }
 
 void attention_with_weights_autograd(const Operator& op, Stack* stack) {
-  if (!is_watched(*stack, kNumArguments)) {
+  if (is_transformed(*stack, kNumArguments) ||
+      !is_watched(*stack, kNumArguments)) {
     const auto call = read_call(*stack);
     const auto [output, weights] =
         functional::scaled_dot_product_attention_with_weights(
@@ -122,6 +148,18 @@ void attention_with_weights_autograd(const Operator& op, Stack* stack) {
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
   op.callBoxed(stack);
+}
+
+void attention_with_weights_vmap(const Operator& op, Stack* stack) {
+  const auto call = read_call(*stack);
+  if (call.options.dropout() == 0) {
+    call_by_slices(op, stack);
+    return;
+  }
+  const auto [output, weights] =
+      functional::scaled_dot_product_attention_with_weights(
+          call.query, call.key, call.value, call.options);
+  replace_last(*stack, kNumArguments, {output, weights});
 }
 
 void attention_forward(const Operator& /*op*/, Stack* stack) {

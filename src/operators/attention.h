@@ -13,9 +13,13 @@ void attention(const Operator& op, Stack* stack);
 void attention_meta(const Operator& op, Stack* stack);
 void attention_autograd(const Operator& op, Stack* stack);
 
+/// Under torch.vmap, whose `randomness` LibTorch's dropout follows.
+void attention_vmap(const Operator& op, Stack* stack);
+
 void attention_with_weights(const Operator& op, Stack* stack);
 void attention_with_weights_meta(const Operator& op, Stack* stack);
 void attention_with_weights_autograd(const Operator& op, Stack* stack);
+void attention_with_weights_vmap(const Operator& op, Stack* stack);
 void attention_with_weights_backward(const Operator& op, Stack* stack);
 
 void attention_forward(const Operator& op, Stack* stack);

@@ -2,6 +2,7 @@
 
 #include <kernels/choice.h>
 #include <kernels/heads.h>
+#include <kernels/plain.h>
 #include <kernels/tiled.h>
 #include <nn/functional/attention_of_call.h>
 #include <operators/attention_call.h>
@@ -40,6 +41,11 @@ struct Request {
     }
     wanted = values[num_first].toBoolList();
     arguments.assign(values.end() - kNumArguments, values.end());
+    // Also checks the devices of the arguments.
+    const auto device = read_call(arguments).query.device();
+    for (const auto& x : first) {
+      kernels::check_device("attention", "gradients and results", x, device);
+    }
     TORCH_CHECK(
         wanted.size() == kDifferentiable.size(),
         "attention: expected `wanted` for query, key, value, bias, "

@@ -1,5 +1,7 @@
 #include <operators/attention_call.h>
 
+#include <kernels/plain.h>
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/empty.h>
@@ -10,6 +12,38 @@
 namespace torch_attention::operators {
 
 namespace {
+
+using kernels::check_device;
+
+/// Returns whether `holds(x)` for one of the tensors of the last `n` values of
+/// a stack.
+template <typename Holds>
+bool any_tensor(const torch::jit::Stack& stack, size_t n, const Holds& holds) {
+  const auto values = torch::jit::last(stack, n);
+  return std::any_of(values.begin(), values.end(), [&](const auto& value) {
+    return value.isTensor() && value.toTensor().defined() &&
+        holds(value.toTensor());
+  });
+}
+
+void check_devices(const AttentionCall& call) {
+  constexpr auto kName = "attention";
+  const auto device = call.query.device();
+  const auto& options = call.options;
+  check_device(kName, "key", call.key, device);
+  check_device(kName, "value", call.value, device);
+  check_device(kName, "mask", options.mask(), device);
+  check_device(kName, "bias", options.bias(), device);
+  const auto check_numbers = [&](const char* what, const torch::Tensor& x) {
+    check_device(kName, what, x, device, /*elsewhere=*/true);
+  };
+  check_numbers("key_lengths", options.key_lengths());
+  check_numbers("query_offsets", options.query_offsets());
+  check_numbers("alibi_slopes", options.alibi_slopes());
+  check_numbers("sinks", options.sinks());
+  check_numbers("cu_seqlens", options.cu_seqlens());
+  check_numbers("cu_seqlens_k", options.cu_seqlens_k());
+}
 
 c10::SymIntArrayRef leading(const torch::Tensor& x, int64_t kept) {
   return x.sym_sizes().slice(0, static_cast<size_t>(x.dim() - kept));
@@ -46,15 +80,22 @@ AttentionCall read_call(const torch::jit::Stack& stack) {
   options.dropout(read().toDouble());
   options.cu_seqlens(tensor_of(read()));
   options.cu_seqlens_k(tensor_of(read()));
+  check_devices(call);
   return call;
 }
 
 bool is_watched(const torch::jit::Stack& stack, size_t n) {
-  const auto values = torch::jit::last(stack, n);
-  return std::any_of(values.begin(), values.end(), [](const auto& value) {
-    return value.isTensor() && value.toTensor().defined() &&
-        value.toTensor().layout() == torch::kStrided &&
-        at::isTensorSubclassLike(value.toTensor());
+  return any_tensor(stack, n, [](const torch::Tensor& x) {
+    return x.layout() == torch::kStrided && at::isTensorSubclassLike(x);
+  });
+}
+
+bool is_transformed(const torch::jit::Stack& stack, size_t n) {
+  constexpr c10::DispatchKeySet kWrappers(
+      {c10::DispatchKey::FuncTorchGradWrapper,
+       c10::DispatchKey::FuncTorchBatched});
+  return any_tensor(stack, n, [&](const torch::Tensor& x) {
+    return x.key_set().has_any(kWrappers) || kernels::has_tangent(x);
   });
 }
 

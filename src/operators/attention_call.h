@@ -52,6 +52,11 @@ torch::Tensor tensor_of(const c10::IValue& value);
 /// else than its own numbers: a compiler or a transformation looks on.
 bool is_watched(const torch::jit::Stack& stack, size_t n);
 
+/// Returns whether a transformation of derivatives is at work on one of the
+/// last `n` values of a stack (torch.func, torch.autograd.forward_ad), which
+/// only LibTorch's own operators take part in.
+bool is_transformed(const torch::jit::Stack& stack, size_t n);
+
 /// Replaces the last `n` values of a stack.
 void replace_last(
     torch::jit::Stack& stack,

@@ -1,6 +1,8 @@
 #include <operators/decode.h>
 
 #include <kernels/cache_rows.h>
+#include <kernels/overlap.h>
+#include <kernels/plain.h>
 #include <nn/checks.h>
 #include <operators/attention_call.h>
 #include <torch_attention/nn/functional/attention.h>
@@ -23,6 +25,21 @@ struct DecodeCall {
   torch::Tensor lengths;
 };
 
+void check_devices(const DecodeCall& call) {
+  const auto& [query, key, value, options] = call.attention;
+  const auto device = query.device();
+  kernels::check_device(kDecode, "key", key, device);
+  kernels::check_device(kDecode, "value", value, device);
+  kernels::check_device(kDecode, "key_cache", call.key_cache, device);
+  kernels::check_device(kDecode, "value_cache", call.value_cache, device);
+  const auto check_numbers = [&](const char* what, const torch::Tensor& x) {
+    kernels::check_device(kDecode, what, x, device, /*elsewhere=*/true);
+  };
+  check_numbers("lengths", call.lengths);
+  check_numbers("alibi_slopes", options.alibi_slopes());
+  check_numbers("sinks", options.sinks());
+}
+
 DecodeCall read_decode(const torch::jit::Stack& stack) {
   const auto values = torch::jit::last(stack, kNumDecodeArguments);
   size_t next = 0;
@@ -42,6 +59,7 @@ DecodeCall read_decode(const torch::jit::Stack& stack) {
   options.softcap(optional_of<double>(read()));
   options.alibi_slopes(tensor_of(read()));
   options.sinks(tensor_of(read()));
+  check_devices(call);
   return call;
 }
 
@@ -75,6 +93,40 @@ void check_rows(
       cache.device());
 }
 
+/// Checks that each row that is written has a place of its own.
+void check_memory(const DecodeCall& call) {
+  const auto check_one = [](const char* what, const torch::Tensor& cache) {
+    TORCH_CHECK(
+        !kernels::overlaps_itself(cache),
+        kDecode,
+        ": expected a ",
+        what,
+        " whose elements have memory of their own, but got one that overlaps "
+        "itself, of sizes ",
+        cache.sizes(),
+        " and strides ",
+        cache.strides(),
+        "; clone() an expanded tensor");
+  };
+  check_one("key_cache", call.key_cache);
+  check_one("value_cache", call.value_cache);
+  TORCH_CHECK(
+      !kernels::overlap(call.key_cache, call.value_cache),
+      kDecode,
+      ": expected key_cache and value_cache in memory of their own, but got two "
+      "that overlap");
+}
+
+/// Returns `x`, copied if it lies in a cache, whose rows are to be written.
+torch::Tensor outside_of_caches(
+    const torch::Tensor& x,
+    const DecodeCall& call) {
+  return kernels::overlap(x, call.key_cache) ||
+          kernels::overlap(x, call.value_cache)
+      ? x.clone()
+      : x;
+}
+
 } // namespace
 
 void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
@@ -83,6 +135,10 @@ void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
   auto& [query, key, value, options] = call.attention;
   check_rows("key", key, call.key_cache, query);
   check_rows("value", value, call.value_cache, query);
+  check_memory(call);
+  for (auto* x : {&query, &key, &value}) {
+    *x = outside_of_caches(*x, call);
+  }
   const auto B = query.size(0);
   const auto T = query.size(2);
   const auto capacity =

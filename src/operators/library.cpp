@@ -159,6 +159,12 @@ TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {
   }
 }
 
+TORCH_LIBRARY_IMPL(torch_attention, FuncTorchVmapMode, library) {
+  library.impl("attention", boxed<&attention_vmap>());
+  library.impl("attention_with_weights", boxed<&attention_with_weights_vmap>());
+  library.impl("scaled_dot_product_attention", boxed<&sdpa>());
+}
+
 TORCH_LIBRARY_IMPL(torch_attention, ADInplaceOrView, library) {
   library.impl(
       "decode", torch::autograd::autogradNotImplementedInplaceOrViewFallback());

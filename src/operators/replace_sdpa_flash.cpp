@@ -28,6 +28,7 @@ using kernels::Attention;
 /// Returns the attention as the kernels read it, or nothing if LibTorch is to
 /// compute it. LibTorch's kernel does not know autocast.
 std::optional<Attention> prepared_flash(const SdpaArguments& x) {
+  check_devices(x);
   if (!is_readable(x)) {
     return std::nullopt;
   }

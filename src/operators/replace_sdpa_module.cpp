@@ -4,6 +4,7 @@
 
 #include <kernels/heads.h>
 #include <kernels/linear.h>
+#include <kernels/plain.h>
 #include <kernels/tiled.h>
 #include <operators/replace_sdpa_switch.h>
 #include <operators/sdpa_attention.h>
@@ -34,6 +35,20 @@ struct NativeModule {
   const std::optional<torch::Tensor>& mask;
   std::optional<int64_t> mask_type;
 };
+
+void check_devices(const NativeModule& m) {
+  const auto check_one = [&](const char* what, const torch::Tensor& x) {
+    kernels::check_device(
+        "_native_multi_head_attention", what, x, m.x.device());
+  };
+  check_one("qkv_weight", m.weight);
+  check_one("qkv_bias", m.bias);
+  check_one("proj_weight", m.out_weight);
+  check_one("proj_bias", m.out_bias);
+  if (m.mask) {
+    check_one("mask", *m.mask);
+  }
+}
 
 bool is_readable(const NativeModule& m) {
   for (const auto* x : {&m.x, &m.weight, &m.bias, &m.out_weight, &m.out_bias}) {
@@ -83,6 +98,7 @@ bool set_hidden(const NativeModule& m, torch::Tensor& hidden) {
 /// Returns the output (B, T, C), or an undefined tensor if LibTorch is to
 /// compute it.
 torch::Tensor output_of(const NativeModule& m) {
+  check_devices(m);
   kernels::Attention a;
   if (!is_readable(m) || !set_hidden(m, a.mask)) {
     return {};

@@ -1,5 +1,6 @@
 #include <operators/rotary.h>
 
+#include <kernels/plain.h>
 #include <nn/functional/rotary_of_call.h>
 #include <operators/attention_call.h>
 #include <operators/recorded.h>
@@ -68,6 +69,7 @@ RotaryCall read_rotary(const Stack& stack) {
   options.truncate(read().toBool());
   options.short_factors(read().toDoubleVector());
   options.long_factors(read().toDoubleVector());
+  kernels::check_device("rotary", "positions", call.positions, call.x.device());
   return call;
 }
 
@@ -130,7 +132,8 @@ void rotary_meta(const c10::OperatorHandle& /*op*/, Stack* stack) {
 }
 
 void rotary_autograd(const c10::OperatorHandle& op, Stack* stack) {
-  if (!is_watched(*stack, kNumRotaryArguments)) {
+  if (is_transformed(*stack, kNumRotaryArguments) ||
+      !is_watched(*stack, kNumRotaryArguments)) {
     const auto call = read_rotary(*stack);
     put(stack,
         functional::rotary_embedding(call.x, call.positions, call.options));

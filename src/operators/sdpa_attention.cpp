@@ -128,6 +128,16 @@ bool has_memory(const torch::Tensor& x) {
   return x.defined() && !x.is_nested() && kernels::is_plain(x);
 }
 
+void check_devices(const SdpaArguments& x) {
+  constexpr auto kSdpa = "scaled_dot_product_attention";
+  const auto device = x.query.device();
+  kernels::check_device(kSdpa, "key", x.key, device);
+  kernels::check_device(kSdpa, "value", x.value, device);
+  if (x.has_mask()) {
+    kernels::check_device(kSdpa, "attn_mask", *x.mask, device);
+  }
+}
+
 bool is_readable(const SdpaArguments& x) {
   if (!has_memory(x.query) || !has_memory(x.key) || !has_memory(x.value)) {
     return false;

@@ -32,6 +32,10 @@ bool is_computed(torch::ScalarType dtype);
 /// Returns whether our kernels may read the memory of `x`.
 bool has_memory(const torch::Tensor& x);
 
+/// Checks that the tensors are on one device. LibTorch calls its kernels for
+/// the device meta if one is on it, and returns memory that was not written.
+void check_devices(const SdpaArguments& x);
+
 /// Returns whether all tensors lie in the CPU's memory, in one dtype that our
 /// kernels compute; a mask may be bool.
 bool is_readable(const SdpaArguments& x);

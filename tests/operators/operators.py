@@ -429,6 +429,156 @@ def test_errors():
             sys.exit(f"no error: {message}")
 
 
+def refused(call):
+    try:
+        call()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
+
+
+def test_devices():
+    """One tensor on the device meta with others on the CPU is refused."""
+    q, k, v = tensors((2, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8), grad=False)
+    rules = {
+        "key_lengths": torch.tensor([4, 3]),
+        "query_offsets": torch.tensor([0, 0]),
+        "mask": torch.zeros(4, 4, dtype=torch.bool),
+        "bias": torch.randn(4, 4),
+        "alibi_slopes": torch.rand(2),
+        "sinks": torch.rand(2),
+    }
+    one = [x[:1] for x in (q, k, v)]
+    starts = torch.tensor([0, 1, 4])
+    row = [x[:, :, :1].clone() for x in (q, k, v)]
+    cache = torch.zeros(2, 2, 6, 8)
+    output, statistics, seed = ops._attention_forward(q, k, v, **rules)
+    wanted = [True] * 6
+    calls = [
+        (op, (q, k, v), rules)
+        for op in (ops.attention, ops.attention_with_weights,
+                   ops._attention_forward)
+    ]
+    calls += [
+        (ops.attention, one, {"cu_seqlens": starts, "cu_seqlens_k": starts}),
+        (ops.scaled_dot_product_attention, (q, k, v), {"attn_mask": rules["bias"]}),
+        (ops.scaled_dot_product_attention, (q, k, v),
+         {"attn_mask": ~rules["mask"]}),
+        (ops.rotary, (q, torch.arange(4)), {}),
+        (ops._rotary_backward, (q, torch.arange(4)), {}),
+        (ops.decode, (*row, cache, cache.clone(), torch.tensor([0, 2])),
+         {"alibi_slopes": torch.rand(2), "sinks": torch.rand(2)}),
+        (ops._attention_backward,
+         (output, output, statistics, seed, wanted, q, k, v), rules),
+        (ops._attention_with_weights_backward,
+         (output, rules["bias"].expand(2, 2, 4, 4), output,
+          rules["bias"].expand(2, 2, 4, 4), wanted, q, k, v), rules),
+    ]
+    mixed = 0
+    for op, inputs, options in calls:
+        op(*inputs, **options)
+        names = list(range(len(inputs))) + list(options)
+        for name in names:
+            for grad in (False, True):
+                given = list(inputs)
+                named = dict(options)
+                place = named if name in named else given
+                if not isinstance(place[name], torch.Tensor):
+                    continue
+                place[name] = place[name].to("meta")
+                if grad and op in (ops.attention, ops.attention_with_weights):
+                    given[2] = given[2].clone().requires_grad_()
+                check(refused(lambda: op(*given, **named)),
+                      f"{op} took {name} on the device meta")
+                mixed += 1
+    print(mixed, "mixes of devices are refused")
+    # All on it: the sizes alone.
+    meta = [x.to("meta") for x in (q, k, v)]
+    check(ops.attention(*meta).shape == q.shape, "meta")
+
+
+def test_decode_caches():
+    """Caches that share memory with themselves, each other and the rows."""
+    def rows():
+        return tensors((2, 2, 2, 4), (2, 2, 2, 4), (2, 2, 2, 4), grad=False)
+
+    lengths = torch.tensor([1, 3])
+    cache = torch.randn(2, 2, 8, 4)
+    other = torch.randn(2, 2, 8, 4)
+    long = torch.zeros(300)
+    overlapping = {
+        "expanded": (cache[:1].expand(2, -1, -1, -1), other),
+        "expanded heads": (other, cache[:, :1].expand(-1, 2, -1, -1)),
+        "one as both": (cache, cache),
+        "a view of it": (cache, cache[:, :]),
+        "neighbours": (
+            torch.zeros(100).as_strided((2, 2, 8, 4), (40, 16, 2, 1)), other),
+        "shifted": tuple(
+            long.as_strided((2, 2, 8, 4), (64, 32, 4, 1), begin)
+            for begin in (0, 4)),
+    }
+    for name, caches in overlapping.items():
+        before = [x.clone() for x in caches]
+        check(refused(lambda: ops.decode(*rows(), *caches, lengths)),
+              f"decode took caches that overlap: {name}")
+        close([x.clone() for x in caches], before)
+    # In one tensor, but apart.
+    q, k, v = rows()
+    expected = ops.decode(q, k, v, cache.clone(), other.clone(), lengths)
+    halves = torch.cat([cache, other], -1)
+    close(ops.decode(q, k, v, halves[..., :4], halves[..., 4:], lengths), expected)
+    pair = torch.stack([cache, other], 1)
+    close(ops.decode(q, k, v, pair[:, 0], pair[:, 1], lengths), expected)
+    # Rows that lie in the caches are read before these are written.
+    own = cache.clone()
+    theirs = other.clone()
+    q, k, v = own[:, :, 2:4], own[:, :, 1:3], own[:, :, 4:6]
+    expected = ops.decode(q.clone(), k.clone(), v.clone(), cache.clone(),
+                          other.clone(), lengths)
+    close(ops.decode(q, k, v, own, theirs, lengths), expected)
+
+
+def test_changed_in_place():
+    """A residual in place trains, as after a product of weights and values."""
+    inputs = tensors((2, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8))
+    q, k, v, x = inputs
+
+    def run(in_place, attend):
+        y = attend(q, k, v)
+        if in_place:
+            y += x
+        else:
+            y = y + x
+        return torch.autograd.grad(y.sin().sum(), inputs)
+
+    for attend in (
+        lambda *a: ops.attention(*a, causal=True),
+        lambda *a: ops.attention_with_weights(*a, causal=True)[0],
+        lambda *a: ops.scaled_dot_product_attention(*a, is_causal=True),
+        torch.jit.script(Attend()),
+        torch.jit.trace(Attend(), (q, k, v)),
+        compiled(ops.attention),
+        lambda *a: ops.rotary(a[0], torch.arange(4)) + a[1] * a[2],
+    ):
+        close(run(True, attend), run(False, attend))
+    # A checkpoint drops what is saved, and makes it again.
+    from torch.utils.checkpoint import checkpoint
+
+    def block(q, k, v):
+        y = ops.attention(q, k, v)
+        y += x
+        return y
+
+    y = checkpoint(block, q, k, v, use_reentrant=False)
+    close(torch.autograd.grad(y.sin().sum(), inputs),
+          run(False, ops.attention))
+
+
+class Attend(torch.nn.Module):
+    def forward(self, q, k, v):
+        return torch.ops.torch_attention.attention(q, k, v, causal=True)
+
+
 torch.manual_seed(1)
 for test in [f for n, f in list(globals().items()) if n.startswith("test_")]:
     test()

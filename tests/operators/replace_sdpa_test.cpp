@@ -179,6 +179,47 @@ TEST_CASE(
   check_close(x.gradients(std::get<0>(x.flash(false, mask))), expected);
 }
 
+TEST_CASE("The output may be changed in place where LibTorch allows it") {
+  torch::manual_seed(7);
+  const auto query = torch::randn({2, 3, 20, 8}).requires_grad_();
+  const auto key = torch::randn({2, 3, 30, 8}).requires_grad_();
+  const auto value = torch::randn({2, 3, 30, 5}).requires_grad_();
+  const auto x = torch::randn({2, 3, 20, 5}).requires_grad_();
+  const auto run = [&] {
+    auto y = at::scaled_dot_product_attention(query, key, value);
+    y += x;
+    return torch::autograd::grad({y.sin().sum()}, {query, key, value, x});
+  };
+  const auto expected = run();
+  std::vector<torch::Tensor> actual;
+  CHECK(calls_of([&] { actual = run(); }).ours == 1);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(actual[i], IsCloseTo(expected[i], {1e-4, 1e-5}));
+  }
+}
+
+TEST_CASE("Tensors on the device meta are refused in the replaced attention") {
+  const SdpaReplaced replaced;
+  const auto x = torch::randn({2, 3, 8, 8});
+  const auto mask = torch::zeros({8, 8}, torch::kMeta);
+  THROWS_WITH(
+      at::scaled_dot_product_attention(x, x, x, mask),
+      "expected the attn_mask");
+  THROWS_WITH(
+      at::_scaled_dot_product_flash_attention_for_cpu(x, x.to(torch::kMeta), x),
+      "expected the key on cpu");
+  const auto [output, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(x, x, x);
+  THROWS_WITH(
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          x, x, x, x, output, logsumexp, 0, false, mask),
+      "expected the attn_mask on cpu");
+  // All on it are fine.
+  const auto none = x.to(torch::kMeta);
+  CHECK(at::scaled_dot_product_attention(none, none, none, mask).is_meta());
+}
+
 TEST_CASE("Rows that are wholly masked are zero, and so are their gradients") {
   const Inputs x;
   const auto calls = calls_of([&] {

@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/latent_attention.h>
 
 #include <kernels/heads.h>
+#include <kernels/plain.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
@@ -198,6 +199,8 @@ torch::Tensor attend_to_latents(
     const auto heads = expanded(module, queries, cache.keys().to(dtype));
     return attend(heads.queries, heads.keys, heads.values, func);
   }
+  kernels::check_device(
+      kLatent, "kv_b_proj", module.kv_b_proj->weight, cache.keys().device());
   // (num_heads, nope_dim + value_dim, kv_rank)
   const auto up = module.kv_b_proj->weight.reshape(
       {options.num_heads(), -1, options.kv_rank()});

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/self_attention.h>
 
+#include <kernels/plain.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/projected.h>
@@ -47,6 +48,8 @@ Projected project(SelfAttentionV1Impl& module, const torch::Tensor& x) {
       module.W_query,
       module.options.d_in(),
       /*takes_2d=*/true);
+  kernels::check_device(kV1, "W_key", module.W_key, x.device());
+  kernels::check_device(kV1, "W_value", module.W_value, x.device());
   Projected projected;
   projected.keys = torch::matmul(x, module.W_key);
   projected.queries = torch::matmul(x, module.W_query);
