@@ -557,7 +557,6 @@ def test_changed_in_place():
         lambda *a: ops.scaled_dot_product_attention(*a, is_causal=True),
         torch.jit.script(Attend()),
         torch.jit.trace(Attend(), (q, k, v)),
-        compiled(ops.attention),
         lambda *a: ops.rotary(a[0], torch.arange(4)) + a[1] * a[2],
     ):
         close(run(True, attend), run(False, attend))

@@ -2,10 +2,8 @@
 
 #include <kernels/plain.h>
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <c10/util/Exception.h>
-
-#include <limits>
 
 namespace torch_attention::detail {
 
@@ -88,22 +86,12 @@ MultiheadMasks read_masks(
   return masks;
 }
 
-torch::Tensor added_mask(
-    const MultiheadMasks& masks,
-    const MultiheadScores& scores,
-    torch::ScalarType dtype) {
-  if (!masks.hidden.defined() && !masks.bias.defined()) {
-    return {};
+void see_more_keys(MultiheadMasks& masks, int64_t count) {
+  for (auto* mask : {&masks.hidden, &masks.bias}) {
+    if (mask->defined()) {
+      *mask = at::constant_pad_nd(*mask, {0, count});
+    }
   }
-  auto added = masks.bias.defined()
-      ? masks.bias
-      : at::zeros({1, 1}, torch::device(scores.device).dtype(dtype));
-  if (masks.hidden.defined()) {
-    added = added.masked_fill(
-        masks.hidden, -std::numeric_limits<double>::infinity());
-  }
-  const auto& [B, H, T, S, device] = scores;
-  return added.expand({B, H, T, S}).reshape({B * H, T, S});
 }
 
 } // namespace torch_attention::detail

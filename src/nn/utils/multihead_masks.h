@@ -32,11 +32,7 @@ MultiheadMasks read_masks(
     const torch::Tensor& attn_mask,
     const MultiheadScores& scores);
 
-/// Returns `masks` as an `attn_mask` (B * H, T, S) of `dtype` that is added, as
-/// LibTorch's class takes it; undefined if there is none.
-torch::Tensor added_mask(
-    const MultiheadMasks& masks,
-    const MultiheadScores& scores,
-    torch::ScalarType dtype);
+/// Lets all queries see `count` keys after the S ones, without a bias.
+void see_more_keys(MultiheadMasks& masks, int64_t count);
 
 } // namespace torch_attention::detail

@@ -13,6 +13,7 @@
 #include <memory>
 #include <typeindex>
 #include <typeinfo>
+#include <vector>
 
 namespace torch_attention {
 
@@ -63,17 +64,46 @@ torch::Tensor to_heads(const torch::Tensor& x, int64_t num_heads) {
       .permute({1, 2, 0, 3});
 }
 
-/// Returns whether our attention computes it for these inputs, of three
-/// dimensions each.
-bool is_swappable(
+void check_shapes(
     const MultiheadAttentionImpl& m,
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value) {
-  return !m.bias_k.defined() && !m.bias_v.defined() &&
-      !m.options.add_zero_attn() && query.size(2) == m.options.embed_dim() &&
-      key.size(1) == query.size(1) && key.size(0) == value.size(0) &&
-      key.size(1) == value.size(1);
+  const bool fits = query.dim() == 3 && key.dim() == 3 && value.dim() == 3 &&
+      query.size(2) == m.options.embed_dim() && key.size(1) == query.size(1) &&
+      key.size(0) == value.size(0) && key.size(1) == value.size(1);
+  TORCH_CHECK(
+      fits,
+      "attend: expected query (T, B, embed_dim = ",
+      m.options.embed_dim(),
+      "), key (S, B, kdim) and value (S, B, vdim), but got ",
+      query.sizes(),
+      ", ",
+      key.sizes(),
+      " and ",
+      value.sizes());
+}
+
+/// Adds the keys and values (1, B, C) that options of `m` ask for.
+void add_keys(
+    const MultiheadAttentionImpl& m,
+    torch::Tensor& key,
+    torch::Tensor& value,
+    detail::MultiheadMasks& masks) {
+  const auto add = [&](const torch::Tensor& more_key,
+                       const torch::Tensor& more_value) {
+    const std::vector<int64_t> sizes = {1, key.size(1), key.size(2)};
+    key = torch::cat({key, more_key.expand(sizes)});
+    value = torch::cat({value, more_value.expand(sizes)});
+    detail::see_more_keys(masks, 1);
+  };
+  if (m.bias_k.defined()) {
+    add(m.bias_k, m.bias_v);
+  }
+  if (m.options.add_zero_attn()) {
+    const auto zero = torch::zeros({1, 1, 1}, key.options());
+    add(zero, zero);
+  }
 }
 
 std::string named(const std::string& path) {
@@ -230,29 +260,16 @@ torch::Tensor attend(
     const torch::Tensor& key_padding_mask,
     const torch::Tensor& attn_mask) {
   auto& m = *module.ptr();
-  const auto by_libtorch = [&](const torch::Tensor& mask) {
-    return std::get<0>(m.forward(
-        query,
-        key,
-        value,
-        /*key_padding_mask=*/{},
-        /*need_weights=*/false,
-        mask));
-  };
-  if (query.dim() != 3 || key.dim() != 3 || value.dim() != 3) {
-    return by_libtorch({}); // throws
-  }
+  check_shapes(m, query, key, value);
   const auto H = m.options.num_heads();
   const detail::MultiheadScores scores{
       query.size(1), H, query.size(0), key.size(0), query.device()};
-  const auto masks = detail::read_masks(key_padding_mask, attn_mask, scores);
-  if (!is_swappable(m, query, key, value)) {
-    return by_libtorch(detail::added_mask(masks, scores, query.scalar_type()));
-  }
+  auto masks = detail::read_masks(key_padding_mask, attn_mask, scores);
+  auto heads = projected(m, query, key, value);
+  add_keys(m, heads[1], heads[2], masks);
   functional::ScaledDotProductAttentionFuncOptions options;
   options.dropout(m.options.dropout()).training(m.is_training());
   options.mask(masks.hidden).bias(masks.bias);
-  const auto heads = projected(m, query, key, value);
   const auto context = functional::scaled_dot_product_attention(
       to_heads(heads[0], H),
       to_heads(heads[1], H),

@@ -42,9 +42,7 @@ TORCH_ATTENTION_API ModuleSwapReport swap_attention(torch::nn::Module& model);
 /// and result (T, B, C), key and value (S, B, C). Masks mean what they mean in
 /// Python: key_padding_mask (B, S) and attn_mask (T, S) or (B * H, T, S) hide
 /// where they are true if they are bool, and are added to the scores if they
-/// are floating-point. LibTorch's class adds a bool attn_mask as 1. Modules
-/// with `bias_k` or `add_zero_attn` are computed by LibTorch, with the same
-/// masks.
+/// are floating-point. LibTorch's class adds a bool attn_mask as 1.
 ///
 /// Throws c10::Error for masks of other dtypes and shapes.
 ///
