@@ -1,5 +1,7 @@
 #include <format_text.h>
 
+#include <escape.h>
+
 namespace torch_attention {
 
 namespace {
@@ -58,7 +60,8 @@ std::string list_text(
   texts.reserve(listed + 1);
   for (size_t i = 0; i < listed; ++i) {
     texts.push_back(
-        format_text("{0}{1}{0}", quote, shortened(items[i], kMaxItem)));
+        format_text(
+        "{0}{1}{0}", quote, escaped(shortened(items[i], kMaxItem))));
   }
   if (listed < items.size()) {
     texts.push_back(

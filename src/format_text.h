@@ -30,8 +30,8 @@ std::string format_text(
 /// Returns `text`, or its beginning and end if it is longer than `limit` bytes.
 std::string shortened(std::string_view text, size_t limit);
 
-/// Returns `items`, each in `quote`, joined; of more than 20 items the first
-/// ten and "… and 999,990 more".
+/// Returns `items`, each escaped and in `quote`, joined; of more than 20 items
+/// the first ten and "… and 999,990 more".
 std::string list_text(
     const std::vector<std::string>& items,
     std::string_view separator,

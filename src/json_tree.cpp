@@ -235,6 +235,17 @@ Json Json::parse(const char* text) {
   return result;
 }
 
+size_t Json::num_values() const {
+  size_t count = 1;
+  for (const auto& element : elements()) {
+    count += element.num_values();
+  }
+  for (const auto& field : fields()) {
+    count += field.second.num_values();
+  }
+  return count;
+}
+
 std::optional<bool> Json::as_flag() const {
   const auto* value = as<bool>();
   return value == nullptr ? std::nullopt : std::optional(*value);

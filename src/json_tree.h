@@ -102,6 +102,9 @@ class Json {
   /// Returns the field to be changed, or null if there is none.
   Json* find_to_change(const std::string& name);
 
+  /// Returns the number of values in it, with itself.
+  size_t num_values() const;
+
   /// Returns the text of the value, no more than `most` bytes of it.
   std::string shown(size_t most) const;
 

@@ -1,5 +1,6 @@
 #include <torch_attention/jit/swap_attention.h>
 
+#include <escape.h>
 #include <jit/find_attention.h>
 #include <jit/fused_layers.h>
 #include <jit/replace_attention.h>
@@ -187,10 +188,12 @@ GraphSwapReport swap_attention(torch::jit::Module& module) {
 
 std::ostream& operator<<(std::ostream& stream, const GraphSwapReport& report) {
   for (const auto& place : report.swapped) {
-    stream << "swapped     " << place.where << ": " << place.what << "\n";
+    stream << "swapped     " << escaped(place.where) << ": "
+           << escaped(place.what) << "\n";
   }
   for (const auto& place : report.left_alone) {
-    stream << "left alone  " << place.where << ": " << place.what << "\n";
+    stream << "left alone  " << escaped(place.where) << ": "
+           << escaped(place.what) << "\n";
   }
   if (report.swapped.empty() && report.left_alone.empty()) {
     stream << "no attention found\n";

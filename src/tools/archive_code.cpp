@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <format_text.h>
+#include <regular_file.h>
 #include <tools/comparison.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ StateDict run_in_double(torch::jit::Module module, TrainingRun run) {
 torch::jit::Module load_code(
     const std::string& archive,
     const std::string& prefix) {
+  check_regular_file(archive);
   auto module = torch::jit::load(archive, torch::kCPU);
   size_t begin = 0;
   while (begin < prefix.size()) {

@@ -2,6 +2,7 @@
 
 #include <torch_attention/weights/dtype.h>
 
+#include <escape.h>
 #include <format_text.h>
 #include <tools/progress_bar.h>
 
@@ -38,14 +39,15 @@ void convert_file(
   const auto converted = convert_weights(input, output, options);
   bar.reset();
   if (converted.path != input) {
-    out << format_text("from {}\n", converted.path);
+    out << format_text("from {}\n", escaped(converted.path));
   }
-  out << format_text("{}: {} tensors\n", output, converted.tensors.size());
+  out << format_text(
+      "{}: {} tensors\n", escaped(output), converted.tensors.size());
   if (!converted.left_out.empty()) {
     out << format_text("left out: {}\n", list_text(converted.left_out, ", "));
   }
   for (const auto& remark : converted.remarks) {
-    out << remark << "\n";
+    out << escaped(remark) << "\n";
   }
 }
 

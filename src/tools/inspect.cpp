@@ -1,6 +1,7 @@
 #include <tools/inspect.h>
 
 #include <error_message.h>
+#include <escape.h>
 #include <format_text.h>
 #include <tools/model_fields.h>
 #include <torch_attention/weights/dtype.h>
@@ -68,6 +69,7 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
       {"tensors", OrderedJson::array()},
       {"other_values", info.other_values},
       {"unreadable", OrderedJson::array()},
+      {"passed_over", OrderedJson::array()},
       {"attention", OrderedJson::array()}};
   for (const auto& tensor : info.tensors) {
     json["tensors"].push_back(
@@ -79,40 +81,48 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
   for (const auto& [key, reason] : info.unreadable) {
     json["unreadable"].push_back({{"key", key}, {"reason", reason}});
   }
+  for (const auto& [key, reason] : info.passed_over) {
+    json["passed_over"].push_back({{"key", key}, {"reason", reason}});
+  }
   for (const auto& attention : info.attention) {
     json["attention"].push_back(attention_json(attention));
   }
-  // Keys of a file may not be valid text.
-  out << json.dump(2, ' ', false, OrderedJson::error_handler_t::replace)
+  // Keys of a file may not be valid text, or hold what a terminal obeys.
+  out << json.dump(
+      2, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace)
       << "\n";
 }
 
 void print_tensors(const WeightsInfo& info, std::ostream& out) {
   size_t width = 3;
   for (const auto& tensor : info.tensors) {
-    width = std::max(width, tensor.key.size());
+    width = std::max(width, escaped(tensor.key).size());
   }
   for (const auto& tensor : info.tensors) {
     out << format_text(
         "  {:<{}}  {:<16}  {:<9} {:>10}\n",
-        tensor.key,
+        escaped(tensor.key),
         width,
         format_text("({})", fmt::join(tensor.shape, ", ")),
         dtype_name(tensor.dtype),
         size_text(tensor.bytes));
   }
   for (const auto& key : info.other_values) {
-    out << format_text("  {:<{}}  no tensor\n", key, width);
+    out << format_text("  {:<{}}  no tensor\n", escaped(key), width);
   }
-  for (const auto& [key, reason] : info.unreadable) {
-    out << format_text("  {:<{}}  {}\n", key, width, reason);
+  for (const auto* values : {&info.unreadable, &info.passed_over}) {
+    for (const auto& [key, reason] : *values) {
+      out << format_text(
+          "  {:<{}}  {}\n", escaped(key), width, escaped(reason));
+    }
   }
 }
 
 void print_attention(
     const WeightsInfo::Attention& attention,
     std::ostream& out) {
-  const auto path = attention.path.empty() ? "the file itself" : attention.path;
+  const auto path =
+      attention.path.empty() ? "the file itself" : escaped(attention.path);
   if (attention.layouts.size() != 1) {
     out << format_text(
         "  {}: several layouts fit: {}\n",
@@ -137,7 +147,7 @@ void print_attention(
         list_text(attention.unknown_keys, ", "));
   }
   if (!attention.remark.empty()) {
-    out << "; " << attention.remark;
+    out << "; " << escaped(attention.remark);
   }
   out << "\n";
 }
@@ -145,15 +155,15 @@ void print_attention(
 void print_text(const WeightsInfo& info, std::ostream& out) {
   out << format_text(
       "{}: {}, {} tensors, {}\n",
-      info.path,
+      escaped(info.path),
       info.format,
       info.tensors.size(),
       size_text(total_bytes(info)));
   if (!info.state_dict.empty()) {
-    out << format_text("state dict: {}\n", info.state_dict);
+    out << format_text("state dict: {}\n", escaped(info.state_dict));
   }
   for (const auto& remark : info.remarks) {
-    out << remark << "\n";
+    out << escaped(remark) << "\n";
   }
   print_tensors(info, out);
 }
@@ -189,7 +199,7 @@ void print_layers(const PretrainedInfo& model, std::ostream& out) {
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const auto& found = model.layers[i];
     if (found.numbers.empty()) {
-      out << found.part << ": " << found.description << "\n";
+      out << found.part << ": " << escaped(found.description) << "\n";
       continue;
     }
     if (found.is_cross) {
@@ -201,7 +211,7 @@ void print_layers(const PretrainedInfo& model, std::ostream& out) {
         "{} {}: {}\n",
         found.numbers.size() == 1 ? "layer" : "layers",
         ranges_text(found.numbers),
-        found.description);
+        escaped(found.description));
     if (!found.options.empty()) {
       out << found.options << "\n";
     }

@@ -183,7 +183,11 @@ Action add_convert(CLI::App& app) {
       ->required();
   convert->add_option(
       "--layout", arguments->target, "layout of OUT; default: that of IN");
-  convert->add_option("--from", arguments->source, "layout of IN")
+  convert
+      ->add_option(
+          "--from",
+          arguments->source,
+          "layout of IN: a name, or the names of its layers")
       ->capture_default_str();
   convert->add_option(
       "--prefix", arguments->options.prefix(), "only what is below this path");
@@ -197,12 +201,17 @@ Action add_convert(CLI::App& app) {
       ->check(kPositive);
   convert->footer(
       "Layouts: " + layout_names() +
-      ".\n\n"
+      ".\nOne of your own is the names of its layers: wq,wk,wv,wo (query, key, "
+      "value, output), qkv,proj (rows of\nqueries, then keys, then values; "
+      "output), linear_qkv,linear_proj,12,4 (rows by heads; output; numbers\n"
+      "of heads and of key heads).\n\n"
       "Examples:\n"
       "  torch-attention convert gpt2.bin attention.safetensors --prefix "
       "h.0.attn --layout book\n"
       "  torch-attention convert model.pt model.safetensors --dtype "
-      "bfloat16\n\n"
+      "bfloat16\n"
+      "  torch-attention convert llama.pth layer.pt --prefix "
+      "layers.0.attention --from wq,wk,wv,wo --layout book\n\n"
       "OUT is replaced when the new file is whole. Exit status: 0, 1 if it was "
       "not written, 2 if the command\nline is wrong.");
   return [arguments] {
@@ -329,7 +338,8 @@ int main(int argc, char** argv) {
       {"completion", add_completion(app)}};
   // CLI11 would say that a subcommand is required.
   if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {
-    std::cerr << "torch-attention: there is no subcommand \"" << argv[1]
+    std::cerr << "torch-attention: there is no subcommand \""
+              << torch_attention::escaped(argv[1])
               << "\". Run with --help for those there are.\n";
     return 2;
   }
@@ -341,7 +351,7 @@ int main(int argc, char** argv) {
   try {
     return actions.at(app.get_subcommands().front()->get_name())();
   } catch (const std::exception& error) {
-    std::cerr << "torch-attention: " << torch_attention::error_message(error)
+    std::cerr << "torch-attention: " << torch_attention::error_lines(error)
               << "\n";
   }
   return 1;

@@ -1,12 +1,12 @@
 #include <tools/progress_bar.h>
 
+#include <escape.h>
 #include <format_text.h>
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 
 namespace torch_attention::tools {
 
@@ -19,7 +19,7 @@ constexpr const char* kClearLine = "\r\033[K";
 } // namespace
 
 ProgressBar::ProgressBar(std::string title, uint64_t total)
-    : title_(std::move(title)),
+    : title_(escaped(title)),
       total_(std::max<uint64_t>(total, 1)),
       visible_(::isatty(STDERR_FILENO) != 0) {}
 

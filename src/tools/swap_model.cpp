@@ -4,6 +4,9 @@
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/weights/read.h>
 
+#include <escape.h>
+#include <regular_file.h>
+
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/serialization/export.h>
@@ -175,6 +178,7 @@ bool swap_model(
     const std::string& output,
     const std::string& check,
     std::ostream& out) {
+  check_regular_file(input);
   auto before = torch::jit::load(input);
   auto after = torch::jit::load(input);
   const auto report = swap_attention(after);
@@ -191,7 +195,7 @@ bool swap_model(
     measure_models(before, after, inputs, out);
   }
   after.save(output);
-  out << "wrote " << output << "; it needs libtorch_attention where it is "
+  out << "wrote " << escaped(output) << "; it needs libtorch_attention where it is "
       << "loaded\n";
   return true;
 }

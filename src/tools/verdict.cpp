@@ -2,6 +2,7 @@
 
 #include <torch/version.h>
 
+#include <escape.h>
 #include <format_text.h>
 
 #include <algorithm>
@@ -41,7 +42,7 @@ void VerdictTable::add(const Verdict& verdict) {
   failed_ += verdict.passed() ? 0 : 1;
   const auto start = format_text(
       "{:<{}}  {:<7}  {:<9}  ",
-      verdict.case_name,
+      escaped(verdict.case_name),
       width_,
       text_of(verdict.device),
       text_of(verdict.kernel));
@@ -56,13 +57,13 @@ void VerdictTable::add(const Verdict& verdict) {
               verdict.difference.relative,
               verdict.allowed,
               verdict.passed() ? "ok" : "FAILED",
-              verdict.worst)
+              escaped(verdict.worst))
        << std::endl;
 }
 
 void VerdictTable::add_remark(const std::string& remark) {
   if (!remark.empty()) {
-    out_ << "  " << remark << std::endl;
+    out_ << "  " << escaped(remark) << std::endl;
   }
 }
 

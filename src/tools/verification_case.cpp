@@ -11,6 +11,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include <format_text.h>
+#include <regular_file.h>
 #include <tools/archive_code.h>
 #include <torch_attention/weights/inspect.h>
 #include <torch_attention/weights/load.h>
@@ -67,6 +68,7 @@ class Dict {
 };
 
 Dict read_dict(const std::string& path) {
+  check_regular_file(path);
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, "cannot read \"", path, "\"");
   const std::vector<char> bytes(

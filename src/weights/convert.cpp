@@ -15,7 +15,7 @@ ConvertedWeights convert_layout(
     return weights::layouts::convert(
         tensors, source, target, num_heads, weights::layout_beside("", ""));
   } catch (const std::exception& error) {
-    TORCH_CHECK(false, "convert_layout: ", error_message(error));
+    throw_printable("convert_layout: " + error_message(error));
   }
 }
 

@@ -52,11 +52,16 @@ void check_size(const StateDict& tensors) {
 std::vector<std::string> other_values(
     const WeightsInfo& info,
     const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const auto& value : info.passed_over) {
+    names.push_back(value.key);
+  }
   if (!prefix.empty() || info.state_dict.empty()) {
-    return info.other_values;
+    names.insert(
+        names.end(), info.other_values.begin(), info.other_values.end());
+    return names;
   }
   const auto start = info.state_dict + ".";
-  std::vector<std::string> names;
   for (const auto& name : info.other_values) {
     if (starts_with(name, start)) {
       names.push_back(name.substr(start.size()));
@@ -90,9 +95,8 @@ ConvertedWeights convert_weights(
           layout_beside(info.path, dotted(prefix)));
     }
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text("convert_weights(\"{}\"): {}", from, error_message(error)));
+    throw_printable(format_text(
+        "convert_weights(\"{}\"): {}", escaped(from), error_message(error)));
   }
   converted.path = info.path;
   WriteOptions written;

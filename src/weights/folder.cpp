@@ -1,6 +1,7 @@
 #include <weights/folder.h>
 
 #include <format_text.h>
+#include <weights/foreign_format.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
@@ -47,6 +48,10 @@ bool is_file(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
 }
 
+std::string name_of_file(const std::string& path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 std::string with_slash(const std::string& folder) {
   return folder.back() == '/' ? folder : folder + "/";
 }
@@ -88,6 +93,11 @@ std::string file_in(const std::string& path, const std::string& name) {
 }
 
 std::string find_weight_file(const std::string& path) {
+  // The configuration of a model stands for its folder.
+  if (name_of_file(path) == "config.json" && is_file(path)) {
+    const auto folder = folder_of(path);
+    return find_weight_file(folder.empty() ? "." : folder);
+  }
   if (!is_folder(path)) {
     return path;
   }
@@ -98,6 +108,24 @@ std::string find_weight_file(const std::string& path) {
     }
   }
   const auto names = files_of_weights(folder);
+  TORCH_CHECK(
+      std::none_of(
+          names.begin(),
+          names.end(),
+          [](const std::string& name) {
+            return ends_with(name, "_optim_states.pt");
+          }),
+      format_text(
+          "the folder \"{}\" is a checkpoint of DeepSpeed. Convert it, by the "
+          "program that DeepSpeed puts beside it: python zero_to_fp32.py "
+          "FOLDER OUT",
+          path));
+  TORCH_CHECK(
+      !names.empty() || !is_file(folder + ".metadata"),
+      format_text(
+          "the folder \"{}\" is a distributed checkpoint, which is not read. {}",
+          path,
+          kConvertDistributed));
   TORCH_CHECK(
       !names.empty(),
       format_text(

@@ -1,6 +1,7 @@
 #include <weights/hints.h>
 
 #include <format_text.h>
+#include <weights/layer_names.h>
 #include <weights/layouts/find.h>
 #include <weights/nearest.h>
 #include <weights/select.h>
@@ -165,6 +166,17 @@ std::vector<std::string> key_hints(const Refusal& refusal) {
   }
   if (auto hint = attention_hint(refusal)) {
     hints.push_back(std::move(*hint));
+    return hints;
+  }
+  const bool lacks_queries = std::any_of(
+      refusal.missing.begin(),
+      refusal.missing.end(),
+      [](const std::string& key) { return ends_with(key, "W_query.weight"); });
+  auto names = lacks_queries
+      ? layer_names_hint(refusal.file.tensors, selected_path(refusal.file))
+      : std::nullopt;
+  if (names) {
+    hints.push_back(std::move(*names));
     return hints;
   }
   const std::unordered_set<std::string> missing(

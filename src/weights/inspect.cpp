@@ -2,6 +2,7 @@
 
 #include <error_message.h>
 #include <weights/folder.h>
+#include <weights/layer_names.h>
 #include <weights/layout_beside.h>
 #include <weights/layouts/describe.h>
 #include <weights/layouts/rules.h>
@@ -66,10 +67,19 @@ WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
          tensor.nbytes()});
   }
   info.other_values = file.others;
+  for (const auto& value : file.foreign) {
+    info.passed_over.push_back({value.path, value.reason});
+  }
   for (const auto& [key, reason] : file.unreadable) {
     info.unreadable.push_back({key, reason});
   }
   info.attention = layouts::describe_attention(file.tensors, decide_for(file));
+  auto names = info.attention.empty()
+      ? layer_names_hint(file.tensors, file.start)
+      : std::nullopt;
+  if (names) {
+    info.remarks.push_back(std::move(*names));
+  }
   return info;
 }
 
@@ -117,9 +127,8 @@ WeightsInfo inspect_weights(
   try {
     return inspect(path, options);
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text("inspect_weights(\"{}\"): {}", path, error_message(error)));
+    throw_printable(format_text(
+        "inspect_weights(\"{}\"): {}", escaped(path), error_message(error)));
   }
 }
 

@@ -7,7 +7,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace torch_attention::weights {
 
@@ -41,13 +45,33 @@ std::optional<std::string> type_beside(pretrained::ModelConfig& config) {
   }
 }
 
+/// Returns the parts of a path that are numbers.
+std::vector<int64_t> numbers_in(const std::string& path) {
+  constexpr size_t kMostDigits = 9;
+  std::vector<int64_t> numbers;
+  for (size_t begin = 0; begin <= path.size();) {
+    const auto end = std::min(path.find('.', begin), path.size());
+    const auto part = path.substr(begin, end - begin);
+    if (!part.empty() && part.size() <= kMostDigits &&
+        part.find_first_not_of("0123456789") == std::string::npos) {
+      numbers.push_back(std::stoll(part));
+    }
+    begin = end + 1;
+  }
+  return numbers;
+}
+
 /// The layout of the attention at `path` in a model of the type `kTwin`.
 WeightLayout twin_at(
     const std::string& path,
     const pretrained::ModelConfig& config) {
   auto counted = config;
   const auto count = pretrained::count_layers(counted, PretrainedPart::kAuto);
-  for (int64_t layer = 0; layer < count; ++layer) {
+  // A configuration can speak of any number of layers, a path only of few.
+  for (const auto layer : numbers_in(path)) {
+    if (layer >= count) {
+      continue;
+    }
     auto of_layer = config;
     pretrained::Wanted wanted;
     wanted.layer = layer;
@@ -72,12 +96,21 @@ WeightLayout twin_at(
 } // namespace
 
 Decide layout_beside(const std::string& path, const std::string& start) {
-  return [path, start](
+  struct Beside {
+    bool is_read = false;
+    std::optional<pretrained::ModelConfig> config;
+  };
+  return [path, start, beside = std::make_shared<Beside>()](
              const std::string& scope, const WeightLayout& found) -> Decision {
     if (found.name() != kFound) {
       return {found, ""};
     }
-    auto config = config_beside(path);
+    // Read once for all layers.
+    if (!beside->is_read) {
+      beside->config = config_beside(path);
+      beside->is_read = true;
+    }
+    auto& config = beside->config;
     const auto type = config ? type_beside(*config) : std::nullopt;
     if (!type) {
       return {

@@ -21,6 +21,11 @@ namespace weights {
 
 namespace {
 
+std::string failure(const std::string& path, const std::exception& error) {
+  return format_text(
+      "load_weights(\"{}\"): {}", escaped(path), error_message(error));
+}
+
 /// Every `count`-th of `keys`, from number `index` on, in a common order.
 std::vector<std::string> share_of(
     std::vector<std::string> keys,
@@ -53,10 +58,12 @@ LoadReport load_by_agreement(
     plan.report.path = found;
     plan.report.format = file.format;
   } catch (const std::exception& wrong) {
-    error = format_text("load_weights(\"{}\"): {}", path, error_message(wrong));
+    error = failure(path, wrong);
   }
   agree(error);
-  TORCH_CHECK(error.empty(), error);
+  if (!error.empty()) {
+    throw_printable(error);
+  }
   // The last step that can fail: when it is done, the module has changed.
   copy_all(module, plan.assignments, options, file);
   return std::move(plan.report);
@@ -79,9 +86,7 @@ LoadReport load_weights(
     copy_all(module, plan.assignments, options, file);
     return std::move(plan.report);
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text("load_weights(\"{}\"): {}", path, error_message(error)));
+    throw_printable(failure(path, error));
   }
 }
 

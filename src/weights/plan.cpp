@@ -1,5 +1,6 @@
 #include <weights/plan.h>
 
+#include <error_message.h>
 #include <format_text.h>
 #include <weights/hints.h>
 #include <weights/layout_beside.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
 
@@ -210,6 +212,29 @@ Source part_of(const Source& source, const WeightShard& shard) {
   return result;
 }
 
+/// Returns whether no two elements of `tensor` share their memory.
+bool is_written_once(const torch::Tensor& tensor) {
+  if (tensor.layout() != torch::kStrided || tensor.numel() <= 1) {
+    return true;
+  }
+  std::vector<std::pair<int64_t, int64_t>> dimensions;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) {
+      dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+    }
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  // Each dimension steps over all that the smaller ones span.
+  int64_t span = 1;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride < span) {
+      return false;
+    }
+    span += stride * (size - 1);
+  }
+  return true;
+}
+
 /// Collects the tensors to be copied, and everything that is wrong.
 class Planner {
  public:
@@ -255,13 +280,15 @@ class Planner {
     }
     for (const auto& key : mapping_.unused) {
       if (!is_spare_mask(key)) {
-        plan_.report.unexpected.push_back(key);
+        add_unused(key);
       }
     }
-    plan_.report.unexpected.insert(
-        plan_.report.unexpected.end(),
-        file_.others.begin(),
-        file_.others.end());
+    for (const auto& key : file_.others) {
+      add_unused(key);
+    }
+    for (const auto& value : file_.foreign) {
+      plan_.report.passed_over.push_back(text_of(value));
+    }
     plan_.report.layout = mapping_.layout;
     plan_.report.remarks = mapping_.remarks;
     throw_problems();
@@ -281,11 +308,46 @@ class Planner {
         is_causal_mask(file_.tensors[key]);
   }
 
+  /// Returns why a tensor of the module cannot take values; null if it can.
+  const char* why_not_written(const torch::Tensor& target) const {
+    const auto device = options_.device().value_or(target.device());
+    if (device.is_meta()) {
+      return "has no memory (device meta): LoadOptions().device(torch::kCPU) "
+             "gives it some";
+    }
+    if (target.is_inference() && !c10::InferenceMode::is_enabled()) {
+      return "was made in c10::InferenceMode, and can only be changed there";
+    }
+    return is_written_once(target)
+        ? nullptr
+        : "has elements that share their memory (expand), which cannot take "
+          "values of their own: give it a clone() before";
+  }
+
+  /// Adds a key of the file that no tensor of the module needs. An extra state
+  /// is no weight: modules of Python write it for themselves.
+  void add_unused(const std::string& key) {
+    constexpr const char* kExtraState = "_extra_state";
+    if (key == kExtraState || ends_with(key, format_text(".{}", kExtraState))) {
+      plan_.report.passed_over.push_back(format_text(
+          "\"{}{}\" is the extra state of a module of Python",
+          file_.start,
+          key));
+    } else {
+      plan_.report.unexpected.push_back(key);
+    }
+  }
+
   void add(
       const std::string& key,
       const torch::Tensor& target,
       const Source& source,
       bool is_mask) {
+    if (const auto* why = why_not_written(target)) {
+      problems_.push_back(
+          format_text("memory mismatch for {}: the module's tensor {}.", key, why));
+      return;
+    }
     if (source.state == Source::State::kZeros) {
       plan_.assignments.push_back({target, source});
       plan_.report.zeros.push_back(key);
@@ -394,6 +456,33 @@ class Planner {
         texts.push_back(format_text("\"{}\" of the file {}.", key, reason));
       }
     }
+    for (const auto& key : file_.others) {
+      if (targets_.contains(key)) {
+        texts.push_back(format_text(
+            "\"{}\" of the file is no tensor; make it one in Python by "
+            "torch.as_tensor().",
+            key));
+      }
+    }
+    add_messages(texts);
+  }
+
+  /// Names the objects that tensors of the module may lie in.
+  void add_foreign() {
+    const auto& missing = plan_.report.missing;
+    std::vector<std::string> texts;
+    for (const auto& value : file_.foreign) {
+      const bool is_wanted = std::any_of(
+          missing.begin(), missing.end(), [&](const std::string& key) {
+            const auto path = file_.start + key;
+            return path == value.path ||
+                starts_with(path, format_text("{}.", value.path));
+          });
+      if (is_wanted ||
+          (options_.strict() && !missing.empty() && value.holds_tensors)) {
+        texts.push_back(format_text("{}.", text_of(value)));
+      }
+    }
     add_messages(texts);
   }
 
@@ -401,6 +490,7 @@ class Planner {
     add_keys("Missing", plan_.report.missing);
     add_keys("Unexpected", plan_.report.unexpected);
     add_unreadable();
+    add_foreign();
     add_messages(mapping_.problems);
     add_messages(problems_);
     if (messages_.empty()) {
@@ -415,12 +505,10 @@ class Planner {
            plan_.report.missing,
            plan_.report.loaded.empty()}));
     }
-    TORCH_CHECK(
-        false,
-        format_text(
-            "Error(s) in loading state_dict for {}:\n\t{}",
-            class_name(module_),
-            fmt::join(messages_, "\n\t")));
+    throw_printable(format_text(
+        "Error(s) in loading state_dict for {}:\n\t{}",
+        class_name(module_),
+        fmt::join(messages_, "\n\t")));
   }
 
   const torch::nn::Module& module_;

@@ -18,8 +18,4 @@ files::WeightFile read_weight_file(
 /// Does the same for bytes that are one whole file.
 files::WeightFile read_weight_bytes(const files::Bytes& bytes);
 
-/// Throws c10::Error if the format is known but not read. The error names the
-/// format and a way to convert it.
-void refuse_foreign_format(const files::Bytes& bytes);
-
 } // namespace torch_attention::weights

@@ -116,6 +116,11 @@ StateDict read(const std::string& path, const ReadOptions& options) {
   for (const auto& [key, reason] : file.unreadable) {
     TORCH_CHECK(false, format_text("\"{}\" {}", key, reason));
   }
+  for (const auto& value : file.foreign) {
+    TORCH_CHECK(
+        !value.holds_tensors || !starts_with(value.path, file.start),
+        text_of(value));
+  }
   if (options.check()) {
     file.check(file.tensors.keys());
   }
@@ -140,9 +145,8 @@ StateDict read_weights(const std::string& path, const ReadOptions& options) {
   try {
     return read(path, options);
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text("read_weights(\"{}\"): {}", path, error_message(error)));
+    throw_printable(format_text(
+        "read_weights(\"{}\"): {}", escaped(path), error_message(error)));
   }
 }
 

@@ -1,3 +1,4 @@
+#include <escape.h>
 #include <format_text.h>
 #include <torch_attention/weights/load.h>
 
@@ -30,16 +31,16 @@ std::string origin_text(const LoadReport::Tensor& tensor) {
   if (keys.empty()) {
     return "";
   }
-  const auto first = shortened(keys.front(), kMaxKey);
+  const auto first = escaped(shortened(keys.front(), kMaxKey));
   return keys.size() == 1
       ? format_text("  from {}", first)
-      : format_text("  from {} ... {}", first, shortened(keys.back(), kMaxKey));
+      : format_text("  from {} ... {}", first, escaped(shortened(keys.back(), kMaxKey)));
 }
 
 size_t key_width(const LoadReport& report) {
   size_t width = 3;
   for (const auto& tensor : report.loaded) {
-    width = std::max(width, tensor.key.size());
+    width = std::max(width, escaped(tensor.key).size());
   }
   return width;
 }
@@ -51,7 +52,7 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
   stream << format_text(
       "{} tensors from {} ({}, layout {})\n",
       report.loaded.size(),
-      report.path,
+      escaped(report.path),
       report.format,
       report.layout);
   // Keys of the file are not printed where all are the module's own.
@@ -60,7 +61,7 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
   for (const auto& tensor : report.loaded) {
     stream << format_text(
         "  {:<{}}  {:<16}  {}{}\n",
-        tensor.key,
+        escaped(tensor.key),
         width,
         format_text("({})", fmt::join(tensor.shape, ", ")),
         dtypes_text(tensor),
@@ -71,7 +72,7 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
     std::vector<std::string> lines;
     lines.reserve(keys.size());
     for (const auto& key : keys) {
-      lines.push_back(format_text("{:<{}}  {}", key, width, what));
+      lines.push_back(format_text("{:<{}}  {}", escaped(key), width, what));
     }
     if (!lines.empty()) {
       stream << "  " << list_text(lines, "\n  ") << "\n";
@@ -80,8 +81,12 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
   list(report.zeros, "zeros: the layout has none");
   list(report.missing, "missing in the file, kept");
   list(report.unexpected, "only in the file, not used");
+  if (!report.passed_over.empty()) {
+    stream << "  passed over: "
+           << list_text(report.passed_over, "\n  passed over: ") << "\n";
+  }
   for (const auto& remark : report.remarks) {
-    stream << "  " << remark << "\n";
+    stream << "  " << escaped(remark) << "\n";
   }
   return stream;
 }

@@ -50,8 +50,8 @@ void weights::save_tensors(
         path,
         WriteOptions().format(options.format()).dtype(options.dtype()));
   } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false, "save_weights(\"", path.c_str(), "\"): ", error_message(error));
+    throw_printable(format_text(
+        "save_weights(\"{}\"): {}", escaped(path.c_str()), error_message(error)));
   }
 }
 

@@ -62,6 +62,7 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   part.root = std::move(file.root);
   part.start = start;
   part.all_keys = std::move(file.all_keys);
+  part.foreign = std::move(file.foreign);
   for (const auto& item : file.tensors) {
     if (starts_with(item.key(), start)) {
       part.tensors.insert(item.key().substr(start.size()), item.value());

@@ -17,8 +17,8 @@ void write_weights(
   try {
     write_weight_file(tensors, path, options);
   } catch (const std::exception& error) {
-    TORCH_CHECK(
-        false, "write_weights(\"", path.c_str(), "\"): ", error_message(error));
+    throw_printable(format_text(
+        "write_weights(\"{}\"): {}", escaped(path.c_str()), error_message(error)));
   }
 }
 

@@ -25,7 +25,8 @@ struct TORCH_ATTENTION_API ConvertedWeights {
   /// shapes, at the place of the first of them; all other tensors as they were.
   torch::OrderedDict<std::string, torch::Tensor> tensors;
   /// The keys of the source for which the target has no use: masks, and tensors
-  /// that the source's layout ignores.
+  /// that the source's layout ignores. Of a file also values that are no
+  /// tensors.
   std::vector<std::string> left_out;
 
   /// Sentences that say what is not certain: keys and shapes that are also

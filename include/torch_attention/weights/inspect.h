@@ -41,7 +41,7 @@ struct TORCH_ATTENTION_API WeightsInfo {
     uint64_t bytes;
   };
 
-  /// A tensor that cannot be read.
+  /// A value that cannot be read.
   struct Unreadable {
     std::string key;
     /// The reason, for example "is a sparse tensor".
@@ -93,14 +93,19 @@ struct TORCH_ATTENTION_API WeightsInfo {
   /// Path of the state dict among other values of the file, such as
   /// "model_state_dict"; empty if the file is the state dict.
   std::string state_dict;
-  /// Sentences that say why `load_weights` cannot read the file without a
-  /// prefix: it has several state dicts, or none.
+  /// Sentences that say why `load_weights` cannot read the file without more
+  /// options: it has several state dicts, or none, or attention whose order of
+  /// rows its names do not tell.
   std::vector<std::string> remarks;
   /// The tensors, in the file's order.
   std::vector<Tensor> tensors;
   /// Names of values that are not tensors.
   std::vector<std::string> other_values;
   std::vector<Unreadable> unreadable;
+  /// Objects of other classes than tensors need, wherever in the file they are:
+  /// they are described and passed over, with what is in them. The reason says
+  /// what they are.
+  std::vector<Unreadable> passed_over;
   std::vector<Attention> attention;
 };
 

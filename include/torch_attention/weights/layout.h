@@ -183,11 +183,54 @@ class TORCH_ATTENTION_API WeightLayout {
       int64_t num_heads,
       std::optional<int64_t> num_kv_heads = std::nullopt);
 
-  /// All of the above that need no number, but `automatic`.
+  /// timm, DINO, SAM, MAE, the book's combined class: `qkv`, the rows of
+  /// queries, then keys, then values, and `proj`.
+  static WeightLayout qkv();
+
+  /// flash-attn, MPT, DBRX, ModernBERT: `Wqkv`, the rows of queries, then keys,
+  /// then values, and `out_proj` or `Wo`.
+  static WeightLayout wqkv();
+
+  /// diffusers: `to_q`, `to_k`, `to_v`, `to_out.0`.
+  static WeightLayout to_q();
+
+  /// vit-pytorch: `to_qkv`, the rows of queries, then keys, then values, and
+  /// `to_out.0` or `to_out`.
+  static WeightLayout to_qkv();
+
+  /// T5: `q`, `k`, `v`, `o`.
+  static WeightLayout q_k_v_o();
+
+  /// Linear layers of these names, for a class of your own; `out` is "" if
+  /// there is no output projection. The rows of each head come one after the
+  /// other. Meta's Llama and Mistral are `linear_layers("wq", "wk", "wv",
+  /// "wo")`: their rotary embedding pairs neighbours, other than that of
+  /// Hugging Face's files (`RotaryPairing::kInterleaved`).
+  static WeightLayout linear_layers(
+      const std::string& query,
+      const std::string& key,
+      const std::string& value,
+      const std::string& out);
+
+  /// One linear layer that has the rows of queries, then keys, then values.
+  static WeightLayout joined(const std::string& joined, const std::string& out);
+
+  /// One linear layer that has the rows of each head with those of its key and
+  /// value, as `gpt_neox`: Megatron's `linear_qkv` and `linear_proj`.
+  static WeightLayout joined_by_heads(
+      const std::string& joined,
+      const std::string& out,
+      int64_t num_heads,
+      std::optional<int64_t> num_kv_heads = std::nullopt);
+
+  /// All of the above that need no number and no names, but `automatic`.
   static std::vector<WeightLayout> built_in();
 
-  /// The built-in layout of this name, or "automatic".
-  /// Throws c10::Error that lists the names if there is none.
+  /// The built-in layout of this name, or "automatic"; or one of your own by
+  /// the names of its layers: "wq,wk,wv,wo" is `linear_layers`, "qkv,proj" is
+  /// `joined`, and "linear_qkv,linear_proj,12,4" is `joined_by_heads` of 12
+  /// heads and 4 key heads. Throws c10::Error that lists the names if there is
+  /// none.
   static WeightLayout named(const std::string& name);
 
   /// "gpt2", for example.

@@ -107,6 +107,11 @@ struct TORCH_ATTENTION_API LoadReport {
   /// Keys of the file that were not used.
   std::vector<std::string> unexpected;
 
+  /// Objects of other classes than tensors need, wherever in the file they are,
+  /// and extra states: a sentence about each, such as '"config" is an object of
+  /// the class "__main__.Config"'. Nothing in them is loaded or run.
+  std::vector<std::string> passed_over;
+
   /// Sentences that say what is not certain: keys and shapes that are also
   /// those of another layout.
   std::vector<std::string> remarks;

@@ -1,6 +1,7 @@
 #include <tools/heatmap/heatmap.h>
 
 #include <atomic_file.h>
+#include <escape.h>
 #include <format_text.h>
 #include <tools/heatmap/layer.h>
 #include <tools/heatmap/model.h>
@@ -286,7 +287,7 @@ void heatmap(const HeatmapOptions& options, std::ostream& out) {
   file.commit();
   out << format_text(
       "{}: {} {} of {} {}, {} tokens\n",
-      options.out,
+      escaped(options.out),
       map.layers.size(),
       map.layers.size() == 1 ? "layer" : "layers",
       map.heads.size(),

@@ -1,6 +1,7 @@
 #include <tools/heatmap/script_model.h>
 
 #include <format_text.h>
+#include <regular_file.h>
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/weights/inspect.h>
 
@@ -115,6 +116,7 @@ torch::jit::Module load_swapped(const std::string& path) {
           "of one layer by --input",
           path,
           info.format));
+  check_regular_file(path);
   auto model = torch::jit::load(path, torch::kCPU);
   model.eval();
   const auto report = swap_attention(model);

@@ -3,8 +3,10 @@
 #include <c10/util/Exception.h>
 
 #include <format_text.h>
+#include <regular_file.h>
 #include <tools/heatmap/unicode.h>
 
+#include <sys/stat.h>
 #include <utf8proc.h>
 #include <nlohmann/json.hpp>
 
@@ -152,11 +154,13 @@ std::optional<bool> flag_of(
 } // namespace
 
 bool WordPieces::are_in(const std::string& folder) {
-  return static_cast<bool>(std::ifstream(folder + "/vocab.txt"));
+  struct stat status {};
+  return ::stat((folder + "/vocab.txt").c_str(), &status) == 0;
 }
 
 WordPieces::WordPieces(const std::string& folder)
     : path_(folder + "/vocab.txt") {
+  check_regular_file(path_);
   std::ifstream file(path_, std::ios::binary);
   TORCH_CHECK(file, format_text("cannot read \"{}\"", path_));
   for (std::string line; std::getline(file, line);) {
@@ -169,10 +173,13 @@ WordPieces::WordPieces(const std::string& folder)
   id_of(kUnknown);
 
   const auto config_path = folder + "/tokenizer_config.json";
-  std::ifstream config_file(config_path, std::ios::binary);
-  if (!config_file) {
+  struct stat status {};
+  if (::stat(config_path.c_str(), &status) != 0) {
     return;
   }
+  check_regular_file(config_path);
+  std::ifstream config_file(config_path, std::ios::binary);
+  TORCH_CHECK(config_file, format_text("cannot read \"{}\"", config_path));
   const auto config = nlohmann::json::parse(
       config_file, /*cb=*/nullptr, /*allow_exceptions=*/false);
   TORCH_CHECK(

@@ -15,7 +15,8 @@ namespace {
 
 // Real files have some hundred kilobytes.
 constexpr size_t kMaxJson = 100'000'000;
-constexpr size_t kMaxJsonDepth = 8;
+// As deep as the JSON reader of the safetensors package goes.
+constexpr size_t kMaxJsonDepth = 128;
 
 /// The keys of an object. The few of most objects cost no memory of their own.
 class Keys {

@@ -4,6 +4,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -77,15 +79,8 @@ enum Operation : uint8_t {
 /// Runs the operations of a pickle on a stack of descriptions.
 class PickleMachine {
  public:
-  PickleMachine(
-      Pickle& pickle,
-      std::string_view bytes,
-      const Pickle::IsKnown& is_known,
-      size_t max_values)
-      : pickle_(pickle),
-        bytes_(bytes),
-        is_known_(is_known),
-        max_values_(max_values) {}
+  PickleMachine(Pickle& pickle, std::string_view bytes, size_t max_memory)
+      : pickle_(pickle), bytes_(bytes), memory_left_(max_memory) {}
 
   void run() {
     for (;;) {
@@ -132,20 +127,53 @@ class PickleMachine {
 
   // --- Stack ---
 
-  PickleValue* make(Kind kind) {
+  /// Counts memory that is about to be used.
+  void spend(size_t memory) {
     TORCH_CHECK(
-        pickle_.values_.size() < max_values_,
-        "the file's pickle has more than ",
-        max_values_,
-        " values. Save only the state dict in Python: "
-        "torch.save(model.state_dict(), path)");
+        memory <= memory_left_,
+        "the file's pickle has too many values for its size. Save only the "
+        "state dict in Python: torch.save(model.state_dict(), path)");
+    memory_left_ -= memory;
+  }
+
+  PickleValue* make(Kind kind) {
+    spend(sizeof(PickleValue));
     auto& value = pickle_.values_.emplace_back();
     value.kind = kind;
     return &value;
   }
 
+  PickleValue::Parts& parts_of(PickleValue& value) {
+    if (value.parts_ == nullptr) {
+      spend(sizeof(PickleValue::Parts));
+      value.parts_ = &pickle_.parts_.emplace_back();
+    }
+    return *value.parts_;
+  }
+
+  /// Makes room in a vector, which doubles its memory when it is full.
+  template <typename T>
+  void grow(std::vector<T>& values, size_t count) {
+    const auto size = values.size() + count;
+    if (size > values.capacity()) {
+      const auto capacity = std::max(size, 2 * values.capacity());
+      spend((capacity - values.capacity()) * sizeof(T));
+      values.reserve(capacity);
+    }
+  }
+
   void push(PickleValue* value) {
+    grow(stack_, 1);
     stack_.push_back(value);
+  }
+
+  /// Pushes the one value of a kind that is always the same.
+  void push_shared(PickleValue*& shared, Kind kind, int64_t integer = 0) {
+    if (shared == nullptr) {
+      shared = make(kind);
+      shared->integer = integer;
+    }
+    push(shared);
   }
 
   PickleValue* push_new(Kind kind) {
@@ -196,6 +224,7 @@ class PickleMachine {
         "number ",
         index);
     if (index >= memo_.size()) {
+      grow(memo_, index + 1 - memo_.size());
       memo_.resize(index + 1);
     }
     memo_[index] = top();
@@ -230,11 +259,16 @@ class PickleMachine {
   }
 
   void push_integer(int64_t integer) {
-    push_new(Kind::kInteger)->integer = integer;
+    if (integer >= 0 && integer < static_cast<int64_t>(small_.size())) {
+      push_shared(
+          small_[static_cast<size_t>(integer)], Kind::kInteger, integer);
+    } else {
+      push_new(Kind::kInteger)->integer = integer;
+    }
   }
 
   void push_bool(bool value) {
-    push_new(Kind::kBool)->integer = value ? 1 : 0;
+    push_shared(bools_[value ? 1 : 0], Kind::kBool, value ? 1 : 0);
   }
 
   void push_real() {
@@ -246,10 +280,19 @@ class PickleMachine {
   }
 
   void push_items(Kind kind, const Values& items) {
-    push_new(kind)->items.assign(items.begin(), items.end());
+    auto* value = push_new(kind);
+    if (!items.empty()) {
+      auto& own = parts_of(*value).items;
+      grow(own, items.size());
+      own.assign(items.begin(), items.end());
+    }
   }
 
   void push_tuple(size_t count) {
+    if (count == 0) {
+      push_shared(empty_tuple_, Kind::kTuple);
+      return;
+    }
     Values items(count);
     for (auto i = count; i-- > 0;) {
       items[i] = pop();
@@ -263,16 +306,14 @@ class PickleMachine {
         "the file is damaged or malicious: its pickle names a function by ",
         module.size() + name.size(),
         " characters");
-    const auto& full_name =
-        *pickle_.names_.insert(format_text("{}.{}", module, name)).first;
-    TORCH_CHECK(
-        is_known_(full_name),
-        format_text(
-            "the file's pickle names \"{}\", which no tensor needs; it was not "
-            "run. Save only the state dict in Python: "
-            "torch.save(model.state_dict(), path)",
-            full_name));
-    push_new(Kind::kGlobal)->text = full_name;
+    const auto [full_name, is_new] =
+        pickle_.names_.insert(format_text("{}.{}", module, name));
+    if (is_new) {
+      // A short operation can join two long texts.
+      constexpr size_t kPlace = 100;
+      spend(full_name->size() + kPlace);
+    }
+    push_new(Kind::kGlobal)->text = *full_name;
   }
 
   void push_stack_global() {
@@ -284,43 +325,65 @@ class PickleMachine {
     push_global(module->text, name->text);
   }
 
-  /// Pushes a call or an object; `function` and `arguments` are on the stack.
+  /// Pushes a call or an object; its function and arguments are on the stack.
   void push_made(Kind kind) {
     const auto* arguments = pop();
     const auto* function = pop();
+    // A function may be what a call returns: a class that lies in another one.
+    const bool is_function =
+        function->kind == Kind::kGlobal || function->kind == Kind::kCall;
     TORCH_CHECK(
-        function->kind == Kind::kGlobal && arguments->kind == Kind::kTuple,
+        is_function && arguments->kind == Kind::kTuple,
         "the file is damaged or malicious: its pickle calls what is no "
         "function");
-    auto* made = push_new(kind);
-    made->function = function;
-    made->arguments = arguments;
+    auto& parts = parts_of(*push_new(kind));
+    parts.function = function;
+    parts.arguments = arguments;
+  }
+
+  /// Pushes an object; its class, arguments and arguments by name are on the
+  /// stack.
+  void push_made_by_names() {
+    auto* named = pop();
+    push_made(Kind::kObject);
+    // Not to lose a tensor among them.
+    append(Values{named}, /*keyed=*/false);
   }
 
   void push_persistent() {
     const auto* arguments = pop();
-    push_new(Kind::kPersistent)->arguments = arguments;
+    parts_of(*push_new(Kind::kPersistent)).arguments = arguments;
   }
 
   void build() {
     const auto* state = pop();
-    top()->state = state;
+    auto* target = top();
+    TORCH_CHECK(
+        target->kind == Kind::kCall || target->kind == Kind::kObject,
+        "the file is damaged: its pickle gives attributes to what has none");
+    parts_of(*target).state = state;
   }
 
   void append(const Values& items, bool keyed) {
     auto* target = top();
     const bool is_made =
         target->kind == Kind::kCall || target->kind == Kind::kObject;
-    const bool fits =
-        keyed ? target->kind == Kind::kDict : target->kind == Kind::kList;
-    const bool mixed = !target->items.empty() && target->keyed != keyed;
+    const bool fits = keyed
+        ? target->kind == Kind::kDict
+        : target->kind == Kind::kList || target->kind == Kind::kSet;
     TORCH_CHECK(
-        (fits || is_made) && !mixed && (!keyed || items.size() % 2 == 0),
+        (fits || is_made) && (!keyed || items.size() % 2 == 0),
         "the file is damaged: its pickle adds ",
         keyed ? "keys and values to what is no dict"
               : "elements to what is no list");
-    target->keyed = keyed;
-    target->items.insert(target->items.end(), items.begin(), items.end());
+    if (items.empty()) {
+      return;
+    }
+    auto& own = parts_of(*target).items;
+    // An object of a class of its own may get both.
+    target->keyed = keyed && (own.empty() || target->keyed);
+    grow(own, items.size());
+    own.insert(own.end(), items.begin(), items.end());
   }
 
   void append_one() {
@@ -350,6 +413,7 @@ class PickleMachine {
         number<uint64_t>();
         return;
       case kMark:
+        grow(marks_, 1);
         marks_.push_back(stack_.size());
         return;
       case kPop:
@@ -362,7 +426,7 @@ class PickleMachine {
         push(top());
         return;
       case kNone:
-        push_new(Kind::kNone);
+        push_shared(none_, Kind::kNone);
         return;
       case kNewTrue:
       case kNewFalse:
@@ -423,11 +487,13 @@ class PickleMachine {
         push_items(Kind::kTuple, pop_mark());
         return;
       case kEmptyList:
-      case kEmptySet:
         push_new(Kind::kList);
         return;
+      case kEmptySet:
+        push_new(Kind::kSet);
+        return;
       case kFrozenSet:
-        push_items(Kind::kList, pop_mark());
+        push_items(Kind::kSet, pop_mark());
         return;
       case kEmptyDict:
         push_new(Kind::kDict)->keyed = true;
@@ -460,9 +526,7 @@ class PickleMachine {
         push_made(Kind::kObject);
         return;
       case kNewObjEx:
-        // A description does not need the keyword arguments.
-        pop();
-        push_made(Kind::kObject);
+        push_made_by_names();
         return;
       case kBuild:
         build();
@@ -497,20 +561,27 @@ class PickleMachine {
 
   Pickle& pickle_;
   std::string_view bytes_;
-  const Pickle::IsKnown& is_known_;
-  size_t max_values_;
+  /// The bytes that may still be used.
+  size_t memory_left_;
   size_t position_ = 0;
   uint64_t memoized_ = 0;
   Values stack_;
   std::vector<size_t> marks_;
   Values memo_;
+  // Values that are always the same.
+  PickleValue* none_ = nullptr;
+  PickleValue* empty_tuple_ = nullptr;
+  std::array<PickleValue*, 2> bools_{};
+  std::array<PickleValue*, 256> small_{};
 };
 
-Pickle::Pickle(
-    std::string_view bytes,
-    const IsKnown& is_known,
-    size_t max_values) {
-  PickleMachine(*this, bytes, is_known, max_values).run();
+const PickleValue::Items& PickleValue::items() const {
+  static const Items none;
+  return parts_ == nullptr ? none : parts_->items;
+}
+
+Pickle::Pickle(std::string_view bytes, size_t max_memory) {
+  PickleMachine(*this, bytes, max_memory).run();
 }
 
 } // namespace torch_attention::weights::files

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -12,7 +11,8 @@ namespace torch_attention::weights::files {
 
 /// A value of a pickle. Calls and objects are only described: nothing that a
 /// pickle names is ever run.
-struct PickleValue {
+class PickleValue {
+ public:
   enum class Kind {
     kNone,
     kBool,
@@ -23,6 +23,7 @@ struct PickleValue {
     kBytes,
     kTuple,
     kList,
+    kSet,
     kDict,
     /// A function or class by its full name.
     kGlobal,
@@ -34,36 +35,65 @@ struct PickleValue {
     kPersistent,
   };
 
+  using Items = std::vector<const PickleValue*>;
+
   Kind kind = Kind::kNone;
-  /// True if `items` are keys and values by turns.
+  /// True if `items` are keys and values, interleaved.
   bool keyed = false;
-  int64_t integer = 0;
-  double real = 0;
+  /// A bool is 0 or 1.
+  union {
+    int64_t integer = 0;
+    double real;
+  };
   std::string_view text;
-  /// The elements; for calls and objects the values appended to them.
-  std::vector<const PickleValue*> items;
-  const PickleValue* function = nullptr;
-  const PickleValue* arguments = nullptr;
-  /// The argument of `__setstate__`, or the attributes.
-  const PickleValue* state = nullptr;
+
+  /// Returns the elements; of calls and objects the values appended to them.
+  const Items& items() const;
+  /// Return null if there is none.
+  const PickleValue* function() const {
+    return parts_ == nullptr ? nullptr : parts_->function;
+  }
+  const PickleValue* arguments() const {
+    return parts_ == nullptr ? nullptr : parts_->arguments;
+  }
+  /// Returns the argument of `__setstate__`, or the attributes.
+  const PickleValue* state() const {
+    return parts_ == nullptr ? nullptr : parts_->state;
+  }
+  /// Returns the name of the function that is called, or of the object's class;
+  /// "" for other values, and where no name tells it.
+  std::string_view function_name() const {
+    const auto* called = function();
+    return called != nullptr && called->kind == Kind::kGlobal
+        ? called->text
+        : std::string_view();
+  }
+
+ private:
+  friend class Pickle;
+  friend class PickleMachine;
+
+  /// The values that a value refers to. Most have none.
+  struct Parts {
+    Items items;
+    const PickleValue* function = nullptr;
+    const PickleValue* arguments = nullptr;
+    const PickleValue* state = nullptr;
+  };
+
+  Parts* parts_ = nullptr;
 };
 
 /// A pickle of protocol 2 to 5, as `torch.save` and TorchScript write them.
 class Pickle {
  public:
-  using IsKnown = std::function<bool(std::string_view name)>;
-
-  // A byte of a pickle can make a value of some hundred bytes. Checkpoints of
-  // the largest models have some hundred thousand values.
-  static constexpr size_t kMaxValues = size_t{1} << 25;
+  // Checkpoints of the largest models have some hundred thousand values.
+  static constexpr size_t kMaxMemory = size_t{2} << 30;
 
   /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if they
-  /// are damaged, name a function or class that is not known, or have more than
-  /// `max_values` values.
-  Pickle(
-      std::string_view bytes,
-      const IsKnown& is_known,
-      size_t max_values = kMaxValues);
+  /// are damaged, or describe more values than `max_memory` bytes hold: a byte
+  /// of a pickle can make a value of a hundred.
+  explicit Pickle(std::string_view bytes, size_t max_memory = kMaxMemory);
 
   const PickleValue& root() const {
     return *root_;
@@ -72,12 +102,17 @@ class Pickle {
   size_t size() const {
     return values_.size();
   }
+  /// Returns the full names of all functions and classes.
+  const std::unordered_set<std::string>& names() const {
+    return names_;
+  }
 
  private:
   friend class PickleMachine;
 
   // Values refer to each other, in circles if the pickle is so.
   std::deque<PickleValue> values_;
+  std::deque<PickleValue::Parts> parts_;
   /// Each name once, however often it is in the pickle.
   std::unordered_set<std::string> names_;
   const PickleValue* root_ = nullptr;

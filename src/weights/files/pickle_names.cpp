@@ -1,6 +1,6 @@
 #include <weights/files/pickle_names.h>
 
-#include <weights/files/dtypes.h>
+#include <format_text.h>
 
 #include <algorithm>
 #include <array>
@@ -13,9 +13,8 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-/// Returns the names that come beside tensors in checkpoints. They are only
-/// described.
-const std::unordered_set<std::string_view>& harmless_names() {
+/// Returns the names of plain data.
+const std::unordered_set<std::string_view>& plain_names() {
   static const std::unordered_set<std::string_view> names{
       "__builtin__.bytearray",
       "__builtin__.complex",
@@ -46,6 +45,7 @@ const std::unordered_set<std::string_view>& harmless_names() {
       "numpy.ndarray",
       "pathlib.PosixPath",
       "pathlib.WindowsPath",
+      "torch.Size",
       "torch.device",
       "torch.jit._pickle.build_boollist",
       "torch.jit._pickle.build_doublelist",
@@ -53,10 +53,6 @@ const std::unordered_set<std::string_view>& harmless_names() {
       "torch.jit._pickle.build_tensorlist",
       "torch.jit._pickle.restore_type_tag",
       "torch.serialization._get_layout",
-      "torch.Tensor",
-      "torch.nn.parameter.Buffer",
-      "torch.nn.parameter.Parameter",
-      "torch.storage.UntypedStorage",
   };
   return names;
 }
@@ -64,17 +60,28 @@ const std::unordered_set<std::string_view>& harmless_names() {
 /// Returns the functions that make tensors which are not read, and the reasons.
 const std::unordered_map<std::string_view, std::string_view>& unread_kinds() {
   static const std::unordered_map<std::string_view, std::string_view> kinds{
+      {"torch._utils._rebuild_device_tensor_from_cpu_tensor",
+       "is a tensor of another device; call cpu() on it in Python"},
+      {"torch._utils._rebuild_device_tensor_from_numpy",
+       "is a tensor of another device; call cpu() on it in Python"},
       {"torch._utils._rebuild_meta_tensor_no_storage",
        "is a tensor without values (of device meta)"},
-      {"torch._utils._rebuild_nested_tensor", "is a nested tensor"},
+      {"torch._utils._rebuild_nested_tensor",
+       "is a nested tensor; call to_padded_tensor() or unbind() on it in "
+       "Python"},
       {"torch._utils._rebuild_qtensor",
        "is a quantized tensor; call dequantize() on it in Python"},
+      {"torch._utils._rebuild_sparse_csr_tensor",
+       "is a sparse tensor; call to_dense() on it in Python"},
       {"torch._utils._rebuild_sparse_tensor",
        "is a sparse tensor; call to_dense() on it in Python"},
-      {"torch.per_channel_affine", ""},
-      {"torch.per_tensor_affine", ""},
-      {"torch.sparse_coo", ""},
-      {"torch.sparse_csr", ""},
+      {"torch.nested._internal.nested_tensor._rebuild_njt",
+       "is a nested tensor; call to_padded_tensor() or unbind() on it in "
+       "Python"},
+      {"torch.nn.parameter.UninitializedBuffer",
+       "is not initialized: it has no values"},
+      {"torch.nn.parameter.UninitializedParameter",
+       "is not initialized: it has no values"},
   };
   return kinds;
 }
@@ -100,63 +107,142 @@ const std::unordered_set<std::string_view>& tensor_names() {
   return names;
 }
 
-/// Returns whether the name is that of a dtype, "torch.float32", also of one
-/// that only other versions of LibTorch have. Only names of dtypes begin like
-/// this.
-bool is_dtype_name(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kStarts{
-      "torch.bfloat",
-      "torch.bits",
-      "torch.bool",
-      "torch.complex",
-      "torch.float",
-      "torch.int",
-      "torch.qint",
-      "torch.uint"};
-  return name.find('.', 6) == std::string_view::npos &&
-      std::any_of(kStarts.begin(), kStarts.end(), [&](auto start) {
-           return name.substr(0, start.size()) == start;
-         });
+/// Returns whether the name begins with one of `starts`.
+template <size_t N>
+bool begins_with_any(
+    std::string_view name,
+    const std::array<std::string_view, N>& starts) {
+  return std::any_of(starts.begin(), starts.end(), [&](auto start) {
+    return name.substr(0, start.size()) == start;
+  });
+}
+
+/// Returns whether the name is one of plain data or of a dict.
+bool plain(std::string_view name) {
+  return plain_names().count(name) > 0 || dict_names().count(name) > 0;
 }
 
 bool is_call(
     const PickleValue& value,
     const std::unordered_set<std::string_view>& functions) {
-  return value.kind == Kind::kCall && functions.count(value.function->text) > 0;
+  return value.kind == Kind::kCall &&
+      functions.count(value.function_name()) > 0;
+}
+
+/// The function that makes tensors of any class: its arguments are another
+/// function, the class, the arguments of the function, and attributes.
+constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
+
+constexpr std::string_view kWrapper =
+    "torch._utils._rebuild_wrapper_subclass";
+
+/// Returns the class of a tensor that `kFromType` makes; "" if it is wrong.
+std::string_view class_of(const PickleValue& call) {
+  const auto& arguments = call.arguments()->items();
+  return arguments.size() > 1 && arguments[1]->kind == Kind::kGlobal
+      ? arguments[1]->text
+      : std::string_view();
 }
 
 } // namespace
-
-bool is_known(std::string_view name, bool is_script) {
-  return is_dtype_name(name) || tensor_names().count(name) > 0 ||
-      dict_names().count(name) > 0 || harmless_names().count(name) > 0 ||
-      unread_kinds().count(name) > 0 || name == "torch.Size" ||
-      dtype_from_storage(name) || (is_script && is_script_class(name));
-}
 
 bool is_script_class(std::string_view name) {
   constexpr std::string_view kStart = "__torch__.";
   return name.substr(0, kStart.size()) == kStart;
 }
 
+bool runs_code(std::string_view name) {
+  constexpr std::array<std::string_view, 34> kStarts{
+      "__builtin__.__import__", "__builtin__.apply",  "__builtin__.compile",
+      "__builtin__.eval",       "__builtin__.exec",   "__builtin__.open",
+      "builtins.__import__",    "builtins.compile",   "builtins.eval",
+      "builtins.exec",          "builtins.open",      "bdb.",
+      "code.",                  "codeop.",            "commands.",
+      "ctypes.",                "importlib.",         "nt.",
+      "os.exec",                "os.popen",           "os.remove",
+      "os.spawn",               "os.system",          "pdb.",
+      "pip.",                   "posix.",             "profile.",
+      "pty.",                   "runpy.",             "shutil.",
+      "socket.",                "subprocess.",        "timeit.",
+      "webbrowser."};
+  return begins_with_any(name, kStarts);
+}
+
 bool is_tensor(const PickleValue& value) {
-  return is_call(value, tensor_names());
+  return is_call(value, tensor_names()) || !why_unread(value).empty();
 }
 
 bool makes_tensor(std::string_view name) {
   return tensor_names().count(name) > 0;
 }
 
-std::string_view why_unread(const PickleValue& value) {
+std::string why_class_unread(std::string_view class_name) {
+  constexpr std::array<std::string_view, 4> kPlain{
+      "torch.Tensor",
+      "torch._tensor.Tensor",
+      "torch.nn.parameter.Buffer",
+      "torch.nn.parameter.Parameter"};
+  if (std::find(kPlain.begin(), kPlain.end(), class_name) != kPlain.end()) {
+    return {};
+  }
+  const auto has = [&](std::string_view part) {
+    return class_name.find(part) != std::string_view::npos;
+  };
+  std::string advice =
+      ".full_tensor(), .dequantize() or .as_subclass(torch.Tensor), whichever "
+      "gives its values,";
+  if (has("DTensor")) {
+    advice = ".full_tensor()";
+  } else if (has("NestedTensor")) {
+    advice = ".to_padded_tensor() or .unbind()";
+  } else if (has("torchao") || has("bitsandbytes") || has("uantized")) {
+    advice = ".dequantize()";
+  }
+  return format_text(
+      "is a tensor of the class \"{}\"; call {} on it in Python",
+      class_name,
+      advice);
+}
+
+std::string why_unread(const PickleValue& value) {
   if (value.kind != Kind::kCall) {
     return {};
   }
-  const auto found = unread_kinds().find(value.function->text);
-  return found == unread_kinds().end() ? std::string_view() : found->second;
+  const auto name = value.function_name();
+  const auto found = unread_kinds().find(name);
+  if (found != unread_kinds().end()) {
+    return std::string(found->second);
+  }
+  if (name == kWrapper) {
+    return why_class_unread("torch._utils._rebuild_wrapper_subclass");
+  }
+  return name == kFromType ? why_class_unread(class_of(value)) : std::string();
 }
 
 bool is_dict(const PickleValue& value) {
   return value.kind == Kind::kDict || is_call(value, dict_names());
+}
+
+std::string why_foreign(const PickleValue& value) {
+  switch (value.kind) {
+    case Kind::kGlobal:
+      // dtypes, layouts, storages
+      return value.text.substr(0, 6) == "torch." || plain(value.text)
+          ? std::string()
+          : format_text("is the class or function \"{}\"", value.text);
+    case Kind::kCall:
+    case Kind::kObject: {
+      const auto name = value.function_name();
+      if (name.empty()) {
+        return "is an object of a class that a call returns";
+      }
+      return plain(name)
+          ? std::string()
+          : format_text("is an object of the class \"{}\"", name);
+    }
+    default:
+      return {};
+  }
 }
 
 } // namespace torch_attention::weights::files

@@ -59,7 +59,7 @@ void read_entry(
     return;
   }
   if (!is_shape && field != "data_offsets") {
-    fail(format_text("\"{}\" has the field \"{}\"", entry.key, field));
+    return; // of a later version of the format
   }
   if (path.size() == 2) {
     check_kind(value, JsonKind::kList, "a list of numbers");
@@ -79,11 +79,24 @@ void read_entry(
   numbers.push_back(value.integer);
 }
 
+void check_last_entry(const Header& header) {
+  if (header.entries.empty()) {
+    return;
+  }
+  const auto& entry = header.entries.back();
+  if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
+    fail(format_text("\"{}\" lacks dtype, shape or data_offsets", entry.key));
+  }
+}
+
 /// Reads a value of the header: {"__metadata__": {NAME: TEXT}, KEY: {"dtype":
 /// "F32", "shape": [2, 3], "data_offsets": [0, 24]}}.
 void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
   using JsonKind = JsonValue::Kind;
   const bool is_metadata = !path.empty() && path[0] == "__metadata__";
+  if (is_metadata && path.size() == 1 && value.kind == JsonKind::kNull) {
+    return; // as absent
+  }
   if (path.size() < 2) {
     check_kind(value, JsonKind::kObject, "an object in its header");
     if (path.size() == 1 && !is_metadata) {
@@ -91,6 +104,8 @@ void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
         fail("more than a million tensors");
       }
       check_key_length(path[0]);
+      // At once: a header of empty entries would take many times its size.
+      check_last_entry(header);
       header.entries.emplace_back();
       header.entries.back().key = path[0];
     }
@@ -129,11 +144,7 @@ Header read_header(const Bytes& bytes) {
   read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
     read_value(path, value, header);
   });
-  for (const auto& entry : header.entries) {
-    if (entry.dtype.empty() || !entry.has_shape || !entry.has_offsets) {
-      fail(format_text("\"{}\" lacks dtype, shape or data_offsets", entry.key));
-    }
-  }
+  check_last_entry(header);
   return header;
 }
 
@@ -184,7 +195,50 @@ struct Checked {
   torch::Tensor bools;
 };
 
+[[noreturn]] void fail_by_size(const HeaderEntry& entry, const Bytes& bytes) {
+  fail(format_text(
+      "\"{}\" of shape ({}) and dtype {} has {} bytes",
+      entry.key,
+      fmt::join(entry.shape, ", "),
+      entry.dtype,
+      bytes.size));
+}
+
+/// Returns the bits of an element of a dtype that is smaller than a byte; 0 for
+/// others.
+int64_t bits_of_part(const std::string& dtype) {
+  if (dtype == "F4") {
+    return 4;
+  }
+  return dtype == "F6_E2M3" || dtype == "F6_E3M2" ? 6 : 0;
+}
+
+/// Returns a tensor of elements that are smaller than a byte; none if LibTorch
+/// has none of its dtype and shape. It has two numbers of F4 as one element.
+torch::Tensor read_parts(const HeaderEntry& entry, const Bytes& bytes) {
+  int64_t bits = bits_of_part(entry.dtype);
+  for (const auto size : entry.shape) {
+    if (__builtin_mul_overflow(bits, size, &bits)) {
+      fail_by_size(entry, bytes);
+    }
+  }
+  if (bits % 8 != 0 || static_cast<uint64_t>(bits / 8) != bytes.size) {
+    fail_by_size(entry, bytes);
+  }
+  const auto dtype = dtype_from_python("torch.float4_e2m1fn_x2");
+  auto shape = entry.shape;
+  if (entry.dtype != "F4" || !dtype || shape.empty() || shape.back() % 2 != 0) {
+    return {};
+  }
+  shape.back() /= 2;
+  return view_tensor(bytes, {*dtype, shape, contiguous_strides(shape), 0});
+}
+
+/// Returns the tensor; none if LibTorch has none of its dtype.
 torch::Tensor read_tensor(const HeaderEntry& entry, const Bytes& bytes) {
+  if (bits_of_part(entry.dtype) > 0) {
+    return read_parts(entry, bytes);
+  }
   const auto dtype = dtype_from_safetensors(entry.dtype);
   if (!dtype) {
     fail(format_text(
@@ -196,12 +250,7 @@ torch::Tensor read_tensor(const HeaderEntry& entry, const Bytes& bytes) {
   TensorLayout layout{*dtype, entry.shape, contiguous_strides(entry.shape), 0};
   const auto tensor = view_tensor(aligned(bytes, item), layout);
   if (static_cast<uint64_t>(tensor.numel()) * item != bytes.size) {
-    fail(format_text(
-        "\"{}\" of shape ({}) and dtype {} has {} bytes",
-        entry.key,
-        fmt::join(entry.shape, ", "),
-        entry.dtype,
-        bytes.size));
+    fail_by_size(entry, bytes);
   }
   return tensor;
 }
@@ -249,8 +298,11 @@ std::string checksum_name(const std::string& key) {
 }
 
 bool is_safetensors(const Bytes& file) {
-  return file.size > kLengthBytes && file.data[kLengthBytes] == '{' &&
-      header_length(file) <= uint64_t{1} << 40;
+  if (file.size <= kLengthBytes || header_length(file) > uint64_t{1} << 40) {
+    return false;
+  }
+  const auto begin = file.text().find_first_not_of(" \t\r\n", kLengthBytes);
+  return begin != std::string_view::npos && file.text()[begin] == '{';
 }
 
 WeightFile read_safetensors(const Bytes& file) {
@@ -269,6 +321,16 @@ WeightFile read_safetensors(const Bytes& file) {
     const auto bytes =
         data.part(entry.offsets[0], entry.offsets[1] - entry.offsets[0]);
     const auto tensor = read_tensor(entry, bytes);
+    if (!tensor.defined()) {
+      result.unreadable.emplace_back(
+          entry.key,
+          format_text(
+              "has the dtype {} and shape ({}), of which this LibTorch has no "
+              "tensors",
+              entry.dtype,
+              fmt::join(entry.shape, ", ")));
+      continue;
+    }
     result.tensors.insert(entry.key, tensor);
     const auto crc = stored_checksum(header.metadata, entry.key);
     const bool is_bool = tensor.scalar_type() == torch::kBool;

@@ -64,6 +64,9 @@ WeightFile read_sharded(
       for (const auto& [path, reason] : shard->second.unreadable) {
         unreadable.emplace(std::pair(name, path), reason);
       }
+      const auto& foreign = shard->second.foreign;
+      result.foreign.insert(
+          result.foreign.end(), foreign.begin(), foreign.end());
       result.format = format_text("sharded {}s", shard->second.format);
     }
     const auto* tensor = shard->second.tensors.find(key);

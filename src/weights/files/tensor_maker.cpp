@@ -16,6 +16,8 @@ namespace {
 using Kind = PickleValue::Kind;
 using Arguments = std::vector<const PickleValue*>;
 
+constexpr std::string_view kUntyped = "torch.storage.UntypedStorage";
+
 // No real file wraps a tensor (as a parameter, in another type) deeper.
 constexpr int kMaxWrappers = 16;
 
@@ -33,11 +35,11 @@ const PickleValue& argument(
 /// Returns the integers of a tuple or a `torch.Size`.
 std::vector<int64_t> integers(const PickleValue& value) {
   const auto* tuple = &value;
-  if (value.kind == Kind::kCall && value.function->text == "torch.Size") {
-    tuple = &argument(value.arguments->items, 0, Kind::kTuple);
+  if (value.function_name() == "torch.Size") {
+    tuple = &argument(value.arguments()->items(), 0, Kind::kTuple);
   }
   std::vector<int64_t> result;
-  for (const auto* item : tuple->items) {
+  for (const auto* item : tuple->items()) {
     TORCH_CHECK(
         item->kind == Kind::kInteger,
         "the file is damaged: a tensor's shape or strides are no integers");
@@ -46,12 +48,41 @@ std::vector<int64_t> integers(const PickleValue& value) {
   return result;
 }
 
+/// Returns ("storage", class, key, device, number of elements).
+const Arguments& storage_description(const PickleValue& persistent) {
+  const auto& tuple = *persistent.arguments();
+  TORCH_CHECK(
+      tuple.kind == Kind::kTuple,
+      "the file is damaged: a storage's description is wrong");
+  return tuple.items();
+}
+
+/// Returns why a tensor of the storage cannot be read, or "".
+std::string why_no_storage(const PickleValue& persistent) {
+  const auto& arguments = storage_description(persistent);
+  if (argument(arguments, 3, Kind::kText).text == "meta") {
+    return "is a tensor without values (of device meta)";
+  }
+  const auto class_name = argument(arguments, 1, Kind::kGlobal).text;
+  return dtype_from_storage(class_name) || class_name == kUntyped
+      ? std::string()
+      : format_text(
+            "has a storage of the class {}, which is not known", class_name);
+}
+
+bool is_strided(std::string_view function) {
+  return function == "torch._utils._rebuild_tensor" ||
+      function == "torch._utils._rebuild_tensor_v2" ||
+      function == "torch._utils._rebuild_tensor_v3";
+}
+
 /// Applies the conjugate and negative bits in `metadata`: such views are stored
 /// with the elements of the tensor that they look at.
 torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
-  for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
-    const auto& key = *metadata.items[i];
-    const auto& value = *metadata.items[i + 1];
+  const auto& items = metadata.items();
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    const auto& key = *items[i];
+    const auto& value = *items[i + 1];
     if (value.kind != Kind::kBool || value.integer == 0) {
       continue;
     }
@@ -74,11 +105,11 @@ void check_storage(
     int64_t count) {
   const auto own_dtype = dtype_from_storage(class_name);
   TORCH_CHECK(
-      (own_dtype || class_name == "torch.storage.UntypedStorage") &&
-          own_dtype == dtype,
-      "the file has a storage of class ",
-      class_name,
-      ", which is not known");
+      own_dtype == dtype,
+      "the file is damaged: the storage \"",
+      record,
+      "\" is also of the class ",
+      class_name);
   const auto item = dtype ? c10::elementSize(*dtype) : 1;
   TORCH_CHECK(
       count >= 0 && static_cast<uint64_t>(count) == bytes.size / item &&
@@ -99,32 +130,38 @@ TensorMaker::TensorMaker(const ZipArchive& archive, std::string folder)
     : archive_(archive), folder_(std::move(folder)) {}
 
 TensorMaker::Made TensorMaker::make(const PickleValue& call) {
-  return make(call.function->text, call.arguments->items, 0);
+  return make(call, 0);
 }
 
-TensorMaker::Made TensorMaker::make(
-    std::string_view function,
-    const Arguments& arguments,
-    int depth) {
+TensorMaker::Made TensorMaker::make(const PickleValue& call, int depth) {
   TORCH_CHECK(
-      depth < kMaxWrappers && makes_tensor(function),
-      "the file is damaged or malicious: a tensor made by ",
-      function);
+      depth < kMaxWrappers,
+      "the file is damaged or malicious: a parameter of a parameter");
+  auto reason = why_unread(call);
+  if (!reason.empty()) {
+    return {{}, {}, std::move(reason)};
+  }
+  const auto function = call.function_name();
+  if (!makes_tensor(function)) {
+    return {{}, {}, format_text("is a tensor that \"{}\" makes", function)};
+  }
+  const auto& arguments = call.arguments()->items();
   if (function == "torch._utils._rebuild_parameter" ||
       function == "torch._utils._rebuild_parameter_with_state") {
-    const auto& data = argument(arguments, 0, Kind::kCall);
-    return make(data.function->text, data.arguments->items, depth + 1);
+    return make(argument(arguments, 0, Kind::kCall), depth + 1);
   }
   if (function == "torch._tensor._rebuild_from_type_v2") {
-    return make(
-        argument(arguments, 0, Kind::kGlobal).text,
-        argument(arguments, 2, Kind::kTuple).items,
-        depth + 1);
+    const auto inner = argument(arguments, 0, Kind::kGlobal).text;
+    const auto& values = argument(arguments, 2, Kind::kTuple).items();
+    return is_strided(inner)
+        ? make_by(inner, values)
+        : Made{{}, {}, format_text("is a tensor that \"{}\" makes", inner)};
   }
-  return make_strided(function, arguments);
+  return make_by(function, arguments);
 }
 
-TensorMaker::Made TensorMaker::make_strided(
+/// Makes the tensor of a storage, an offset, sizes and strides.
+TensorMaker::Made TensorMaker::make_by(
     std::string_view function,
     const Arguments& arguments) {
   TORCH_CHECK(
@@ -132,8 +169,12 @@ TensorMaker::Made TensorMaker::make_strided(
       "the file is damaged: a tensor's description has ",
       arguments.size(),
       " arguments");
-  const auto& storage =
-      this->storage(argument(arguments, 0, Kind::kPersistent));
+  const auto& described = argument(arguments, 0, Kind::kPersistent);
+  auto reason = why_no_storage(described);
+  if (!reason.empty()) {
+    return {{}, {}, std::move(reason)};
+  }
+  const auto& storage = this->storage(described);
   TensorLayout layout;
   layout.offset = argument(arguments, 1, Kind::kInteger).integer;
   layout.sizes = integers(*arguments[2]);
@@ -162,17 +203,10 @@ TensorMaker::Made TensorMaker::make_strided(
 /// describes.
 const TensorMaker::Storage& TensorMaker::storage(
     const PickleValue& persistent) {
-  const auto& tuple = *persistent.arguments;
-  TORCH_CHECK(
-      tuple.kind == Kind::kTuple,
-      "the file is damaged: a storage's description is wrong");
-  const auto& arguments = tuple.items;
+  const auto& arguments = storage_description(persistent);
   const auto key = argument(arguments, 2, Kind::kText).text;
   const auto class_name = argument(arguments, 1, Kind::kGlobal).text;
   const auto count = argument(arguments, 4, Kind::kInteger).integer;
-  TORCH_CHECK(
-      argument(arguments, 3, Kind::kText).text != "meta",
-      "the file has tensors without values (of device meta)");
   auto found = storages_.find(key);
   if (found == storages_.end()) {
     Storage storage;

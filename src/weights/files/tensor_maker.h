@@ -30,8 +30,8 @@ class TensorMaker {
     std::string unreadable;
   };
 
-  /// Makes the tensor of a value for which `is_tensor` is true. Throws
-  /// c10::Error if its description is wrong.
+  /// Makes the tensor of a value for which `is_tensor` is true, if it can be
+  /// read. Throws c10::Error if its description is wrong.
   Made make(const PickleValue& call);
 
  private:
@@ -44,8 +44,8 @@ class TensorMaker {
     std::string record;
   };
 
-  Made make(std::string_view function, const Arguments& arguments, int depth);
-  Made make_strided(std::string_view function, const Arguments& arguments);
+  Made make(const PickleValue& call, int depth);
+  Made make_by(std::string_view function, const Arguments& arguments);
   const Storage& storage(const PickleValue& persistent);
 
   const ZipArchive& archive_;

@@ -21,11 +21,14 @@ using Kind = PickleValue::Kind;
 
 // Far deeper than any model's paths.
 constexpr int kMaxDepth = 256;
-// A dict within a dict repeats the path to it for each of its values. The limit
-// is a number of bytes for all paths, for each byte of the pickle, and a number
-// of bytes that every file may use.
-constexpr size_t kPathBytes = 16;
-constexpr size_t kFreePathBytes = size_t{1} << 20;
+// The memory that the values of a file may take, for each of its bytes, and the
+// memory that every file may use. A few bytes of a pickle can describe another
+// tensor, or another value of a long path.
+constexpr size_t kMemoryPerByte = 16;
+constexpr size_t kFreeMemory = size_t{16} << 20;
+// A tensor takes this in LibTorch, and its path is kept that many times.
+constexpr size_t kMemoryOfTensor = 1000;
+constexpr size_t kCopiesOfPath = 6;
 
 /// Returns the folder of the archive's records: that of its first record.
 std::string root_folder(const ZipArchive& archive) {
@@ -50,6 +53,49 @@ std::string key_text(const PickleValue& key, size_t index) {
   }
 }
 
+/// Finds objects that hold tensors. Looks at each value once, however many
+/// objects lead to it.
+class TensorSearch {
+ public:
+  /// Returns whether a tensor is below `value`, or whether one was found from a
+  /// value that is: several objects may share one that holds some.
+  bool holds_tensors(const PickleValue& value) {
+    std::vector<const PickleValue*> seen;
+    std::vector<const PickleValue*> left{&value};
+    bool found = false;
+    const auto look_at = [&](const PickleValue* next) {
+      if (next == nullptr) {
+        return;
+      }
+      const auto [entry, is_new] = known_.emplace(next, false);
+      found = found || entry->second || is_tensor(*next);
+      if (is_new) {
+        seen.push_back(next);
+        left.push_back(next);
+      }
+    };
+    while (!left.empty()) {
+      const auto* next = left.back();
+      left.pop_back();
+      for (const auto* part :
+           {next->function(), next->arguments(), next->state()}) {
+        look_at(part);
+      }
+      for (const auto* item : next->items()) {
+        look_at(item);
+      }
+    }
+    for (const auto* each : seen) {
+      known_[each] = found;
+    }
+    return found;
+  }
+
+ private:
+  /// The values that were looked at, and whether tensors were found.
+  std::unordered_map<const PickleValue*, bool> known_;
+};
+
 /// Walks through the pickle and collects the tensors by their paths.
 class Collector {
  public:
@@ -57,13 +103,14 @@ class Collector {
       TensorMaker maker,
       const Pickle& pickle,
       size_t pickle_bytes,
+      size_t file_bytes,
       bool is_script)
       : maker_(std::move(maker)),
         // Several paths may lead to one value (tied weights, the same text
         // again and again), and each of them takes two bytes or more. The bound
         // keeps a small file from describing a huge tree.
         visits_left_(4 * (pickle.size() + pickle_bytes) + 1000),
-        bytes_left_(kPathBytes * pickle_bytes + kFreePathBytes),
+        memory_left_(kMemoryPerByte * file_bytes + kFreeMemory),
         is_script_(is_script) {}
 
   void collect(const PickleValue& value) {
@@ -74,6 +121,7 @@ class Collector {
   RecordNames records;
   std::vector<std::string> others;
   std::vector<std::pair<std::string, std::string>> unreadable;
+  std::vector<ForeignValue> foreign;
 
  private:
   void collect(const PickleValue& value, int depth) {
@@ -84,16 +132,14 @@ class Collector {
     visit(1);
     if (is_tensor(value)) {
       add_tensor(value);
-    } else if (!why_unread(value).empty()) {
-      add_unreadable(std::string(why_unread(value)));
     } else if (is_script_) {
       collect_script(value, depth);
     } else if (is_dict(value)) {
-      collect_items(value, depth);
+      collect_dict(value, depth);
     } else if (value.kind == Kind::kList || value.kind == Kind::kTuple) {
       collect_list(value, depth);
     } else {
-      add_other();
+      add_other(value);
     }
   }
 
@@ -119,18 +165,39 @@ class Collector {
     path_.resize(length);
   }
 
+  void spend(size_t memory) {
+    TORCH_CHECK(
+        memory <= memory_left_,
+        "the file is damaged or malicious: its values, with their paths, take "
+        "many times its size");
+    memory_left_ -= memory;
+  }
+
   /// Returns a copy of the current path, and counts its bytes.
   std::string take_path() {
-    TORCH_CHECK(
-        path_.size() <= bytes_left_,
-        "the file is damaged or malicious: the paths of its values are many "
-        "times longer than it");
-    bytes_left_ -= path_.size();
+    spend(kCopiesOfPath * path_.size() + sizeof(std::string));
     return path_;
   }
 
-  void add_other() {
-    others.push_back(take_path());
+  /// Adds a value that is neither a tensor nor holds any that have names.
+  void add_other(const PickleValue& value) {
+    auto reason = why_foreign(value);
+    const bool is_plain = reason.empty();
+    const bool is_made = value.kind == Kind::kCall ||
+        value.kind == Kind::kObject || value.kind == Kind::kSet;
+    const bool holds_tensors = is_made && search_.holds_tensors(value);
+    if (holds_tensors && is_plain) {
+      reason = value.kind == Kind::kSet
+          ? "is a set"
+          : format_text(
+                "is an object of the class \"{}\"", value.function_name());
+    }
+    if (reason.empty()) {
+      others.push_back(take_path());
+    } else {
+      spend(reason.size());
+      foreign.push_back({take_path(), std::move(reason), holds_tensors});
+    }
   }
 
   void add_unreadable(std::string reason) {
@@ -146,6 +213,11 @@ class Collector {
     auto made = made_.find(&value);
     if (made == made_.end()) {
       made = made_.emplace(&value, maker_.make(value)).first;
+      const auto& tensor = made->second.tensor;
+      // Sizes and strides, here and in a report.
+      spend(
+          kMemoryOfTensor +
+          (tensor.defined() ? 4 * sizeof(int64_t) * tensor.dim() : 0));
     }
     if (!made->second.unreadable.empty()) {
       add_unreadable(made->second.unreadable);
@@ -154,56 +226,71 @@ class Collector {
     const auto path = take_path();
     TORCH_CHECK(
         !tensors.contains(path),
-        "the file is damaged or malicious: it has the key \"",
+        "the file has the key \"",
         path,
-        "\" twice");
+        "\" twice. Give one of these tensors another name in Python");
     tensors.insert(path, made->second.tensor);
     records.emplace(path, made->second.record);
   }
 
+  void collect_dict(const PickleValue& dict, int depth) {
+    // A dict that is made of another one, which Python 2 wrote.
+    if (dict.arguments() != nullptr &&
+        search_.holds_tensors(*dict.arguments())) {
+      foreign.push_back({take_path(), "is a dict that a call fills", true});
+    }
+    collect_items(dict, depth);
+  }
+
   void collect_items(const PickleValue& dict, int depth) {
-    for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-      collect_below(*dict.items[i + 1], key_text(*dict.items[i], i / 2), depth);
+    const auto& items = dict.items();
+    for (size_t i = 0; i + 1 < items.size(); i += 2) {
+      collect_below(*items[i + 1], key_text(*items[i], i / 2), depth);
     }
   }
 
   /// Collects from a list. A list of numbers is one value; a list of tensors is
   /// a state dict with the keys 0, 1, ...
   void collect_list(const PickleValue& list, int depth) {
-    visit(list.items.size());
-    const bool has_values = std::any_of(
-        list.items.begin(), list.items.end(), [](const PickleValue* item) {
-          return item->kind == Kind::kCall || item->kind == Kind::kDict ||
-              item->kind == Kind::kList || item->kind == Kind::kTuple;
+    const auto& items = list.items();
+    visit(items.size());
+    const bool has_values =
+        std::any_of(items.begin(), items.end(), [](const PickleValue* item) {
+          return item->kind == Kind::kCall || item->kind == Kind::kObject ||
+              item->kind == Kind::kDict || item->kind == Kind::kList ||
+              item->kind == Kind::kTuple || item->kind == Kind::kSet;
         });
     if (!has_values) {
-      add_other();
+      others.push_back(take_path());
       return;
     }
-    for (size_t i = 0; i < list.items.size(); ++i) {
-      collect_below(*list.items[i], std::to_string(i), depth);
+    for (size_t i = 0; i < items.size(); ++i) {
+      collect_below(*items[i], std::to_string(i), depth);
     }
   }
 
   /// Collects TorchScript's state dict: tensors that are attributes of modules.
   void collect_script(const PickleValue& value, int depth) {
-    if (value.kind != Kind::kObject || !is_script_class(value.function->text)) {
+    if (value.kind != Kind::kObject ||
+        !is_script_class(value.function_name())) {
       return;
     }
-    if (value.state == nullptr || value.state->kind != Kind::kDict) {
+    const auto* state = value.state();
+    if (state == nullptr || state->kind != Kind::kDict) {
       add_unreadable(format_text(
           "is an object of the class {}, whose own __setstate__ would have "
           "to be run",
-          value.function->text));
+          value.function_name()));
       return;
     }
-    collect_items(*value.state, depth);
+    collect_items(*state, depth);
   }
 
   TensorMaker maker_;
+  TensorSearch search_;
   size_t visits_left_;
-  /// The bytes of paths that may still be kept.
-  size_t bytes_left_;
+  /// The bytes that may still be used.
+  size_t memory_left_;
   bool is_script_;
   /// The path of the current value.
   std::string path_;
@@ -234,10 +321,11 @@ void find_root(const PickleValue& value, WeightFile& file) {
       "state_dict", "model_state_dict", "model", "module", "net", "weights"};
   bool is_state_dict = false;
   std::vector<std::string> dicts;
-  for (size_t i = 0; i + 1 < value.items.size(); i += 2) {
-    auto name = key_text(*value.items[i], i / 2);
+  const auto& items = value.items();
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    auto name = key_text(*items[i], i / 2);
     is_state_dict = is_state_dict || file.tensors.contains(name);
-    if (is_dict(*value.items[i + 1])) {
+    if (is_dict(*items[i + 1])) {
       dicts.push_back(std::move(name));
     }
   }
@@ -263,6 +351,27 @@ void find_root(const PickleValue& value, WeightFile& file) {
   }
 }
 
+/// Returns whether the file is a part of a checkpoint of DeepSpeed: one of the
+/// optimizer, or of a model whose tensors are empty as others have their values.
+bool is_part_of_zero(const PickleValue& root, const WeightFile& file) {
+  bool is_deepspeed = false;
+  bool has_optimizer = false;
+  const auto& items = root.items();
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    is_deepspeed = is_deepspeed || items[i]->text == "ds_version";
+    has_optimizer = has_optimizer || items[i]->text == "optimizer_state_dict";
+  }
+  size_t weights = 0;
+  size_t filled = 0;
+  for (const auto& item : file.tensors) {
+    if (starts_with(item.key(), "module.")) {
+      ++weights;
+      filled += item.value().numel() > 0 ? 1 : 0;
+    }
+  }
+  return is_deepspeed && filled == 0 && (weights > 0 || has_optimizer);
+}
+
 /// Returns whether the weights of a TorchScript archive are constants of its
 /// code.
 bool has_constants(const ZipArchive& archive, const std::string& folder) {
@@ -270,9 +379,31 @@ bool has_constants(const ZipArchive& archive, const std::string& folder) {
 }
 
 std::string script_format(const PickleValue& root) {
-  return root.kind == Kind::kObject && root.function->text == "__torch__.Module"
+  return root.kind == Kind::kObject &&
+          root.function_name() == "__torch__.Module"
       ? "C++ torch::save archive"
       : "TorchScript archive";
+}
+
+/// Throws c10::Error if the file is malicious, or no state dict but an object
+/// of another class.
+void check_names(const Pickle& pickle, bool is_script) {
+  for (const auto& name : pickle.names()) {
+    TORCH_CHECK(
+        !runs_code(name),
+        format_text(
+            "the file is malicious: its pickle names \"{}\", which runs code; "
+            "it was not run. Do not load the file in Python",
+            name));
+  }
+  const auto& root = pickle.root();
+  TORCH_CHECK(
+      is_script || is_tensor(root) || why_foreign(root).empty(),
+      format_text(
+          "the file's pickle names \"{}\", which no tensor needs; it was not "
+          "run. Save only the state dict in Python: "
+          "torch.save(model.state_dict(), path)",
+          root.kind == Kind::kGlobal ? root.text : root.function_name()));
 }
 
 void check_byte_order(const ZipArchive& archive, const std::string& folder) {
@@ -294,18 +425,22 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   check_byte_order(*archive, folder);
   const bool is_script = archive->contains(folder + "constants.pkl");
   const auto bytes = archive->read(folder + "data.pkl");
-  constexpr size_t kFreeValues = 100'000;
-  // A compressed pickle may have many more values than the file has bytes.
+  // Of the file's bytes, as a pickle may be compressed.
   const Pickle pickle(
       bytes.text(),
-      [&](std::string_view name) { return is_known(name, is_script); },
-      std::min(Pickle::kMaxValues, archive->size() + kFreeValues));
+      std::min(
+          Pickle::kMaxMemory, kMemoryPerByte * archive->size() + kFreeMemory));
+  check_names(pickle, is_script);
   TORCH_CHECK(
       !is_tensor(pickle.root()),
       "the file holds one tensor, not a state dict. Give it a key in Python: "
       "torch.save({'key': torch.load(path)}, path)");
   Collector collector(
-      TensorMaker(*archive, folder), pickle, bytes.size, is_script);
+      TensorMaker(*archive, folder),
+      pickle,
+      bytes.size,
+      archive->size(),
+      is_script);
   collector.collect(pickle.root());
 
   WeightFile file;
@@ -313,8 +448,16 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   file.tensors = std::move(collector.tensors);
   file.others = std::move(collector.others);
   file.unreadable = std::move(collector.unreadable);
+  file.foreign = std::move(collector.foreign);
   if (!is_script && is_dict(pickle.root())) {
     find_root(pickle.root(), file);
+    if (is_part_of_zero(pickle.root(), file)) {
+      file.why_empty =
+          "the file is a part of a checkpoint of DeepSpeed (ZeRO), whose "
+          "weights are spread over its files. Convert its folder, by the "
+          "program that DeepSpeed puts there: python zero_to_fp32.py FOLDER "
+          "OUT";
+    }
   }
   if (is_script && file.tensors.is_empty() && has_constants(*archive, folder)) {
     file.why_empty =

@@ -17,4 +17,15 @@ void check_key_length(std::string_view key) {
           kMaxKeyLength));
 }
 
+std::string text_of(const ForeignValue& value) {
+  return format_text(
+      "\"{}\" {}{}",
+      value.path,
+      value.reason,
+      value.holds_tensors
+          ? ", which was not made: the tensors in it are not read. Save only "
+            "the state dict in Python: torch.save(model.state_dict(), path)"
+          : "");
+}
+
 } // namespace torch_attention::weights::files

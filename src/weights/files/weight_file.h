@@ -22,6 +22,19 @@ inline constexpr size_t kMaxKeyLength = size_t{1} << 16;
 /// Throws c10::Error, which tells the length, if a name is longer than that.
 void check_key_length(std::string_view key);
 
+/// An object of a class that no tensor needs.
+struct ForeignValue {
+  /// Its path in the whole file.
+  std::string path;
+  /// 'is an object of the class "a.Config"'
+  std::string reason;
+  /// Tensors that lie in it cannot be had without making it.
+  bool holds_tensors = false;
+};
+
+/// Returns a sentence without its full stop: '"config" is an object ...'.
+std::string text_of(const ForeignValue& value);
+
 /// A file of weights, on the CPU. Its tensors use the file's memory.
 struct WeightFile {
   /// The file on disk; empty if it was read from memory.
@@ -33,8 +46,11 @@ struct WeightFile {
   /// All tensors by their dotted paths.
   StateDict tensors;
 
-  /// The paths of values that are not tensors.
+  /// The paths of values that are plain data, and no tensors.
   std::vector<std::string> others;
+
+  /// Objects that are passed over, wherever in the file they are.
+  std::vector<ForeignValue> foreign;
 
   /// The paths of tensors that cannot be read, and the reasons: "is a sparse
   /// tensor".

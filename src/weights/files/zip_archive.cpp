@@ -20,7 +20,7 @@ namespace {
 // Weights are random numbers that hardly shrink. Zeros shrink to 1/1000. All
 // records together may unpack to this many times the file's size, plus some
 // bytes.
-constexpr uint64_t kMaxRatio = 100;
+constexpr uint64_t kMaxRatio = 8;
 constexpr uint64_t kFreeBytes = uint64_t{32} << 20;
 
 /// The source from which libzip reads. libzip does not tell where in the file a
@@ -161,9 +161,25 @@ void check_overlaps(std::vector<std::pair<size_t, size_t>> ranges) {
   }
 }
 
+/// Returns the archive without line breaks after its end, which a transfer as
+/// text or an editor adds; Python reads it with them.
+Bytes without_line_breaks(const Bytes& file) {
+  constexpr std::string_view kEnd("PK\x05\x06", 4);
+  constexpr size_t kEndSize = 22;
+  const auto text = file.text();
+  const auto size = text.find_last_not_of("\r\n") + 1;
+  // Of an end that has no comment.
+  const bool is_end = size >= kEndSize &&
+      text.substr(size - kEndSize, kEnd.size()) == kEnd &&
+      text.substr(size - 2, 2) == std::string_view("\0\0", 2);
+  return is_end ? file.part(0, size) : file;
+}
+
 } // namespace
 
-ZipArchive::ZipArchive(const Bytes& file) : file_(file) {
+ZipArchive::ZipArchive(const Bytes& whole)
+    : file_(without_line_breaks(whole)) {
+  const auto& file = file_;
   Source source{file};
   zip_error_init(&source.error);
   const auto archive = open_archive(source);

@@ -21,7 +21,7 @@ void rename_linear(
 
 /// Four linear layers under other names; an empty `out` means that there is
 /// none.
-WeightLayout linear_layers(
+WeightLayout layers_named(
     const std::string& name,
     const std::string& query,
     const std::string& key,
@@ -51,10 +51,52 @@ WeightLayout& split_projections(
       .split(bias, {"W_query.bias", "W_key.bias", "W_value.bias"});
 }
 
+/// One layer that has the rows of queries, keys and values in this order.
+WeightLayout joined_named(
+    const std::string& name,
+    const std::string& joined,
+    const std::string& out) {
+  WeightLayout layout(name);
+  split_projections(layout, joined + ".weight", joined + ".bias");
+  if (!out.empty()) {
+    rename_linear(layout, out, "out_proj");
+  }
+  return layout.zeros("out_proj.bias");
+}
+
+WeightLayout by_heads(
+    const std::string& name,
+    const std::string& joined,
+    const std::string& out,
+    int64_t num_heads,
+    std::optional<int64_t> num_kv_heads) {
+  const auto groups = num_kv_heads.value_or(num_heads);
+  TORCH_CHECK(
+      groups > 0 && num_heads > 0 && num_heads % groups == 0,
+      format_text(
+          "WeightLayout::{}: expected num_heads > 0 that num_kv_heads > 0 "
+          "divides, but got {} and {}",
+          name,
+          num_heads,
+          groups));
+  WeightLayout layout(name);
+  for (const std::string part : {".weight", ".bias"}) {
+    layout.interleave(
+        joined + part,
+        {"W_query" + part, "W_key" + part, "W_value" + part},
+        groups,
+        {num_heads / groups, 1, 1});
+  }
+  if (!out.empty()) {
+    rename_linear(layout, out, "out_proj");
+  }
+  return layout;
+}
+
 } // namespace
 
 WeightLayout WeightLayout::book() {
-  return linear_layers("book", "W_query", "W_key", "W_value", "out_proj")
+  return layers_named("book", "W_query", "W_key", "W_value", "out_proj")
       .rename("W_gate.weight", "W_gate.weight")
       .rename("W_gate.bias", "W_gate.bias")
       .rename("q_norm.weight", "q_norm.weight")
@@ -66,7 +108,7 @@ WeightLayout WeightLayout::book() {
 }
 
 WeightLayout WeightLayout::head_list() {
-  return linear_layers(
+  return layers_named(
              "head_list",
              "heads.{}.W_query",
              "heads.{}.W_key",
@@ -83,17 +125,17 @@ WeightLayout WeightLayout::self_attention_v1() {
 }
 
 WeightLayout WeightLayout::q_linear() {
-  return linear_layers(
+  return layers_named(
       "q_linear", "q_linear", "k_linear", "v_linear", "out_proj");
 }
 
 WeightLayout WeightLayout::query_key_value() {
-  return linear_layers("query_key_value", "query", "key", "value", "proj")
+  return layers_named("query_key_value", "query", "key", "value", "proj")
       .ignore("tril");
 }
 
 WeightLayout WeightLayout::query_key_value_heads() {
-  return linear_layers(
+  return layers_named(
              "query_key_value_heads",
              "heads.{}.query",
              "heads.{}.key",
@@ -103,14 +145,14 @@ WeightLayout WeightLayout::query_key_value_heads() {
 }
 
 WeightLayout WeightLayout::value_as_key() {
-  return linear_layers("value_as_key", "query", "value", "value", "proj")
+  return layers_named("value_as_key", "query", "value", "value", "proj")
       .ignore("key.weight")
       .ignore("key.bias")
       .ignore("tril");
 }
 
 WeightLayout WeightLayout::value_as_key_heads() {
-  return linear_layers(
+  return layers_named(
              "value_as_key_heads",
              "heads.{}.query",
              "heads.{}.value",
@@ -141,7 +183,7 @@ WeightLayout WeightLayout::nano_gpt() {
 }
 
 WeightLayout WeightLayout::bert() {
-  return linear_layers(
+  return layers_named(
              "bert", "self.query", "self.key", "self.value", "output.dense")
       .outside("output.LayerNorm.gamma")
       .outside("output.LayerNorm.beta")
@@ -150,13 +192,13 @@ WeightLayout WeightLayout::bert() {
 }
 
 WeightLayout WeightLayout::llama() {
-  return linear_layers("llama", "q_proj", "k_proj", "v_proj", "o_proj")
+  return layers_named("llama", "q_proj", "k_proj", "v_proj", "o_proj")
       .ignore("rotary_emb.inv_freq")
       .zeros("out_proj.bias");
 }
 
 WeightLayout WeightLayout::bart() {
-  return linear_layers("bart", "q_proj", "k_proj", "v_proj", "out_proj")
+  return layers_named("bart", "q_proj", "k_proj", "v_proj", "out_proj")
       .zeros("W_key.bias") // Whisper
       .zeros("out_proj.bias");
 }
@@ -175,28 +217,65 @@ WeightLayout WeightLayout::torch_multihead_attention() {
 WeightLayout WeightLayout::gpt_neox(
     int64_t num_heads,
     std::optional<int64_t> num_kv_heads) {
-  const auto groups = num_kv_heads.value_or(num_heads);
-  TORCH_CHECK(
-      groups > 0 && num_heads > 0 && num_heads % groups == 0,
-      format_text(
-          "WeightLayout::gpt_neox: expected num_heads > 0 that num_kv_heads > 0 "
-          "divides, but got {} and {}",
-          num_heads,
-          groups));
-  WeightLayout layout("gpt_neox");
-  for (const std::string part : {"weight", "bias"}) {
-    layout
-        .interleave(
-            "query_key_value." + part,
-            {"W_query." + part, "W_key." + part, "W_value." + part},
-            groups,
-            {num_heads / groups, 1, 1})
-        .rename("dense." + part, "out_proj." + part);
-  }
+  auto layout =
+      by_heads("gpt_neox", "query_key_value", "dense", num_heads, num_kv_heads);
   // Buffers of released files.
   return layout.ignore("bias")
       .ignore("masked_bias")
       .ignore("rotary_emb.inv_freq");
+}
+
+WeightLayout WeightLayout::qkv() {
+  return joined_named("qkv", "qkv", "proj")
+      .rename("q_norm.weight", "q_norm.weight")
+      .rename("q_norm.bias", "q_norm.bias")
+      .rename("k_norm.weight", "k_norm.weight")
+      .rename("k_norm.bias", "k_norm.bias");
+}
+
+WeightLayout WeightLayout::wqkv() {
+  auto layout = joined_named("wqkv", "Wqkv", "out_proj");
+  rename_linear(layout, "Wo", "out_proj");
+  return layout;
+}
+
+WeightLayout WeightLayout::to_q() {
+  return layers_named("to_q", "to_q", "to_k", "to_v", "to_out.0")
+      .zeros("out_proj.bias");
+}
+
+WeightLayout WeightLayout::to_qkv() {
+  auto layout = joined_named("to_qkv", "to_qkv", "to_out.0");
+  rename_linear(layout, "to_out", "out_proj");
+  return layout;
+}
+
+WeightLayout WeightLayout::q_k_v_o() {
+  return layers_named("q_k_v_o", "q", "k", "v", "o").zeros("out_proj.bias");
+}
+
+WeightLayout WeightLayout::linear_layers(
+    const std::string& query,
+    const std::string& key,
+    const std::string& value,
+    const std::string& out) {
+  return layers_named("linear_layers", query, key, value, out)
+      .zeros("out_proj.bias");
+}
+
+WeightLayout WeightLayout::joined(
+    const std::string& joined,
+    const std::string& out) {
+  return joined_named("joined", joined, out);
+}
+
+WeightLayout WeightLayout::joined_by_heads(
+    const std::string& joined,
+    const std::string& out,
+    int64_t num_heads,
+    std::optional<int64_t> num_kv_heads) {
+  return by_heads("joined_by_heads", joined, out, num_heads, num_kv_heads)
+      .zeros("out_proj.bias");
 }
 
 std::vector<WeightLayout> WeightLayout::built_in() {
@@ -214,7 +293,12 @@ std::vector<WeightLayout> WeightLayout::built_in() {
       bert(),
       llama(),
       bart(),
-      torch_multihead_attention()};
+      torch_multihead_attention(),
+      qkv(),
+      wqkv(),
+      to_q(),
+      to_qkv(),
+      q_k_v_o()};
 }
 
 } // namespace torch_attention

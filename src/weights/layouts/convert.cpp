@@ -1,5 +1,6 @@
 #include <weights/layouts/convert.h>
 
+#include <error_message.h>
 #include <format_text.h>
 #include <weights/layouts/find.h>
 #include <weights/layouts/rules.h>
@@ -107,9 +108,9 @@ class AttentionConverter {
         check_equal(first.key, first.tensor, copy.key, copy.tensor);
       }
     }
-    TORCH_CHECK(
-        problems.empty(),
-        list_text({problems.begin(), problems.end()}, "\n\t"));
+    if (!problems.empty()) {
+      throw_printable(list_text({problems.begin(), problems.end()}, "\n\t"));
+    }
     const auto shapes = shapes_of(canonical_);
     TORCH_CHECK(
         are_consistent(shapes),

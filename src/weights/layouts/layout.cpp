@@ -56,6 +56,51 @@ void check_file_key(const std::string& layout, const std::string& key) {
           key));
 }
 
+std::vector<std::string> split_at_commas(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char letter : text) {
+    if (letter == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += letter;
+    }
+  }
+  return parts;
+}
+
+/// Returns a number of heads; 0 if the text is none.
+int64_t heads_of(const std::string& text) {
+  constexpr size_t kMostDigits = 9;
+  const bool is_number = !text.empty() && text.size() <= kMostDigits &&
+      text.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::stoll(text) : 0;
+}
+
+/// Returns the layout of "wq,wk,wv,wo", "qkv,proj" or "qkv,proj,12,4".
+WeightLayout layout_of_names(const std::string& text) {
+  const auto names = split_at_commas(text);
+  const auto count = names.size();
+  const auto heads = count > 2 ? heads_of(names[2]) : 0;
+  const auto kv_heads = count > 3 ? heads_of(names[3]) : heads;
+  // The output projection may be absent.
+  const bool has_inputs = !names[0].empty() && count >= 2;
+  if (has_inputs && count == 2) {
+    return WeightLayout::joined(names[0], names[1]);
+  }
+  if (has_inputs && count <= 4 && heads > 0 && kv_heads > 0) {
+    return WeightLayout::joined_by_heads(names[0], names[1], heads, kv_heads);
+  }
+  TORCH_CHECK(
+      has_inputs && count == 4 && !names[1].empty() && !names[2].empty(),
+      format_text(
+          "WeightLayout: expected names as \"wq,wk,wv,wo\" (query, key, value, "
+          "output), \"qkv,proj\" (rows of queries, then keys, then values; "
+          "output) or \"linear_qkv,linear_proj,12,4\" (rows by heads; output; "
+          "numbers of heads and of key heads), but got \"{}\"",
+          text));
+  return WeightLayout::linear_layers(names[0], names[1], names[2], names[3]);
+}
+
 } // namespace
 
 WeightLayout::WeightLayout(std::string name) : name_(std::move(name)) {
@@ -175,6 +220,9 @@ WeightLayout WeightLayout::named(const std::string& name) {
   if (name == kAutomatic) {
     return automatic();
   }
+  if (name.find(',') != std::string::npos) {
+    return layout_of_names(name);
+  }
   std::vector<std::string> names = {kAutomatic};
   for (auto& layout : built_in()) {
     if (layout.name() == name) {
@@ -185,8 +233,8 @@ WeightLayout WeightLayout::named(const std::string& name) {
   C10_THROW_ERROR(
       Error,
       format_text(
-          "WeightLayout: expected the name of a layout, one of \"{}\", but got "
-          "\"{}\"",
+          "WeightLayout: expected the name of a layout, one of \"{}\", or the "
+          "names of layers as \"wq,wk,wv,wo\" or \"qkv,proj\", but got \"{}\"",
           fmt::join(names, "\", \""),
           name));
 }

@@ -35,6 +35,11 @@ class ModelConfig {
   /// The model's own name of a field.
   const std::string& name_of(const std::string& field) const;
 
+  /// Returns the number of values in it.
+  size_t num_values() const {
+    return fields_.num_values();
+  }
+
   /// Returns whether the field is there, be it null.
   bool contains(const std::string& field) const {
     return fields_.contains(field);

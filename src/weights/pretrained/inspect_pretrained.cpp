@@ -33,6 +33,17 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
           kMost,
           config.path(),
           count));
+  // Each layer looks at all of them.
+  constexpr size_t kMostValues = 4'000'000;
+  const auto values = config.num_values() * static_cast<size_t>(count);
+  TORCH_CHECK(
+      values <= kMostValues,
+      format_text(
+          "\"{}\" has {} values for {} layers, more than any model: they cannot "
+          "be listed within seconds",
+          config.path(),
+          config.num_values(),
+          count));
   return count;
 }
 
@@ -40,7 +51,7 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
 std::string call_of(const std::string& folder, const Layers& layers) {
   if (layers.is_cross) {
     return format_text(
-        "cross_attention_from_pretrained(\"{}\", layer)", folder);
+        "cross_attention_from_pretrained(\"{}\", layer)", escaped(folder));
   }
   std::string options;
   if (layers.part != PretrainedPart::kAuto) {
@@ -55,11 +66,12 @@ std::string call_of(const std::string& folder, const Layers& layers) {
     options += ".rotary_by_caller(true)";
   }
   return options.empty()
-      ? format_text("attention_from_pretrained(\"{}\", layer)", folder)
+      ? format_text(
+            "attention_from_pretrained(\"{}\", layer)", escaped(folder))
       : format_text(
             "attention_from_pretrained(\n"
             "    \"{}\", layer, PretrainedOptions(){})",
-            folder,
+            escaped(folder),
             options);
 }
 
@@ -201,10 +213,10 @@ PretrainedInfo inspect_pretrained(const std::string& folder) {
   try {
     return inspect(folder);
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "inspect_pretrained(\"{}\"): {}", folder, error_message(error)));
+    throw_printable(format_text(
+        "inspect_pretrained(\"{}\"): {}",
+        escaped(folder),
+        error_message(error)));
   }
 }
 

@@ -220,8 +220,8 @@ Holder fill(
           .dtype(options.dtype())
           .device(options.device()));
   if (options.log() != nullptr) {
-    *options.log() << weights.config << ": layer " << layer << " of "
-                   << weights.model_type << "\n"
+    *options.log() << escaped(weights.config) << ": layer " << layer << " of "
+                   << escaped(weights.model_type) << "\n"
                    << attention << "\n"
                    << report;
   }
@@ -257,10 +257,12 @@ auto named(
   try {
     return run();
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "{}(\"{}\", {}): {}", function, path, layer, error_message(error)));
+    throw_printable(format_text(
+        "{}(\"{}\", {}): {}",
+        function,
+        escaped(path),
+        layer,
+        error_message(error)));
   }
 }
 
@@ -422,14 +424,12 @@ RotaryAngles rotary_from_pretrained(
   try {
     return make();
   } catch (const std::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "rotary_from_pretrained(\"{}\", {}, {}): {}",
-            folder,
-            height,
-            width,
-            error_message(error)));
+    throw_printable(format_text(
+        "rotary_from_pretrained(\"{}\", {}, {}): {}",
+        escaped(folder),
+        height,
+        width,
+        error_message(error)));
   }
 }
 

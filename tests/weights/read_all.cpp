@@ -1,0 +1,58 @@
+// Reads files as the library does and writes what it found, for scripts that
+// compare it with other readers:
+//
+//   read_all < LINES
+//
+// A line has a file and another that gets the tensors, with a tab between. For
+// each of them a line of JSON is printed: {"error": MESSAGE}, or the names of
+// the tensors and of what is not read.
+
+#include <error_message.h>
+#include <torch_attention/weights/write.h>
+#include <weights/read.h>
+
+#include <nlohmann/json.hpp>
+
+#include <exception>
+#include <iostream>
+#include <string>
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json read(const std::string& from, const std::string& to) {
+  const auto file = torch_attention::weights::read_weight_file(from);
+  file.check(file.tensors.keys());
+  Json found = {
+      {"tensors", file.tensors.keys()},
+      {"others", file.others},
+      {"unreadable", Json::object()},
+      {"foreign", Json::object()},
+      {"root", file.root}};
+  for (const auto& [key, reason] : file.unreadable) {
+    found["unreadable"][key] = reason;
+  }
+  for (const auto& value : file.foreign) {
+    found["foreign"][value.path] = {value.reason, value.holds_tensors};
+  }
+  torch_attention::write_weights(file.tensors, to);
+  return found;
+}
+
+} // namespace
+
+int main() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    const auto tab = line.find('\t');
+    Json found;
+    try {
+      found = read(line.substr(0, tab), line.substr(tab + 1));
+    } catch (const std::exception& error) {
+      found = {{"error", torch_attention::error_message(error)}};
+    }
+    std::cout << found.dump() << std::endl;
+  }
+  return 0;
+}
