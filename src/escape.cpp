@@ -72,8 +72,7 @@ constexpr std::array kHidden{
     Range{0x34F, 0x34F}, // joins graphemes, without a form
     Range{0x61C, 0x61C}, // direction
     Range{0x115F, 0x1160}, // fillers
-    Range{0x17B4, 0x17B5},
-    Range{0x180B, 0x180F},
+    Range{0x17B4, 0x17B5},   Range{0x180B, 0x180F},
     Range{0x200B, 0x200F}, // zero width, direction
     Range{0x2028, 0x202E}, // lines, direction
     Range{0x2060, 0x206F}, // zero width, direction

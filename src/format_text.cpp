@@ -59,8 +59,7 @@ std::string list_text(
   std::vector<std::string> texts;
   texts.reserve(listed + 1);
   for (size_t i = 0; i < listed; ++i) {
-    texts.push_back(
-        format_text(
+    texts.push_back(format_text(
         "{0}{1}{0}", quote, escaped(shortened(items[i], kMaxItem))));
   }
   if (listed < items.size()) {

@@ -89,7 +89,10 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
   }
   // Keys of a file may not be valid text, or hold what a terminal obeys.
   out << json.dump(
-      2, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace)
+             2,
+             ' ',
+             /*ensure_ascii=*/true,
+             OrderedJson::error_handler_t::replace)
       << "\n";
 }
 

@@ -195,7 +195,8 @@ bool swap_model(
     measure_models(before, after, inputs, out);
   }
   after.save(output);
-  out << "wrote " << escaped(output) << "; it needs libtorch_attention where it is "
+  out << "wrote " << escaped(output)
+      << "; it needs libtorch_attention where it is "
       << "loaded\n";
   return true;
 }

@@ -74,7 +74,10 @@ constexpr std::array kForeignFormats{
         "a gzip file",
         "Convert it in Python: gzip.decompress(open(path, 'rb').read())"},
     ForeignFormat{
-        0, "\x28\xb5\x2f\xfd"sv, "a zstd file", "Unpack it: zstd -d PATH"},
+        0,
+        "\x28\xb5\x2f\xfd"sv,
+        "a zstd file",
+        "Unpack it: zstd -d PATH"},
     ForeignFormat{
         0,
         "\xfd\x37zXZ"sv,
@@ -200,8 +203,7 @@ bool is_msgpack(std::string_view bytes) {
   }
   const auto type = static_cast<uint8_t>(bytes[key]);
   const bool is_short = type > 0xA0U && type <= 0xBFU;
-  const auto letter =
-      static_cast<uint8_t>(bytes[key + (is_short ? 1 : 2)]);
+  const auto letter = static_cast<uint8_t>(bytes[key + (is_short ? 1 : 2)]);
   return (is_short || type == 0xD9U) && letter >= 0x20U && letter < 0x7FU;
 }
 
@@ -277,8 +279,7 @@ void refuse_foreign_zip(const ZipArchive& archive) {
         "torch.export.save(exported_program, path)");
   }
   if (has("bytecode.pkl", true)) {
-    refuse(
-        "a module for the mobile interpreter of PyTorch (.ptl)", kFromModel);
+    refuse("a module for the mobile interpreter of PyTorch (.ptl)", kFromModel);
   }
   TORCH_CHECK(
       !has(".npy", true),
@@ -302,7 +303,8 @@ void refuse_several_zips(const Bytes& bytes) {
        next = text.find(kNext, next + 1)) {
     const auto end = next + 2;
     if (end >= kEndSize && text.substr(end - kEndSize, 4) == kEnd) {
-      refuse("a shard of a distributed checkpoint (.distcp)", kConvertDistributed);
+      refuse(
+          "a shard of a distributed checkpoint (.distcp)", kConvertDistributed);
     }
   }
 }

@@ -45,8 +45,7 @@ bool has_layer(
     const StateDict& tensors,
     const std::string& scope,
     std::string_view layer) {
-  const auto* weight =
-      tensors.find(format_text("{}{}.weight", scope, layer));
+  const auto* weight = tensors.find(format_text("{}{}.weight", scope, layer));
   return weight != nullptr && weight->dim() == 2;
 }
 

@@ -344,8 +344,8 @@ class Planner {
       const Source& source,
       bool is_mask) {
     if (const auto* why = why_not_written(target)) {
-      problems_.push_back(
-          format_text("memory mismatch for {}: the module's tensor {}.", key, why));
+      problems_.push_back(format_text(
+          "memory mismatch for {}: the module's tensor {}.", key, why));
       return;
     }
     if (source.state == Source::State::kZeros) {

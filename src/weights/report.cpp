@@ -32,9 +32,11 @@ std::string origin_text(const LoadReport::Tensor& tensor) {
     return "";
   }
   const auto first = escaped(shortened(keys.front(), kMaxKey));
-  return keys.size() == 1
-      ? format_text("  from {}", first)
-      : format_text("  from {} ... {}", first, escaped(shortened(keys.back(), kMaxKey)));
+  return keys.size() == 1 ? format_text("  from {}", first)
+                          : format_text(
+                                "  from {} ... {}",
+                                first,
+                                escaped(shortened(keys.back(), kMaxKey)));
 }
 
 size_t key_width(const LoadReport& report) {

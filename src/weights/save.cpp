@@ -51,7 +51,9 @@ void weights::save_tensors(
         WriteOptions().format(options.format()).dtype(options.dtype()));
   } catch (const std::exception& error) {
     throw_printable(format_text(
-        "save_weights(\"{}\"): {}", escaped(path.c_str()), error_message(error)));
+        "save_weights(\"{}\"): {}",
+        escaped(path.c_str()),
+        error_message(error)));
   }
 }
 

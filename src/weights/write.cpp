@@ -18,7 +18,9 @@ void write_weights(
     write_weight_file(tensors, path, options);
   } catch (const std::exception& error) {
     throw_printable(format_text(
-        "write_weights(\"{}\"): {}", escaped(path.c_str()), error_message(error)));
+        "write_weights(\"{}\"): {}",
+        escaped(path.c_str()),
+        error_message(error)));
   }
 }
 

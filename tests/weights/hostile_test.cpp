@@ -5,6 +5,7 @@
 #include <support/golden.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
+#include <weights/files/dtypes.h>
 #include <weights/files/pickle.h>
 #include <weights/files/write.h>
 #include <weights/files/zip_archive.h>
@@ -223,9 +224,9 @@ TEST_CASE("A safetensors header says what is wrong with it") {
       {R"({"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
        8,
        "has the key \"dtype\" twice"},
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"b":1}})",
-       8,
-       "\"a\" has the field \"b\""},
+      {R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})",
+       2,
+       "\"a\" of shape (3) and dtype F4 has 2 bytes"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4,8]}})",
        8,
        "the data_offsets of \"a\" are [0, 4, 8]"},
@@ -253,6 +254,44 @@ TEST_CASE("A safetensors header says what is wrong with it") {
   }));
   CAPTURE(header);
   CHECK_THAT(error_of(safetensors(header, data)), ContainsText(message));
+}
+
+TEST_CASE("What the safetensors package passes over is passed over") {
+  const std::string entry =
+      R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4])";
+  const auto [begin, end, data] =
+      GENERATE(table<std::string, std::string, size_t>({
+          {"{", R"(},"__metadata__":null})", 4},
+          {"{", R"(,"later":{"b":[1,null,{"c":"d"}]}}})", 4},
+          {" {", "}} ", 4},
+          {"{",
+           R"(},"b":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[4,7]}})",
+           7},
+          {"{",
+           R"(},"b":{"dtype":"F4","shape":[3,2],"data_offsets":[4,7]}})",
+           7},
+      }));
+  const auto header = begin + entry + end;
+  CAPTURE(header);
+  CHECK(read(safetensors(header, data)).tensors.contains("a"));
+}
+
+TEST_CASE("Two numbers of F4 are one element") {
+  if (!dtype_from_python("torch.float4_e2m1fn_x2")) {
+    WARN("this LibTorch has no float4");
+    return;
+  }
+  const auto file = read(safetensors(
+      R"({"a":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]}})", 4));
+  CHECK(file.tensors["a"].sizes() == torch::IntArrayRef({2, 2}));
+}
+
+TEST_CASE("A line break after the end of an archive is no damage") {
+  const auto bytes = read_all(golden("files/ordered-dict.pt"));
+  const auto expected = read_checked(bytes);
+  CHECK(same_values(read_checked(bytes + "\n"), expected));
+  CHECK(same_values(read_checked(bytes + "\r\n"), expected));
+  CHECK_THAT(error_of(bytes + "x"), ContainsText("cut or damaged"));
 }
 
 TEST_CASE("A safetensors header is not larger than its file") {
@@ -389,6 +428,7 @@ TEST_CASE("A damaged pickle is refused") {
       {"\x80\x02}(Nu."s, "keys and values to what is no dict"},
       {"\x80\x02I1\n."s, "operation 0x49"},
       {"\x80\x02]N(Nu."s, "no dict"},
+      {"\x80\x02NNb."s, "gives attributes to what has none"},
   }));
   CAPTURE(message);
   try {

@@ -512,6 +512,37 @@ TEST_CASE("A module without the buffer `mask` takes files that have one") {
   }
 }
 
+TEST_CASE("A module that cannot take its values is not half loaded") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("linear.pt");
+  const torch::nn::Linear source(3, 2);
+  write_archive(path, state_dict(*source));
+  torch::nn::Linear target(3, 2);
+  const auto bias = target->bias.clone();
+  SECTION("expanded") {
+    target->weight.set_data(torch::ones({1, 3}).expand({2, 3}));
+    THROWS_WITH(
+        load_weights(*target, path),
+        "memory mismatch for weight: the module's tensor has elements that "
+        "share their memory (expand)");
+  }
+  SECTION("overlapping") {
+    target->weight.set_data(torch::ones({4}).as_strided({2, 3}, {1, 1}));
+    THROWS_WITH(load_weights(*target, path), "memory mismatch for weight");
+  }
+  SECTION("without memory") {
+    target->weight.set_data(
+        torch::empty({2, 3}, torch::TensorOptions(torch::kMeta)));
+    THROWS_WITH(load_weights(*target, path), "device meta");
+  }
+  CHECK(target->bias.equal(bias));
+  SECTION("a transposed one can") {
+    target->weight.set_data(torch::ones({3, 2}).t());
+    load_weights(*target, path);
+    CHECK(target->weight.equal(source->weight));
+  }
+}
+
 TEST_CASE("Weights load into any module, and into one on another device") {
   const TemporaryFolder folder;
   const auto path = folder.file("linear.pt");

@@ -133,8 +133,7 @@ bool is_call(
 /// function, the class, the arguments of the function, and attributes.
 constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
 
-constexpr std::string_view kWrapper =
-    "torch._utils._rebuild_wrapper_subclass";
+constexpr std::string_view kWrapper = "torch._utils._rebuild_wrapper_subclass";
 
 /// Returns the class of a tensor that `kFromType` makes; "" if it is wrong.
 std::string_view class_of(const PickleValue& call) {
@@ -153,17 +152,39 @@ bool is_script_class(std::string_view name) {
 
 bool runs_code(std::string_view name) {
   constexpr std::array<std::string_view, 34> kStarts{
-      "__builtin__.__import__", "__builtin__.apply",  "__builtin__.compile",
-      "__builtin__.eval",       "__builtin__.exec",   "__builtin__.open",
-      "builtins.__import__",    "builtins.compile",   "builtins.eval",
-      "builtins.exec",          "builtins.open",      "bdb.",
-      "code.",                  "codeop.",            "commands.",
-      "ctypes.",                "importlib.",         "nt.",
-      "os.exec",                "os.popen",           "os.remove",
-      "os.spawn",               "os.system",          "pdb.",
-      "pip.",                   "posix.",             "profile.",
-      "pty.",                   "runpy.",             "shutil.",
-      "socket.",                "subprocess.",        "timeit.",
+      "__builtin__.__import__",
+      "__builtin__.apply",
+      "__builtin__.compile",
+      "__builtin__.eval",
+      "__builtin__.exec",
+      "__builtin__.open",
+      "builtins.__import__",
+      "builtins.compile",
+      "builtins.eval",
+      "builtins.exec",
+      "builtins.open",
+      "bdb.",
+      "code.",
+      "codeop.",
+      "commands.",
+      "ctypes.",
+      "importlib.",
+      "nt.",
+      "os.exec",
+      "os.popen",
+      "os.remove",
+      "os.spawn",
+      "os.system",
+      "pdb.",
+      "pip.",
+      "posix.",
+      "profile.",
+      "pty.",
+      "runpy.",
+      "shutil.",
+      "socket.",
+      "subprocess.",
+      "timeit.",
       "webbrowser."};
   return begins_with_any(name, kStarts);
 }

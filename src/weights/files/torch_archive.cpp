@@ -24,7 +24,7 @@ constexpr int kMaxDepth = 256;
 // The memory that the values of a file may take, for each of its bytes, and the
 // memory that every file may use. A few bytes of a pickle can describe another
 // tensor, or another value of a long path.
-constexpr size_t kMemoryPerByte = 16;
+constexpr size_t kMemoryPerByte = 20;
 constexpr size_t kFreeMemory = size_t{16} << 20;
 // A tensor takes this in LibTorch, and its path is kept that many times.
 constexpr size_t kMemoryOfTensor = 1000;
@@ -352,7 +352,8 @@ void find_root(const PickleValue& value, WeightFile& file) {
 }
 
 /// Returns whether the file is a part of a checkpoint of DeepSpeed: one of the
-/// optimizer, or of a model whose tensors are empty as others have their values.
+/// optimizer, or of a model whose tensors are empty as others have their
+/// values.
 bool is_part_of_zero(const PickleValue& root, const WeightFile& file) {
   bool is_deepspeed = false;
   bool has_optimizer = false;

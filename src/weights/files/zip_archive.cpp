@@ -177,8 +177,7 @@ Bytes without_line_breaks(const Bytes& file) {
 
 } // namespace
 
-ZipArchive::ZipArchive(const Bytes& whole)
-    : file_(without_line_breaks(whole)) {
+ZipArchive::ZipArchive(const Bytes& whole) : file_(without_line_breaks(whole)) {
   const auto& file = file_;
   Source source{file};
   zip_error_init(&source.error);

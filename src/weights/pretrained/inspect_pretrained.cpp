@@ -66,8 +66,7 @@ std::string call_of(const std::string& folder, const Layers& layers) {
     options += ".rotary_by_caller(true)";
   }
   return options.empty()
-      ? format_text(
-            "attention_from_pretrained(\"{}\", layer)", escaped(folder))
+      ? format_text("attention_from_pretrained(\"{}\", layer)", escaped(folder))
       : format_text(
             "attention_from_pretrained(\n"
             "    \"{}\", layer, PretrainedOptions(){})",

@@ -13,7 +13,7 @@ from torch_attention_reference import safetensors_file
 
 from ..differences import difference, flatten
 from ..golden_set import GoldenSet, LeftOut, Unavailable
-from . import documents, hugging_face
+from . import documents, hugging_face, joined
 
 TOLERANCES = {torch.float32: (1e-6, 1e-6)}
 
@@ -21,7 +21,7 @@ TOLERANCES = {torch.float32: (1e-6, 1e-6)}
 def make(folder: Path) -> LeftOut:
     """Writes all cases that can be made here."""
     left_out = {}
-    for case in (*documents.cases(), *hugging_face.cases()):
+    for case in (*documents.cases(), *joined.cases(), *hugging_face.cases()):
         try:
             case.write(folder)
         except Unavailable as reason:
