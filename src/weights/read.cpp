@@ -24,18 +24,8 @@ using std::string_view_literals::operator""sv;
 constexpr std::string_view kZip = "PK\x03\x04"sv;
 constexpr std::string_view kEmptyZip = "PK\x05\x06"sv;
 
-/// Opens the archive; an error says if it is several of them.
-std::shared_ptr<const ZipArchive> open_zip(const Bytes& bytes) {
-  try {
-    return std::make_shared<const ZipArchive>(bytes);
-  } catch (const c10::Error&) {
-    refuse_several_zips(bytes);
-    throw;
-  }
-}
-
-WeightFile read_zip(const Bytes& bytes) {
-  auto archive = open_zip(bytes);
+WeightFile read_archive(const Bytes& bytes) {
+  auto archive = std::make_shared<const ZipArchive>(bytes);
   if (is_torch_archive(*archive)) {
     return read_torch_archive(std::move(archive));
   }
@@ -43,6 +33,16 @@ WeightFile read_zip(const Bytes& bytes) {
     return read_export_archive(std::move(archive));
   }
   refuse_foreign_zip(*archive);
+}
+
+/// An error says if the file is several archives, one after the other.
+WeightFile read_zip(const Bytes& bytes) {
+  try {
+    return read_archive(bytes);
+  } catch (const c10::Error&) {
+    refuse_several_zips(bytes);
+    throw;
+  }
 }
 
 } // namespace

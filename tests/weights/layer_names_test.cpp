@@ -78,7 +78,7 @@ bool are_equal(const MultiHeadAttention& a, const MultiHeadAttention& b) {
 }
 
 std::string error_of(
-    const MultiHeadAttention& module,
+    MultiHeadAttention module,
     const std::string& path,
     const LoadOptions& options = {}) {
   try {
