@@ -20,6 +20,7 @@
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/cross_attention.h>
 #include <torch_attention/nn/options/forward.h>
 #include <torch_attention/nn/options/head_norm.h>

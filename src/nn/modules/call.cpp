@@ -3,6 +3,7 @@
 #include <kernels/sequences.h>
 #include <nn/checks.h>
 #include <nn/modules/option_fields.h>
+#include <nn/modules/visible_blocks.h>
 
 #include <c10/util/Exception.h>
 
@@ -171,6 +172,11 @@ CallSizes sizes_of_call(
       "neither, but got ",
       call.cu_seqlens().defined() ? "cu_seqlens" : "cu_seqlens_k",
       " alone");
+  TORCH_CHECK(
+      !call.visible_blocks().defined(),
+      name,
+      ": expected no visible_blocks, since it attends to a context and not to "
+      "its own tokens");
   if (!call.cu_seqlens().defined()) {
     return {x.size(0), x.size(1), context.size(1)};
   }
@@ -203,7 +209,8 @@ void set_call(
     const char* name,
     const ForwardOptions& call,
     const std::vector<int64_t>& scores,
-    functional::ScaledDotProductAttentionFuncOptions& options) {
+    functional::ScaledDotProductAttentionFuncOptions& options,
+    BlockScope scope) {
   const bool packed = call.cu_seqlens().defined();
   if (packed) {
     TORCH_CHECK(
@@ -219,6 +226,9 @@ void set_call(
       mask.defined() && padding.defined() ? mask.bitwise_or(padding)
           : mask.defined()                ? mask
                                           : padding);
+  if (call.visible_blocks().defined()) {
+    set_visible_blocks(name, {call.visible_blocks()}, scope, scores, options);
+  }
   if (call.bias().defined()) {
     TORCH_CHECK(
         call.bias().is_floating_point(),

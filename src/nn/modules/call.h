@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/forward.h>
 
 #include <torch/types.h>
@@ -49,12 +50,13 @@ void check_length(
 
 /// Checks what hides and adds, and puts it into `options`. `scores` are the
 /// sizes of the module's scores: (B, H, T, S), (B, T, S), or (T, S) without a
-/// batch.
+/// batch; `scope` is what its blocks set aside.
 void set_call(
     const char* name,
     const ForwardOptions& call,
     const std::vector<int64_t>& scores,
-    functional::ScaledDotProductAttentionFuncOptions& options);
+    functional::ScaledDotProductAttentionFuncOptions& options,
+    BlockScope scope = BlockScope::kCausal);
 
 /// Returns the positions of `call`, int64 (T) or (B, T), for x (B, T, ...); for
 /// packed tokens, each one's position in its own sequence; undefined if there

@@ -1,7 +1,7 @@
 #include <nn/modules/decode.h>
 
 #include <nn/checks.h>
-#include <nn/modules/call.h>
+#include <nn/modules/visible_blocks.h>
 
 #include <c10/util/Exception.h>
 
@@ -105,6 +105,29 @@ void set_rows_of_cache(
   if (!all_are(rows, S) || !all_are(offsets, S - T)) {
     options.key_lengths(rows).query_offsets(offsets);
   }
+}
+
+void set_blocks_of_decode(
+    const char* name,
+    const DecodeOptions& call,
+    const KVCache& cache,
+    const NewTokens& tokens,
+    const CallSizes& sizes,
+    BlockScope scope,
+    functional::ScaledDotProductAttentionFuncOptions& options) {
+  if (!call.visible_blocks().defined()) {
+    return;
+  }
+  // The first head's sizes are those of all.
+  const std::vector<int64_t> scores{sizes.B, 1, sizes.T, cache.keys().size(2)};
+  auto blocks =
+      VisibleBlocks{call.visible_blocks(), tokens.before - cache.starts()};
+  if (tokens.padding.defined() && blocks.ids.dim() == 2 &&
+      blocks.ids.size(1) == sizes.T) {
+    blocks.ids =
+        moved_tokens(blocks.ids.unsqueeze(-1), tokens.padding).squeeze(-1);
+  }
+  set_visible_blocks(name, blocks, scope, scores, options);
 }
 
 void set_scores_of_call(

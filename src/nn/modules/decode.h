@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nn/modules/call.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/options/forward.h>
@@ -55,6 +56,17 @@ void set_rows_of_cache(
     const KVCache& cache,
     const torch::Tensor& first,
     int64_t T,
+    functional::ScaledDotProductAttentionFuncOptions& options);
+
+/// Puts the blocks of `call` into `options`, beside the mask there: those of
+/// `sizes.T` queries that see rows of `cache`.
+void set_blocks_of_decode(
+    const char* name,
+    const DecodeOptions& call,
+    const KVCache& cache,
+    const NewTokens& tokens,
+    const CallSizes& sizes,
+    BlockScope scope,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
 /// Checks bias and function of `call` for T queries of `num_heads` heads and

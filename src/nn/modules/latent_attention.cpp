@@ -405,6 +405,14 @@ torch::Tensor LatentAttentionImpl::decode(
     detail::set_rows_of_cache(cache, tokens.before, T, func);
     detail::set_scores_of_call(
         kLatent, call, cache, T, options.num_heads(), func);
+    detail::set_blocks_of_decode(
+        kLatent,
+        call,
+        cache,
+        tokens,
+        {x.size(0), T, T},
+        BlockScope::kCausal,
+        func);
     const auto context = linear(
         o_proj,
         kernels::combine_heads(attend_to_latents(*this, queries, cache, func)),

@@ -130,8 +130,11 @@ Projected project_heads(
     normalise();
   }
   if (options.temperature()) {
+    const auto& temperature = *options.temperature();
     projected.queries = detail::with_temperature(
-        projected.queries, places.positions(), *options.temperature());
+        projected.queries,
+        temperature.by_order() ? places.order() : places.positions(),
+        temperature);
   }
   return projected;
 }
@@ -206,6 +209,18 @@ struct PlacesOfCall {
         : torch::arange(
               x.size(1), torch::device(x.device()).dtype(torch::kLong));
   }
+
+  /// The places of the tokens in their sequences, whatever `positions` says.
+  torch::Tensor order() const {
+    if (!call.positions().defined()) {
+      return positions();
+    }
+    const auto without = ForwardOptions().cu_seqlens(call.cu_seqlens());
+    const auto places = split == nullptr
+        ? detail::positions_of(kMultiHead, without, x)
+        : split->positions(x.size(1));
+    return PlacesOfCall{x, without, places, split}.positions();
+  }
 };
 
 /// The same of `decode`.
@@ -220,6 +235,10 @@ struct PlacesInCache {
 
   torch::Tensor positions() const {
     return tokens.before.unsqueeze(1) + torch::arange(x.size(1), torch::kLong);
+  }
+
+  torch::Tensor order() const {
+    return positions();
   }
 };
 
@@ -334,6 +353,9 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
     const auto& temperature = *options.temperature();
     stream << ", temperature_floor_scale=" << temperature.floor_scale()
            << ", temperature_scale=" << temperature.scale();
+    if (temperature.by_order()) {
+      stream << ", temperature_by_order=true";
+    }
   }
   if (options.rotary()) {
     const auto& rotary = *options.rotary();
@@ -344,6 +366,12 @@ void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
     if (rotary.scaling() != RotaryScaling::kLinear) {
       stream << ", rotary_scaling=" << rotary.scaling();
     }
+  }
+  if (options.block_scope() != BlockScope::kCausal) {
+    stream << ", block_scope=" << options.block_scope();
+  }
+  if (options.needs_blocks()) {
+    stream << ", needs_blocks=true";
   }
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
@@ -441,6 +469,12 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     detail::check_length(kMultiHead, x, {}, options.context_length());
     check_decode(*this, x, cache);
     detail::check_no_function(kMultiHead, call.scores(), split_);
+    detail::check_has_blocks(*this, x, call.visible_blocks());
+    TORCH_CHECK(
+        parts == nullptr || !call.visible_blocks().defined(),
+        kMultiHead,
+        ": expected no visible_blocks, where several processes share the "
+        "tokens");
     tokens = detail::new_tokens(
         kMultiHead, x, cache, call, options.context_length());
     if (options.rotary() && !call.rotary_cos().defined()) {
@@ -476,6 +510,14 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));
     detail::set_scores_of_call(
         kMultiHead, own_call, cache, T, options.num_heads(), func);
+    detail::set_blocks_of_decode(
+        kMultiHead,
+        call,
+        cache,
+        tokens,
+        {x.size(0), T, T},
+        options.block_scope(),
+        func);
     wait();
     const auto attended = parts != nullptr
         ? detail::attend_to_parts(

@@ -52,6 +52,19 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
       kMultiHead, x, module.W_query->weight, module.options.d_in());
 }
 
+void check_has_blocks(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const torch::Tensor& visible_blocks) {
+  TORCH_CHECK(
+      !module.options.needs_blocks() || visible_blocks.defined() ||
+          x.size(1) <= 1,
+      kMultiHead,
+      ": expected visible_blocks (needs_blocks), which says which tokens are "
+      "those of an image and see each other; for text alone give -1 for each "
+      "token");
+}
+
 void check_input_of_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
@@ -59,13 +72,18 @@ void check_input_of_call(
   check_input(module, x);
   const auto length = module.options.context_length();
   check_length(kMultiHead, x, call, length);
+  check_has_blocks(module, x, call.visible_blocks());
   check_no_function(kMultiHead, call.scores(), HeadSplitAccess::of(module));
   const auto processes = processes_of(module);
   TORCH_CHECK(
-      processes == 1 || (!call.cu_seqlens().defined() && !call.scores()),
+      processes == 1 ||
+          (!call.cu_seqlens().defined() && !call.scores() &&
+           !call.visible_blocks().defined()),
       kMultiHead,
       ": expected no ",
-      call.scores() ? "function `scores`" : "cu_seqlens",
+      call.scores()                         ? "function `scores`"
+          : call.visible_blocks().defined() ? "visible_blocks"
+                                            : "cu_seqlens",
       ", where several processes share the tokens");
   TORCH_CHECK(
       processes == 1 || x.size(1) * processes <= length,
@@ -144,7 +162,8 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
       kMultiHead,
       call,
       {B, module.options.num_heads(), T, S * processes_of(module)},
-      options);
+      options,
+      module.options.block_scope());
   if (TokenSplitAccess::of(module) != nullptr || call.cu_seqlens().defined()) {
     return options;
   }

@@ -15,6 +15,13 @@ constexpr const char* kMultiHead = "MultiHeadAttention";
 
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x);
 
+/// Checks that there are blocks for tokens x (B, T, ...) where the module needs
+/// them.
+void check_has_blocks(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const torch::Tensor& visible_blocks);
+
 /// Checks x, and that it is no part of longer sequences than it may be.
 void check_input_of_call(
     const MultiHeadAttentionImpl& module,

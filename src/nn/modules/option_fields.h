@@ -11,7 +11,7 @@ namespace torch_attention::detail {
 struct OptionFields {
   /// Returns whether the call has no argument.
   static bool is_empty(const ForwardOptions& call) {
-    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, bias, positions, rotary_cos, rotary_sin, scores] =
+    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, scores] =
         call;
     const auto all_undefined = [](const auto&... tensors) {
       return (!tensors.defined() && ...);
@@ -23,6 +23,7 @@ struct OptionFields {
                key_padding_mask,
                mask,
                bias,
+               visible_blocks,
                positions,
                rotary_cos,
                rotary_sin) &&
@@ -32,11 +33,12 @@ struct OptionFields {
   /// Returns whether `kernels::small_module` computes all that the options ask
   /// for, but for dropout in training.
   static bool is_small(const MultiHeadAttentionOptions& options) {
-    // It knows sizes, layers with and without bias, and rules of scores.
-    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, causal, head_dim, value_dim, scale, kernel, out_proj, out_bias, window, window_after, chunk, register_mask, num_kv_heads, qk_norm, rotary, softcap, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate] =
+    // It knows sizes, layers with and without bias, and rules of scores; blocks
+    // come with a call.
+    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, causal, head_dim, value_dim, scale, kernel, out_proj, out_bias, window, window_after, chunk, register_mask, num_kv_heads, qk_norm, rotary, softcap, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate, block_scope, needs_blocks] =
         options;
     return !qk_norm && !rotary && !alibi && !sinks && !temperature &&
-        !clip_qkv && !value_norm_eps && !output_gate;
+        !clip_qkv && !value_norm_eps && !output_gate && !needs_blocks;
   }
 };
 

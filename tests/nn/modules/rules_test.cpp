@@ -171,6 +171,29 @@ TEST_CASE("Sinks are loaded and saved beside the projections") {
   CHECK_THAT(other(x).detach(), IsEqualTo(attention(x).detach()));
 }
 
+TEST_CASE("A temperature by order counts tokens, whatever their positions") {
+  const auto with = [](bool by_order) {
+    torch::manual_seed(2);
+    return make(base().temperature(
+        TemperatureOptions(2).scale(0.7).by_order(by_order)));
+  };
+  const auto x = draw_input();
+  const auto positions = 1000 + 3 * torch::arange(kTokens);
+  auto ordered = with(true);
+  CHECK_THAT(ordered(x), IsEqualTo(with(false)(x)));
+  CHECK_THAT(
+      ordered->forward(x, ForwardOptions().positions(positions)),
+      IsEqualTo(ordered(x)));
+  const auto packed = x.flatten(0, 1);
+  const auto starts = torch::arange(x.size(0) + 1) * kTokens;
+  CHECK_THAT(
+      ordered->forward(
+          packed,
+          ForwardOptions().cu_seqlens(starts).positions(
+              positions.repeat({x.size(0)}))),
+      IsCloseTo(ordered(x).flatten(0, 1)));
+}
+
 TEST_CASE("A temperature multiplies queries by their positions") {
   const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
   CAPTURE(kernel);

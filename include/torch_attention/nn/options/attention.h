@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/score_function.h>
@@ -323,6 +324,15 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").
   /// Default: false
   TORCH_ARG(bool, output_gate) = false;
+
+  /// what `ForwardOptions().visible_blocks` sets aside. Default:
+  /// BlockScope::kCausal
+  TORCH_ARG(BlockScope, block_scope) = BlockScope::kCausal;
+
+  /// refuse calls of more than one token that lack `visible_blocks`, of models
+  /// whose prompts have an image, as PaliGemma; -1 for all tokens stands for
+  /// text alone. Default: false
+  TORCH_ARG(bool, needs_blocks) = false;
 
   friend struct detail::OptionFields;
 };

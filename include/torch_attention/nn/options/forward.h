@@ -64,6 +64,17 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// scale; -inf hides. Default: none
   TORCH_ARG(torch::Tensor, bias) = {};
 
+  /// int64 tensor (B, T), or (T) without a batch: tokens of one number that is
+  /// not negative see each other to both sides, beside what `causal` lets them
+  /// see; those of a negative number see what they see without it. For the
+  /// tokens of an image in a prompt, as Gemma 3 and PaliGemma have them: 0 for
+  /// those of the first image, 1 for those of the second, and -1 for text.
+  /// Windows, padding and masks still hide, but `block_scope` of the module may
+  /// say otherwise. With `cu_seqlens` it is that of the padded batch. Not
+  /// beside `alibi` or `chunk`, and not where several processes share the
+  /// tokens. Modules that are not causal do not read it. Default: none
+  TORCH_ARG(torch::Tensor, visible_blocks) = {};
+
   /// integer tensor (T) or (B, T), none negative: the positions of the tokens
   /// for `rotary`, `alibi`, `chunk` and `temperature`; `causal` and windows go
   /// by the order of the tokens. For left-padded batches count the tokens that
@@ -122,6 +133,10 @@ struct TORCH_ATTENTION_API DecodeOptions {
   /// cache that has a `window` or `chunk`, nor with `left_padded`. Default:
   /// none
   TORCH_ARG(torch::Tensor, bias) = {};
+
+  /// as in `ForwardOptions`, of the T new tokens: a block has to come in one
+  /// call, since what cached tokens saw is computed. Default: none
+  TORCH_ARG(torch::Tensor, visible_blocks) = {};
 
   /// as in `ForwardOptions`, for the T new tokens. Default: none
   TORCH_ARG(torch::Tensor, rotary_cos) = {};

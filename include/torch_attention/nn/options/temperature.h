@@ -29,6 +29,11 @@ struct TORCH_ATTENTION_API TemperatureOptions {
 
   /// added to positions: 1 in Llama 4, 0 in Ministral 3. Default: 1
   TORCH_ARG(int64_t, offset) = 1;
+
+  /// the tokens are counted in the order in which they come, whatever
+  /// `ForwardOptions().positions` says, as Llama 4 does it: then padding before
+  /// them counts, too. Default: false
+  TORCH_ARG(bool, by_order) = false;
 };
 
 } // namespace torch_attention

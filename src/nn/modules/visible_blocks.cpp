@@ -1,0 +1,112 @@
+#include <nn/modules/visible_blocks.h>
+
+#include <c10/util/Exception.h>
+
+#include <optional>
+
+namespace torch_attention::detail {
+
+namespace {
+
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+/// Returns the ids (B, T) of scores (B, ..., T, S), or (1, T) without a batch.
+torch::Tensor checked_ids(
+    const char* name,
+    const torch::Tensor& ids,
+    const std::vector<int64_t>& scores) {
+  const bool batched = scores.size() > 2;
+  const auto T = scores[scores.size() - 2];
+  const auto expected = batched ? std::vector<int64_t>{scores.front(), T}
+                                : std::vector<int64_t>{T};
+  TORCH_CHECK(
+      ids.scalar_type() == torch::kLong &&
+          ids.sizes() == torch::IntArrayRef(expected),
+      name,
+      ": expected int64 visible_blocks of shape ",
+      batched ? "(B, T)" : "(T)",
+      " = ",
+      torch::IntArrayRef(expected),
+      ", but got ",
+      ids.scalar_type(),
+      " of shape ",
+      ids.sizes());
+  return batched ? ids : ids.unsqueeze(0);
+}
+
+/// Returns the blocks of S keys, (B, S), -1 for those that are no queries.
+torch::Tensor blocks_of_keys(
+    const torch::Tensor& ids,
+    const torch::Tensor& first,
+    int64_t S) {
+  if (!first.defined()) {
+    return ids;
+  }
+  const auto T = ids.size(1);
+  // Queries that are padding may lie behind the keys.
+  auto keys = torch::full({ids.size(0), S + T}, -1, ids.options());
+  keys.scatter_(1, first.unsqueeze(1) + torch::arange(T, ids.options()), ids);
+  return keys.narrow(1, 0, S);
+}
+
+/// Returns what is after a token, or before its window, if that is not 0: bool
+/// (B, T, S).
+torch::Tensor hidden_by_rule(
+    const torch::Tensor& ids,
+    const torch::Tensor& first,
+    int64_t S,
+    int64_t window) {
+  auto queries = torch::arange(ids.size(1), ids.options()).unsqueeze(0);
+  if (first.defined()) {
+    queries = queries + first.unsqueeze(1);
+  }
+  const auto after = torch::arange(S, ids.options()) - queries.unsqueeze(-1);
+  auto hidden = after.gt(0);
+  if (window > 0) {
+    hidden = hidden.bitwise_or(after.le(-window));
+  }
+  return hidden;
+}
+
+} // namespace
+
+void set_visible_blocks(
+    const char* name,
+    const VisibleBlocks& blocks,
+    BlockScope scope,
+    const std::vector<int64_t>& scores,
+    FuncOptions& options) {
+  const auto ids = checked_ids(name, blocks.ids, scores);
+  if (scope == BlockScope::kNone || !options.causal()) {
+    return;
+  }
+  TORCH_CHECK(
+      !options.chunk() && !options.alibi_slopes().defined(),
+      name,
+      ": expected no visible_blocks beside ",
+      options.chunk() ? "chunk" : "alibi");
+  const auto S = scores.back();
+  const auto first =
+      blocks.first.defined() ? blocks.first.to(ids.device()) : blocks.first;
+  const int64_t lifted =
+      scope == BlockScope::kWindow ? options.window().value_or(0) : 0;
+  const auto keys = blocks_of_keys(ids, first, S).unsqueeze(-2);
+  const auto sees = ids.unsqueeze(-1).eq(keys).bitwise_and(keys.ge(0));
+  auto hidden =
+      hidden_by_rule(ids, first, S, lifted).bitwise_and(sees.bitwise_not());
+  if (scores.size() == 4) {
+    hidden = hidden.unsqueeze(1);
+  } else if (scores.size() == 2) {
+    hidden = hidden.squeeze(0);
+  }
+  options.causal(false).mask(
+      options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
+  if (lifted > 0) {
+    options.window(std::nullopt);
+  } else if (options.window()) {
+    // What is later is hidden by the mask.
+    options.window_after(S);
+  }
+}
+
+} // namespace torch_attention::detail
