@@ -1,6 +1,7 @@
 #pragma once
 
 #include <support/files.h>
+#include <support/golden_model.h>
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
@@ -13,16 +14,6 @@
 // The models of tests/golden/pretrained.
 
 namespace torch_attention::testing {
-
-constexpr int64_t kLayers = 2;
-
-inline std::string model_folder(const std::string& model) {
-  return TORCH_ATTENTION_GOLDEN_DIR "/pretrained/" + model;
-}
-
-inline std::vector<std::string> models() {
-  return files_in(TORCH_ATTENTION_GOLDEN_DIR "/pretrained");
-}
 
 inline nlohmann::json config_of(const std::string& model) {
   return nlohmann::json::parse(read_all(model_folder(model) + "/config.json"));
@@ -46,16 +37,6 @@ class Changed {
  private:
   TemporaryFolder folder_;
 };
-
-/// A tensor of the model's golden file, or an undefined one.
-inline torch::Tensor find_expected(
-    const std::string& model,
-    const std::string& key) {
-  const auto tensors =
-      read_weights(model_folder(model) + "/expected.safetensors");
-  const auto* found = tensors.find(key);
-  return found == nullptr ? torch::Tensor() : *found;
-}
 
 inline torch::Tensor expected(
     const std::string& model,

@@ -230,7 +230,7 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
       "llama",
       {{"rope_parameters",
         {{"rope_theta", 1e4}, {"full_attention", {{"rope_theta", 1e5}}}}}},
-      "\"full_attention\" of the rotary embedding");
+      "but got one for \"full_attention\"");
   refused("mpt", {{"attn_config", {{"qk_ln", true}}}}, "\"qk_ln\" of");
   refused("mpnet", json::object(), "PretrainedOptions().bias_by_caller(true)");
   refused("jamba", json::object(), "layer 0 of");

@@ -207,16 +207,34 @@ TEST_CASE("BERT has cross-attention if its configuration says so") {
   CHECK(cross_options_from_config(changed.path(), 0).qkv_bias());
 }
 
-TEST_CASE("Moonshine has as many key heads as heads") {
-  auto config = config_of("moonshine");
-  config["decoder_num_key_value_heads"] = 1;
-  const Changed changed("moonshine", config);
-  CHECK(
-      options_from_config(changed.path(), 0, PretrainedPart::kEncoder)
-          .num_heads() == 2);
+TEST_CASE("Moonshine has one number of heads in both stacks") {
+  for (const auto* field :
+       {"decoder_num_attention_heads",
+        "decoder_num_key_value_heads",
+        "encoder_num_attention_heads",
+        "encoder_num_key_value_heads"}) {
+    CAPTURE(field);
+    auto config = config_of("moonshine");
+    config[field] = 1;
+    const Changed changed("moonshine", config);
+    for (const auto part :
+         {PretrainedPart::kEncoder, PretrainedPart::kDecoder}) {
+      THROWS_WITH(
+          options_from_config(changed.path(), 0, part),
+          "expected as many heads of keys as of queries in both stacks of");
+    }
+  }
+}
+
+TEST_CASE("The learned prompt of MVP is refused by name") {
+  auto config = config_of("mvp");
+  CHECK_NOTHROW(options_from_config(
+      Changed("mvp", config).path(), 0, PretrainedPart::kEncoder));
+  config["use_prompt"] = true;
   THROWS_WITH(
-      options_from_config(changed.path(), 0, PretrainedPart::kDecoder),
-      "expected as many key heads as heads in");
+      options_from_config(
+          Changed("mvp", config).path(), 0, PretrainedPart::kEncoder),
+      "expected use_prompt = false");
 }
 
 } // namespace pretrained_stacks_test

@@ -1,7 +1,7 @@
 // Attention of models as Hugging Face's `save_pretrained` writes them.
 
 #include <support/close.h>
-#include <support/pretrained.h>
+#include <support/known_attention.h>
 
 #include <weights/pretrained/unsupported.h>
 
@@ -25,80 +25,6 @@ namespace {
 
 using nlohmann::json;
 
-/// The attention of one layer of a model, of which outputs are known.
-struct Known {
-  std::string model;
-  /// "encoder.", for example; empty for a model without parts.
-  std::string part;
-  int64_t layer = 0;
-
-  bool is_cross() const {
-    return part == "cross.";
-  }
-
-  bool is_latent() const {
-    return part == "latent.";
-  }
-
-  torch::Tensor get(const std::string& what, const std::string& side = "")
-      const {
-    return find_expected(model, c10::str(side, part, layer, ".", what));
-  }
-
-  PretrainedOptions options() const {
-    PretrainedOptions result;
-    result.bias_by_caller(get("bias").defined());
-    result.rotary_by_caller(get("cos").defined());
-    if (part == "encoder.") {
-      result.part(PretrainedPart::kEncoder);
-    } else if (part == "decoder.") {
-      result.part(PretrainedPart::kDecoder);
-    } else if (part == "text.") {
-      result.part(PretrainedPart::kText);
-    } else if (part == "vision.") {
-      result.part(PretrainedPart::kVision);
-    } else if (part == "audio.") {
-      result.part(PretrainedPart::kAudio);
-    }
-    return result;
-  }
-
-  ForwardOptions call(const std::string& side = "") const {
-    ForwardOptions result;
-    if (const auto bias = get("bias", side); bias.defined()) {
-      result.bias(bias);
-    }
-    if (const auto cos = get("cos"); cos.defined()) {
-      result.rotary_cos(cos).rotary_sin(get("sin"));
-    }
-    return result;
-  }
-};
-
-std::vector<Known> known_attentions(const std::string& model) {
-  std::vector<Known> result;
-  for (const auto& item :
-       read_weights(model_folder(model) + "/expected.safetensors")) {
-    const auto& key = item.key();
-    for (const std::string part :
-         {"",
-          "encoder.",
-          "decoder.",
-          "cross.",
-          "latent.",
-          "text.",
-          "vision.",
-          "audio."}) {
-      for (int64_t layer = 0; layer < kLayers; ++layer) {
-        if (key == c10::str(part, layer, ".output")) {
-          result.push_back({model, part, layer});
-        }
-      }
-    }
-  }
-  return result;
-}
-
 /// All steps of decoding: up to four tokens, and then one at a time. `step`
 /// gets tokens, and which they are.
 template <typename Step>
@@ -118,6 +44,26 @@ torch::Tensor decoded(Attention& attention, const torch::Tensor& x) {
   return in_steps(x, [&](const torch::Tensor& tokens, int64_t, int64_t) {
     return attention->decode(tokens, cache);
   });
+}
+
+/// The same with blocks of tokens, which come in one step.
+torch::Tensor decoded_with_blocks(
+    MultiHeadAttention& attention,
+    const torch::Tensor& x,
+    const torch::Tensor& blocks) {
+  auto cache = attention->make_cache(x.size(0));
+  std::vector<torch::Tensor> outputs;
+  const auto T = x.size(1);
+  const auto last = blocks.ge(0).any(0).nonzero().max().item<int64_t>() + 1;
+  for (int64_t begin = 0; begin < T;) {
+    const auto end = begin == 0 ? last : begin + 1;
+    outputs.push_back(attention->decode(
+        x.slice(1, begin, end),
+        cache,
+        DecodeOptions().visible_blocks(blocks.slice(1, begin, end))));
+    begin = end;
+  }
+  return torch::cat(outputs, 1);
 }
 
 /// The same with a bias (B, H, T, T) of all tokens.
@@ -156,7 +102,7 @@ std::set<std::string> types_of(const json& config) {
         "encoder_config",
         "decoder",
         "decoder_config"}) {
-    if (config.contains(part)) {
+    if (config.contains(part) && config.at(part).is_object()) {
       types.insert(config.at(part).at("model_type").get<std::string>());
     }
   }
@@ -190,31 +136,12 @@ struct Row {
     add(options.temperature().has_value(), "temperature");
     add(options.clip_qkv().has_value(), "clipped");
     add(options.output_gate(), "gate");
+    add(options.needs_blocks(), "blocks");
   }
 };
 
-/// The output of a layer for the known input.
-torch::Tensor output_of(
-    const Known& known,
-    const ForwardOptions& call,
-    const std::string& side = "") {
-  const auto folder = model_folder(known.model);
-  const auto x = known.get("input", side);
-  if (known.is_cross()) {
-    return cross_attention_from_pretrained(
-        folder, known.layer, known.options())(
-        x, known.get("context", side), call);
-  }
-  if (known.is_latent()) {
-    return latent_attention_from_pretrained(
-        folder, known.layer, known.options())(x, call);
-  }
-  return attention_from_pretrained(folder, known.layer, known.options())(
-      x, call);
-}
-
 /// The largest difference of a layer's output from the known one.
-double difference_of(const Known& known) {
+double difference_of(const KnownAttention& known) {
   const auto output = output_of(known, known.call());
   return (output - known.get("output")).abs().max().item<double>();
 }
@@ -252,7 +179,7 @@ std::string page_of(bool measure) {
   page << "# Model types of Hugging Face\n\n"
           "Written by `torch_attention_internal_tests \"The table of model "
           "types\"`: small random\nmodels, each layer compared with "
-          "`transformers` 5.23.\n\n"
+          "`transformers` 5.24.\n\n"
           "| `model_type` | covered | largest difference |\n"
           "| --- | --- | --- |\n";
   for (const auto& [type, row] : rows) {
@@ -323,9 +250,11 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       CHECK_THAT(attention(x, known.call()), IsCloseTo(output, {1e-5, 1e-5}));
       if (attention->options.causal()) {
         const auto bias = known.get("bias");
+        const auto blocks = known.get("blocks");
         CHECK_THAT(
-            bias.defined() ? decoded_with_bias(attention, x, bias)
-                           : decoded(attention, x),
+            bias.defined()         ? decoded_with_bias(attention, x, bias)
+                : blocks.defined() ? decoded_with_blocks(attention, x, blocks)
+                                   : decoded(attention, x),
             IsCloseTo(output, {1e-5, 1e-5}));
       }
     }
@@ -584,6 +513,7 @@ TEST_CASE("Layers of pretrained models give the numbers of padded batches") {
 
 TEST_CASE("Angles of images are those of their models") {
   int64_t count = 0;
+  bool has_windows = false;
   for (const auto& model : models()) {
     for (const auto& known : known_attentions(model)) {
       const auto grid = known.get("grid");
@@ -600,9 +530,14 @@ TEST_CASE("Angles of images are those of their models") {
           known.options());
       CHECK_THAT(angles.cos, IsCloseTo(known.get("cos"), {1e-5, 1e-6}));
       CHECK_THAT(angles.sin, IsCloseTo(known.get("sin"), {1e-5, 1e-6}));
+      if (const auto starts = known.get("cu_seqlens"); starts.defined()) {
+        has_windows = true;
+        CHECK_THAT(angles.cu_seqlens, IsEqualTo(starts));
+      }
     }
   }
   CHECK(count >= 2 * 12);
+  CHECK(has_windows);
 }
 
 TEST_CASE("Angles of images are refused where there are none") {
@@ -744,7 +679,7 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
                         int64_t layer,
                         RelativeBias bias) {
     CAPTURE(model, part, layer);
-    const Known known{model, part, layer};
+    const KnownAttention known{model, part, layer};
     CHECK(bias->options.bidirectional() == (part == "encoder."));
     const auto expected = known.get("bias");
     const auto T = expected.size(-1);
@@ -763,17 +698,17 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
             relative_bias_from_pretrained(
                 model_folder(model),
                 layer,
-                Known{model, part, layer}.options()));
+                KnownAttention{model, part, layer}.options()));
       }
       check(
           "t5",
           part,
           layer,
           relative_bias_from_pretrained(
-              model_folder("t5"), Known{"t5", part, layer}.options()));
+              model_folder("t5"), KnownAttention{"t5", part, layer}.options()));
     }
   }
-  const Known known{"mpnet", "", 0};
+  const KnownAttention known{"mpnet", "", 0};
   auto bias =
       relative_bias_from_pretrained(model_folder("mpnet"), PretrainedOptions());
   const auto expected = known.get("bias");

@@ -27,6 +27,14 @@ struct TORCH_ATTENTION_API PretrainedInfo {
     /// True if only the caller can give the angles of the rotary embedding
     /// (`PretrainedOptions::rotary_by_caller`).
     bool needs_rotary = false;
+    /// True if tokens of an image in the prompt see each other to both sides,
+    /// and only the caller can say which they are
+    /// (`ForwardOptions::visible_blocks`).
+    bool has_image_blocks = false;
+    /// True if the patches of an image see those of their window alone, which
+    /// only the caller can say (`ForwardOptions::cu_seqlens`, as
+    /// `rotary_from_pretrained` makes it).
+    bool has_image_windows = false;
     /// The layers' numbers, ascending; none for a part that cannot be loaded
     /// beside one that can.
     std::vector<int64_t> numbers;

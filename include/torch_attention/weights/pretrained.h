@@ -154,6 +154,10 @@ TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
 struct TORCH_ATTENTION_API RotaryAngles {
   torch::Tensor cos;
   torch::Tensor sin;
+  /// int64 on the CPU: 0 and the ends of the windows of patches, for the layers
+  /// that see their window alone (Qwen2.5-VL, of which `inspect_pretrained`
+  /// says which they are). Undefined for models without windows.
+  torch::Tensor cu_seqlens = {};
 };
 
 /// The angles of an image of `height` times `width` patches, by their rows and

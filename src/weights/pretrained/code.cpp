@@ -35,6 +35,10 @@ class Calls {
     return *this;
   }
 
+  Calls& add_text_unless(bool is_default, const char* name, const char* value) {
+    return is_default ? *this : add_text(name, value);
+  }
+
   /// Before each call.
   Calls& separate_by(std::string separator) {
     separator_ = std::move(separator);
@@ -71,6 +75,7 @@ std::string temperature_code(const TemperatureOptions& options) {
   return Calls(format_text("TemperatureOptions({})", options.floor_scale()))
       .add("scale", options.scale(), 0.1)
       .add("offset", options.offset(), int64_t{1})
+      .add("by_order", options.by_order(), false)
       .text();
 }
 
@@ -237,6 +242,12 @@ std::string code_of(const MultiHeadAttentionOptions& options) {
       .add("clip_qkv", options.clip_qkv())
       .add("value_norm_eps", options.value_norm_eps())
       .add("output_gate", options.output_gate(), false)
+      .add("needs_blocks", options.needs_blocks(), false)
+      .add_text_unless(
+          options.block_scope() == BlockScope::kCausal,
+          "block_scope",
+          options.block_scope() == BlockScope::kNone ? "BlockScope::kNone"
+                                                     : "BlockScope::kWindow")
       .text();
 }
 

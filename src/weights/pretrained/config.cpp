@@ -139,6 +139,13 @@ void ModelConfig::set_defaults_of(const std::string& model_type) {
   for (const auto& [name, own] : defaults_.get("names").fields()) {
     names_[name] = own.as_text().value();
   }
+  // The class makes its own where the older field has none either.
+  constexpr auto* kRotary = "rope_parameters";
+  const auto* rotary = defaults_.find(kRotary);
+  if (rotary != nullptr && fields_.get(kRotary).fields().empty() &&
+      fields_.get("rope_scaling").fields().empty()) {
+    fields_.set(kRotary, *rotary);
+  }
 }
 
 const std::string& ModelConfig::name_of(const std::string& field) const {
@@ -146,16 +153,35 @@ const std::string& ModelConfig::name_of(const std::string& field) const {
   return name == names_.end() ? field : name->second;
 }
 
-const Json* ModelConfig::find(const std::string& field) {
+const Json* ModelConfig::find_in_file(const std::string& field) {
   const auto& name = name_of(field);
   seen_.insert(field);
   seen_.insert(name);
-  for (const auto* each : {&name, &field}) {
-    if (const auto* found = fields_.find(*each)) {
-      return found->is_null() ? nullptr : found;
+  const auto* found = fields_.find(name);
+  for (const auto& [other, own] : names_) {
+    const auto* value = own == name ? fields_.find(other) : nullptr;
+    if (value == nullptr) {
+      continue;
     }
+    seen_.insert(other);
+    TORCH_CHECK(
+        found == nullptr || *found == *value,
+        format_text(
+            "expected one of \"{}\" and \"{}\", which mean the same, in "
+            "\"{}\", but got both, and they differ",
+            name,
+            other,
+            path_));
+    found = value;
   }
-  for (const auto* each : {&name, &field}) {
+  return found;
+}
+
+const Json* ModelConfig::find(const std::string& field) {
+  if (const auto* found = find_in_file(field)) {
+    return found->is_null() ? nullptr : found;
+  }
+  for (const auto* each : {&name_of(field), &field}) {
     if (const auto* found = defaults_.find(*each)) {
       return found;
     }
@@ -252,6 +278,10 @@ void ModelConfig::ignore(const std::string& field) {
 
 void ModelConfig::ignore(std::initializer_list<const char*> fields) {
   seen_.insert(fields.begin(), fields.end());
+}
+
+void ModelConfig::forget(const std::string& field) {
+  fields_.erase(field);
 }
 
 void ModelConfig::drop(const std::string& object, const std::string& field) {

@@ -85,6 +85,9 @@ class ModelConfig {
   void ignore(const std::string& field);
   void ignore(std::initializer_list<const char*> fields);
 
+  /// Takes a field out: the model does not read it.
+  void forget(const std::string& field);
+
   /// Takes a field out of an object in it.
   void drop(const std::string& object, const std::string& field);
 
@@ -111,6 +114,7 @@ class ModelConfig {
  private:
   ModelConfig(std::string path, Json fields);
 
+  const Json* find_in_file(const std::string& field);
   const Json* find(const std::string& field);
   const Json* find_at(const std::string& field, int64_t index);
 

@@ -1,4 +1,4 @@
-// The defaults of the configuration classes of `transformers` 5.23, written by
+// The defaults of the configuration classes of `transformers` 5.24, written by
 // tests/golden/generate/pretrained/defaults.py.
 
 #include <weights/pretrained/defaults.h>
@@ -10,1260 +10,1847 @@ namespace torch_attention::weights::pretrained {
 Json default_fields(const std::string& model_type) {
   static const std::map<std::string, const char*> table{
       {"afmoe",
-       R"({"head_dim":128,"hidden_size":2048,)"
-       R"("max_position_embeddings":16384,"num_attention_heads":16,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"sliding_window":1024})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"global_attn_every_n_layers":4,)"
+       R"("head_dim":128,"hidden_size":2048,"max_position_embeddings":16384,)"
+       R"("num_attention_heads":16,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-05,"route_scale":1.0,"sliding_window":1024})"},
       {"aimv2_text_model",
-       R"({"hidden_size":768,"max_position_embeddings":77,)"
-       R"("num_attention_heads":6,"num_hidden_layers":12,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"max_position_embeddings":77,"mlp_bias":false,)"
+       R"("num_attention_heads":6,"num_hidden_layers":12,"qkv_bias":false,)"
        R"("rms_norm_eps":1e-05})"},
       {"aimv2_vision_model",
-       R"({"hidden_size":1024,"num_attention_heads":8,)"
-       R"("num_hidden_layers":24,"rms_norm_eps":1e-05})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"mlp_bias":false,"num_attention_heads":8,)"
+       R"("num_hidden_layers":24,"patch_size":14,"qkv_bias":false,)"
+       R"("rms_norm_eps":1e-05,"use_head":true})"},
       {"albert",
-       R"({"hidden_size":4096,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"inner_group_num":1,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":64,)"
        R"("num_hidden_groups":1,"num_hidden_layers":12})"},
       {"align_text_model",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"altclip_text_model",
-       R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"({"attention_probs_dropout_prob":0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":514,"num_attention_heads":16,)"
        R"("num_hidden_layers":24})"},
       {"altclip_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"apertus",
-       R"({"hidden_size":4096,"max_position_embeddings":65536,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":12000000.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":65536,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"factor":8.0,"high_freq_factor":4.0,)"
+       R"("low_freq_factor":1.0,"original_max_position_embeddings":8192,)"
+       R"("rope_theta":12000000.0,"rope_type":"llama3"},)"
+       R"("rope_theta":12000000.0})"},
+      {"apertus1p5_text",
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":65536,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"factor":8.0,"high_freq_factor":4.0,)"
+       R"("low_freq_factor":1.0,"original_max_position_embeddings":8192,)"
+       R"("rope_theta":12000000.0,"rope_type":"llama3"},)"
+       R"("rope_theta":12000000.0})"},
       {"arcee",
-       R"({"hidden_size":2560,"max_position_embeddings":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2560,)"
+       R"("max_position_embeddings":4096,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
       {"aria_text",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
       {"audio-spectrogram-transformer",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"audioflamingo3_encoder",
-       R"({"hidden_size":1280,"max_source_positions":1500,)"
-       R"("names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":1280,"max_source_positions":1500,)"
+       R"("names":{"d_model":"hidden_size",)"
+       R"("encoder_attention_heads":"num_attention_heads",)"
+       R"("encoder_layers":"num_hidden_layers","hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":20,)"
-       R"("num_hidden_layers":32})"},
+       R"("num_hidden_layers":32,"scale_embedding":false})"},
       {"bamba",
-       R"({"hidden_size":4096,"max_position_embeddings":262144,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("mamba_chunk_size":256,"mamba_conv_bias":true,)"
+       R"("mamba_d_head":"auto","mamba_n_heads":128,"mamba_proj_bias":false,)"
+       R"("max_position_embeddings":262144,"mlp_bias":false,)"
+       R"("names":{"layer_types":"layers_block_type"},)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
       {"bart",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"beit",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("layer_scale_init_value":0.1,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,)"
+       R"("use_absolute_position_embeddings":false,)"
+       R"("use_auxiliary_head":true,"use_relative_position_bias":false,)"
+       R"("use_shared_relative_position_bias":false})"},
       {"bert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"bert-generation",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"biogpt",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":1024,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":1024,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24,"scale_embedding":true})"},
       {"blenderbot",
-       R"({"d_model":2560,"decoder_attention_heads":32,"decoder_layers":24,)"
-       R"("encoder_attention_heads":32,"encoder_layers":2,)"
-       R"("max_position_embeddings":128,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":2560,"decoder_attention_heads":32,"decoder_layers":24,)"
+       R"("dropout":0.1,"encoder_attention_heads":32,"encoder_layers":2,)"
+       R"("is_decoder":false,"max_position_embeddings":128,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"blenderbot-small",
-       R"({"d_model":512,"decoder_attention_heads":16,"decoder_layers":8,)"
-       R"("encoder_attention_heads":16,"encoder_layers":8,)"
-       R"("max_position_embeddings":512,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":512,"decoder_attention_heads":16,"decoder_layers":8,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":8,)"
+       R"("is_decoder":false,"max_position_embeddings":512,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"blip_2_vision_model",
-       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"patch_size":14,)"
+       R"("qkv_bias":true})"},
       {"blip_text_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"is_decoder":true,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"blip_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16})"},
       {"bloom",
-       R"({"hidden_size":64,"n_head":8,"n_layer":2,)"
-       R"("names":{"hidden_size":"n_embed","num_attention_heads":"n_head",)"
-       R"("num_hidden_layers":"n_layer"}})"},
+       R"({"apply_residual_connection_post_layernorm":false,)"
+       R"("attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":64,"names":{"hidden_size":"n_embed",)"
+       R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"}})"},
       {"bridgetower_text_model",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-05,"max_position_embeddings":514,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"camembert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"chameleon",
-       R"({"hidden_size":4096,"max_position_embeddings":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":4096,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":32,"rms_norm_eps":1e-05})"},
       {"chinese_clip_text_model",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"chinese_clip_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"clap_text_model",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":514,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":514,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"clip_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"clip_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"clipseg_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"clipseg_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"coarse_acoustics",
-       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"({"bias":true,"block_size":1024,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":768,)"
        R"("names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
+       R"("num_hidden_layers":"num_layers","window_size":"block_size"},)"
+       R"("num_heads":12,"num_layers":12})"},
       {"codegen",
-       R"({"n_embd":4096,"n_head":16,"n_layer":28,"n_positions":2048,)"
+       R"({"attn_pdrop":0.0,"chunk_size_feed_forward":0,"n_positions":2048,)"
        R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
        R"("rotary_dim":64})"},
       {"cohere",
-       R"({"hidden_size":8192,"layer_norm_eps":1e-05,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":8192,)"
+       R"("layer_norm_eps":1e-05,"logit_scale":0.0625,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
-       R"("num_hidden_layers":40,"rope_theta":500000.0})"},
+       R"("num_hidden_layers":40,"rope_theta":500000.0,"use_qk_norm":false})"},
       {"cohere2",
-       R"({"hidden_size":8192,"layer_norm_eps":1e-05,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":8192,)"
+       R"("layer_norm_eps":1e-05,"logit_scale":0.0625,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
        R"("num_hidden_layers":40,"sliding_window":4096})"},
       {"cohere2_moe",
-       R"({"head_dim":128,"hidden_size":8192,"layer_norm_eps":1e-05,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":8192,)"
+       R"("layer_norm_eps":1e-05,"logit_scale":0.0625,)"
        R"("max_position_embeddings":8192,"num_attention_heads":64,)"
-       R"("num_hidden_layers":40,"sliding_window":4096})"},
+       R"("num_hidden_layers":40,"prefix_dense_sliding_window_pattern":1,)"
+       R"("rope_parameters":{"rope_theta":10000.0,"rope_type":"default"},)"
+       R"("rope_theta":10000.0,"sliding_window":4096,)"
+       R"("sliding_window_pattern":4})"},
       {"cohere_compass_text",
-       R"({"hidden_size":8192,"layer_norm_eps":1e-05,)"
-       R"("max_position_embeddings":8192,"num_attention_heads":64,)"
-       R"("num_hidden_layers":40,"sliding_window":4096})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":8192,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":8192,)"
+       R"("num_attention_heads":64,"num_hidden_layers":40,)"
+       R"("sliding_window":4096})"},
       {"cosmos3_edge_text",
-       R"({"head_dim":128,"hidden_size":2048,)"
-       R"("max_position_embeddings":131072,"num_attention_heads":16,)"
-       R"("num_hidden_layers":28,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":100000000.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":131072,"mlp_bias":false,)"
+       R"("num_attention_heads":16,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"mrope_section":[24,20,20],)"
+       R"("rope_theta":100000000.0,"rope_type":"default"},)"
+       R"("rope_theta":100000000.0})"},
       {"csm",
-       R"({"hidden_size":2048,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":16,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
        R"("rope_theta":500000.0})"},
       {"csm_depth_decoder_model",
-       R"({"hidden_size":1024,"max_position_embeddings":33,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,)"
+       R"("max_position_embeddings":33,"mlp_bias":false,)"
        R"("num_attention_heads":8,"num_hidden_layers":4,)"
        R"("num_key_value_heads":2,"rms_norm_eps":1e-05,)"
        R"("rope_theta":500000.0})"},
       {"ctrl",
-       R"({"n_embd":1280,"n_head":16,"n_layer":48,"n_positions":256,)"
+       R"({"chunk_size_feed_forward":0,"n_positions":256,)"
        R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"}})"},
       {"cwm",
-       R"({"head_dim":128,"hidden_size":6144,)"
-       R"("max_position_embeddings":131072,"num_attention_heads":48,)"
-       R"("num_hidden_layers":64,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":8192})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":6144,)"
+       R"("max_position_embeddings":131072,"mlp_bias":false,)"
+       R"("num_attention_heads":48,"num_hidden_layers":64,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"factor":16.0,"high_freq_factor":4.0,)"
+       R"("low_freq_factor":1.0,"original_max_position_embeddings":8192,)"
+       R"("rope_theta":1000000.0,"rope_type":"llama3"},)"
+       R"("rope_theta":1000000.0,"sliding_window":8192})"},
       {"data2vec-audio",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"data2vec-text",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"data2vec-vision",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("layer_scale_init_value":0.1,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,)"
+       R"("use_absolute_position_embeddings":false,)"
+       R"("use_auxiliary_head":true,"use_relative_position_bias":false,)"
+       R"("use_shared_relative_position_bias":false})"},
       {"dbrx",
-       R"({"d_model":2048,"max_seq_len":2048,"n_heads":16,"n_layers":24,)"
+       R"({"chunk_size_feed_forward":0,"d_model":2048,"max_seq_len":2048,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("max_position_embeddings":"max_seq_len",)"
        R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
       {"decision_transformer",
-       R"({"attn_pdrop":0.1,"hidden_size":128,"n_head":1,"n_layer":3,)"
-       R"("n_positions":1024,)"
+       R"({"add_cross_attention":false,"attn_pdrop":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":128,"n_positions":1024,)"
        R"("names":{"max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
-       R"("scale_attn_weights":true})"},
+       R"("reorder_and_upcast_attn":false,)"
+       R"("scale_attn_by_inverse_layer_idx":false,"scale_attn_weights":true})"},
       {"deepseek_ocr2_text",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"("rms_norm_eps":1e-06,"routed_scaling_factor":1.0})"},
       {"deit",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"dia_decoder",
-       R"({"cross_head_dim":128,"cross_hidden_size":1024,)"
-       R"("cross_num_attention_heads":16,"cross_num_key_value_heads":16,)"
-       R"("head_dim":128,"hidden_size":2048,"max_position_embeddings":3072,)"
-       R"("norm_eps":1e-05,"num_attention_heads":16,"num_hidden_layers":18,)"
+       R"({"chunk_size_feed_forward":0,"cross_head_dim":128,)"
+       R"("cross_hidden_size":1024,"cross_num_attention_heads":16,)"
+       R"("cross_num_key_value_heads":16,"head_dim":128,"hidden_size":2048,)"
+       R"("max_position_embeddings":3072,"norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":18,)"
        R"("num_key_value_heads":4})"},
       {"dia_encoder",
-       R"({"head_dim":128,"hidden_size":1024,"max_position_embeddings":1024,)"
-       R"("norm_eps":1e-05,"num_attention_heads":16,"num_hidden_layers":12,)"
+       R"({"chunk_size_feed_forward":0,"head_dim":128,"hidden_size":1024,)"
+       R"("max_position_embeddings":1024,"norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":12,)"
        R"("num_key_value_heads":16})"},
       {"dinov2",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"apply_layernorm":true,"attention_probs_dropout_prob":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-06,"layerscale_value":1.0,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,"patch_size":14,)"
+       R"("qkv_bias":true})"},
       {"dinov2_with_registers",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"apply_layernorm":true,"attention_probs_dropout_prob":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-06,"layerscale_value":1.0,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,)"
+       R"("num_register_tokens":4,"patch_size":16,"qkv_bias":true})"},
       {"dinov3_vit",
-       R"({"hidden_size":384,"layer_norm_eps":1e-05,"num_attention_heads":6,)"
-       R"("num_hidden_layers":12})"},
+       R"({"apply_layernorm":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":384,"key_bias":false,)"
+       R"("layer_norm_eps":1e-05,"layerscale_value":1.0,"mlp_bias":true,)"
+       R"("num_attention_heads":6,"num_hidden_layers":12,)"
+       R"("num_register_tokens":0,"patch_size":16,"pos_embed_rescale":2.0,)"
+       R"("proj_bias":true,"query_bias":true,"rope_theta":100.0,)"
+       R"("value_bias":true})"},
       {"distilbert",
-       R"({"attention_dropout":0.1,"dim":768,"max_position_embeddings":512,)"
-       R"("n_heads":12,"n_layers":6,"names":{"hidden_size":"dim",)"
-       R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,"dim":768,)"
+       R"("dropout":0.1,"max_position_embeddings":512,)"
+       R"("names":{"hidden_size":"dim","num_attention_heads":"n_heads",)"
+       R"("num_hidden_layers":"n_layers"}})"},
       {"dots1",
-       R"({"hidden_size":4608,"max_position_embeddings":2048,)"
-       R"("max_window_layers":62,"num_attention_heads":32,)"
-       R"("num_hidden_layers":62,"num_key_value_heads":32,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4608,)"
+       R"("max_position_embeddings":2048,"max_window_layers":62,)"
+       R"("names":{"num_local_experts":"n_routed_experts"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":62,)"
+       R"("num_key_value_heads":32,"rms_norm_eps":1e-06,)"
+       R"("routed_scaling_factor":1.0,"sliding_window":4096})"},
       {"dpr",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"dpt",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_in_index":-1,"hidden_size":768,"is_hybrid":false,)"
+       R"("layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true,)"
+       R"("use_auxiliary_head":true})"},
       {"electra",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":256,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":256,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":4,"num_hidden_layers":12})"},
       {"embedding_gemma2_text",
-       R"({"head_dim":256,"hidden_size":512,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":512,)"
        R"("max_position_embeddings":262144,"num_attention_heads":4,)"
        R"("num_hidden_layers":24,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":512})"},
+       R"("rms_norm_eps":1e-06,)"
+       R"("rope_parameters":{"full_attention":{"rope_theta":1000000.0,)"
+       R"("rope_type":"default"},"sliding_attention":{"rope_theta":10000.0,)"
+       R"("rope_type":"default"}},"sliding_window":512})"},
       {"emu3_text_model",
-       R"({"attention_dropout":0.1,"hidden_size":4096,)"
-       R"("max_position_embeddings":9216,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":9216,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":1000000.0})"},
       {"ernie",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"ernie4_5",
-       R"({"head_dim":128,"hidden_size":1024,)"
+       R"({"chunk_size_feed_forward":0,"head_dim":128,"hidden_size":1024,)"
        R"("max_position_embeddings":131072,"num_attention_heads":16,)"
        R"("num_hidden_layers":18,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"use_bias":false})"},
       {"ernie4_5_moe",
-       R"({"hidden_size":2560,"max_position_embeddings":131072,)"
-       R"("num_attention_heads":20,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":4,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":500000.0})"},
+       R"({"chunk_size_feed_forward":0,"hidden_size":2560,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":20,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"use_bias":false})"},
       {"ernie4_5_vl_moe_text",
-       R"({"hidden_size":2560,"max_position_embeddings":131072,)"
-       R"("num_attention_heads":20,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":4,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":500000.0})"},
+       R"({"chunk_size_feed_forward":0,"hidden_size":2560,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":20,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"use_bias":false})"},
       {"ernie4_5_vl_moe_vision",
-       R"({"hidden_size":1280,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16,"rms_norm_eps":1e-06})"},
+       R"({"chunk_size_feed_forward":0,"depth":32,"hidden_size":1280,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"patch_size":14,)"
+       R"("rms_norm_eps":1e-06,"spatial_merge_size":2})"},
       {"esm",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1026,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"("num_attention_heads":12,"num_hidden_layers":12,)"
+       R"("position_embedding_type":"absolute","rope_theta":10000.0})"},
       {"esmc",
-       R"({"hidden_size":2560,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2560,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":40,"num_hidden_layers":80})"},
       {"eurobert",
-       R"({"hidden_size":768,"max_position_embeddings":8192,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,)"
+       R"("max_position_embeddings":8192,"mlp_bias":false,)"
        R"("num_attention_heads":12,"num_hidden_layers":12,)"
        R"("rms_norm_eps":1e-05})"},
+      {"exaone",
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":4096,"mlp_bias":false,)"
+       R"("names":{"num_layers":"num_hidden_layers"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":500000.0})"},
       {"exaone4",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":32,"rms_norm_eps":1e-05,)"
-       R"("sliding_window":4096})"},
+       R"("sliding_window":4096,"sliding_window_pattern":4})"},
       {"exaone_moe",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":32,"rms_norm_eps":1e-05,)"
-       R"("sliding_window":4096})"},
+       R"("routed_scaling_factor":2.5,"sliding_window":4096,)"
+       R"("sliding_window_pattern":4})"},
       {"falcon",
-       R"({"hidden_size":4544,"max_position_embeddings":2048,)"
-       R"("multi_query":true,"num_attention_heads":71,)"
-       R"("num_hidden_layers":32})"},
+       R"({"alibi":false,"attention_dropout":0.0,"bias":false,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4544,)"
+       R"("max_position_embeddings":2048,"multi_query":true,)"
+       R"("new_decoder_architecture":false,"num_attention_heads":71,)"
+       R"("num_hidden_layers":32,"parallel_attn":true})"},
       {"falcon_h1",
-       R"({"hidden_size":4096,"key_multiplier":1.0,)"
-       R"("max_position_embeddings":8192,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_in_multiplier":1.0,"attention_out_multiplier":1.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("key_multiplier":1.0,"lm_head_multiplier":1.0,)"
+       R"("mamba_chunk_size":256,"mamba_conv_bias":true,)"
+       R"("mamba_d_head":"auto","mamba_n_heads":128,"mamba_proj_bias":false,)"
+       R"("max_position_embeddings":8192,"mlp_bias":false,)"
+       R"("names":{"layer_types":"layers_block_type"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"projectors_bias":false,)"
        R"("rms_norm_eps":1e-05})"},
       {"fine_acoustics",
-       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"({"bias":true,"block_size":1024,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":768,)"
        R"("names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
+       R"("num_hidden_layers":"num_layers","window_size":"block_size"},)"
+       R"("num_heads":12,"num_layers":12})"},
       {"flaubert",
-       R"({"attention_dropout":0.1,"emb_dim":2048,"layer_norm_eps":1e-12,)"
-       R"("max_position_embeddings":512,"n_heads":16,"n_layers":12,)"
-       R"("names":{"hidden_size":"emb_dim","num_attention_heads":"n_heads",)"
-       R"("num_hidden_layers":"n_layers"}})"},
+       R"({"attention_dropout":0.1,"causal":false,)"
+       R"("chunk_size_feed_forward":0,"dropout":0.1,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"names":{"hidden_size":"emb_dim",)"
+       R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
       {"flava_image_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"flava_multimodal_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":6,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":6,"qkv_bias":true})"},
       {"flava_text_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":512,"num_attention_heads":12,)"
        R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"flex_olmo",
-       R"({"hidden_size":4096,"max_position_embeddings":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":4096,)"
+       R"("names":{"num_local_experts":"num_experts"},)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06,"rope_theta":500000.0})"},
       {"flint",
-       R"({"head_dim":128,"hidden_size":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":2048,)"
        R"("max_position_embeddings":262144,"num_attention_heads":32,)"
        R"("num_hidden_layers":49,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":513})"},
       {"fsmt",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
        R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":true})"},
       {"gemma",
-       R"({"head_dim":256,"hidden_size":3072,"max_position_embeddings":8192,)"
-       R"("num_attention_heads":16,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":16,"rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":3072,)"
+       R"("max_position_embeddings":8192,"num_attention_heads":16,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":16,)"
+       R"("rms_norm_eps":1e-06})"},
       {"gemma2",
-       R"({"attn_logit_softcapping":50.0,"head_dim":256,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attn_logit_softcapping":50.0,"chunk_size_feed_forward":0,)"
+       R"("final_logit_softcapping":30.0,"head_dim":256,"hidden_size":2304,)"
        R"("max_position_embeddings":8192,"num_attention_heads":8,)"
        R"("num_hidden_layers":26,"num_key_value_heads":4,)"
        R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
       {"gemma3_text",
-       R"({"head_dim":256,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":2304,)"
        R"("max_position_embeddings":131072,"num_attention_heads":8,)"
        R"("num_hidden_layers":26,"num_key_value_heads":4,)"
        R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
-       R"("sliding_window":4096})"},
+       R"("sliding_window":4096,"use_bidirectional_attention":false})"},
       {"gemma3n_text",
-       R"({"head_dim":256,"hidden_size":2048,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":8,)"
-       R"("num_hidden_layers":35,"num_key_value_heads":2,)"
-       R"("num_kv_shared_layers":15,"rms_norm_eps":1e-06,)"
-       R"("sliding_window":512})"},
+       R"({"altup_coef_clip":120.0,"altup_correct_scale":true,)"
+       R"("attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"final_logit_softcapping":30.0,)"
+       R"("head_dim":256,"hidden_size":2048,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":8,"num_hidden_layers":35,)"
+       R"("num_key_value_heads":2,"num_kv_shared_layers":15,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":512})"},
       {"gemma4_text",
-       R"({"head_dim":256,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_k_eq_v":false,"chunk_size_feed_forward":0,)"
+       R"("head_dim":256,"hidden_size":2304,)"
        R"("max_position_embeddings":131072,"num_attention_heads":8,)"
        R"("num_hidden_layers":30,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":512})"},
+       R"("num_kv_shared_layers":0,"rms_norm_eps":1e-06,)"
+       R"("rope_parameters":{"full_attention":{"partial_rotary_factor":0.25,)"
+       R"("rope_theta":1000000.0,"rope_type":"proportional"},)"
+       R"("sliding_attention":{"rope_theta":10000.0,"rope_type":"default"}},)"
+       R"("sliding_window":512})"},
       {"gemma4_unified_text",
-       R"({"head_dim":256,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_k_eq_v":false,"chunk_size_feed_forward":0,)"
+       R"("head_dim":256,"hidden_size":2304,)"
        R"("max_position_embeddings":262144,"num_attention_heads":8,)"
        R"("num_hidden_layers":30,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+       R"("num_kv_shared_layers":0,"rms_norm_eps":1e-06,)"
+       R"("rope_parameters":{"full_attention":{"partial_rotary_factor":0.25,)"
+       R"("rope_theta":1000000.0,"rope_type":"proportional"},)"
+       R"("sliding_attention":{"rope_theta":10000.0,"rope_type":"default"}},)"
+       R"("sliding_window":1024,"use_bidirectional_attention":"vision"})"},
       {"git_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16})"},
       {"glm",
-       R"({"attention_bias":true,"head_dim":128,"hidden_size":4096,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":40,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1.5625e-07})"},
       {"glm4",
-       R"({"attention_bias":true,"head_dim":128,"hidden_size":4096,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":40,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1.5625e-07})"},
       {"glm4_moe",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,)"
+       R"("names":{"num_local_experts":"n_routed_experts"},)"
        R"("num_attention_heads":96,"num_hidden_layers":46,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("routed_scaling_factor":1.0,"use_qk_norm":false})"},
       {"glm4v_moe_text",
-       R"({"attention_bias":true,"hidden_size":4096,)"
-       R"("max_position_embeddings":65536,"num_attention_heads":96,)"
-       R"("num_hidden_layers":46,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":65536,)"
+       R"("names":{"num_local_experts":"n_routed_experts"},)"
+       R"("num_attention_heads":96,"num_hidden_layers":46,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("routed_scaling_factor":1.0})"},
       {"glm4v_moe_vision",
-       R"({"hidden_size":1536,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":12,"rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"depth":24,"hidden_size":1536,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":12,"patch_size":14,)"
+       R"("rms_norm_eps":1e-05,"spatial_merge_size":2})"},
       {"glm4v_text",
-       R"({"hidden_size":4096,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":32768,)"
        R"("num_attention_heads":32,"num_hidden_layers":40,)"
        R"("num_key_value_heads":2,"rms_norm_eps":1e-05})"},
       {"glm4v_vision",
-       R"({"hidden_size":1536,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":12,"rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"depth":24,"hidden_size":1536,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":12,"patch_size":14,)"
+       R"("rms_norm_eps":1e-05,"spatial_merge_size":2})"},
       {"glm_image_text",
-       R"({"attention_bias":true,"hidden_size":4096,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":40,"num_key_value_heads":2,)"
        R"("rms_norm_eps":1e-05})"},
       {"glm_ocr_text",
-       R"({"hidden_size":1024,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"max_position_embeddings":131072,)"
        R"("num_attention_heads":16,"num_hidden_layers":16,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
       {"glm_ocr_vision",
-       R"({"attention_bias":true,"hidden_size":1024,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"depth":24,"hidden_size":1024,)"
        R"("names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16,"rms_norm_eps":1e-05})"},
+       R"("num_hidden_layers":"depth"},"num_heads":16,"patch_size":14,)"
+       R"("rms_norm_eps":1e-05,"spatial_merge_size":2})"},
       {"glmasr_encoder",
-       R"({"hidden_size":1280,"max_position_embeddings":1500,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1280,"max_position_embeddings":1500,)"
        R"("num_attention_heads":20,"num_hidden_layers":32})"},
       {"gpt-sw3",
-       R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
-       R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
+       R"({"add_cross_attention":false,"attn_pdrop":0.1,)"
+       R"("chunk_size_feed_forward":0,"n_positions":1024,)"
+       R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
-       R"("scale_attn_weights":true})"},
+       R"("reorder_and_upcast_attn":false,)"
+       R"("scale_attn_by_inverse_layer_idx":false,"scale_attn_weights":true})"},
       {"gpt2",
-       R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
+       R"({"add_cross_attention":false,"attn_pdrop":0.1,)"
+       R"("chunk_size_feed_forward":0,"n_positions":1024,)"
+       R"("names":{"hidden_size":"n_embd",)"
+       R"("max_position_embeddings":"n_positions",)"
+       R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
+       R"("reorder_and_upcast_attn":false,)"
+       R"("scale_attn_by_inverse_layer_idx":false,"scale_attn_weights":true})"},
+      {"gpt_bigcode",
+       R"({"add_cross_attention":false,"attention_softmax_in_fp32":true,)"
+       R"("attn_pdrop":0.1,"chunk_size_feed_forward":0,"multi_query":true,)"
        R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
-       R"("scale_attn_weights":true})"},
-      {"gpt_bigcode",
-       R"({"attn_pdrop":0.1,"multi_query":true,"n_embd":768,"n_head":12,)"
-       R"("n_layer":12,"n_positions":1024,"names":{"hidden_size":"n_embd",)"
-       R"("max_position_embeddings":"n_positions",)"
-       R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
-       R"("scale_attn_weights":true})"},
+       R"("scale_attention_softmax_in_fp32":true,"scale_attn_weights":true})"},
       {"gpt_neo",
-       R"({"hidden_size":2048,"max_position_embeddings":2048,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2048,"max_position_embeddings":2048,)"
        R"("names":{"num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_heads":16,"num_layers":24,)"
        R"("window_size":256})"},
       {"gpt_neox",
-       R"({"attention_bias":true,"hidden_size":6144,"layer_norm_eps":1e-05,)"
-       R"("max_position_embeddings":2048,"num_attention_heads":64,)"
-       R"("num_hidden_layers":44})"},
-      {"gpt_neox_japanese",
-       R"({"attention_dropout":0.1,"hidden_size":2560,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":6144,"is_decoder":false,)"
        R"("layer_norm_eps":1e-05,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32})"},
+       R"("num_attention_heads":64,"num_hidden_layers":44})"},
+      {"gpt_neox_japanese",
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2560,"is_decoder":false,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32})"},
       {"gpt_oss",
-       R"({"attention_bias":true,"head_dim":64,"hidden_size":2880,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":64,"hidden_size":2880,)"
        R"("max_position_embeddings":131072,"num_attention_heads":64,)"
        R"("num_hidden_layers":36,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":150000.0,"sliding_window":128})"},
+       R"("num_local_experts":128,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,)"
+       R"("original_max_position_embeddings":4096,"rope_type":"yarn",)"
+       R"("truncate":false},"rope_theta":150000.0,"sliding_window":128})"},
       {"gptj",
-       R"({"n_embd":4096,"n_head":16,"n_layer":28,"n_positions":2048,)"
+       R"({"attn_pdrop":0.0,"chunk_size_feed_forward":0,"n_positions":2048,)"
        R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
        R"("rotary_dim":64})"},
       {"granite",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
-       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"granite4_vision_text",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
-       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-06})"},
       {"granite_docling_text",
-       R"({"attention_multiplier":0.015625,"hidden_size":1024,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
-       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":0.015625,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"logits_scaling":4.0,)"
+       R"("max_position_embeddings":32768,"mlp_bias":false,)"
+       R"("num_attention_heads":16,"num_hidden_layers":28,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-05})"},
       {"granite_swa",
-       R"({"attention_multiplier":1.0,"hidden_size":2560,)"
-       R"("max_position_embeddings":8192,"num_attention_heads":20,)"
-       R"("num_hidden_layers":24,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-05,"sliding_window":128})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2560,"logits_scaling":1.0,)"
+       R"("max_position_embeddings":8192,"mlp_bias":false,)"
+       R"("num_attention_heads":20,"num_hidden_layers":24,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-05,"sliding_window":128})"},
       {"granitemoe",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+       R"("num_hidden_layers":32,"num_local_experts":8,"rms_norm_eps":1e-06})"},
       {"granitemoe_swa",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06,"sliding_window":128})"},
+       R"("num_hidden_layers":32,"num_local_experts":8,"rms_norm_eps":1e-06,)"
+       R"("sliding_window":128})"},
       {"granitemoehybrid",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
-       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,"mamba_chunk_size":256,)"
+       R"("mamba_conv_bias":true,"mamba_d_head":"auto","mamba_n_heads":128,)"
+       R"("mamba_proj_bias":false,"max_position_embeddings":2048,)"
+       R"("names":{"layers_block_type":"layer_types"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_local_experts":8,"rms_norm_eps":1e-06})"},
       {"granitemoeshared",
-       R"({"attention_multiplier":1.0,"hidden_size":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attention_multiplier":1.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"logits_scaling":1.0,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-06})"},
+       R"("num_hidden_layers":32,"num_local_experts":8,"rms_norm_eps":1e-06})"},
       {"groupvit_text_model",
-       R"({"hidden_size":256,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":256,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":4,)"
        R"("num_hidden_layers":12})"},
       {"gte",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":8192,"num_attention_heads":12,)"
        R"("num_hidden_layers":12,"rope_theta":160000.0})"},
       {"helium",
-       R"({"head_dim":128,"hidden_size":2560,"max_position_embeddings":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":2560,)"
+       R"("max_position_embeddings":4096,"mlp_bias":false,)"
        R"("num_attention_heads":20,"num_hidden_layers":24,)"
        R"("num_key_value_heads":20,"rms_norm_eps":1e-08,)"
        R"("rope_theta":100000.0})"},
       {"higgs_audio_v2",
-       R"({"head_dim":128,"hidden_size":3072,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":3072,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":24,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"factor":32.0,"high_freq_factor":0.5,)"
+       R"("low_freq_factor":0.125,"original_max_position_embeddings":1024,)"
+       R"("rope_theta":500000.0,"rope_type":"llama3"}})"},
       {"hubert",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"feat_proj_layer_norm":true,"hidden_size":768,)"
+       R"("layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"hunyuan_v1_dense",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05})"},
       {"hunyuan_v1_moe",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,)"
+       R"("names":{"num_local_experts":"num_experts"},)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
       {"hunyuan_vl_text",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,)"
+       R"("names":{"attention_head_dim":"head_dim"},)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-05})"},
       {"hy_v3",
-       R"({"head_dim":128,"hidden_size":4096,)"
-       R"("max_position_embeddings":131072,"num_attention_heads":64,)"
-       R"("num_hidden_layers":80,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":11158840.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,"mlp_bias":false,)"
+       R"("names":{"num_local_experts":"num_experts"},)"
+       R"("num_attention_heads":64,"num_hidden_layers":80,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":11158840.0,"router_scaling_factor":2.826})"},
       {"hyperclovax",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("logits_scaling":1.0,"max_position_embeddings":2048,)"
+       R"("mlp_bias":false,"num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
       {"idefics",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"chunk_size_feed_forward":0,"dropout":0.0,"freeze_lm_head":false,)"
+       R"("hidden_size":4096,"max_position_embeddings":2048,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"("qk_layer_norms":false,"rms_norm_eps":1e-06})"},
       {"idefics2_vision",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"idefics3_vision",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":12,"patch_size":32})"},
       {"idefics_vision",
-       R"({"layer_norm_eps":1e-05,"names":{"hidden_size":"embed_dim"},)"
-       R"("num_attention_heads":16,"num_hidden_layers":32})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("embed_dim":768,"layer_norm_eps":1e-05,)"
+       R"("names":{"hidden_size":"embed_dim"},"num_attention_heads":16,)"
+       R"("num_hidden_layers":32,"patch_size":14})"},
       {"ijepa",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"imagegpt",
-       R"({"attn_pdrop":0.1,"n_embd":512,"n_head":8,"n_layer":24,)"
-       R"("n_positions":1024,"names":{"hidden_size":"n_embd",)"
+       R"({"add_cross_attention":false,"attn_pdrop":0.1,)"
+       R"("chunk_size_feed_forward":0,"n_positions":1024,)"
+       R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
-       R"("scale_attn_weights":true})"},
+       R"("reorder_and_upcast_attn":false,)"
+       R"("scale_attn_by_inverse_layer_idx":false,"scale_attn_weights":true})"},
       {"instructblip_vision_model",
-       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"patch_size":14,)"
+       R"("qkv_bias":true})"},
       {"instructblipvideo_vision_model",
-       R"({"hidden_size":1408,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":39,"qkv_bias":true})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1408,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":39,"patch_size":14,)"
+       R"("qkv_bias":true})"},
       {"internlm3",
-       R"({"head_dim":128,"hidden_size":4096,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":32,)"
-       R"("num_hidden_layers":48,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":32768,"mlp_bias":false,)"
+       R"("names":{"bias":"mlp_bias","qkv_bias":"attention_bias"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":48,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-05})"},
       {"internvl_vision",
-       R"({"hidden_size":1024,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
-      {"iquestcoder",
-       R"({"head_dim":128,"hidden_size":5120,)"
-       R"("max_position_embeddings":131072,"num_attention_heads":40,)"
-       R"("num_hidden_layers":80,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05})"},
-      {"jais2",
-       R"({"attention_bias":true,"hidden_size":3328,"layer_norm_eps":1e-05,)"
-       R"("max_position_embeddings":8192,"num_attention_heads":26,)"
-       R"("num_hidden_layers":32})"},
-      {"jamba",
-       R"({"attn_layer_offset":4,"attn_layer_period":8,"hidden_size":4096,)"
-       R"("max_position_embeddings":262144,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-06})"},
-      {"janus_vision_model",
-       R"({"attention_bias":true,"hidden_size":1024,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
-      {"jina_embeddings_v3",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
-       R"("layer_norm_eps":1e-05,"max_position_embeddings":8194,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,)"
+       R"("layer_norm_eps":1e-06,"layer_scale_init_value":0.1,)"
        R"("num_attention_heads":16,"num_hidden_layers":24,)"
-       R"("rope_theta":20000.0})"},
+       R"("use_absolute_position_embeddings":true,"use_qk_norm":false})"},
+      {"iquestcoder",
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":5120,)"
+       R"("max_position_embeddings":131072,"mlp_bias":false,)"
+       R"("num_attention_heads":40,"num_hidden_layers":80,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+      {"jais2",
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":3328,)"
+       R"("layer_norm_eps":1e-05,"max_position_embeddings":8192,)"
+       R"("mlp_bias":true,"num_attention_heads":26,"num_hidden_layers":32})"},
+      {"jamba",
+       R"({"attention_dropout":0.0,"attn_layer_offset":4,)"
+       R"("attn_layer_period":8,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"mamba_conv_bias":true,"mamba_proj_bias":false,)"
+       R"("max_position_embeddings":262144,)"
+       R"("names":{"num_local_experts":"num_experts"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
+      {"janus_vision_model",
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"depth":2,"hidden_size":1024,)"
+       R"("layer_norm_eps":1e-06,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24,"patch_size":16,"use_qk_norm":false})"},
+      {"jina_embeddings_v3",
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("max_position_embeddings":8194,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24,"rope_theta":20000.0})"},
       {"kolibri1",
-       R"({"head_dim":128,"hidden_size":2560,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":2560,)"
        R"("max_position_embeddings":262144,"num_attention_heads":48,)"
        R"("num_hidden_layers":50,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"sliding_window":513})"},
       {"kosmos_2_5_text_model",
-       R"({"attention_heads":16,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.1,"embed_dim":1536,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":4096,"names":{"hidden_size":"embed_dim",)"
        R"("num_attention_heads":"attention_heads",)"
-       R"("num_hidden_layers":"layers"}})"},
+       R"("num_hidden_layers":"layers"},"scale_embedding":true})"},
       {"kosmos_2_5_vision_model",
-       R"({"head_dim":64,"hidden_size":1536,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":24,"num_hidden_layers":18})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout_rate":0.0,"head_dim":64,"hidden_size":1536,)"
+       R"("layer_norm_eps":1e-06,"num_attention_heads":24,)"
+       R"("num_hidden_layers":18})"},
       {"kosmos_2_vision_model",
-       R"({"hidden_size":1024,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,"patch_size":14})"},
+      {"lara_mini",
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":1024,)"
+       R"("linear_conv_kernel_dim":4,"linear_key_head_dim":128,)"
+       R"("linear_num_key_heads":8,"linear_num_value_heads":16,)"
+       R"("linear_value_head_dim":128,"max_position_embeddings":131072,)"
+       R"("num_attention_heads":16,"num_hidden_layers":34,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,"sliding_window":512})"},
       {"layoutlm",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_2d_position_embeddings":1024,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"lfm2",
-       R"({"hidden_size":2560,"max_position_embeddings":128000,)"
-       R"("norm_eps":1e-05,"num_attention_heads":32,"num_hidden_layers":32,)"
+       R"({"chunk_size_feed_forward":0,"conv_bias":false,"hidden_size":2560,)"
+       R"("max_position_embeddings":128000,"norm_eps":1e-05,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rope_theta":1000000.0})"},
       {"lfm2_moe",
-       R"({"hidden_size":2048,"max_position_embeddings":128000,)"
-       R"("norm_eps":1e-05,"num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("num_key_value_heads":8,"rope_theta":1000000.0})"},
+       R"({"chunk_size_feed_forward":0,"conv_bias":false,"hidden_size":2048,)"
+       R"("max_position_embeddings":128000,"norm_eps":1e-05,)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":8,"rope_theta":1000000.0,)"
+       R"("routed_scaling_factor":1.0,"use_expert_bias":true})"},
       {"llama",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"mlp_bias":false,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
       {"llama4_text",
-       R"({"head_dim":128,"hidden_size":5120,)"
+       R"({"attention_bias":false,"attention_chunk_size":8192,)"
+       R"("attention_dropout":0.0,"attn_scale":0.1,)"
+       R"("attn_temperature_tuning":true,"chunk_size_feed_forward":0,)"
+       R"("floor_scale":8192,"head_dim":128,"hidden_size":5120,)"
        R"("max_position_embeddings":131072,"no_rope_layer_interval":4,)"
        R"("num_attention_heads":40,"num_hidden_layers":48,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":500000.0,"use_qk_norm":true})"},
+       R"("num_key_value_heads":8,"num_local_experts":16,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"use_qk_norm":true})"},
       {"llama4_vision_model",
-       R"({"hidden_size":768,"norm_eps":1e-05,"num_attention_heads":16,)"
-       R"("num_hidden_layers":34})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"multi_modal_projector_bias":false,)"
+       R"("norm_eps":1e-05,"num_attention_heads":16,"num_hidden_layers":34,)"
+       R"("patch_size":14})"},
       {"lxmert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("max_position_embeddings":512,"num_attention_heads":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"l_layers":9,"max_position_embeddings":512,)"
+       R"("num_attention_heads":12})"},
       {"m2m_100",
-       R"({"attention_dropout":0.1,"d_model":1024,)"
-       R"("decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
        R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":true})"},
       {"marian",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"markuplm",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"mbart",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"megatron-bert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":1024,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":16,"num_hidden_layers":24})"},
       {"mellum",
-       R"({"head_dim":128,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":2304,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":28,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":1024})"},
+       R"("rms_norm_eps":1e-06,)"
+       R"("rope_parameters":{"full_attention":{"rope_theta":500000.0,)"
+       R"("rope_type":"default"},"sliding_attention":{"rope_theta":10000.0,)"
+       R"("rope_type":"default"}},"sliding_window":1024})"},
       {"metaclip_2_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"metaclip_2_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"mgp-str",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attn_drop_rate":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"output_a3_attentions":false,)"
+       R"("patch_size":4,"qkv_bias":true})"},
       {"mimi",
-       R"({"hidden_size":512,"max_position_embeddings":8000,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":512,)"
+       R"("layer_scale_initial_scale":0.01,"max_position_embeddings":8000,)"
        R"("norm_eps":1e-05,"num_attention_heads":8,"num_hidden_layers":8,)"
-       R"("num_key_value_heads":8,"sliding_window":250})"},
+       R"("num_key_value_heads":8,"sliding_window":250,)"
+       R"("use_causal_conv":true})"},
       {"minimax",
-       R"({"block_size":256,"hidden_size":4096,)"
+       R"({"attention_dropout":0.0,"block_size":256,)"
+       R"("chunk_size_feed_forward":0,"full_attn_alpha_factor":1,)"
+       R"("full_attn_beta_factor":1,"hidden_size":4096,)"
+       R"("linear_attn_alpha_factor":1,"linear_attn_beta_factor":1,)"
        R"("max_position_embeddings":131072,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
+       R"("num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"minimax_m2",
-       R"({"head_dim":128,"hidden_size":3072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":3072,)"
        R"("max_position_embeddings":196608,"num_attention_heads":48,)"
        R"("num_hidden_layers":62,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-06,"rope_theta":5000000.0})"},
+       R"("num_local_experts":256,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":5000000.0})"},
       {"ministral",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
       {"ministral3",
-       R"({"head_dim":128,"hidden_size":4096,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":262144,"num_attention_heads":32,)"
        R"("num_hidden_layers":34,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"("rms_norm_eps":1e-05,"rope_parameters":{"beta_fast":32.0,)"
+       R"("beta_slow":1.0,"factor":16.0,"llama_4_scaling_beta":0.1,)"
+       R"("max_position_embeddings":262144,"mscale":1.0,)"
+       R"("mscale_all_dim":1.0,"original_max_position_embeddings":16384,)"
+       R"("rope_theta":1000000.0,"rope_type":"yarn","type":"yarn"}})"},
       {"mistral",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
       {"mixtral",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":1000000.0})"},
+       R"("num_key_value_heads":8,"num_local_experts":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"mlcd",
-       R"({"hidden_size":1664,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":16,"num_hidden_layers":48})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1664,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":48,)"
+       R"("num_key_value_groups":1,"patch_size":14})"},
       {"mlcd_vision_model",
-       R"({"hidden_size":1664,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":16,"num_hidden_layers":48})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1664,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":48,)"
+       R"("num_key_value_groups":1,"patch_size":14})"},
       {"mllama_text_model",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
-       R"("num_attention_heads":32,"num_hidden_layers":40,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":500000.0})"},
+       R"({"chunk_size_feed_forward":0,"dropout":0.0,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,"num_attention_heads":32,)"
+       R"("num_hidden_layers":40,"num_key_value_heads":8,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
       {"modernbert",
-       R"({"hidden_size":768,"local_attention":128,)"
-       R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":22})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"classifier_bias":false,)"
+       R"("decoder_bias":true,"deterministic_flash_attn":false,)"
+       R"("hidden_size":768,"local_attention":128,)"
+       R"("max_position_embeddings":8192,"mlp_bias":false,"norm_bias":false,)"
+       R"("norm_eps":1e-05,"num_attention_heads":12,"num_hidden_layers":22})"},
       {"modernbert-decoder",
-       R"({"hidden_size":768,"local_attention":128,)"
-       R"("max_position_embeddings":8192,"norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":22})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"classifier_bias":false,)"
+       R"("decoder_bias":true,"hidden_size":768,"local_attention":128,)"
+       R"("max_position_embeddings":8192,"mlp_bias":false,"norm_bias":false,)"
+       R"("norm_eps":1e-05,"num_attention_heads":12,"num_hidden_layers":22})"},
       {"molmo2_text",
-       R"({"head_dim":128,"hidden_size":4096,)"
-       R"("max_position_embeddings":36864,"num_attention_heads":32,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":36864,)"
+       R"("names":{"layer_norm_eps":"rms_norm_eps",)"
+       R"("qkv_bias":"attention_bias"},"num_attention_heads":32,)"
        R"("num_hidden_layers":36,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"("qk_norm_type":"qwen3","rms_norm_eps":1e-06})"},
       {"moonshine",
-       R"({"hidden_size":288,"max_position_embeddings":512,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"decoder_num_attention_heads":8,)"
+       R"("decoder_num_hidden_layers":6,"encoder_num_attention_heads":8,)"
+       R"("encoder_num_hidden_layers":6,"hidden_size":288,)"
+       R"("max_position_embeddings":512,)"
        R"("names":{"num_attention_heads":"decoder_num_attention_heads",)"
-       R"("num_hidden_layers":"decoder_num_hidden_layers"}})"},
+       R"("num_hidden_layers":"decoder_num_hidden_layers",)"
+       R"("num_key_value_heads":"decoder_num_key_value_heads"}})"},
       {"mpnet",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"relative_attention_num_buckets":32})"},
       {"mpt",
-       R"({"d_model":2048,"max_seq_len":2048,"n_heads":16,"n_layers":24,)"
+       R"({"chunk_size_feed_forward":0,"d_model":2048,"max_seq_len":2048,)"
        R"("names":{"hidden_size":"d_model","num_attention_heads":"n_heads",)"
-       R"("num_hidden_layers":"n_layers"}})"},
+       R"("num_hidden_layers":"n_layers"},"no_bias":true})"},
       {"mt5",
-       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
-       R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
-       R"("num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8})"},
+       R"({"chunk_size_feed_forward":0,"d_kv":64,"d_model":512,)"
+       R"("dropout_rate":0.1,"is_decoder":false,"names":{"head_dim":"d_kv",)"
+       R"("hidden_size":"d_model","num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"musicgen_decoder",
-       R"({"hidden_size":1024,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+       R"({"add_cross_attention":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"dropout":0.1,"hidden_size":1024,)"
+       R"("is_decoder":false,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,)"
+       R"("scale_embedding":false})"},
       {"musicgen_melody_decoder",
-       R"({"hidden_size":1024,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+       R"({"add_cross_attention":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"dropout":0.1,"hidden_size":1024,)"
+       R"("is_decoder":false,"max_position_embeddings":2048,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,)"
+       R"("scale_embedding":false})"},
       {"mvp",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false,)"
+       R"("use_prompt":false})"},
       {"nemotron",
-       R"({"hidden_size":6144,"max_position_embeddings":4096,)"
-       R"("norm_eps":1e-05,"num_attention_heads":48,"num_hidden_layers":32})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":6144,)"
+       R"("max_position_embeddings":4096,"mlp_bias":false,"norm_eps":1e-05,)"
+       R"("num_attention_heads":48,"num_hidden_layers":32})"},
       {"nemotron_h",
-       R"({"head_dim":128,"hidden_size":4096,"max_position_embeddings":4096,)"
-       R"("num_attention_heads":32,"num_key_value_heads":8})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,"chunk_size":128,)"
+       R"("chunk_size_feed_forward":0,"conv_kernel":4,"head_dim":128,)"
+       R"("hidden_size":4096,"mamba_head_dim":64,"mamba_num_heads":128,)"
+       R"("mamba_proj_bias":false,"max_position_embeddings":4096,)"
+       R"("mlp_bias":false,"names":{"layer_types":"layers_block_type",)"
+       R"("num_local_experts":"n_routed_experts"},"num_attention_heads":32,)"
+       R"("num_key_value_heads":8,"rescale_prenorm_residual":true,)"
+       R"("routed_scaling_factor":1.0,"use_bias":false,"use_conv_bias":true})"},
       {"nllb-moe",
-       R"({"attention_dropout":0.1,"d_model":1024,)"
-       R"("decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
        R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":true})"},
       {"nomic_bert",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":2048,"names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"},)"
        R"("num_attention_heads":12,"num_hidden_layers":12,)"
        R"("rope_theta":1000.0})"},
       {"olmo",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32})"},
       {"olmo2",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05})"},
       {"olmo3",
-       R"({"hidden_size":4096,"max_position_embeddings":2048,)"
-       R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"sliding_window":4096})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("max_position_embeddings":2048,"num_attention_heads":32,)"
+       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"rope_theta":500000.0,)"
+       R"("sliding_window":4096})"},
       {"olmo_hybrid",
-       R"({"hidden_size":3840,"max_position_embeddings":65536,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":3840,)"
+       R"("linear_conv_kernel_dim":4,"max_position_embeddings":65536,)"
        R"("num_attention_heads":30,"num_hidden_layers":32,)"
        R"("rms_norm_eps":1e-06})"},
       {"olmoe",
-       R"({"hidden_size":2048,"max_position_embeddings":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":4096,)"
+       R"("names":{"num_local_experts":"num_experts"},)"
        R"("num_attention_heads":16,"num_hidden_layers":16,)"
        R"("rms_norm_eps":1e-05})"},
+      {"omniasr_audio",
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":true,"hidden_size":1024,"layer_norm_eps":1e-05,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+      {"omniasr_ctc", R"({"chunk_size_feed_forward":0})"},
       {"openai-gpt",
-       R"({"attn_pdrop":0.1,"n_embd":768,"n_head":12,"n_layer":12,)"
-       R"("n_positions":512,"names":{"hidden_size":"n_embd",)"
+       R"({"attn_pdrop":0.1,"chunk_size_feed_forward":0,"n_positions":512,)"
+       R"("names":{"hidden_size":"n_embd",)"
        R"("max_position_embeddings":"n_positions",)"
        R"("num_attention_heads":"n_head","num_hidden_layers":"n_layer"}})"},
       {"openai_privacy_filter",
-       R"({"attention_bias":true,"head_dim":64,"hidden_size":640,)"
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":64,"hidden_size":640,)"
        R"("max_position_embeddings":131072,"num_attention_heads":14,)"
        R"("num_hidden_layers":8,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":150000.0,"sliding_window":128})"},
+       R"("num_local_experts":128,"rms_norm_eps":1e-05,)"
+       R"("rope_parameters":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,)"
+       R"("original_max_position_embeddings":4096,"rope_type":"yarn",)"
+       R"("truncate":false},"rope_theta":150000.0,"sliding_window":128})"},
       {"opt",
-       R"({"enable_bias":true,"hidden_size":768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.1,"enable_bias":true,"hidden_size":768,)"
        R"("max_position_embeddings":2048,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
       {"ovis2_vision",
-       R"({"hidden_size":1024,"num_attention_heads":8,)"
-       R"("num_hidden_layers":24,"rms_norm_eps":1e-05})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"mlp_bias":false,"num_attention_heads":8,)"
+       R"("num_hidden_layers":24,"patch_size":14,"qkv_bias":false,)"
+       R"("rms_norm_eps":1e-05})"},
       {"owlv2_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":16,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"owlv2_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16})"},
       {"owlvit_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":16,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"owlvit_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-05,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-05,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":32})"},
       {"paddleocr_vl_text",
-       R"({"head_dim":128,"hidden_size":1024,)"
+       R"({"chunk_size_feed_forward":0,"head_dim":128,"hidden_size":1024,)"
        R"("max_position_embeddings":131072,"num_attention_heads":16,)"
        R"("num_hidden_layers":18,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":500000.0})"},
+       R"("rms_norm_eps":1e-05,"rope_theta":500000.0,"use_bias":false})"},
       {"paddleocr_vl_vision",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":27})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27,"patch_size":14,)"
+       R"("spatial_merge_size":2})"},
       {"patchtst",
-       R"({"bias":true,"d_model":128,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"bias":true,"channel_attention":false,)"
+       R"("chunk_size_feed_forward":0,"d_model":128,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"num_attention_heads",)"
        R"("num_hidden_layers":"num_hidden_layers"},"norm_eps":1e-05,)"
-       R"("num_attention_heads":4,"num_hidden_layers":3})"},
+       R"("num_attention_heads":4,"num_hidden_layers":3,)"
+       R"("positional_encoding_type":"sincos","scaling":"std"})"},
       {"pegasus",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
-       R"("encoder_attention_heads":16,"encoder_layers":12,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"encoder_attention_heads":16,"encoder_layers":12,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"persimmon",
-       R"({"hidden_size":4096,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":16384,"num_attention_heads":64,)"
        R"("num_hidden_layers":36,"qk_layernorm":true})"},
       {"phi",
-       R"({"hidden_size":2048,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2048,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":2048,"num_attention_heads":32,)"
-       R"("num_hidden_layers":24})"},
+       R"("num_hidden_layers":24,"qk_layernorm":false})"},
       {"phi3",
-       R"({"hidden_size":3072,"max_position_embeddings":4096,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("rms_norm_eps":1e-05})"},
+       R"("original_max_position_embeddings":4096,"rms_norm_eps":1e-05})"},
       {"phi4_multimodal",
-       R"({"hidden_size":3072,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":3072,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05})"},
+       R"("num_key_value_heads":8,"original_max_position_embeddings":4096,)"
+       R"("rms_norm_eps":1e-05})"},
       {"phi4_multimodal_vision",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":27})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":27,"patch_size":14})"},
       {"phimoe",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":4096,)"
+       R"("lm_head_bias":false,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
-       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
-       R"("rope_theta":1000000.0})"},
+       R"("num_key_value_heads":8,"num_local_experts":16,)"
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
       {"pix2struct_vision_model",
-       R"({"d_kv":64,"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,"d_kv":64,)"
+       R"("dropout_rate":0.0,"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":12,"num_hidden_layers":12,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"pixio",
-       R"({"hidden_size":1280,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":32,"qkv_bias":true})"},
+       R"({"apply_layernorm":true,"attention_probs_dropout_prob":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1280,)"
+       R"("layer_norm_eps":1e-06,"num_attention_heads":16,)"
+       R"("num_hidden_layers":32,"patch_size":16,"qkv_bias":true})"},
       {"pixtral",
-       R"({"hidden_size":1024,"num_attention_heads":16,)"
-       R"("num_hidden_layers":24})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1024,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24,"patch_size":16})"},
       {"plbart",
-       R"({"attention_dropout":0.1,"d_model":768,)"
-       R"("decoder_attention_heads":12,"decoder_layers":6,)"
-       R"("encoder_attention_heads":12,"encoder_layers":6,)"
-       R"("max_position_embeddings":1024,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("d_model":768,"decoder_attention_heads":12,"decoder_layers":6,)"
+       R"("dropout":0.1,"encoder_attention_heads":12,"encoder_layers":6,)"
+       R"("is_decoder":false,"max_position_embeddings":1024,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":true})"},
       {"pop2piano",
-       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
+       R"({"chunk_size_feed_forward":0,"d_kv":64,"d_model":512,)"
+       R"("dropout_rate":0.1,"is_decoder":false,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6})"},
+       R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"qianfan_ocr_vision",
-       R"({"attention_bias":true,"hidden_size":1024,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24})"},
+       R"({"attention_bias":true,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,)"
+       R"("layer_norm_eps":1e-06,"layer_scale_init_value":0.1,)"
+       R"("num_attention_heads":16,"num_hidden_layers":24,)"
+       R"("use_absolute_position_embeddings":true,"use_qk_norm":false})"},
       {"qwen2",
-       R"({"hidden_size":4096,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+       R"("rms_norm_eps":1e-06,"sliding_window":4096,)"
+       R"("use_sliding_window":false})"},
       {"qwen2_5_omni_audio_encoder",
-       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
-       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1280,"dropout":0.0,"encoder_attention_heads":20,)"
+       R"("encoder_layers":32,"max_source_positions":1500,"n_window":100,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"qwen2_5_omni_talker",
-       R"({"head_dim":128,"hidden_size":3584,)"
-       R"("max_position_embeddings":32768,"max_window_layers":28,)"
-       R"("num_attention_heads":28,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
-       R"("rope_theta":1000000.0,"sliding_window":32768})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":3584,"max_position_embeddings":32768,)"
+       R"("max_window_layers":28,"num_attention_heads":28,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("position_id_per_seconds":25,"rms_norm_eps":1e-06,)"
+       R"("rope_theta":1000000.0,"seconds_per_chunk":2,)"
+       R"("sliding_window":32768,"spatial_merge_size":2,)"
+       R"("use_sliding_window":false})"},
       {"qwen2_5_omni_text",
-       R"({"hidden_size":3584,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":3584,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":28,)"
        R"("num_hidden_layers":28,"num_key_value_heads":4,)"
        R"("rms_norm_eps":1e-06,"rope_theta":1000000.0,)"
-       R"("sliding_window":32768})"},
+       R"("sliding_window":32768,"use_sliding_window":false})"},
       {"qwen2_5_omni_vision_encoder",
-       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16,"window_size":112})"},
+       R"({"chunk_size_feed_forward":0,"depth":32,"hidden_size":3584,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"patch_size":14,)"
+       R"("spatial_merge_size":2,"window_size":112})"},
       {"qwen2_5_vl_text",
-       R"({"hidden_size":8192,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":8192,"max_position_embeddings":32768,)"
        R"("max_window_layers":80,"num_attention_heads":64,)"
        R"("num_hidden_layers":80,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096})"},
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096,)"
+       R"("use_sliding_window":false})"},
       {"qwen2_5_vl_vision",
-       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16,"window_size":112})"},
+       R"({"chunk_size_feed_forward":0,"depth":32,"hidden_size":3584,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"patch_size":14,)"
+       R"("spatial_merge_size":2,"window_size":112})"},
       {"qwen2_audio_encoder",
-       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
-       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1280,"dropout":0.0,"encoder_attention_heads":20,)"
+       R"("encoder_layers":32,"max_source_positions":1500,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"qwen2_moe",
-       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2048,"max_position_embeddings":32768,)"
        R"("max_window_layers":28,"num_attention_heads":16,)"
        R"("num_hidden_layers":24,"num_key_value_heads":16,"qkv_bias":true,)"
-       R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
+       R"("rms_norm_eps":1e-06,"sliding_window":4096,)"
+       R"("use_sliding_window":false})"},
       {"qwen2_vl_text",
-       R"({"hidden_size":8192,"max_position_embeddings":32768,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":8192,"max_position_embeddings":32768,)"
        R"("max_window_layers":80,"num_attention_heads":64,)"
        R"("num_hidden_layers":80,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096})"},
+       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":4096,)"
+       R"("use_sliding_window":false})"},
       {"qwen2_vl_vision",
-       R"({"hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":32,"embed_dim":1280,)"
+       R"("hidden_size":3584,"names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,"patch_size":14,)"
+       R"("spatial_merge_size":2})"},
       {"qwen3",
-       R"({"head_dim":128,"hidden_size":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":32768,"max_window_layers":28,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":32,"rms_norm_eps":1e-06,)"
-       R"("sliding_window":4096})"},
+       R"("sliding_window":4096,"use_sliding_window":false})"},
       {"qwen3_5_moe_text",
-       R"({"head_dim":256,"hidden_size":2048,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
-       R"("num_hidden_layers":40,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":2048,)"
+       R"("linear_conv_kernel_dim":4,"linear_key_head_dim":128,)"
+       R"("linear_num_key_heads":16,"linear_num_value_heads":32,)"
+       R"("linear_value_head_dim":128,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":16,"num_hidden_layers":40,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-06})"},
       {"qwen3_5_moe_vision",
-       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":27,"hidden_size":1152,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,)"
+       R"("num_position_embeddings":2304,"patch_size":16,)"
+       R"("spatial_merge_size":2})"},
       {"qwen3_5_text",
-       R"({"head_dim":256,"hidden_size":4096,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
-       R"("num_hidden_layers":32,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":4096,)"
+       R"("linear_conv_kernel_dim":4,"linear_key_head_dim":128,)"
+       R"("linear_num_key_heads":16,"linear_num_value_heads":32,)"
+       R"("linear_value_head_dim":128,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":16,"num_hidden_layers":32,)"
+       R"("num_key_value_heads":4,"rms_norm_eps":1e-06})"},
       {"qwen3_5_vision",
-       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":27,"hidden_size":1152,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,)"
+       R"("num_position_embeddings":2304,"patch_size":16,)"
+       R"("spatial_merge_size":2})"},
       {"qwen3_asr_encoder",
-       R"({"d_model":1024,"encoder_attention_heads":16,"encoder_layers":24,)"
-       R"("max_position_embeddings":13,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"dropout":0.0,"encoder_attention_heads":16,)"
+       R"("encoder_layers":24,"max_position_embeddings":13,"n_window":50,)"
+       R"("n_window_infer":800,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"qwen3_moe",
-       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
-       R"("num_attention_heads":32,"num_hidden_layers":24,)"
-       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
-       R"("sliding_window":4096})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":32,)"
+       R"("num_hidden_layers":24,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":4096,)"
+       R"("use_sliding_window":false})"},
       {"qwen3_next",
-       R"({"head_dim":256,"hidden_size":2048,)"
-       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
-       R"("num_hidden_layers":48,"num_key_value_heads":2,)"
-       R"("rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":256,"hidden_size":2048,)"
+       R"("linear_conv_kernel_dim":4,"linear_key_head_dim":128,)"
+       R"("linear_num_key_heads":16,"linear_num_value_heads":32,)"
+       R"("linear_value_head_dim":128,"max_position_embeddings":32768,)"
+       R"("num_attention_heads":16,"num_hidden_layers":48,)"
+       R"("num_key_value_heads":2,"rms_norm_eps":1e-06})"},
       {"qwen3_omni_moe_audio_encoder",
-       R"({"d_model":1280,"encoder_attention_heads":20,"encoder_layers":32,)"
-       R"("max_source_positions":1500,"names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("conv_chunksize":500,"d_model":1280,"dropout":0.0,)"
+       R"("encoder_attention_heads":20,"encoder_layers":32,)"
+       R"("max_source_positions":1500,"n_window":50,"n_window_infer":800,)"
+       R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":false})"},
       {"qwen3_omni_moe_talker_code_predictor",
-       R"({"head_dim":128,"hidden_size":1024,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":1024,)"
        R"("max_position_embeddings":32768,"max_window_layers":28,)"
        R"("num_attention_heads":16,"num_hidden_layers":5,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
       {"qwen3_omni_moe_talker_text",
-       R"({"hidden_size":1024,"max_position_embeddings":32768,)"
-       R"("num_attention_heads":16,"num_hidden_layers":20,)"
-       R"("num_key_value_heads":2,"rms_norm_eps":1e-06})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1024,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":16,)"
+       R"("num_hidden_layers":20,"num_key_value_heads":2,)"
+       R"("rms_norm_eps":1e-06})"},
       {"qwen3_omni_moe_text",
-       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
-       R"("num_attention_heads":28,"num_hidden_layers":28,)"
-       R"("num_key_value_heads":4,"rms_norm_eps":1e-06,)"
-       R"("rope_theta":1000000.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":32768,"num_attention_heads":28,)"
+       R"("num_hidden_layers":28,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"rope_theta":1000000.0})"},
       {"qwen3_omni_moe_vision_encoder",
-       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":27,"hidden_size":1152,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,)"
+       R"("num_position_embeddings":2304,"patch_size":16,)"
+       R"("spatial_merge_size":2})"},
       {"qwen3_vl_moe_text",
-       R"({"hidden_size":2048,"max_position_embeddings":128000,)"
-       R"("num_attention_heads":16,"num_hidden_layers":24,)"
-       R"("num_key_value_heads":16,"rms_norm_eps":1e-06,)"
-       R"("rope_theta":500000.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":128000,"num_attention_heads":16,)"
+       R"("num_hidden_layers":24,"num_key_value_heads":16,)"
+       R"("rms_norm_eps":1e-06,"rope_theta":500000.0})"},
       {"qwen3_vl_moe_vision",
-       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":27,"hidden_size":1152,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,)"
+       R"("num_position_embeddings":2304,"patch_size":16,)"
+       R"("spatial_merge_size":2})"},
       {"qwen3_vl_text",
-       R"({"head_dim":128,"hidden_size":4096,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
        R"("max_position_embeddings":128000,"num_attention_heads":32,)"
        R"("num_hidden_layers":32,"num_key_value_heads":32,)"
        R"("rms_norm_eps":1e-06,"rope_theta":500000.0})"},
       {"qwen3_vl_vision",
-       R"({"hidden_size":1152,"names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"depth"},"num_heads":16})"},
+       R"({"chunk_size_feed_forward":0,"depth":27,"hidden_size":1152,)"
+       R"("names":{"num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"depth"},"num_heads":16,)"
+       R"("num_position_embeddings":2304,"patch_size":16,)"
+       R"("spatial_merge_size":2})"},
       {"rembert",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-12,)"
-       R"("max_position_embeddings":512,"num_attention_heads":18,)"
-       R"("num_hidden_layers":32})"},
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":1152,"is_decoder":false,)"
+       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
+       R"("num_attention_heads":18,"num_hidden_layers":32})"},
       {"roberta",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"roberta-prelayernorm",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"roc_bert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"roformer",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1536,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"("num_attention_heads":12,"num_hidden_layers":12,)"
+       R"("rotary_value":false})"},
+      {"sarvam_moe",
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":64,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,)"
+       R"("names":{"num_local_experts":"n_routed_experts",)"
+       R"("use_qkv_bias":"attention_bias"},"num_attention_heads":64,)"
+       R"("num_hidden_layers":19,"num_key_value_heads":4,)"
+       R"("rms_norm_eps":1e-06,"rope_theta":8000000.0,)"
+       R"("routed_scaling_factor":2.5,"use_qk_norm":true})"},
       {"seed_oss",
-       R"({"attention_bias":true,"attention_dropout":0.1,"head_dim":128,)"
-       R"("hidden_size":4096,"max_position_embeddings":524288,)"
+       R"({"attention_bias":true,"attention_dropout":0.1,)"
+       R"("attention_out_bias":false,"chunk_size_feed_forward":0,)"
+       R"("head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":524288,"mlp_bias":false,)"
        R"("num_attention_heads":80,"num_hidden_layers":64,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06})"},
       {"semantic",
-       R"({"bias":true,"block_size":1024,"hidden_size":768,)"
+       R"({"bias":true,"block_size":1024,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":768,)"
        R"("names":{"num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":12,"num_layers":12})"},
+       R"("num_hidden_layers":"num_layers","window_size":"block_size"},)"
+       R"("num_heads":12,"num_layers":12})"},
       {"sew",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"siglip2_text_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("max_position_embeddings":64,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
       {"siglip2_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"vision_use_head":true})"},
       {"siglip_text_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,)"
        R"("max_position_embeddings":64,"num_attention_heads":12,)"
        R"("num_hidden_layers":12})"},
       {"siglip_vision_model",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"vision_use_head":true})"},
       {"smollm3",
-       R"({"hidden_size":2048,"max_position_embeddings":32768,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2048,)"
+       R"("max_position_embeddings":32768,"mlp_bias":false,)"
        R"("no_rope_layer_interval":4,"num_attention_heads":16,)"
        R"("num_hidden_layers":36,"num_key_value_heads":4,)"
-       R"("rms_norm_eps":1e-06,"rope_theta":2000000.0})"},
+       R"("rms_norm_eps":1e-06,"rope_theta":2000000.0,)"
+       R"("use_sliding_window":false})"},
       {"smolvlm_vision",
-       R"({"hidden_size":1152,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":16,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":1152,"layer_norm_eps":1e-06,)"
+       R"("num_attention_heads":16,"num_hidden_layers":12,"patch_size":32})"},
       {"solar_open",
-       R"({"head_dim":128,"hidden_size":4096,)"
-       R"("max_position_embeddings":131072,"num_attention_heads":64,)"
-       R"("num_hidden_layers":48,"num_key_value_heads":8,)"
-       R"("rms_norm_eps":1e-05,"rope_theta":1000000.0})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("chunk_size_feed_forward":0,"head_dim":128,"hidden_size":4096,)"
+       R"("max_position_embeddings":131072,)"
+       R"("names":{"num_local_experts":"n_routed_experts"},)"
+       R"("num_attention_heads":64,"num_hidden_layers":48,)"
+       R"("num_key_value_heads":8,"rms_norm_eps":1e-05,)"
+       R"("rope_theta":1000000.0,"routed_scaling_factor":1.0})"},
       {"speech_to_text",
-       R"({"d_model":256,"decoder_attention_heads":4,"decoder_layers":6,)"
-       R"("encoder_attention_heads":4,"encoder_layers":12,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":256,"decoder_attention_heads":4,"decoder_layers":6,)"
+       R"("dropout":0.1,"encoder_attention_heads":4,"encoder_layers":12,)"
        R"("max_source_positions":6000,"max_target_positions":1024,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scale_embedding":true})"},
       {"splinter",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"stablelm",
-       R"({"hidden_size":2560,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":2560,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":4096,"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"num_key_value_heads":32})"},
+       R"("num_hidden_layers":32,"num_key_value_heads":32,)"
+       R"("qk_layernorm":false,"use_qkv_bias":false})"},
       {"starcoder2",
-       R"({"hidden_size":3072,"max_position_embeddings":4096,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":3072,"max_position_embeddings":4096,)"
        R"("num_attention_heads":24,"num_hidden_layers":30,)"
        R"("num_key_value_heads":2,"use_bias":true})"},
       {"switch_transformers",
-       R"({"d_kv":64,"d_model":768,"dropout_rate":0.1,)"
+       R"({"add_cross_attention":false,"chunk_size_feed_forward":0,)"
+       R"("d_kv":64,"d_model":768,"dropout_rate":0.1,"is_decoder":false,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"num_heads",)"
        R"("num_hidden_layers":"num_layers"},"num_decoder_layers":12,)"
-       R"("num_heads":12,"num_layers":12})"},
+       R"("num_heads":12,"num_layers":12,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"t5",
-       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
-       R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
-       R"("num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6})"},
+       R"({"chunk_size_feed_forward":0,"d_kv":64,"d_model":512,)"
+       R"("dropout_rate":0.1,"is_decoder":false,"names":{"head_dim":"d_kv",)"
+       R"("hidden_size":"d_model","num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":8,"num_layers":6,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"t5gemma",
-       R"({"attn_logit_softcapping":50.0,"head_dim":256,"hidden_size":2304,)"
-       R"("max_position_embeddings":8192,"num_attention_heads":8,)"
-       R"("num_hidden_layers":26,"num_key_value_heads":4,)"
-       R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
-       R"("sliding_window":4096})"},
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attn_logit_softcapping":50.0,"chunk_size_feed_forward":0,)"
+       R"("final_logit_softcapping":30.0,"head_dim":256,"hidden_size":2304,)"
+       R"("is_decoder":false,"max_position_embeddings":8192,)"
+       R"("num_attention_heads":8,"num_hidden_layers":26,)"
+       R"("num_key_value_heads":4,"query_pre_attn_scalar":256,)"
+       R"("rms_norm_eps":1e-06,"sliding_window":4096})"},
       {"tapas",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":1024,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"("num_attention_heads":12,"num_hidden_layers":12,)"
+       R"("reset_position_index_per_cell":true,"temperature":1.0})"},
       {"time_series_transformer",
-       R"({"attention_dropout":0.1,"d_model":64,"decoder_attention_heads":2,)"
-       R"("decoder_layers":2,"encoder_attention_heads":2,"encoder_layers":2,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,"d_model":64,)"
+       R"("decoder_attention_heads":2,"decoder_layers":2,"dropout":0.1,)"
+       R"("encoder_attention_heads":2,"encoder_layers":2,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers"},"scaling":"mean"})"},
       {"timesformer",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,)"
+       R"("attention_type":"divided_space_time","chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"trocr",
-       R"({"d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":1024,"decoder_attention_heads":16,"decoder_layers":12,)"
+       R"("dropout":0.1,"is_decoder":false,"layernorm_embedding":true,)"
        R"("max_position_embeddings":512,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"decoder_attention_heads",)"
-       R"("num_hidden_layers":"decoder_layers"}})"},
+       R"("num_hidden_layers":"decoder_layers"},"scale_embedding":false,)"
+       R"("use_learned_position_embeddings":true})"},
       {"umt5",
-       R"({"d_kv":64,"d_model":512,"dropout_rate":0.1,)"
-       R"("names":{"head_dim":"d_kv","hidden_size":"d_model",)"
-       R"("num_attention_heads":"num_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8})"},
+       R"({"chunk_size_feed_forward":0,"d_kv":64,"d_model":512,)"
+       R"("dropout_rate":0.1,"is_decoder":false,"names":{"head_dim":"d_kv",)"
+       R"("hidden_size":"d_model","num_attention_heads":"num_heads",)"
+       R"("num_hidden_layers":"num_layers"},"num_heads":6,"num_layers":8,)"
+       R"("relative_attention_max_distance":128,)"
+       R"("relative_attention_num_buckets":32})"},
       {"unispeech",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"unispeech-sat",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"vaultgemma",
-       R"({"attn_logit_softcapping":50.0,"head_dim":256,"hidden_size":2304,)"
+       R"({"attention_bias":false,"attention_dropout":0.0,)"
+       R"("attn_logit_softcapping":50.0,"chunk_size_feed_forward":0,)"
+       R"("final_logit_softcapping":30.0,"head_dim":256,"hidden_size":2304,)"
        R"("max_position_embeddings":8192,"num_attention_heads":8,)"
        R"("num_hidden_layers":26,"num_key_value_heads":4,)"
        R"("query_pre_attn_scalar":256,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
       {"video_llama_3_vision",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16})"},
       {"videomae",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("decoder_num_attention_heads":6,"decoder_num_hidden_layers":4,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qv_bias":true})"},
       {"vilt",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
        R"("max_position_embeddings":40,"num_attention_heads":12,)"
-       R"("num_hidden_layers":12,"qkv_bias":true})"},
+       R"("num_hidden_layers":12,"patch_size":32,"qkv_bias":true})"},
       {"visual_bert",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
-       R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12})"},
+       R"({"attention_probs_dropout_prob":0.1,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12})"},
       {"vit",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"vit_mae",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("decoder_num_attention_heads":16,"decoder_num_hidden_layers":8,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"vit_msn",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true})"},
       {"vitpose_backbone",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"vivit",
-       R"({"hidden_size":768,"layer_norm_eps":1e-06,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-06,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"qkv_bias":true})"},
       {"voxtral_encoder",
-       R"({"hidden_size":1280,"max_source_positions":1500,)"
-       R"("names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("dropout":0.0,"hidden_size":1280,"max_source_positions":1500,)"
+       R"("names":{"d_model":"hidden_size",)"
+       R"("encoder_attention_heads":"num_attention_heads",)"
+       R"("encoder_layers":"num_hidden_layers","hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
        R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":20,)"
-       R"("num_hidden_layers":32})"},
+       R"("num_hidden_layers":32,"scale_embedding":false})"},
       {"voxtral_realtime_encoder",
-       R"({"head_dim":64,"hidden_size":1280,"max_position_embeddings":1500,)"
-       R"("names":{"hidden_size":"d_model",)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("head_dim":64,"hidden_size":1280,"max_position_embeddings":1500,)"
+       R"("names":{"d_model":"hidden_size",)"
+       R"("encoder_attention_heads":"num_attention_heads",)"
+       R"("encoder_layers":"num_hidden_layers","hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"},"num_attention_heads":32,)"
-       R"("num_hidden_layers":32,"rms_norm_eps":1e-05,"sliding_window":750})"},
+       R"("num_hidden_layers":"encoder_layers",)"
+       R"("num_key_value_heads":"num_attention_heads"},)"
+       R"("num_attention_heads":32,"num_hidden_layers":32,)"
+       R"("rms_norm_eps":1e-05,"sliding_window":750})"},
       {"voxtral_realtime_text",
-       R"({"hidden_size":4096,"max_position_embeddings":131072,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":4096,"max_position_embeddings":131072,)"
        R"("num_attention_heads":32,"num_hidden_layers":32,)"
        R"("num_key_value_heads":8,"rms_norm_eps":1e-06,)"
        R"("sliding_window":4096})"},
       {"wav2vec2",
-       R"({"attention_dropout":0.1,"hidden_size":768,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.1,"chunk_size_feed_forward":0,)"
+       R"("conv_bias":false,"hidden_size":768,"layer_norm_eps":1e-05,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"whisper",
-       R"({"d_model":384,"decoder_attention_heads":6,"decoder_layers":4,)"
-       R"("encoder_attention_heads":6,"encoder_layers":4,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("d_model":384,"decoder_attention_heads":6,"decoder_layers":4,)"
+       R"("dropout":0.0,"encoder_attention_heads":6,"encoder_layers":4,)"
        R"("max_source_positions":1500,"max_target_positions":448,)"
        R"("names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"encoder_attention_heads",)"
-       R"("num_hidden_layers":"encoder_layers"}})"},
+       R"("num_hidden_layers":"encoder_layers",)"
+       R"("num_key_value_heads":"encoder_attention_heads"},)"
+       R"("scale_embedding":false})"},
       {"xclip_text_model",
-       R"({"hidden_size":512,"layer_norm_eps":1e-05,)"
+       R"({"attention_dropout":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":512,"layer_norm_eps":1e-05,)"
        R"("max_position_embeddings":77,"num_attention_heads":8,)"
        R"("num_hidden_layers":12})"},
       {"xglm",
-       R"({"attention_dropout":0.1,"attention_heads":16,"d_model":1024,)"
+       R"({"add_cross_attention":false,"attention_dropout":0.1,)"
+       R"("chunk_size_feed_forward":0,"d_model":1024,"dropout":0.1,)"
        R"("max_position_embeddings":2048,"names":{"hidden_size":"d_model",)"
        R"("num_attention_heads":"attention_heads",)"
-       R"("num_hidden_layers":"num_layers"},"num_layers":24})"},
+       R"("num_hidden_layers":"num_layers"},"num_layers":24,)"
+       R"("scale_embedding":true})"},
       {"xlm",
-       R"({"attention_dropout":0.1,"emb_dim":2048,"layer_norm_eps":1e-12,)"
-       R"("max_position_embeddings":512,"n_heads":16,"n_layers":12,)"
-       R"("names":{"hidden_size":"emb_dim","num_attention_heads":"n_heads",)"
-       R"("num_hidden_layers":"n_layers"}})"},
+       R"({"attention_dropout":0.1,"causal":false,)"
+       R"("chunk_size_feed_forward":0,"dropout":0.1,"layer_norm_eps":1e-12,)"
+       R"("max_position_embeddings":512,"names":{"hidden_size":"emb_dim",)"
+       R"("num_attention_heads":"n_heads","num_hidden_layers":"n_layers"}})"},
       {"xlm-roberta",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"xlm-roberta-xl",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":2560,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":2560,"is_decoder":false,)"
        R"("layer_norm_eps":1e-05,"max_position_embeddings":514,)"
        R"("num_attention_heads":32,"num_hidden_layers":36})"},
       {"xmod",
-       R"({"attention_probs_dropout_prob":0.1,"hidden_size":768,)"
+       R"({"add_cross_attention":false,"attention_probs_dropout_prob":0.1,)"
+       R"("chunk_size_feed_forward":0,"hidden_size":768,"is_decoder":false,)"
        R"("layer_norm_eps":1e-12,"max_position_embeddings":512,)"
        R"("num_attention_heads":12,"num_hidden_layers":12})"},
       {"yolos",
-       R"({"hidden_size":768,"layer_norm_eps":1e-12,)"
-       R"("num_attention_heads":12,"num_hidden_layers":12,"qkv_bias":true})"},
+       R"({"attention_probs_dropout_prob":0.0,"chunk_size_feed_forward":0,)"
+       R"("hidden_size":768,"layer_norm_eps":1e-12,"num_attention_heads":12,)"
+       R"("num_hidden_layers":12,"patch_size":16,"qkv_bias":true,)"
+       R"("use_mid_position_embeddings":true})"},
   };
   const auto found = table.find(model_type);
   return found == table.end() ? Json::object() : Json::parse(found->second);

@@ -44,15 +44,31 @@ void set_type(Layer& layer, bool otherwise) {
   }
 }
 
+void set_type_by_turn(Layer& layer, int64_t count) {
+  // Without effect in the model.
+  layer.config.ignore({"sliding_window_pattern", "_sliding_window_pattern"});
+  set_type(layer, is_before_last_of(layer, count));
+}
+
 void set_type_by_pattern(Layer& layer, int64_t count) {
-  auto& config = layer.config;
-  set_type(
-      layer,
-      is_before_last_of(
-          layer,
-          config.integer("sliding_window_pattern")
-              .value_or(
-                  config.integer("_sliding_window_pattern").value_or(count))));
+  layer.config.ignore("_sliding_window_pattern");
+  const auto pattern =
+      layer.config.integer("sliding_window_pattern").value_or(count);
+  TORCH_CHECK(
+      pattern > 0,
+      format_text(
+          "expected sliding_window_pattern > 0 in \"{}\", but got {}",
+          layer.config.path(),
+          pattern));
+  set_type(layer, is_before_last_of(layer, pattern));
+}
+
+void make_last_full(Layer& layer) {
+  const auto layers = layer.config.required_integer("num_hidden_layers");
+  if (layer.index + 1 == layers) {
+    layer.type = "full_attention";
+    layer.options.window(std::nullopt);
+  }
 }
 
 void see_both_sides(Layer& layer) {
@@ -100,6 +116,19 @@ void set_rotary(Layer& layer, const RotaryRules& rules, RotaryPairing pairing) {
   layer.options.rotary(
       rotary_of(layer.config, layer.type, layer.head_dim(), rules)
           .pairing(pairing));
+}
+
+void set_gemma_rotary(Layer& layer) {
+  RotaryRules rules;
+  rules.theta = 1e6;
+  rules.by_type = {10000, "rope_local_base_freq"};
+  set_rotary(layer, rules);
+}
+
+void set_rotary_of_types(Layer& layer) {
+  RotaryRules rules;
+  rules.needs_types = true;
+  set_rotary(layer, rules);
 }
 
 RotaryRules with_partial(double share) {

@@ -42,6 +42,8 @@ struct Layer {
   std::optional<ImageRotary> image_rotary = {};
   /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
+  /// Sees a window of an image's patches, which only the caller can say.
+  bool has_image_windows = false;
 
   int64_t head_dim() const {
     return options.head_dim().value_or(options.d_out() / options.num_heads());
@@ -60,9 +62,15 @@ void set_biases(Layer& layer, const char* field = "attention_bias");
 /// that are older than that field, and the window of that type.
 void set_type(Layer& layer, bool otherwise);
 
-/// The layers before the last of so many in turn have a window, unless the
-/// configuration says otherwise.
+/// The layers before the last of so many in turn have a window, unless
+/// `layer_types` says otherwise.
+void set_type_by_turn(Layer& layer, int64_t count);
+
+/// `sliding_window_pattern` may say how many.
 void set_type_by_pattern(Layer& layer, int64_t count);
+
+/// The last layer sees all tokens, whatever its type.
+void make_last_full(Layer& layer);
 
 /// Half of the window to each side, as Gemma does, or all tokens.
 void see_both_sides(Layer& layer);
@@ -79,6 +87,12 @@ void set_rotary(
     Layer& layer,
     const RotaryRules& rules = {},
     RotaryPairing pairing = RotaryPairing::kHalves);
+
+/// Gemma 3's, with a theta for each type of layer.
+void set_gemma_rotary(Layer& layer);
+
+/// By parameters of each type of layer, which the configuration has to have.
+void set_rotary_of_types(Layer& layer);
 
 /// A model that rotates this share of each head unless its configuration says
 /// otherwise.
@@ -134,6 +148,7 @@ void describe_phi(Layer& layer);
 void describe_phi3(Layer& layer);
 void describe_phimoe(Layer& layer);
 void describe_seed_oss(Layer& layer);
+void describe_sarvam_moe(Layer& layer);
 void describe_solar_open(Layer& layer);
 void describe_stablelm(Layer& layer);
 void describe_starcoder2(Layer& layer);
@@ -141,6 +156,7 @@ void describe_cohere2(Layer& layer);
 void describe_cohere2_moe(Layer& layer);
 void describe_cwm(Layer& layer);
 void describe_dots1(Layer& layer);
+void describe_exaone(Layer& layer);
 void describe_exaone4(Layer& layer);
 void describe_gemma(Layer& layer);
 void describe_gemma2(Layer& layer);
@@ -175,6 +191,7 @@ void describe_bamba(Layer& layer);
 void describe_falcon_h1(Layer& layer);
 void describe_granite_hybrid(Layer& layer);
 void describe_jamba(Layer& layer);
+void describe_lara_mini(Layer& layer);
 void describe_lfm2(Layer& layer);
 void describe_nemotron_h(Layer& layer);
 void describe_olmo_hybrid(Layer& layer);
@@ -208,6 +225,7 @@ void describe_internvl_vision(Layer& layer);
 void describe_mpnet(Layer& layer);
 void describe_nomic_bert(Layer& layer);
 void describe_roformer(Layer& layer);
+void describe_git(Layer& layer);
 void describe_tapas(Layer& layer);
 void describe_timesformer(Layer& layer);
 void describe_vit(Layer& layer);
@@ -225,6 +243,7 @@ void describe_qwen2_talker(Layer& layer);
 void describe_pixtral(Layer& layer);
 void describe_qwen_vision(Layer& layer);
 void describe_bart(Layer& layer);
+void describe_mvp(Layer& layer);
 void describe_moonshine(Layer& layer);
 void describe_whisper(Layer& layer);
 void describe_whisper_encoder(Layer& layer);

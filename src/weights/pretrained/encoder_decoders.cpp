@@ -43,6 +43,14 @@ void describe_bart(Layer& layer) {
        "normalize_embedding"});
 }
 
+void describe_mvp(Layer& layer) {
+  refuse_flag(
+      layer,
+      "use_prompt",
+      "the learned prompt before its keys and values is not computed");
+  describe_bart(layer);
+}
+
 /// Series of numbers.
 void describe_time_series(Layer& layer) {
   describe_bart(layer);
@@ -76,20 +84,24 @@ void describe_moonshine(Layer& layer) {
   set_stack(layer, "attention_dropout");
   set_biases(layer);
   layer.options.out_bias(false);
+  // The class computes both stacks with the numbers of heads of one of them.
   const auto heads = layer.options.num_heads();
-  const auto kv_heads = config
-                            .integer(
-                                layer.part == PretrainedPart::kEncoder
-                                    ? "encoder_num_key_value_heads"
-                                    : "decoder_num_key_value_heads")
-                            .value_or(heads);
-  TORCH_CHECK(
-      kv_heads == heads,
-      format_text(
-          "expected as many key heads as heads in \"{}\", which has {} and {}",
-          config.path(),
-          kv_heads,
-          heads));
+  for (const auto* field :
+       {"encoder_num_attention_heads",
+        "encoder_num_key_value_heads",
+        "decoder_num_attention_heads",
+        "decoder_num_key_value_heads"}) {
+    const auto other = config.integer(field).value_or(heads);
+    TORCH_CHECK(
+        other == heads,
+        format_text(
+            "expected as many heads of keys as of queries in both stacks of "
+            "\"{}\", but got {} = {} beside {}",
+            config.path(),
+            field,
+            other,
+            heads));
+  }
   config.ignore(
       {"encoder_num_attention_heads",
        "encoder_num_key_value_heads",

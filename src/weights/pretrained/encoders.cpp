@@ -57,6 +57,16 @@ void describe_bert(Layer& layer) {
   layer.layout = bert_layout();
 }
 
+/// Causal, but for the tokens of an image.
+void describe_git(Layer& layer) {
+  set_encoder(layer);
+  check_absolute(layer, positions_of(layer));
+  layer.options.causal(true);
+  layer.layout = bert_layout();
+  // For the embeddings of videos, and of the images.
+  layer.config.ignore({"num_image_with_embedding", "vision_config"});
+}
+
 /// To both sides, whatever `is_decoder` says.
 void describe_tapas(Layer& layer) {
   describe_bert(layer);

@@ -189,7 +189,8 @@ DescribedAttention describe(
       layer.needs_bias,
       layer.needs_rotary,
       layer.image_rotary,
-      layer.d_context};
+      layer.d_context,
+      layer.has_image_windows};
 }
 
 DescribedAttention describe(
@@ -227,6 +228,18 @@ PretrainedPart part_in(const ModelPart& inner) {
   return found != families().end() && found->second.has_parts()
       ? inner.part
       : PretrainedPart::kAuto;
+}
+
+/// Text that reads images, whose tokens may see each other.
+void set_blocks(DescribedAttention& described, ImageBlocks blocks) {
+  auto& options = described.options;
+  const bool reads = options.block_scope() != BlockScope::kNone;
+  described.has_image_blocks =
+      blocks != ImageBlocks::kNone && reads && options.causal();
+  if (blocks == ImageBlocks::kAll) {
+    // As in PaliGemma 2, which alone of these has windows.
+    options.needs_blocks(true).block_scope(BlockScope::kWindow);
+  }
 }
 
 } // namespace
@@ -330,6 +343,10 @@ DescribedAttention describe_attention(
   const bool is_decoders = wanted.is_cross && find_pair(type) != nullptr;
   if (auto inner = inner_model(
           config, type, is_decoders ? PretrainedPart::kDecoder : wanted.part)) {
+    if (inner->blocks == ImageBlocks::kAll) {
+      // The mask of the whole model says which tokens see each other.
+      inner->config.forget("use_bidirectional_attention");
+    }
     auto described = describe(
         inner->config,
         inner->type,
@@ -337,6 +354,7 @@ DescribedAttention describe_attention(
     described.part = inner->part;
     described.within = inner->within;
     described.root = inner->root;
+    set_blocks(described, inner->blocks);
     return described;
   }
   return describe(config, type, wanted);

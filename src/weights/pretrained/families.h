@@ -41,6 +41,10 @@ struct DescribedAttention {
   std::optional<ImageRotary> image_rotary = {};
   /// The size of what cross-attention reads, if it is not d_in.
   std::optional<int64_t> d_context = {};
+  /// Sees a window of an image's patches, which only the caller can say.
+  bool has_image_windows = false;
+  /// Tokens of an image in the text see each other to both sides.
+  bool has_image_blocks = false;
 };
 
 /// The attention of a model that is meant.

@@ -134,11 +134,13 @@ void describe_bloom(Layer& layer) {
 
 namespace {
 
-/// With the fields that configurations of before transformers 5 have.
+/// The theta and the share have names of their own beside the parameters.
 void set_neox_rotary(Layer& layer, double share) {
-  auto& config = layer.config;
-  auto rules = with_partial(config.number("rotary_pct").value_or(share));
-  rules.theta = config.number("rotary_emb_base").value_or(10000);
+  auto rules = with_partial(share);
+  rules.theta_field = "rotary_emb_base";
+  rules.partial_field = "rotary_pct";
+  // Without effect in the model.
+  layer.config.ignore({"rope_theta", "partial_rotary_factor"});
   set_rotary(layer, rules);
 }
 

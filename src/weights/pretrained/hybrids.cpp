@@ -125,10 +125,16 @@ void describe_jamba(Layer& layer) {
   layer.options.out_bias(false);
 }
 
-/// Without positions where there is no theta.
+/// Without positions where the parameters say that theta is null.
 void describe_olmo_hybrid(Layer& layer) {
   auto& config = layer.config;
-  require_attention_by(layer, "layer_types", !is_before_last_of(layer, 4));
+  // Of few layers the last one has attention.
+  const auto layers = config.required_integer("num_hidden_layers");
+  require_attention_by(
+      layer,
+      "layer_types",
+      !is_before_last_of(layer, 4) ||
+          (layers < 4 && layer.index + 1 == layers));
   config.ignore(
       {"linear_conv_kernel_dim",
        "linear_key_head_dim",
@@ -139,10 +145,8 @@ void describe_olmo_hybrid(Layer& layer) {
   set_biases(layer);
   set_norm(
       layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
-  const auto parameters = config.object("rope_parameters");
-  const bool rotates =
-      config.has("rope_theta") || parameters.get("rope_theta").is_number();
-  if (rotates) {
+  const auto* theta = config.object("rope_parameters").find("rope_theta");
+  if (theta == nullptr || !theta->is_null()) {
     set_rotary(layer);
   } else {
     ignore_rotary(config);
@@ -178,6 +182,35 @@ void describe_nemotron_h(Layer& layer) {
   ignore_rotary(config);
   set_heads(layer);
   set_biases(layer);
+}
+
+/// Only layers with a window rotate; the layers of linear attention are left
+/// out.
+void describe_lara_mini(Layer& layer) {
+  auto& config = layer.config;
+  const auto place = layer.index % 5;
+  const auto type =
+      config.text_at("layer_types", layer.index)
+          .value_or(
+              place == 3                         ? "full_attention"
+                  : place % 2 == 0 && place != 4 ? "linear_attention"
+                                                 : "sliding_attention");
+  require_attention(layer, type != "linear_attention");
+  config.ignore(
+      {"linear_conv_kernel_dim",
+       "linear_key_head_dim",
+       "linear_num_key_heads",
+       "linear_num_value_heads",
+       "linear_value_head_dim"});
+  set_heads(layer);
+  set_biases(layer);
+  set_type(layer, type == "sliding_attention");
+  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+  if (layer.type == "sliding_attention") {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
 }
 
 void describe_lfm2(Layer& layer) {

@@ -11,9 +11,15 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The places of the patches that the model has one after the other, by rows:
-/// int64 (height * width).
-torch::Tensor order_of_patches(
+/// The patches in the order in which the model has them.
+struct Patches {
+  /// Their places by rows: int64 (height * width).
+  torch::Tensor order;
+  /// The ends of the windows, after 0: int64. Undefined without windows.
+  torch::Tensor ends;
+};
+
+Patches order_of_patches(
     const ImageRotary& rotary,
     int64_t height,
     int64_t width) {
@@ -22,15 +28,17 @@ torch::Tensor order_of_patches(
                            .view({height / side, side, width / side, side})
                            .transpose(1, 2);
   if (rotary.window == 0) {
-    return squares.flatten();
+    return {squares.flatten(), {}};
   }
   std::vector<torch::Tensor> windows;
+  std::vector<int64_t> ends{0};
   for (const auto& rows : squares.split(rotary.window, 0)) {
     for (const auto& window : rows.split(rotary.window, 1)) {
       windows.push_back(window.flatten());
+      ends.push_back(ends.back() + windows.back().numel());
     }
   }
-  return torch::cat(windows);
+  return {torch::cat(windows), torch::tensor(ends, torch::kLong)};
 }
 
 /// The places of `count` rows or columns, float64.
@@ -68,7 +76,7 @@ RotaryAngles angles_of_image(
   const auto between = rotary.has_columns_between
       ? frequencies * std::pow(rotary.theta, -1 / (2 * half))
       : frequencies;
-  const auto patches = order_of_patches(rotary, height, width);
+  const auto [patches, ends] = order_of_patches(rotary, height, width);
   const auto rows = places_of(rotary, height)
                         .index_select(0, patches.div(width, "floor"))
                         .outer(frequencies);
@@ -85,7 +93,7 @@ RotaryAngles angles_of_image(
                          : still(rotary.tokens_before),
        angles,
        still(rotary.tokens_after)});
-  return {angles.cos(), angles.sin()};
+  return {angles.cos(), angles.sin(), ends};
 }
 
 } // namespace torch_attention::weights::pretrained

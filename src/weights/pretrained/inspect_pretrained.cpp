@@ -2,6 +2,7 @@
 
 #include <error_message.h>
 #include <format_text.h>
+#include <weights/pretrained/adapter.h>
 #include <weights/pretrained/code.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
@@ -96,6 +97,20 @@ Layers describe_layer(
     if (described.needs_rotary) {
       result.description += " by angles that the caller gives";
     }
+    result.has_image_blocks = described.has_image_blocks;
+    if (described.options.needs_blocks()) {
+      result.description +=
+          ", tokens of an image see each other: each call needs visible_blocks";
+    } else if (described.has_image_blocks) {
+      result.description +=
+          ", tokens of an image see each other if the call gives "
+          "visible_blocks";
+    }
+    result.has_image_windows = described.has_image_windows;
+    if (described.has_image_windows) {
+      result.description +=
+          ", within windows whose cu_seqlens the caller gives";
+    }
     // The options of cross-attention are of another class.
     if (!is_cross) {
       result.options = code_of(described.options);
@@ -169,6 +184,7 @@ Layers latent_layers(
 }
 
 PretrainedInfo inspect(const std::string& folder) {
+  check_no_adapter(folder);
   ModelConfig config(folder);
   PretrainedInfo info;
   info.model_type = config.text("model_type").value_or("");

@@ -36,6 +36,7 @@ const std::map<std::string, LatentDefaults>& latent_families() {
       {"kimi_k2", {1536, 512, 128, 64, 128}},
       {"kimi_k25", {1536, 512, 128, 64, 128}},
       {"minicpm3", {768, 256, 64, 32, 64, RotaryPairing::kHalves, false}},
+      {"sarvam_mla", {0, 512, 128, 64, 128}},
       {"youtu", {1536, 512, 128, 64, 128}},
   };
   return table;
@@ -75,6 +76,7 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
           type,
           config.path()));
   const auto& defaults = found->second;
+  config.set_defaults_of(type);
   config.take_layer(layer);
   config.check_layer(layer, config.required_integer("num_hidden_layers"));
   const auto size = config.required_integer("hidden_size");
@@ -99,13 +101,22 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
       !config.flag("rope_interleave").value_or(true)) {
     pairing = RotaryPairing::kHalves;
   }
+  // The class rotates by the angles of a head of this size; Sarvam's has no use
+  // for the field.
+  const auto head_dim = config.integer("head_dim").value_or(options.rope_dim());
+  TORCH_CHECK(
+      head_dim == options.rope_dim() || type == "sarvam_mla",
+      format_text(
+          "expected head_dim = qk_rope_head_dim = {} in \"{}\", but got {}",
+          options.rope_dim(),
+          config.path(),
+          head_dim));
   auto rotary = rotary_of(config, "full_attention", options.rope_dim(), {});
   options.rotary(rotary.pairing(pairing));
   const auto yarn = scale_of_yarn(config);
   if (yarn != 1) {
-    const auto head_dim =
-        static_cast<double>(options.nope_dim() + options.rope_dim());
-    options.scale(yarn / std::sqrt(head_dim));
+    const auto all = options.nope_dim() + options.rope_dim();
+    options.scale(yarn / std::sqrt(static_cast<double>(all)));
   }
   config.ignore(
       {"head_dim",

@@ -17,6 +17,16 @@ void describe_llama(Layer& layer) {
   set_rotary(layer);
 }
 
+/// Released files have names of their own.
+void describe_exaone(Layer& layer) {
+  describe_llama(layer);
+  const auto released =
+      linear_layers("exaone", "q_proj", "k_proj", "v_proj", "out_proj");
+  for (const auto* path : {"h.{}.attn.attention", "layers.{}.attn.attention"}) {
+    layer.others.emplace_back(path, released);
+  }
+}
+
 void describe_cosmos3(Layer& layer) {
   describe_llama(layer);
   add_names_of_diffusers(layer);
@@ -86,6 +96,20 @@ void describe_glm4_moe(Layer& layer) {
     set_norm(layer, HeadNormOptions(), "rms_norm_eps");
   }
   set_rotary(layer, with_partial(0.5));
+}
+
+/// Released files have queries, keys and values in one.
+void describe_sarvam_moe(Layer& layer) {
+  set_glm_heads(layer);
+  WeightLayout released =
+      joined_layout("sarvam_moe", "query_key_value", "dense");
+  if (layer.config.flag("use_qk_norm").value_or(true)) {
+    set_norm(layer, HeadNormOptions(), "rms_norm_eps");
+    released.rename("query_layernorm.weight", "q_norm.weight")
+        .rename("key_layernorm.weight", "k_norm.weight");
+  }
+  layer.others.emplace_back("layers.{}.attention", released);
+  set_rotary(layer, with_partial(1));
 }
 
 void describe_solar_open(Layer& layer) {

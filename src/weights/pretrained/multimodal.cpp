@@ -12,6 +12,11 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
+Multimodal with_blocks(Multimodal model, ImageBlocks blocks) {
+  model.blocks = blocks;
+  return model;
+}
+
 const std::map<std::string, Multimodal>& models() {
   constexpr auto* kClip = "clip_vision_model";
   constexpr auto* kSiglip = "siglip_vision_model";
@@ -19,6 +24,7 @@ const std::map<std::string, Multimodal>& models() {
       {"aimv2", {"aimv2_text_model", "aimv2_vision_model", false}},
       {"align", {"align_text_model", "", false}},
       {"altclip", {"altclip_text_model", "altclip_vision_model", false}},
+      {"apertus1p5", {"apertus1p5_text", ""}},
       {"aria", {"aria_text", "idefics3_vision"}},
       {"audioflamingo3", {"qwen2", "", true, "audioflamingo3_encoder"}},
       {"aya_vision", {"cohere2", kSiglip}},
@@ -33,6 +39,9 @@ const std::map<std::string, Multimodal>& models() {
       {"cohere2_vision", {"cohere2", kSiglip}},
       {"cohere_compass", {"cohere_compass_text"}},
       {"colmodernvbert", {"modernbert", kSiglip, true, "", "vlm_config"}},
+      {"colpali",
+       with_blocks(
+           {"gemma", kSiglip, true, "", "vlm_config"}, ImageBlocks::kAll)},
       {"colqwen2",
        {"qwen2_vl_text", "qwen2_vl_vision", true, "", "vlm_config"}},
       {"cosmos3_edge", {"cosmos3_edge_text"}},
@@ -48,10 +57,12 @@ const std::map<std::string, Multimodal>& models() {
       {"flava", {"flava_text_model", "", false, "", "", "text_model"}},
       {"fun_asr_nano", {"qwen3"}},
       {"fuyu", {"persimmon"}},
-      {"gemma3", {"gemma3_text", kSiglip}},
+      {"gemma3", with_blocks({"gemma3_text", kSiglip}, ImageBlocks::kSome)},
       {"gemma3n", {"gemma3n_text", ""}},
-      {"gemma4", {"gemma4_text", ""}},
-      {"gemma4_unified", {"gemma4_unified_text", ""}},
+      {"gemma4", with_blocks({"gemma4_text", ""}, ImageBlocks::kSome)},
+      {"gemma4_unified",
+       with_blocks({"gemma4_unified_text", ""}, ImageBlocks::kSome)},
+      {"git", with_blocks({"git", "git_vision_model"}, ImageBlocks::kAll)},
       {"glm46v", {"glm4v_text", "glm4v_vision"}},
       {"glm4v", {"glm4v_text", "glm4v_vision"}},
       {"glm4v_moe", {"glm4v_moe_text", "glm4v_moe_vision"}},
@@ -91,15 +102,17 @@ const std::map<std::string, Multimodal>& models() {
       {"mistral3", {"mistral", "pixtral"}},
       {"mllama", {"mllama_text_model"}},
       {"modernvbert", {"modernbert", kSiglip}},
-      {"molmo2", {"molmo2_text"}},
+      {"molmo2", with_blocks({"molmo2_text"}, ImageBlocks::kSome)},
       {"moss_transcribe_diarize", {"qwen3"}},
       {"musicflamingo", {"qwen2", "", true, "audioflamingo3_encoder"}},
       {"nemo_speechlm", {"nemotron_h"}},
       {"nemotron_h_omni", {"nemotron_h"}},
+      {"omniasr", {"llama", "", true, "omniasr_audio"}},
       {"ovis2", {"qwen2", "ovis2_vision"}},
       {"owlv2", {"owlv2_text_model", "owlv2_vision_model", false}},
       {"owlvit", {"owlvit_text_model", "owlvit_vision_model", false}},
       {"paddleocr_vl", {"paddleocr_vl_text", "paddleocr_vl_vision"}},
+      {"paligemma", with_blocks({"gemma", kSiglip}, ImageBlocks::kAll)},
       {"perception_lm", {"llama", ""}},
       {"phi4_multimodal", {"phi4_multimodal", "phi4_multimodal_vision"}},
       {"pp_chart2table", {"qwen2"}},
@@ -136,7 +149,8 @@ const std::map<std::string, Multimodal>& models() {
         "qwen3_omni_moe_audio_encoder"}},
       {"qwen3_vl", {"qwen3_vl_text", "qwen3_vl_vision"}},
       {"qwen3_vl_moe", {"qwen3_vl_moe_text", "qwen3_vl_moe_vision"}},
-      {"shieldgemma2", {"gemma3_text", kSiglip}},
+      {"shieldgemma2",
+       with_blocks({"gemma3_text", kSiglip}, ImageBlocks::kSome)},
       {"siglip", {"siglip_text_model", kSiglip, false}},
       {"siglip2", {"siglip2_text_model", "siglip2_vision_model", false}},
       {"smolvlm", {"llama", "smolvlm_vision"}},
@@ -232,14 +246,21 @@ ModelPart part_of(
       : is_vision             ? model.vision_within
                               : std::string();
   // Older files have the fields of the text beside those of the model.
+  const auto blocks = is_text ? model.blocks : ImageBlocks::kNone;
   if (!config.has(field)) {
-    return {config, type, part, within};
+    return {config, type, part, within, /*root=*/"", blocks};
   }
   auto inner = config.nested(field);
   const auto own_type = inner.text("model_type").value_or(type);
   // Released files may have the type of a whole model there.
   const bool is_whole = find_multimodal(own_type) != nullptr;
-  return {std::move(inner), is_whole ? type : own_type, part, within};
+  return {
+      std::move(inner),
+      is_whole ? type : own_type,
+      part,
+      within,
+      /*root=*/"",
+      blocks};
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -11,6 +11,15 @@ namespace torch_attention::weights::pretrained {
 /// "encoder", for example.
 std::string name_of(PretrainedPart part);
 
+/// Whether tokens of an image in the text see each other to both sides.
+enum class ImageBlocks {
+  kNone,
+  /// Where the prompt has an image.
+  kSome,
+  /// Every prompt has an image.
+  kAll,
+};
+
 /// A model of text, images and sound, whose parts have configurations of their
 /// own in `text_config`, `vision_config` and `audio_config`.
 struct Multimodal {
@@ -29,6 +38,7 @@ struct Multimodal {
   /// end in the same way.
   std::string text_within = {};
   std::string vision_within = {};
+  ImageBlocks blocks = ImageBlocks::kNone;
 
   std::vector<PretrainedPart> parts() const;
 };
@@ -48,6 +58,7 @@ struct ModelPart {
   std::string within;
   /// The beginning of its paths, if need be after "model.".
   std::string root = {};
+  ImageBlocks blocks = ImageBlocks::kNone;
 };
 
 /// Throws c10::Error if the model has no such part, or none is given and it is

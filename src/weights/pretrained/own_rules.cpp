@@ -110,35 +110,21 @@ void set_gemma_norms(Layer& layer) {
 
 void describe_gemma3n(Layer& layer) {
   require_own_keys(layer);
-  set_type_by_pattern(layer, 5);
+  set_type_by_turn(layer, 5);
   set_heads(layer);
   set_biases(layer);
   set_gemma_norms(layer);
-  RotaryRules rules;
-  rules.theta = 1e6;
-  rules.local_theta = 10000;
-  set_rotary(layer, rules);
+  set_gemma_rotary(layer);
   layer.config.ignore({"altup_coef_clip", "altup_correct_scale"});
 }
-
-namespace {
-
-void set_gemma4_rotary(Layer& layer) {
-  TORCH_CHECK(
-      layer.config.has("rope_parameters"),
-      format_text(
-          "expected \"rope_parameters\" in \"{}\"", layer.config.path()));
-  set_rotary(layer);
-}
-
-} // namespace
 
 /// Layers that see all tokens have larger heads, and may have no projection of
 /// values: those are the keys before their norm.
 void describe_gemma4(Layer& layer) {
   auto& config = layer.config;
   require_own_keys(layer);
-  set_type_by_pattern(layer, 6);
+  set_type_by_turn(layer, 6);
+  make_last_full(layer);
   set_heads(layer);
   set_biases(layer);
   const bool sees_all = layer.type == "full_attention";
@@ -146,7 +132,7 @@ void describe_gemma4(Layer& layer) {
   const auto all_dim = config.integer("global_head_dim").value_or(512);
   const auto all_heads = config.integer("num_global_key_value_heads");
   // `save_pretrained` writes sizes that differ by layer.
-  if (sees_all && !config.has("per_layer_config")) {
+  if (sees_all && !config.contains("per_layer_config")) {
     layer.options.head_dim(all_dim);
     if (reuses_keys && all_heads) {
       layer.options.num_kv_heads(all_heads);
@@ -158,27 +144,32 @@ void describe_gemma4(Layer& layer) {
     }
   }
   set_gemma_norms(layer);
-  // "vision" is of the tokens of images.
-  if (config.text("use_bidirectional_attention").value_or("vision") == "all") {
+  // "vision" is of the tokens of images, which see each other in layers with a
+  // window.
+  const auto sides = config.text("use_bidirectional_attention").value_or("");
+  if (sides == "all") {
     see_both_sides(layer);
+  } else if (sides != "vision" || sees_all) {
+    layer.options.block_scope(BlockScope::kNone);
   }
-  set_gemma4_rotary(layer);
+  set_rotary_of_types(layer);
 }
 
 /// An encoder of Gemma 4's kind. Its window is a radius.
 void describe_embedding_gemma2(Layer& layer) {
   auto& config = layer.config;
   set_type_by_pattern(layer, 6);
+  make_last_full(layer);
   set_heads(layer);
   set_biases(layer);
   // `save_pretrained` writes sizes that differ by layer.
-  if (layer.type == "full_attention" && !config.has("per_layer_config")) {
+  if (layer.type == "full_attention" && !config.contains("per_layer_config")) {
     layer.options.head_dim(config.integer("global_head_dim").value_or(512))
         .num_kv_heads(config.integer("num_global_key_value_heads").value_or(1));
   }
   set_gemma_norms(layer);
   see_radius(layer);
-  set_gemma4_rotary(layer);
+  set_rotary_of_types(layer);
 }
 
 /// `local_attention` counts the tokens to both sides.
@@ -194,8 +185,9 @@ void describe_modernbert(Layer& layer) {
     layer.options.window(side + 1).window_after(side);
   }
   RotaryRules rules;
-  rules.theta = config.number("global_rope_theta").value_or(160000);
-  rules.local_theta = config.number("local_rope_theta").value_or(10000);
+  rules.theta = 160000;
+  rules.theta_field = "global_rope_theta";
+  rules.by_type = {10000, "local_rope_theta", /*scales_sliding=*/true};
   set_rotary(layer, rules);
   layer.layout = joined_layout("modernbert", "Wqkv", "Wo");
   config.ignore(
@@ -217,8 +209,9 @@ void describe_modernbert_decoder(Layer& layer) {
     layer.options.window(half);
   }
   RotaryRules rules;
-  rules.theta = config.number("global_rope_theta").value_or(160000);
-  rules.local_theta = config.number("local_rope_theta").value_or(10000);
+  rules.theta = 160000;
+  rules.theta_field = "global_rope_theta";
+  rules.by_type = {10000, "local_rope_theta", /*scales_sliding=*/true};
   set_rotary(layer, rules);
   layer.layout =
       linear_layers("modernbert-decoder", "q_proj", "k_proj", "v_proj", "Wo");
@@ -258,7 +251,8 @@ void describe_llama4(Layer& layer) {
   if (!rotates) {
     ignore_rotary(config);
     if (tunes) {
-      layer.options.temperature(TemperatureOptions(floor_scale).scale(scale));
+      layer.options.temperature(
+          TemperatureOptions(floor_scale).scale(scale).by_order(true));
     }
     return;
   }

@@ -5,6 +5,7 @@
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/read.h>
 #include <weights/folder.h>
+#include <weights/pretrained/adapter.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
@@ -148,13 +149,33 @@ struct Located {
   DescribedAttention described;
 };
 
+/// The file of weights that the configuration names, or that the folder has.
+std::string weight_file_of(const std::string& folder, ModelConfig& config) {
+  constexpr auto* kField = "transformers_weights";
+  const auto name = config.text(kField);
+  if (!name) {
+    return find_weight_file(folder);
+  }
+  TORCH_CHECK(
+      name->find('/') == std::string::npos &&
+          (ends_with(*name, ".safetensors") ||
+           ends_with(*name, ".safetensors.index.json")),
+      format_text(
+          "expected a safetensors file in the folder as \"{}\" of \"{}\", but "
+          "got \"{}\"",
+          kField,
+          config.path(),
+          *name));
+  return file_in(folder, *name);
+}
+
 /// Finds in a folder what is at `path`, under the module's own names.
 WeightsOfModel locate_path(
     const std::string& folder,
     ModelConfig& config,
     const std::string& model_type,
     const std::string& path) {
-  auto file = find_weight_file(folder);
+  auto file = weight_file_of(folder, config);
   const auto weights = read_weight_file(file);
   const auto keys = whole_keys(weights);
   auto found = find_path(keys, path, {}, file);
@@ -194,7 +215,7 @@ Located locate(
           "rotary_from_pretrained makes them",
           described.model_type,
           config.path()));
-  auto file = find_weight_file(folder);
+  auto file = weight_file_of(folder, config);
   const auto weights = read_weight_file(file);
   auto place = find_place(whole_keys(weights), described, file);
   check_not_quantized(config, weights, place.path);
@@ -272,6 +293,7 @@ RelativeBias load_relative_bias(
     const PretrainedOptions& options) {
   const auto shown = layer.value_or(0);
   return named("relative_bias_from_pretrained", folder, shown, [&] {
+    check_no_adapter(folder);
     ModelConfig config(folder);
     const auto described =
         describe_relative_bias(config, options.part(), layer);
@@ -285,13 +307,9 @@ RelativeBias load_relative_bias(
 
 /// The learned angles of a token, the tensor of this name in the file.
 torch::Tensor learned_angles(
-    const std::string& folder,
+    const std::string& file,
     const std::string& name,
     int64_t pairs) {
-  if (name.empty()) {
-    return {};
-  }
-  const auto file = find_weight_file(folder);
   for (const auto& item : read_weights(file, ReadOptions().mmap(true))) {
     if (item.key() != name && !ends_with(item.key(), "." + name)) {
       continue;
@@ -324,6 +342,7 @@ MultiHeadAttention attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("attention_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder);
     auto located = locate(folder, {layer, options.part()}, options);
     auto& its_options = located.described.options;
     if (options.context_length()) {
@@ -339,6 +358,7 @@ CrossAttention cross_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("cross_attention_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder);
     const auto located =
         locate(folder, {layer, options.part(), /*is_cross=*/true}, options);
     return fill(
@@ -354,6 +374,7 @@ LatentAttention latent_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("latent_attention_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder);
     ModelConfig config(folder);
     auto described = describe_latent(config, layer);
     if (options.context_length()) {
@@ -413,7 +434,11 @@ RotaryAngles rotary_from_pretrained(
         head_dim,
         height,
         width,
-        learned_angles(folder, rotary.learned, head_dim / 2));
+        rotary.learned.empty() ? torch::Tensor()
+                               : learned_angles(
+                                     weight_file_of(folder, config),
+                                     rotary.learned,
+                                     head_dim / 2));
     const auto dtype =
         options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
     for (auto* x : {&angles.cos, &angles.sin}) {

@@ -27,6 +27,8 @@ constexpr std::array kFields{
 struct Parameters {
   const std::string& path;
   Json fields;
+  /// False if they are those of one type of layer.
+  bool are_of_all = true;
 
   std::optional<double> number(const char* field) const {
     const auto& found = fields.get(field);
@@ -119,12 +121,9 @@ struct Parameters {
   }
 };
 
-/// The fields that newer configurations have in `rope_parameters`, for one type
-/// of layer.
-Json parameters_of(
-    ModelConfig& config,
-    const std::string& layer_type,
-    const RotaryRules& rules) {
+/// The fields `rope_parameters`, or those of `rope_scaling` in older
+/// configurations.
+Json given_parameters(ModelConfig& config) {
   const auto newer = config.object("rope_parameters");
   const auto older = config.object("rope_scaling");
   TORCH_CHECK(
@@ -133,43 +132,106 @@ Json parameters_of(
           "expected rope_parameters or rope_scaling in \"{}\", but got both, "
           "and they differ",
           config.path()));
-  auto parameters = newer.fields().empty() ? older : newer;
-  const auto theta = config.number("rope_theta").value_or(rules.theta);
-  const auto local_theta = config.number("rope_local_base_freq");
-  const auto& of_type = parameters.get(layer_type);
-  // Beside parameters for all layers those of other types are not read.
-  if (of_type.is_object() &&
-      (config.lists("layer_types", layer_type) ||
-       !parameters.contains("rope_theta"))) {
-    auto own = of_type;
-    // `transformers` reads it beside the types of layers.
-    own.erase("truncate");
-    if (const auto* truncate = parameters.find("truncate")) {
-      own.set("truncate", *truncate);
+  return newer.fields().empty() ? older : newer;
+}
+
+/// `transformers` reads `truncate` beside the types of layers.
+Json with_truncate_of(const Json& all, Json own) {
+  own.erase("truncate");
+  if (const auto* truncate = all.find("truncate")) {
+    own.set("truncate", *truncate);
+  }
+  return own;
+}
+
+/// The parameters of one type of layer, of a class that has two of them.
+Json parameters_by_type(
+    ModelConfig& config,
+    const std::string& layer_type,
+    const RotaryRules& rules) {
+  const auto& by_type = *rules.by_type;
+  const bool slides = layer_type == "sliding_attention";
+  const auto all = config.object("rope_parameters");
+  const auto older = config.object("rope_scaling");
+  TORCH_CHECK(
+      older.fields().empty() || all.fields().empty(),
+      format_text(
+          "expected rope_parameters or rope_scaling in \"{}\", but got both",
+          config.path()));
+  const auto& of_type = all.get(layer_type);
+  auto own = of_type;
+  if (!own.is_object()) {
+    own = Json::object();
+    // It goes before a `type` in `rope_scaling`.
+    own.set("rope_type", Json(std::string("default")));
+  }
+  if (!slides || by_type.scales_sliding) {
+    own.update(older);
+  }
+  const auto* field = slides ? by_type.local_theta_field : rules.theta_field;
+  const auto otherwise = slides ? by_type.local_theta : rules.theta;
+  for (const auto* each : {rules.theta_field, by_type.local_theta_field}) {
+    if (each != nullptr) {
+      config.ignore(each);
     }
-    return own;
+  }
+  if (!own.contains("rope_theta")) {
+    const auto theta = field == nullptr ? std::nullopt : config.number(field);
+    own.set("rope_theta", Json(theta.value_or(otherwise)));
+  }
+  return with_truncate_of(all, std::move(own));
+}
+
+/// The parameters of one type of layer, of a class that reads them as they are.
+Json parameters_of_types(ModelConfig& config, const std::string& layer_type) {
+  const auto all = config.object("rope_parameters");
+  const auto& of_type = all.get(layer_type);
+  TORCH_CHECK(
+      config.object("rope_scaling").fields().empty() && of_type.is_object() &&
+          of_type.get("rope_theta").is_number(),
+      format_text(
+          "expected rope_theta for \"{}\" in the rope_parameters of \"{}\", and "
+          "no rope_scaling",
+          layer_type,
+          config.path()));
+  return with_truncate_of(all, of_type);
+}
+
+/// The fields that newer configurations have in `rope_parameters`, for one type
+/// of layer.
+Json parameters_of(
+    ModelConfig& config,
+    const std::string& layer_type,
+    const RotaryRules& rules) {
+  if (rules.needs_types) {
+    return parameters_of_types(config, layer_type);
+  }
+  if (rules.by_type) {
+    return parameters_by_type(config, layer_type, rules);
+  }
+  auto parameters = given_parameters(config);
+  const auto theta = rules.theta_field == nullptr
+      ? rules.theta
+      : config.number(rules.theta_field).value_or(rules.theta);
+  for (const auto* type : {"full_attention", "sliding_attention"}) {
+    TORCH_CHECK(
+        !parameters.get(type).is_object(),
+        format_text(
+            "expected the same rotary embedding in all layers of \"{}\", but got "
+            "one for \"{}\"",
+            config.path(),
+            type));
   }
   if (!parameters.contains("rope_theta")) {
     parameters.set("rope_theta", Json(theta));
   }
-  if (layer_type != "sliding_attention") {
-    return parameters;
-  }
-  if (rules.scales_sliding && !rules.local_theta) {
-    return parameters;
-  }
-  auto unscaled = Json::object();
-  unscaled.set(
-      "rope_theta",
-      rules.local_theta ? Json(local_theta.value_or(*rules.local_theta))
-                        : parameters.get("rope_theta"));
-  return unscaled;
+  return parameters;
 }
 
 int64_t original_length(ModelConfig& config, const Parameters& parameters) {
   // `transformers` prefers that of the whole model.
-  if (const auto of_model =
-          config.integer("original_max_position_embeddings")) {
+  const auto of_model = config.integer("original_max_position_embeddings");
+  if (of_model && parameters.are_of_all) {
     return *of_model;
   }
   const auto of_scaling = parameters.number("original_max_position_embeddings");
@@ -240,13 +302,13 @@ void set_longrope(
 /// The first pairs of the head are rotated, as if all of it were.
 void set_proportional(
     const Parameters& parameters,
+    double share,
     int64_t head_dim,
     RotaryOptions& options) {
   parameters.check_only({"factor"});
   // So slow a pair does not turn, and no text is so long.
   constexpr double kStill = 1e30;
   constexpr int64_t kEndless = int64_t{1} << 40;
-  const auto share = parameters.number("partial_rotary_factor").value_or(1);
   const auto factor = parameters.number("factor").value_or(1);
   const auto turning = static_cast<size_t>(
       static_cast<double>(head_dim) * std::clamp(share, 0.0, 1.0) / 2);
@@ -280,7 +342,7 @@ double share_of(
     ModelConfig& config,
     const Parameters& parameters,
     const RotaryRules& rules) {
-  const auto of_config = config.number("partial_rotary_factor");
+  const auto of_config = config.number(rules.partial_field);
   const auto share =
       parameters.number("partial_rotary_factor")
           .value_or(of_config.value_or(rules.partial.value_or(1)));
@@ -312,14 +374,18 @@ RotaryOptions rotary_of(
     int64_t head_dim,
     const RotaryRules& rules) {
   const Parameters parameters{
-      config.path(), parameters_of(config, layer_type, rules)};
+      config.path(),
+      parameters_of(config, layer_type, rules),
+      !rules.by_type && !rules.needs_types};
   RotaryOptions options;
   options.theta(parameters.number("rope_theta").value_or(rules.theta));
   const auto type = parameters.type();
   config.ignore("original_max_position_embeddings");
   if (type == "proportional") {
-    config.ignore("partial_rotary_factor");
-    set_proportional(parameters, head_dim, options);
+    const auto share = parameters.number("partial_rotary_factor")
+                           .value_or(config.number(rules.partial_field)
+                                         .value_or(rules.partial.value_or(1)));
+    set_proportional(parameters, share, head_dim, options);
     return options;
   }
   const auto share = share_of(config, parameters, rules);

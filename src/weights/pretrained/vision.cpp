@@ -82,9 +82,15 @@ void describe_qwen_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.layout = joined_layout("qwen_vision", "qkv", "proj");
   layer.image_rotary = merged_rotary_of(layer);
-  // The mask says which images and windows see each other.
-  layer.config.ignore(
-      {"num_position_embeddings", "window_size", "fullatt_block_indexes"});
+  // Of Qwen2.5-VL: the layers that see all patches.
+  constexpr auto* kFull = "fullatt_block_indexes";
+  const auto index = layer.index;
+  const bool sees_all = layer.config.has(kFull)
+      ? layer.config.has_element(kFull, index)
+      : index % 8 == 7 && index < 32;
+  layer.has_image_windows = layer.image_rotary->window > 0 && !sees_all;
+  // The mask says which images see each other.
+  layer.config.ignore({"num_position_embeddings", "window_size", kFull});
 }
 
 /// Qwen2.5-Omni.

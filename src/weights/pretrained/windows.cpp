@@ -47,7 +47,7 @@ void describe_cohere2(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
   set_type_by_pattern(layer, 4);
-  if (layer.type == "sliding_attention") {
+  if (layer.options.window()) {
     set_rotary(layer, {}, RotaryPairing::kInterleaved);
   } else {
     ignore_rotary(layer.config);
@@ -65,25 +65,43 @@ void describe_cohere_compass(Layer& layer) {
       parameters.get("full_attention").is_object();
   if (is_by_type && !parameters.get(layer.type).is_object()) {
     ignore_rotary(config);
+  } else if (is_by_type) {
+    set_rotary_of_types(layer);
   } else {
     set_rotary(layer);
   }
 }
 
-/// The same, but for dense layers before the others, which may rotate too.
+/// The first layers may be dense, with a pattern of their own and rotary
+/// embedding.
 void describe_cohere2_moe(Layer& layer) {
   auto& config = layer.config;
+  // The class has the field, and never reads it.
+  config.forget("rope_scaling");
   set_heads(layer);
   set_biases(layer);
-  set_type_by_pattern(layer, 4);
-  const bool is_dense =
-      config.text_at("mlp_layer_types", layer.index).value_or("") == "dense";
-  const auto pattern = config.integer("prefix_dense_sliding_window_pattern");
-  const bool rotates = is_dense && pattern.value_or(1) == 1;
-  if (rotates || layer.type == "sliding_attention") {
+  const auto dense = config.integer("first_k_dense_replace").value_or(0);
+  const auto dense_turn =
+      config.integer("prefix_dense_sliding_window_pattern").value_or(1);
+  const auto turn = config.integer("sliding_window_pattern").value_or(4);
+  config.ignore("_sliding_window_pattern");
+  TORCH_CHECK(
+      dense_turn > 0 && turn > 0,
+      "expected prefix_dense_sliding_window_pattern > 0 and "
+      "sliding_window_pattern > 0 in \"",
+      config.path(),
+      "\"");
+  const bool comes_first = layer.index < dense;
+  set_type(
+      layer,
+      comes_first ? is_before_last_of(layer, dense_turn)
+                  : (layer.index - dense + 1) % turn != 0);
+  const bool is_dense = config.text_at("mlp_layer_types", layer.index)
+                            .value_or(comes_first ? "dense" : "") == "dense";
+  if (layer.options.window() || (is_dense && dense_turn == 1)) {
     set_rotary(layer, {}, RotaryPairing::kInterleaved);
   } else {
-    ignore_rotary(layer.config);
+    ignore_rotary(config);
   }
 }
 
@@ -176,7 +194,7 @@ void describe_mellum(Layer& layer) {
   set_biases(layer);
   set_type(layer, false);
   set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  set_rotary(layer);
+  set_rotary_of_types(layer);
 }
 
 namespace {
@@ -238,17 +256,19 @@ void describe_gemma3(Layer& layer) {
   set_query_scalar(layer);
   // Without effect in the model.
   layer.config.ignore("attn_logit_softcapping");
-  RotaryRules rules;
-  rules.theta = 1e6;
-  rules.local_theta = 10000;
-  set_rotary(layer, rules);
+  set_gemma_rotary(layer);
 }
 
 void describe_olmo3(Layer& layer) {
   set_type(layer, is_before_last_of(layer, 4));
-  describe_olmo2(layer);
+  set_heads(layer);
+  set_biases(layer);
+  set_norm(
+      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
   RotaryRules rules;
-  rules.scales_sliding = false;
+  // The class takes `rope_theta` for the layers that see all tokens alone.
+  rules.theta = 500000;
+  rules.by_type = {500000};
   set_rotary(layer, rules);
 }
 

@@ -7,10 +7,12 @@ tests/golden/generate/requirements.txt.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from pathlib import Path
+from unittest import mock
 
 from transformers import BarkCoarseConfig, BarkFineConfig, BarkSemanticConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -19,14 +21,6 @@ ROOT = Path(__file__).resolve().parents[4]
 FAMILIES = ROOT / "src/weights/pretrained/table.cpp"
 TARGET = ROOT / "src/weights/pretrained/defaults.cpp"
 
-# The names that the families ask for; others have names of their own.
-SIZES = (
-    "hidden_size",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "max_position_embeddings",
-    "head_dim",
-)
 WHISPER_NAMES = {
     "hidden_size": "d_model",
     "num_attention_heads": "encoder_attention_heads",
@@ -51,25 +45,11 @@ PARTS = {
     cls.model_type: cls
     for cls in (BarkSemanticConfig, BarkCoarseConfig, BarkFineConfig)
 }
-FIELDS = re.compile(
-    r"hidden_size|num_attention_heads|num_hidden_layers|num_hidden_groups"
-    r"|max_position_embeddings|num_key_value_heads|head_dim|attention_dropout"
-    r"|attention_probs_dropout_prob|attn_pdrop|dropout_rate|attention_bias"
-    r"|attention_out_bias|qkv_bias|use_bias|bias|use_qkv_bias|enable_bias"
-    r"|sliding_window|max_window_layers|use_sliding_window|rms_norm_eps|norm_eps"
-    r"|layer_norm_eps|attention_multiplier|query_pre_attn_scalar"
-    r"|attn_logit_softcapping|n_embd|n_head|n_layer|n_positions|d_model"
-    r"|(en|de)coder_(layers|attention_heads)|max_(source|target)_positions"
-    r"|d_kv|num_heads|num_layers|num_decoder_layers|dim|n_heads|n_layers"
-    r"|emb_dim|attention_heads|num_kv_heads|multi_query|rotary_dim|qk_layernorm"
-    r"|use_qk_norm|scale_attn_weights|attn_layer_(period|offset)|max_seq_len"
-    r"|qv_bias|key_multiplier|window_size|no_rope_layer_interval"
-    r"|num_kv_shared_layers|local_attention|block_size"
-    r"|cross_(num_attention_heads|num_key_value_heads|head_dim|hidden_size)"
-)
+# What is no field of a configuration though the sources name it.
+NOT_ASKED = {"dtype"}
 
 HEAD = """\
-// The defaults of the configuration classes of `transformers` 5.23, written by
+// The defaults of the configuration classes of `transformers` 5.24, written by
 // tests/golden/generate/pretrained/defaults.py.
 
 #include <weights/pretrained/defaults.h>
@@ -91,23 +71,42 @@ TAIL = """\
 """
 
 
-def defaults_of(name: str, cls: type) -> dict:
+def asked_names() -> set[str]:
+    """The fields that the families ask for: all texts in their sources."""
+    names = set()
+    for file in FAMILIES.parent.glob("*.cpp"):
+        if file != TARGET:
+            names |= set(re.findall(r'"(\w+)"', file.read_text()))
+    return names - NOT_ASKED
+
+
+def rotary_of(cls: type) -> dict | None:
+    """The parameters of the rotary embedding that the class itself makes."""
+    as_given = {"convert_rope_params_to_dict": lambda self, **fields: fields}
+    with contextlib.suppress(Exception), mock.patch.multiple(cls, **as_given):
+        made = getattr(cls(), "rope_parameters", None)
+        # Classes of images have their own thetas, and no scaling.
+        if made and made.get("rope_type") != "axial":
+            return made
+    return None
+
+
+def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
     # Each stack may have a configuration of its own, of the same class.
     stack = getattr(cls, "sub_configs_defaults", {}).get("encoder")
     cls = getattr(stack, "config_class", None) or cls
     fields = {
         field.name: field.default
         for field in dataclasses.fields(cls)
-        if FIELDS.fullmatch(field.name)
-        and isinstance(field.default, bool | int | float)
-        # What the families take where a field is absent.
-        and not (field.default is False or field.default == 0.0)
+        if field.name in asked and isinstance(field.default, bool | int | float | str)
     }
     theta = getattr(cls, "default_theta", None)
     if isinstance(theta, int | float) and theta != 10000.0:
         fields["rope_theta"] = float(theta)
+    if rotary := rotary_of(cls):
+        fields["rope_parameters"] = rotary
     names = getattr(cls, "attribute_map", {})
-    own = {size: names[size] for size in SIZES if size in names}
+    own = {theirs: names[theirs] for theirs in asked & names.keys()}
     own |= OLD_NAMES.get(name, {})
     return {**fields, **({"names": own} if own else {})}
 
@@ -138,9 +137,10 @@ def main() -> None:
     check_answers()
     names = re.findall(r'^      \{"([\w-]+)",', FAMILIES.read_text(), re.M)
     rows = []
+    asked = asked_names()
     for name in sorted(set(names) & {*CONFIG_MAPPING.keys(), *PARTS}):
         cls = PARTS[name] if name in PARTS else CONFIG_MAPPING[name]
-        fields = defaults_of(name, cls)
+        fields = defaults_of(name, cls, asked)
         text = json.dumps(fields, separators=(", ", ":"), sort_keys=True)
         rows.append(f'      {{"{name}",\n{wrapped(text)}}},\n')
     TARGET.write_text(HEAD + "".join(rows) + TAIL)

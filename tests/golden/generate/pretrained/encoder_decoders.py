@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kinds import EXPERTS, GROUPED, SIZES
 from .encoders import IMAGES, WIDTHS
-from .model import LAYERS, Attention, Model
+from .kinds import EXPERTS, GROUPED, SIZES, SLIDING_FIRST
+from .model import (
+    LAYERS,
+    Attention,
+    Model,
+    blocks_of_image_before,
+    blocks_of_images,
+    blocks_of_prefix,
+)
+from .own_rules import GEMMA4
 
 STACKS = {
     "d_model": 24,
@@ -94,29 +102,45 @@ def t5_like(name: str, *, model_class: str = "", **config: Any) -> Model:
 
 
 def with_images(
-    name: str, text: str, vision: str = "", **config: Any
+    name: str,
+    text: str,
+    vision: str = "",
+    inputs: str = "text",
+    blocks: Any = None,
+    **config: Any,
 ) -> Model:
     """A model that writes text; the images are not run."""
     inner = {"model_type": vision, **IMAGES} if vision else {}
     return Model(
         name,
-        name.removesuffix("_with_images"),
+        name.split("_with_images")[0].removesuffix("_2"),
         (
             Attention(
                 "language_model.layers.{}.self_attn",
                 "layers.{}.self_attn",
                 label="text.",
+                blocks=blocks,
             ),
         ),
         {
             "text_config": {**GROUPED, "model_type": text, **config},
             "vision_config": {**inner, **VISION.get(name, {})},
         },
+        inputs=inputs,
     )
 
 
 # Sizes of images that are not run, to keep the making short.
 VISION = {
+    "gemma4": {
+        "hidden_size": 16,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "position_embedding_size": 16,
+    },
     "qwen2_vl": {
         "embed_dim": 16,
         "depth": 1,
@@ -576,6 +600,60 @@ ENCODER_DECODERS = (
     ),
     with_images("aya_vision", "cohere2", "siglip_vision_model", head_dim=6),
     with_images("gemma3_with_images", "gemma3_text", "siglip_vision_model", head_dim=8),
+    with_images(
+        "gemma3_with_images_in_text",
+        "gemma3_text",
+        "siglip_vision_model",
+        "text with images",
+        blocks_of_images,
+        head_dim=8,
+        sliding_window=3,
+        layer_types=SLIDING_FIRST,
+    ),
+    with_images(
+        "gemma4",
+        "gemma4_text",
+        inputs="text with images of type 1",
+        blocks=blocks_of_images,
+        **GEMMA4,
+        layer_types=SLIDING_FIRST,
+        use_bidirectional_attention="vision",
+    ),
+    with_images(
+        "paligemma",
+        "gemma",
+        "siglip_vision_model",
+        "image before text",
+        blocks_of_prefix,
+        head_dim=8,
+    ),
+    with_images(
+        "paligemma_2",
+        "gemma2",
+        "siglip_vision_model",
+        "image before text",
+        blocks_of_prefix,
+        head_dim=8,
+        sliding_window=3,
+    ),
+    Model(
+        "git",
+        "git",
+        (
+            Attention(
+                "encoder.layer.{}.attention",
+                last=".output.dense",
+                label="text.",
+                blocks=blocks_of_image_before,
+            ),
+        ),
+        {
+            **SMALL,
+            "vision_config": {**IMAGES, "num_hidden_layers": 1},
+        },
+        prefix="git.",
+        inputs="text and images",
+    ),
     with_images("internvl", "qwen2"),
     with_images("llava", "llama", "clip_vision_model"),
     with_images("llava_next", "llama", "clip_vision_model"),

@@ -324,9 +324,7 @@ ENCODERS = (
         {**IMAGES, "hidden_size": 32},
         inputs="wide image",
     ),
-    qwen_vision(
-        "qwen2_5_vl_vision", window_size=16, fullatt_block_indexes=list(range(LAYERS))
-    ),
+    qwen_vision("qwen2_5_vl_vision", window_size=16, fullatt_block_indexes=[1]),
     qwen_vision("qwen3_vl_vision", deepstack_visual_indexes=[0]),
     qwen_vision("qwen3_vl_moe_vision", deepstack_visual_indexes=[0]),
     qwen_vision("qwen3_5_vision"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .kinds import EXPERTS, GROUPED, LOCAL_EXPERTS, llama_like
+from .kinds import EXPERTS, GROUPED, LOCAL_EXPERTS, SLIDING_FIRST, llama_like
 from .model import Attention, Model
 
 MAMBA = {
@@ -50,6 +50,18 @@ HYBRIDS = (
         mamba_d_state=4,
         mamba_dt_rank=4,
         use_mamba_kernels=False,
+    ),
+    llama_like(
+        "lara_mini",
+        **EXPERTS,
+        shared_expert_intermediate_size=8,
+        head_dim=8,
+        sliding_window=3,
+        layer_types=SLIDING_FIRST,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=4,
+        linear_value_head_dim=4,
     ),
     llama_like("lfm2", layers=(1,), layer_types=["conv", "full_attention"]),
     llama_like(

@@ -51,4 +51,5 @@ LATENT = (
     latent("minicpm3", q_lora_rank=10),
     latent("youtu", q_lora_rank=10),
     latent("axk1", q_lora_rank=10),
+    latent("sarvam_mla"),
 )

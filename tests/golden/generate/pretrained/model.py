@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,6 +52,9 @@ class Attention:
     bias: str = ""
     # Whether the caller is to give the angles of the rotary embedding.
     rotary: bool = False
+    # The blocks of tokens that see each other, from what the model reads and the
+    # number of tokens, if the caller is to give them.
+    blocks: Callable[[Mapping[str, Tensor], int], Tensor] | None = None
     # True if its tensors are (T, B, C), and queries and keys given apart.
     time_first: bool = False
 
@@ -83,27 +86,46 @@ class Model:
 
     def write(self, folder: Path) -> None:
         try:
-            import transformers
+            import transformers  # noqa: F401
         except ImportError as error:
             raise Unavailable(f"needs the package transformers: {error}")
-        torch.manual_seed(1)
-        if self.model_class:
-            cls = getattr(transformers, self.model_class)
-            config = cls.config_class(**self.config)
-            config._attn_implementation = self.implementation
-            model = cls(config).eval()
-        else:
-            config = transformers.AutoConfig.for_model(
-                self.model_type, **self.config
-            )
-            config._attn_implementation = self.implementation
-            model = transformers.AutoModel.from_config(config).eval()
-        draw_weights(model)
+        config = self.make_config()
+        model = self.make(config)
         expected = self.run(model, draw_inputs(self.inputs))
         if self.padded:
             expected |= self.run_padded(model)
         folder.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(folder)
+        self.write_tensors(model, expected, folder)
+
+    def config_class(self) -> Any:
+        import transformers
+
+        if self.model_class:
+            return getattr(transformers, self.model_class).config_class
+        return transformers.CONFIG_MAPPING[self.model_type]
+
+    def make_config(self) -> Any:
+        return self.config_class()(**self.config)
+
+    def make(self, config: Any) -> nn.Module:
+        """Returns a model of this configuration with random weights."""
+        torch.manual_seed(1)
+        model = self.make_empty(config)
+        draw_weights(model.eval())
+        return model
+
+    def make_empty(self, config: Any) -> nn.Module:
+        import transformers
+
+        config._attn_implementation = self.implementation
+        if self.model_class:
+            return getattr(transformers, self.model_class)(config)
+        return transformers.AutoModel.from_config(config)
+
+    def write_tensors(
+        self, model: nn.Module, expected: Mapping[str, Tensor], folder: Path
+    ) -> None:
         safetensors_file.write(
             folder / "model.safetensors", self.weights_of_attention(model)
         )
@@ -143,6 +165,12 @@ class Model:
                 if each.bias and computes_bias and "position_bias" not in given:
                     tokens = seen[f"{name}.input"].shape[1]
                     seen[f"{name}.bias"] = module.compute_bias(tokens, tokens)
+                if each.blocks:
+                    tokens = seen[f"{name}.input"].shape[1]
+                    seen[f"{name}.blocks"] = each.blocks(inputs, tokens)
+                starts = given.get("cu_seqlens")
+                if starts is not None and len(starts) > 2:
+                    seen[f"{name}.cu_seqlens"] = starts.long()
                 if each.rotary:
                     tokens = seen[f"{name}.input"].shape[1]
                     both = given.get("position_embeddings")
@@ -241,6 +269,26 @@ def of_pairs(angles: Tensor, tokens: int, still: float) -> Tensor:
     return torch.cat([before, angles.float()])
 
 
+def blocks_of_images(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+    """0 for the tokens of the first image, 1 for those of the second, ..."""
+    types = inputs.get("token_type_ids", inputs.get("mm_token_type_ids"))
+    is_image = types.eq(1)
+    starts = is_image & ~torch.nn.functional.pad(is_image, (1, 0))[:, :-1]
+    return torch.where(is_image, starts.long().cumsum(1) - 1, -1)
+
+
+def blocks_of_prefix(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+    """0 for the tokens of image and prompt, which are of type 0."""
+    return torch.where(inputs["token_type_ids"].eq(0), 0, -1)
+
+
+def blocks_of_image_before(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+    """0 for the tokens of the image, which come before those of the text."""
+    text = inputs["input_ids"]
+    image = text.new_zeros(len(text), tokens - text.shape[1])
+    return torch.cat([image, torch.full_like(text, -1)], 1)
+
+
 def of_complex(turns: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines of pairs, each twice, of complex numbers."""
     turns = turns.reshape(-1, turns.shape[-1]).repeat(1, 2)
@@ -251,10 +299,24 @@ def bound(function, **known):
     return lambda *arguments: function(*arguments, **known)
 
 
-def draw_inputs(kind: str) -> dict[str, Tensor]:
-    tokens = torch.randint(3, 12, (2, TOKENS))
+def draw_inputs(kind: str, count: int = TOKENS) -> dict[str, Tensor]:
+    """Returns inputs of this kind, of so many tokens where it is a text."""
+    tokens = torch.randint(3, 12, (2, count))
     if kind == "text":
         return {"input_ids": tokens}
+    if kind == "text with images":
+        # 1 stands for the tokens of images.
+        types = torch.tensor([0, 1, 1, 1, 0, 1, 1, 0, 0]).expand(2, -1)
+        return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
+    if kind == "text with images of type 1":
+        text = draw_inputs("text with images")
+        return {
+            "input_ids": text["input_ids"],
+            "mm_token_type_ids": text["token_type_ids"],
+        }
+    if kind == "image before text":
+        types = torch.tensor([[0] * 5 + [1] * 4, [0] * 6 + [1] * 3])
+        return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
     if kind == "text to text":
         return {
             "input_ids": tokens,

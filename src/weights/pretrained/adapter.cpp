@@ -1,0 +1,96 @@
+#include <weights/pretrained/adapter.h>
+
+#include <config_file.h>
+#include <format_text.h>
+#include <json_tree.h>
+#include <weights/folder.h>
+
+#include <c10/util/Exception.h>
+
+#include <sys/stat.h>
+
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+constexpr auto* kConfig = "adapter_config.json";
+
+bool is_there(const std::string& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0;
+}
+
+/// The file `name` beside or in `path`.
+std::string beside(const std::string& path, const std::string& name) {
+  const auto inside = file_in(path, name);
+  if (inside != path) {
+    return inside;
+  }
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
+}
+
+/// The kind of the adapter, what it changes, and the model that it is for, as
+/// far as its configuration tells.
+std::string words_of(const std::string& file) {
+  Json fields = Json::object();
+  try {
+    fields = read_config_file(file);
+  } catch (const std::exception&) {
+    // It is refused in any case.
+  }
+  auto words = fields.get("peft_type").as_text().value_or("of an unknown kind");
+  const auto& targets = fields.get("target_modules");
+  constexpr size_t kMostShown = 80;
+  if (!targets.is_null()) {
+    words += format_text(" of {}", targets.shown(kMostShown));
+  }
+  const auto& base = fields.get("base_model_name_or_path");
+  if (!base.is_null()) {
+    words += format_text(", for {}", base.shown(kMostShown));
+  }
+  return words;
+}
+
+} // namespace
+
+void check_no_adapter(const std::string& path) {
+  const auto has = [&](const char* name) {
+    return is_there(beside(path, name));
+  };
+  const bool has_weights =
+      has("adapter_model.safetensors") || has("adapter_model.bin");
+  const bool has_model = has("config.json") &&
+      (has("model.safetensors") || has("model.safetensors.index.json") ||
+       has("pytorch_model.bin") || has("pytorch_model.bin.index.json"));
+  if (!has(kConfig) && (!has_weights || has("config.json"))) {
+    return;
+  }
+  const auto file = beside(path, has(kConfig) ? kConfig : "adapter_model");
+  const auto words = has(kConfig) ? words_of(file) : "without configuration";
+  TORCH_CHECK(
+      has_model,
+      format_text(
+          "\"{}\" holds an adapter alone ({}), and no model: in Python load its "
+          "model, apply the adapter by PeftModel.from_pretrained, call "
+          "merge_and_unload(), and save_pretrained the result into another "
+          "folder",
+          path,
+          words));
+  TORCH_CHECK(
+      false,
+      format_text(
+          "\"{}\" is an adapter ({}) beside the model, which transformers "
+          "applies to it and which is not merged here: in Python apply it by "
+          "PeftModel.from_pretrained, call merge_and_unload(), and "
+          "save_pretrained the result into another folder; or take the "
+          "adapter's files out of this one to load the model without it",
+          file,
+          words));
+}
+
+} // namespace torch_attention::weights::pretrained
