@@ -7,6 +7,7 @@ tests/golden.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import logging
 import os
 import sys
@@ -114,6 +115,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--vocab", type=Path, help="default: vocab.txt beside the model"
     )
 
+    command = commands.add_parser(
+        "changed",
+        help="compare models of changed configurations with transformers",
+    )
+    command.add_argument(
+        "program", type=Path, help="changed_models, of tests/weights"
+    )
+    command.add_argument("--model", action="append", default=[], dest="models")
+    command.add_argument(
+        "--edit", default="", metavar="WORD", help="edits that have this word"
+    )
+    command.add_argument(
+        "--part", default="0/1", metavar="I/N", help="case I, I + N, ... alone"
+    )
+
     options = parser.parse_args(arguments)
     if options.command == "draw" and options.count < 1:
         parser.error("--count must be positive")
@@ -121,6 +137,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         if name not in SETS:
             parser.error(f"no set {name!r}: choose from {', '.join(SETS)}")
     return options
+
+
+def check_changed(options: argparse.Namespace) -> int:
+    """Returns 1 if a case differs; without transformers nothing is compared."""
+    if importlib.util.find_spec("transformers") is None:
+        print("changed: left out, needs the package transformers")
+        return 0
+    from generate.pretrained import changed
+
+    differing = changed.check(
+        options.program, options.models, options.edit, options.part
+    )
+    return int(differing > 0)
 
 
 def be_quiet() -> None:
@@ -144,6 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
             drawn.write(options.folder, options.count, options.seed)
         elif options.command == "minilm":
             minilm.write(options.folder, options.model, options.vocab)
+        elif options.command == "changed":
+            return check_changed(options)
         else:
             run = check if options.command == "check" else write
             names = options.sets or list(SETS)
