@@ -4,7 +4,6 @@
 
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/ir.h>
-#include <torch/types.h>
 
 #include <optional>
 #include <string>
@@ -13,10 +12,10 @@
 /// Attention in TorchScript graphs.
 namespace torch_attention::graphs {
 
-/// A factor of scores: a number, or a value of the graph that is one, a float,
-/// an int or a tensor of one element.
+/// A factor of scores: a number that is known, or one that the graph computes.
 struct Factor {
   double number = 1.0;
+  /// an int, a float, or a tensor of one element; null: `number`
   torch::jit::Value* value = nullptr;
   bool divides = false;
 };
@@ -30,14 +29,10 @@ struct Mask {
     /// bool, true attends
     kAttends,
     /// added to the scores
-    kAdded,
+    kBias,
   } kind = Kind::kHides;
-  /// known to hide just what comes later
-  bool causal = false;
-  /// what hidden scores become, before `factor`
-  double fill = 0.0;
-  /// product of the constant factors of the scores that come after it
-  double factor = 1.0;
+  /// the hidden scores, or the factor of a bias; the product of all
+  std::vector<Factor> factors;
 };
 
 /// Attention by single operators: softmax(factors (q k^T) + masks) v, where
@@ -47,21 +42,23 @@ struct AttentionNodes {
   /// (..., D, S)
   Arranged transposed_key;
   Arranged value;
-  /// Dimensions of the output in the order of `last`. Empty: the same.
+  /// Dimensions of the output in the order of `last`. Empty: as they are.
   std::vector<int64_t> result;
-  /// Number of dimensions of the scores, if it is known.
-  std::optional<int64_t> rank;
   /// Without those of the softcap.
   std::vector<Factor> factors;
   std::optional<double> softcap;
   std::vector<Mask> masks;
+  /// dtypes that scores and weights are cast to: ints, or tensors that have
+  /// them
+  std::vector<torch::jit::Value*> casts;
   /// null: none
   torch::jit::Value* dropout = nullptr;
-  /// null: always
   torch::jit::Value* training = nullptr;
   torch::jit::Node* first = nullptr;
   torch::jit::Node* softmax = nullptr;
   torch::jit::Node* last = nullptr;
+  /// all of one block, in the order of execution, `first` and `last` included
+  std::vector<torch::jit::Node*> nodes;
 };
 
 /// The outcome for a softmax.

@@ -1,17 +1,19 @@
 #include <jit/replace_attention.h>
 
-#include <jit/causal_mask.h>
+#include <jit/values.h>
 #include <operators/library.h>
 
 #include <torch/csrc/jit/ir/constants.h>
 
-#include <cmath>
+#include <algorithm>
+#include <unordered_map>
 #include <vector>
 
 namespace torch_attention::graphs {
 
 namespace {
 
+using torch::jit::Block;
 using torch::jit::Graph;
 using torch::jit::NamedValue;
 using torch::jit::Node;
@@ -23,6 +25,13 @@ Value* call(
     at::ArrayRef<NamedValue> arguments,
     at::ArrayRef<NamedValue> named = {}) {
   return graph.insert(c10::Symbol::fromQualString(name), arguments, named);
+}
+
+Value* list(
+    Graph& graph,
+    const c10::TypePtr& type,
+    const std::vector<Value*>& values) {
+  return graph.insertNode(graph.createList(type, values))->output();
 }
 
 /// Puts the dimensions of a tensor into the order that products have.
@@ -49,34 +58,58 @@ Value* arrange(Graph& graph, const Arranged& arranged) {
   return arrange(graph, arranged.value, arranged.order);
 }
 
-/// `constant`, times the constant factors, times those of the graph.
-Value* insert_scale(
+/// `constant` times the factors; NaN if one of them is not just a number when
+/// the graph runs.
+///
+/// An operator even where all is known: LibTorch writes large floats as ints,
+/// which it does not read as floats again.
+Value* insert_product(
     Graph& graph,
     double constant,
     const std::vector<Factor>& factors) {
+  std::vector<Value*> numbers;
+  c10::List<bool> divides;
   for (const auto& factor : factors) {
     constant *= factor.number;
-  }
-  auto* scale = graph.insertConstant(constant);
-  for (const auto& factor : factors) {
-    if (factor.value != nullptr) {
-      auto* number = factor.value->type()->isSubtypeOf(*c10::FloatType::get())
-          ? factor.value
-          : call(graph, "aten::Float", {factor.value});
-      scale = call(
-          graph, factor.divides ? "aten::div" : "aten::mul", {scale, number});
+    if (factor.value == nullptr) {
+      continue;
     }
+    numbers.push_back(
+        is_tensor(factor.value)
+            ? factor.value
+            : call(graph, "prim::NumToTensor", {factor.value}));
+    divides.push_back(factor.divides);
   }
-  return scale;
+  return call(
+      graph,
+      operators::product_name(),
+      {constant,
+       list(graph, c10::TensorType::get(), numbers),
+       graph.insertConstant(c10::IValue(divides))});
+}
+
+/// Returns whether the product is known to be 1.
+bool is_one(const std::vector<Factor>& factors) {
+  return std::all_of(factors.begin(), factors.end(), [](const Factor& factor) {
+    return factor.value == nullptr && factor.number == 1;
+  });
+}
+
+/// The dtypes that scores are cast to.
+Value* insert_dtypes(Graph& graph, const std::vector<Value*>& casts) {
+  std::vector<Value*> dtypes;
+  dtypes.reserve(casts.size());
+  for (auto* cast : casts) {
+    dtypes.push_back(
+        is_tensor(cast) ? call(graph, "prim::dtype", {cast}) : cast);
+  }
+  return list(graph, c10::IntType::get(), dtypes);
 }
 
 /// The probability by which weights are dropped.
 Value* insert_dropout(Graph& graph, Value* dropout, Value* training) {
   if (dropout == nullptr) {
     return graph.insertConstant(0.0);
-  }
-  if (training == nullptr) {
-    return dropout;
   }
   if (const auto known = torch::jit::toIValue(training)) {
     return known->toBool() ? dropout : graph.insertConstant(0.0);
@@ -86,69 +119,70 @@ Value* insert_dropout(Graph& graph, Value* dropout, Value* training) {
 }
 
 /// Returns whether dropout may happen.
-bool may_drop(Value* dropout) {
+bool may_drop(const Value* dropout) {
   const auto known = torch::jit::toIValue(dropout);
   return !known || known->toDouble() > 0;
 }
 
-/// The mean of the values, for queries without a visible key: a finite fill
-/// weighs all keys alike there, and our kernels give zeros.
-Value* insert_means(Graph& graph, Value* hidden, Value* value, Value* output) {
-  auto* none = call(graph, "aten::all", {hidden, int64_t{-1}, true});
-  auto* mean =
-      call(graph, "aten::mean", {value, std::vector<int64_t>{-2}, true});
-  return call(graph, "aten::where", {none, mean, output});
+/// Returns whether a value is known to be None.
+bool is_none(const Value* value) {
+  const auto known = torch::jit::toIValue(value);
+  return known && known->isNone();
 }
 
-/// The one mask that is made of all.
-struct Masks {
-  bool causal = false;
-  Value* hidden = nullptr;
-  Value* bias = nullptr;
-  /// whether hidden scores stay finite
-  bool fills = false;
+/// What becomes of the masks, as our operators take it.
+struct MaskValues {
+  std::vector<Value*> hiding; // bool, true hides
+  std::vector<Value*> fills; // floats
+  std::vector<Value*> biases;
 };
 
-void add_bias(Graph& graph, Masks& masks, Value* bias) {
-  masks.bias = masks.bias == nullptr
-      ? bias
-      : call(graph, "aten::add", {masks.bias, bias});
-}
-
-Masks insert_masks(Graph& graph, const std::vector<Mask>& all) {
-  Masks masks;
-  for (const auto& mask : all) {
-    if (mask.causal) {
-      masks.causal = true;
-      continue;
-    }
-    if (mask.kind == Mask::Kind::kAdded) {
-      add_bias(
-          graph,
-          masks,
-          mask.factor == 1
+MaskValues insert_masks(Graph& graph, const std::vector<Mask>& masks) {
+  MaskValues values;
+  for (const auto& mask : masks) {
+    const auto insert_factor = [&] {
+      return insert_product(graph, 1.0, mask.factors);
+    };
+    if (mask.kind == Mask::Kind::kBias) {
+      values.biases.push_back(
+          is_one(mask.factors)
               ? mask.value
-              : call(graph, "aten::mul", {mask.value, mask.factor}));
+              : call(graph, "aten::mul", {mask.value, insert_factor()}));
       continue;
     }
-    auto* hidden = mask.kind == Mask::Kind::kHides
-        ? mask.value
-        : call(graph, "aten::logical_not", {mask.value});
-    masks.fills = std::isfinite(mask.fill);
-    masks.hidden = masks.hidden == nullptr
-        ? hidden
-        : call(graph, "aten::logical_or", {masks.hidden, hidden});
+    values.fills.push_back(insert_factor());
+    values.hiding.push_back(
+        mask.kind == Mask::Kind::kHides
+            ? mask.value
+            : call(graph, "aten::logical_not", {mask.value}));
   }
-  return masks;
+  return values;
 }
 
-std::string describe(const Masks& masks, bool drops, bool caps = false) {
-  std::string text = masks.causal ? "causal attention" : "attention";
+/// Joins all values by an operator of two; null if there are none.
+Value* join(Graph& graph, const char* name, const std::vector<Value*>& values) {
+  Value* joined = nullptr;
+  for (auto* value : values) {
+    joined = joined == nullptr ? value : call(graph, name, {joined, value});
+  }
+  return joined;
+}
+
+std::string describe(const AttentionNodes& found, bool drops) {
+  const auto has = [&](bool bias) {
+    for (const auto& mask : found.masks) {
+      if ((mask.kind == Mask::Kind::kBias) == bias) {
+        return true;
+      }
+    }
+    return false;
+  };
+  std::string text = "attention";
   const char* separator = " with ";
   for (const auto& [is_there, what] :
-       {std::pair{caps, "a softcap"},
-        std::pair{masks.hidden != nullptr, "a mask"},
-        std::pair{masks.bias != nullptr, "a bias"},
+       {std::pair{found.softcap.has_value(), "a softcap"},
+        std::pair{has(false), "a mask"},
+        std::pair{has(true), "a bias"},
         std::pair{drops, "dropout"}}) {
     if (is_there) {
       text += separator;
@@ -159,38 +193,55 @@ std::string describe(const Masks& masks, bool drops, bool caps = false) {
   return text;
 }
 
-/// Inserts our operator for what `node` computes, and returns its output.
-Value* put(
+/// Copies nodes, in their order, to the insertion point. Returns the output of
+/// the last one.
+Value* insert_copies(Graph& graph, const std::vector<Node*>& nodes) {
+  std::unordered_map<Value*, Value*> copies;
+  Value* last = nullptr;
+  const auto copy_of = [&](Value* value) {
+    const auto copied = copies.find(value);
+    return copied == copies.end() ? value : copied->second;
+  };
+  for (auto* node : nodes) {
+    if (is(node, {"aten::softmax"})) {
+      // TorchScript's own gradients of operators that it finds together do not
+      // go back through a softmax of another dtype. It has none of `alias`.
+      auto* scores = node->input(0);
+      copies[scores] = call(graph, "aten::alias", {copy_of(scores)});
+    }
+    auto* copy = graph.insertNode(graph.createClone(node, copy_of));
+    for (size_t i = 0; i < node->outputs().size(); ++i) {
+      copies[node->outputs()[i]] = copy->outputs()[i];
+    }
+    last = copy->output();
+  }
+  return last;
+}
+
+/// Lets `insert_ours` compute the output of the last of `nodes` if `condition`
+/// holds, and copies of the nodes otherwise.
+template <typename InsertOurs>
+void replace_if(
     Graph& graph,
-    Node* node,
-    at::ArrayRef<NamedValue> arguments,
-    const Masks& masks,
-    Value* scale,
-    Value* dropout,
-    bool enable_gqa,
-    const std::optional<double>& softcap) {
-  std::vector<NamedValue> named{
-      NamedValue("causal", masks.causal),
-      NamedValue("scale", scale),
-      NamedValue("enable_gqa", enable_gqa),
-      NamedValue("dropout_p", dropout)};
-  if (masks.hidden != nullptr) {
-    named.emplace_back("mask", masks.hidden);
-  }
-  if (masks.bias != nullptr) {
-    named.emplace_back("bias", masks.bias);
-  }
-  if (softcap) {
-    named.emplace_back("softcap", *softcap);
-  }
-  auto* output = call(graph, operators::attention_name(), arguments, named);
-  output->node()->copyMetadata(node);
-  output->setType(c10::TensorType::get());
-  if (masks.fills) {
-    output =
-        insert_means(graph, masks.hidden, arguments[2].value(graph), output);
-  }
-  return output;
+    Value* condition,
+    const std::vector<Node*>& nodes,
+    const InsertOurs& insert_ours) {
+  auto* last = nodes.back();
+  auto* choice = graph.insertNode(
+      graph.create(torch::jit::prim::If, {condition}, /*num_outputs=*/1));
+  const auto add_block = [&](const auto& insert) {
+    auto* block = choice->addBlock();
+    const torch::jit::WithInsertPoint point(block);
+    block->registerOutput(insert());
+  };
+  add_block([&] {
+    auto* output = insert_ours();
+    output->setType(c10::TensorType::get());
+    return output;
+  });
+  add_block([&] { return insert_copies(graph, nodes); });
+  choice->output()->setType(c10::TensorType::get());
+  last->output()->replaceAllUsesWith(choice->output());
 }
 
 } // namespace
@@ -198,64 +249,67 @@ Value* put(
 std::string replace_attention(const AttentionNodes& found) {
   auto& graph = *found.last->owningGraph();
   const torch::jit::WithInsertPoint point(found.last);
-  auto* key = call(
-      graph,
-      "aten::transpose",
-      {arrange(graph, found.transposed_key), int64_t{-2}, int64_t{-1}});
+  auto* query = arrange(graph, found.query);
+  auto* transposed_key = arrange(graph, found.transposed_key);
+  auto* value = arrange(graph, found.value);
+  auto* scale =
+      insert_product(graph, found.softcap.value_or(1.0), found.factors);
   const auto masks = insert_masks(graph, found.masks);
+  auto* condition = call(
+      graph,
+      operators::takes_name(),
+      {query,
+       transposed_key,
+       value,
+       found.softmax->input(1),
+       scale,
+       insert_dtypes(graph, found.casts),
+       list(graph, c10::TensorType::get(), masks.hiding),
+       list(graph, c10::FloatType::get(), masks.fills),
+       list(graph, c10::TensorType::get(), masks.biases)});
   auto* dropout = insert_dropout(graph, found.dropout, found.training);
-  auto* output =
-      put(graph,
-          found.last,
-          {arrange(graph, found.query), key, arrange(graph, found.value)},
-          masks,
-          insert_scale(graph, found.softcap.value_or(1.0), found.factors),
-          dropout,
-          /*enable_gqa=*/false,
-          found.softcap);
-  found.last->output()->replaceAllUsesWith(
-      arrange(graph, output, found.result));
-  return describe(masks, may_drop(dropout), found.softcap.has_value());
+  replace_if(graph, condition, found.nodes, [&] {
+    std::vector<NamedValue> named{
+        NamedValue("scale", scale), NamedValue("dropout_p", dropout)};
+    const auto add = [&](const char* name, Value* given) {
+      if (given != nullptr) {
+        named.emplace_back(name, given);
+      }
+    };
+    add("mask", join(graph, "aten::logical_or", masks.hiding));
+    add("bias", join(graph, "aten::add", masks.biases));
+    if (found.softcap) {
+      named.emplace_back("softcap", *found.softcap);
+    }
+    auto* key = call(
+        graph, "aten::transpose", {transposed_key, int64_t{-2}, int64_t{-1}});
+    auto* output =
+        call(graph, operators::attention_name(), {query, key, value}, named);
+    output->node()->copyMetadata(found.last);
+    return arrange(graph, output, found.result);
+  });
+  return describe(found, may_drop(dropout));
 }
 
-std::string replace_sdpa_node(const torch::jit::Module& module, Node* node) {
+std::string replace_sdpa_node(Node* node) {
   auto& graph = *node->owningGraph();
   const torch::jit::WithInsertPoint point(node);
-  auto* mask = node->namedInput("attn_mask");
-  auto* dropout = node->namedInput("dropout_p");
-  auto* is_causal = node->namedInput("is_causal");
-  const auto gqa = torch::jit::toIValue(node->namedInput("enable_gqa"));
-  const bool no_mask =
-      torch::jit::toIValue(mask) && torch::jit::toIValue(mask)->isNone();
-  const auto causal = torch::jit::toIValue(is_causal);
-  Masks masks;
-  masks.causal = !no_mask && causal && !causal->toBool() &&
-      is_causal_mask(module, mask, MaskMeaning::kOfLibTorch);
-  if (gqa && causal && !causal->toBool() && (no_mask || masks.causal)) {
-    node->output()->replaceAllUsesWith(
-        put(graph,
-            node,
-            {node->input(0), node->input(1), node->input(2)},
-            masks,
-            node->namedInput("scale"),
-            dropout,
-            gqa->toBool(),
-            /*softcap=*/std::nullopt));
-    return describe(masks, may_drop(dropout));
-  }
   const auto positional = node->inputs().slice(0, 6);
-  auto* output = call(
-      graph,
-      operators::sdpa_name(),
-      std::vector<NamedValue>(positional.begin(), positional.end()),
-      {NamedValue("scale", node->namedInput("scale")),
-       NamedValue("enable_gqa", node->namedInput("enable_gqa"))});
-  output->node()->copyMetadata(node);
-  node->output()->replaceAllUsesWith(output);
+  const std::vector<NamedValue> arguments(positional.begin(), positional.end());
+  const std::vector<NamedValue> named{
+      NamedValue("scale", node->namedInput("scale")),
+      NamedValue("enable_gqa", node->namedInput("enable_gqa"))};
+  auto* condition = call(graph, operators::takes_sdpa_name(), arguments, named);
+  replace_if(graph, condition, {node}, [&] {
+    auto* output = call(graph, operators::sdpa_name(), arguments, named);
+    output->node()->copyMetadata(node);
+    return output;
+  });
+  const auto causal = torch::jit::toIValue(node->namedInput("is_causal"));
   return std::string("scaled_dot_product_attention") +
       (causal && causal->toBool() ? ", causal" : "") +
-      (no_mask ? "" : ", with a mask") +
-      (may_drop(dropout) ? ", with dropout" : "");
+      (is_none(node->namedInput("attn_mask")) ? "" : ", with a mask") +
+      (may_drop(node->namedInput("dropout_p")) ? ", with dropout" : "");
 }
 
 } // namespace torch_attention::graphs

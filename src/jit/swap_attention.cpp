@@ -1,21 +1,26 @@
 #include <torch_attention/jit/swap_attention.h>
 
 #include <escape.h>
+#include <jit/compare_models.h>
 #include <jit/find_attention.h>
 #include <jit/fused_layers.h>
 #include <jit/replace_attention.h>
+#include <jit/values.h>
+#include <operators/library.h>
 
 #include <torch/csrc/jit/api/function_impl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/alias_analysis.h>
-#include <torch/csrc/jit/passes/common_subexpression_elimination.h>
 #include <torch/csrc/jit/passes/constant_propagation.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/passes/inliner.h>
+#include <torch/csrc/jit/passes/remove_mutation.h>
 
+#include <functional>
 #include <ostream>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace torch_attention {
 
@@ -27,10 +32,22 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Returns the nodes of a graph, those of its blocks included.
+/// Returns whether a node chooses between our operator and the old ones.
+bool is_swapped(const Node* node) {
+  return graphs::is(node, {"prim::If"}) &&
+      graphs::is(
+             node->input(0)->node(),
+             {operators::takes_name(), operators::takes_sdpa_name()});
+}
+
+/// Returns the nodes of a graph, those of its blocks included, but not what is
+/// swapped already.
 std::vector<Node*> nodes_of(Block* block) {
   std::vector<Node*> nodes;
   for (auto* node : block->nodes()) {
+    if (is_swapped(node)) {
+      continue;
+    }
     nodes.push_back(node);
     for (auto* inner : node->blocks()) {
       const auto more = nodes_of(inner);
@@ -54,136 +71,262 @@ std::string path_of(const Node* node) {
   return path;
 }
 
-/// Lets those who read a tensor after an operator in place read what that
-/// returns, which is the same tensor: then values tell what happens to them.
-void name_changes(Block* block) {
-  for (auto* node : nodes_of(block)) {
-    if (node->kind() == c10::Symbol::fromQualString("aten::masked_fill_") ||
-        node->kind() == c10::Symbol::fromQualString("aten::add_") ||
-        node->kind() == c10::Symbol::fromQualString("aten::mul_") ||
-        node->kind() == c10::Symbol::fromQualString("aten::div_") ||
-        node->kind() == c10::Symbol::fromQualString("aten::tanh_")) {
-      node->input(0)->replaceAllUsesAfterNodeWith(node, node->output());
-    }
-  }
+/// Lets operators that change a product or what follows from it in place return
+/// a new tensor, where nobody can tell the difference: values then tell what
+/// happens to them.
+void name_changes(const std::shared_ptr<Graph>& graph) {
+  torch::jit::RemoveTensorMutation(graph, [](Node* node) {
+    return graphs::is(
+        node,
+        {"aten::masked_fill_",
+         "aten::add_",
+         "aten::mul_",
+         "aten::div_",
+         "aten::tanh_",
+         "aten::dropout_"});
+  });
 }
 
-/// Returns whether something between the two products changes in place what
-/// our operator reads only at the last.
-bool is_changed(const AttentionNodes& found, torch::jit::AliasDb& aliases) {
-  torch::jit::ValueSet read{
-      found.query.value, found.transposed_key.value, found.value.value};
-  for (const auto& mask : found.masks) {
-    read.insert(mask.value);
-  }
-  if (found.first->owningBlock() != found.last->owningBlock()) {
-    for (auto* value : read) {
-      if (aliases.hasWriters(value)) {
-        return true;
-      }
-    }
-    return false;
-  }
-  for (auto* node = found.first; node != found.last; node = node->next()) {
-    if (aliases.writesToAlias(node, read)) {
+/// Calls `visit` with the nodes that may run after `node` has begun, itself
+/// included; in a loop, with all of its body. Returns whether one returned
+/// true.
+template <typename Visit>
+bool any_from(Node* node, const Visit& visit) {
+  auto* block = node->owningBlock();
+  for (; node != block->return_node(); node = node->next()) {
+    if (visit(node)) {
       return true;
     }
   }
-  return false;
+  auto* owner = block->owningNode();
+  if (owner == nullptr) {
+    return false;
+  }
+  if (graphs::is(owner, {"prim::Loop"}) && visit(owner)) {
+    return true;
+  }
+  return any_from(owner->next(), visit);
 }
 
-/// Swaps all attention of a method's graph.
+/// Returns whether something changes in place what our operator reads only at
+/// the last product, or keeps for the gradients.
+bool is_changed(const AttentionNodes& found, torch::jit::AliasDb& aliases) {
+  const std::unordered_set<Node*> own(found.nodes.begin(), found.nodes.end());
+  torch::jit::ValueSet read{
+      found.query.value, found.transposed_key.value, found.value.value};
+  for (auto* node : found.nodes) {
+    read.insert(node->inputs().begin(), node->inputs().end());
+  }
+  return any_from(found.first, [&](Node* node) {
+    return own.count(node) == 0 && aliases.writesToAlias(node, read);
+  });
+}
+
+/// Decides by their numbers, from 0 on, which of the places that are found are
+/// swapped. Empty: all.
+using Wanted = std::function<bool(size_t)>;
+
+/// Swaps attention in a method's graph.
 class Swap {
  public:
-  Swap(const torch::jit::Module& module, std::string method)
-      : module_(module), method_(std::move(method)) {}
+  Swap(
+      const torch::jit::Module& module,
+      std::string method,
+      const Wanted& wanted,
+      size_t first_place)
+      : module_(module),
+        method_(std::move(method)),
+        wanted_(wanted),
+        next_place_(first_place) {}
 
   GraphSwapReport run(std::shared_ptr<Graph> graph) {
     torch::jit::Inline(*graph);
     torch::jit::ConstantPropagation(graph);
-    torch::jit::EliminateCommonSubexpression(graph);
     torch::jit::EliminateDeadCode(graph);
-    name_changes(graph->block());
+    name_changes(graph);
     swap_softmaxes(graph);
     for (auto* node : nodes_of(graph->block())) {
       graphs::take_apart(node);
     }
     for (auto* node : nodes_of(graph->block())) {
-      if (node->kind() ==
-          c10::Symbol::fromQualString("aten::scaled_dot_product_attention")) {
-        const auto where = place_of(node);
-        add(report_.swapped, where, graphs::replace_sdpa_node(module_, node));
+      if (graphs::is(node, {"aten::scaled_dot_product_attention"}) &&
+          is_wanted()) {
+        report_.swapped.push_back(
+            {place_of(node), graphs::replace_sdpa_node(node)});
       }
     }
     torch::jit::EliminateDeadCode(graph);
+    graph->lint();
     return report_;
   }
 
+  /// The number of the first place of the next graph.
+  size_t next_place() const {
+    return next_place_;
+  }
+
  private:
+  bool is_wanted() {
+    const auto place = next_place_++;
+    return !wanted_ || wanted_(place);
+  }
+
   std::string place_of(const Node* node) const {
     const auto path = path_of(node);
     return path.empty() ? method_ : method_ + ": " + path;
-  }
-
-  static void add(
-      std::vector<GraphSwapReport::Place>& places,
-      const std::string& where,
-      const std::string& what) {
-    places.push_back({where, what});
   }
 
   void swap_softmaxes(const std::shared_ptr<Graph>& graph) {
     torch::jit::AliasDb aliases(graph);
     std::vector<AttentionNodes> all;
     for (auto* node : nodes_of(graph->block())) {
-      if (node->kind() != torch::jit::aten::softmax) {
+      if (!graphs::is(node, {"aten::softmax"})) {
         continue;
       }
       auto finding = graphs::find_attention(module_, node);
       if (finding.attention && is_changed(*finding.attention, aliases)) {
-        finding.reason = "its query, key, value or mask is changed in place";
+        finding.reason = "what it reads is changed in place";
         finding.attention.reset();
       }
       if (finding.attention) {
         all.push_back(*finding.attention);
       } else if (!finding.reason.empty()) {
-        add(report_.left_alone, place_of(node), finding.reason);
+        report_.left_alone.push_back({place_of(node), finding.reason});
       }
     }
     for (const auto& found : all) {
-      const auto where = place_of(found.softmax);
-      add(report_.swapped, where, graphs::replace_attention(found));
+      if (is_wanted()) {
+        report_.swapped.push_back(
+            {place_of(found.softmax), graphs::replace_attention(found)});
+      }
     }
   }
 
   const torch::jit::Module& module_;
   std::string method_;
+  const Wanted& wanted_;
+  size_t next_place_;
   GraphSwapReport report_;
 };
 
-} // namespace
+/// A model with our attention, which shares its weights with the one before.
+struct SwappedModel {
+  torch::jit::Module module;
+  GraphSwapReport report;
+  /// the places that were found
+  size_t num_places = 0;
+};
 
-GraphSwapReport swap_attention(torch::jit::Module& module) {
+SwappedModel swap_places(
+    const torch::jit::Module& module,
+    const Wanted& wanted = {}) {
   // A copy of the code, not of the weights: what has run once keeps its
   // program.
-  auto swapped = module.clone(/*inplace=*/true);
-  GraphSwapReport all;
-  for (const auto& method : swapped.get_methods()) {
+  SwappedModel swapped{module.clone(/*inplace=*/true), {}};
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  for (const auto& method : swapped.module.get_methods()) {
     auto* function = torch::jit::tryToGraphFunction(method.function());
     if (function == nullptr) {
       continue;
     }
-    const auto report = Swap(swapped, method.name()).run(function->graph());
-    const auto append = [](auto& to, const auto& from) {
-      to.insert(to.end(), from.begin(), from.end());
-    };
-    append(all.swapped, report.swapped);
-    append(all.left_alone, report.left_alone);
+    Swap swap(swapped.module, method.name(), wanted, swapped.num_places);
+    const auto report = swap.run(function->graph());
+    swapped.num_places = swap.next_place();
+    append(swapped.report.swapped, report.swapped);
+    append(swapped.report.left_alone, report.left_alone);
   }
-  if (!all.swapped.empty()) {
-    module = swapped;
+  return swapped;
+}
+
+/// Tells what is wrong with a swapped model; empty if nothing is.
+using Problem = std::function<std::string(const torch::jit::Module&)>;
+
+/// A model that can be saved, and read again, has to stay one.
+Problem problem_of_saving(const torch::jit::Module& module) {
+  if (!graphs::obstacle_to_saving(module).empty()) {
+    return [](const torch::jit::Module& /*swapped*/) { return std::string(); };
   }
-  return all;
+  return [](const torch::jit::Module& swapped) {
+    const auto obstacle = graphs::obstacle_to_saving(swapped);
+    return obstacle.empty() ? "" : "the model could not be saved: " + obstacle;
+  };
+}
+
+/// The outputs of the example have to stay as they are.
+Problem problem_of_example(
+    const torch::jit::Module& module,
+    const std::vector<c10::IValue>& example) {
+  const auto expected = graphs::run_copy(module, example);
+  const auto again =
+      graphs::difference_of(graphs::run_copy(module, example), expected);
+  TORCH_CHECK(
+      again.empty(),
+      "swap_attention: expected a model whose outputs for the example repeat, "
+      "but got outputs that differ ",
+      again,
+      " in a second run; call eval() on a model that drops weights");
+  return [=](const torch::jit::Module& swapped) -> std::string {
+    try {
+      const auto found =
+          graphs::difference_of(graphs::run_copy(swapped, example), expected);
+      return found.empty() ? ""
+                           : "the outputs of the example would differ " + found;
+    } catch (const std::exception& error) {
+      return std::string("the example would throw: ") + error.what();
+    }
+  };
+}
+
+/// Swaps all places, or those alone that have no problem.
+SwappedModel swap_without(
+    const torch::jit::Module& module,
+    const Problem& problem) {
+  auto all = swap_places(module);
+  if (all.report.swapped.empty() || problem(all.module).empty()) {
+    return all;
+  }
+  std::vector<bool> is_wanted(all.num_places);
+  std::vector<GraphSwapReport::Place> different;
+  for (size_t place = 0; place < all.num_places; ++place) {
+    const auto one =
+        swap_places(module, [place](size_t i) { return i == place; });
+    const auto found = problem(one.module);
+    is_wanted[place] = found.empty();
+    if (!found.empty()) {
+      different.push_back({one.report.swapped.at(0).where, found});
+    }
+  }
+  auto some = swap_places(module, [&](size_t i) { return bool{is_wanted[i]}; });
+  const auto rest = problem(some.module);
+  TORCH_CHECK(
+      rest.empty(),
+      "swap_attention: expected places that may be swapped together, since "
+      "each may be alone, but ",
+      rest);
+  auto& left_alone = some.report.left_alone;
+  left_alone.insert(left_alone.end(), different.begin(), different.end());
+  return some;
+}
+
+} // namespace
+
+GraphSwapReport swap_attention(
+    torch::jit::Module& module,
+    const SwapOptions& options) {
+  const auto saving = problem_of_saving(module);
+  const auto running = options.example()
+      ? problem_of_example(module, *options.example())
+      : Problem();
+  const auto swapped = swap_without(module, [&](const auto& swapped) {
+    const auto problem = saving(swapped);
+    return problem.empty() && running ? running(swapped) : problem;
+  });
+  if (!swapped.report.swapped.empty()) {
+    module = swapped.module;
+  }
+  return swapped.report;
 }
 
 std::ostream& operator<<(std::ostream& stream, const GraphSwapReport& report) {

@@ -4,6 +4,7 @@
 #include <operators/attention_call.h>
 #include <operators/decode.h>
 #include <operators/rotary.h>
+#include <operators/takes.h>
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -66,6 +67,18 @@ const char* sdpa_name() {
   return "torch_attention::scaled_dot_product_attention";
 }
 
+const char* takes_name() {
+  return "torch_attention::_takes";
+}
+
+const char* takes_sdpa_name() {
+  return "torch_attention::_takes_sdpa";
+}
+
+const char* product_name() {
+  return "torch_attention::_product";
+}
+
 TORCH_LIBRARY(torch_attention, library) {
   // `dropout_p` draws from LibTorch's stream of random numbers.
   const std::vector<at::Tag> random{
@@ -118,6 +131,23 @@ TORCH_LIBRARY(torch_attention, library) {
       std::string("_rotary_backward(Tensor grad_output, ") + kRotaryArguments +
           ") -> Tensor",
       plain);
+  // The conditions of swapped models.
+  define(
+      library,
+      "_takes(Tensor query, Tensor transposed_key, Tensor value, int dim, "
+      "float scale, int[] dtypes, Tensor[] hiding, float[] fills, "
+      "Tensor[] biases) -> bool",
+      plain);
+  define(
+      library,
+      "_takes_sdpa(Tensor query, Tensor key, Tensor value, "
+      "Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, "
+      "float? scale=None, bool enable_gqa=False) -> bool",
+      plain);
+  define(
+      library,
+      "_product(Scalar number, Tensor[] factors, bool[] divides) -> float",
+      plain);
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, CPU, library) {
@@ -141,6 +171,9 @@ TORCH_LIBRARY_IMPL(torch_attention, Meta, library) {
 
 TORCH_LIBRARY_IMPL(torch_attention, CompositeImplicitAutograd, library) {
   library.impl("scaled_dot_product_attention", boxed<&sdpa>());
+  library.impl("_takes", TORCH_FN(takes));
+  library.impl("_takes_sdpa", TORCH_FN(takes_sdpa));
+  library.impl("_product", TORCH_FN(product));
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {

@@ -16,4 +16,10 @@ const char* attention_name();
 /// `scaled_dot_product_attention`.
 const char* sdpa_name();
 
+/// Those of the operators that tell swapped models what ours compute
+/// (takes.h).
+const char* takes_name();
+const char* takes_sdpa_name();
+const char* product_name();
+
 } // namespace torch_attention::operators

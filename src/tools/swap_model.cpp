@@ -1,5 +1,6 @@
 #include <tools/swap_model.h>
 
+#include <atomic_file.h>
 #include <tools/bench/measure.h>
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/weights/read.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <ostream>
 #include <stdexcept>
@@ -120,7 +122,7 @@ double difference_of(const FloatTensors& a, const FloatTensors& b) {
   return largest;
 }
 
-/// Prints the times of a forward pass, by turns.
+/// Prints the times of a forward pass, interleaved.
 void measure_models(
     torch::jit::Module& before,
     torch::jit::Module& after,
@@ -171,6 +173,27 @@ bool agree(
   return of_outputs <= kOutputTolerance && of_gradients <= kGradientTolerance;
 }
 
+/// Writes a model. On c10::Error the old file stays as it was.
+void save_model(const torch::jit::Module& model, const std::string& path) {
+  AtomicFile file(path);
+  // LibTorch's writer ends the program if its bytes are not taken.
+  std::exception_ptr failure;
+  torch::jit::ExportModule(model, [&](const void* data, size_t size) {
+    try {
+      if (!failure) {
+        file.write(data, size);
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    return size;
+  });
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+  file.commit();
+}
+
 } // namespace
 
 bool swap_model(
@@ -194,7 +217,7 @@ bool swap_model(
     }
     measure_models(before, after, inputs, out);
   }
-  after.save(output);
+  save_model(after, output);
   out << "wrote " << escaped(output)
       << "; it needs libtorch_attention where it is "
       << "loaded\n";

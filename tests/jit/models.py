@@ -319,8 +319,8 @@ def documents(size):
         made = torch.jit.script(module) if script else trace(module, x)
         return Case(name, made, {"x": x}, swapped, what, left, random)
 
-    causal = "causal attention"
-    dropping = "causal attention with dropout"
+    causal = "attention with a mask"
+    dropping = "attention with a mask and dropout"
     yield case("causal", CausalAttention(C, C, T + 2, 0.1), 1, causal)
     yield case(
         "causal-training",
@@ -431,7 +431,7 @@ def documents(size):
         "softcap",
         Einsum(size, heads, softcap=2.0),
         1,
-        "causal attention with a softcap",
+        "attention with a softcap and a mask",
     )
     yield case(
         "softcap-of-bias",
@@ -483,7 +483,7 @@ def libtorch(size):
 
     sdpa = "scaled_dot_product_attention"
     later = torch.ones(T, T).triu(1).bool()
-    yield case("sdpa", Sdpa(size), 1, "attention")
+    yield case("sdpa", Sdpa(size), 1, sdpa)
     yield case("sdpa-causal", Sdpa(size, causal=True), 1, f"{sdpa}, causal")
     # The type of an attribute or an argument is not known.
     yield case(
@@ -506,12 +506,10 @@ def libtorch(size):
             1,
             f"{sdpa}, with a mask",
         )
-    yield case("multihead", Cross(size), 1, "attention")
-    yield case("multihead-causal", Cross(size, later), 1, "causal attention")
-    yield case(
-        "multihead-inference", Cross(size), 1, "attention", grad=False
-    )
-    yield case("multihead-scripted", Cross(size), 4, "attention", script=True)
+    yield case("multihead", Cross(size), 1, sdpa)
+    yield case("multihead-causal", Cross(size, later), 1, f"{sdpa}, with a mask")
+    yield case("multihead-inference", Cross(size), 1, sdpa, grad=False)
+    yield case("multihead-scripted", Cross(size), 4, sdpa, script=True)
     yield case("multihead-weights", Weights(size), 0, "", left=1)
     padding = torch.zeros(B, T, dtype=torch.bool)
     padding[0, T // 2 :] = True
@@ -532,22 +530,22 @@ def libtorch(size):
             grad=False,
         )
     layer = nn.TransformerEncoderLayer(C, H, 2 * C, 0.0, batch_first=True)
-    yield case("layer", layer, 1, "attention")
-    yield case("layer-inference", layer, 1, "attention", grad=False)
+    yield case("layer", layer, 1, sdpa)
+    yield case("layer-inference", layer, 1, sdpa, grad=False)
     first = nn.TransformerEncoderLayer(
         C, H, 2 * C, 0.0, activation="gelu", batch_first=True, norm_first=True
     )
-    yield case("layer-first", first, 1, "attention", grad=False)
+    yield case("layer-first", first, 1, sdpa, grad=False)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    yield case("encoder", encoder, 2, "attention")
-    yield case("encoder-inference", encoder, 2, "attention", grad=False)
+    yield case("encoder", encoder, 2, sdpa)
+    yield case("encoder-inference", encoder, 2, sdpa, grad=False)
     decoder = nn.TransformerDecoderLayer(C, H, 2 * C, 0.0, batch_first=True)
     yield Case(
         "decoder",
         trace(decoder.eval(), x, x),
         {"a_x": x, "b_x": x.clone()},
         2,
-        "attention",
+        sdpa,
     )
 
 
@@ -580,7 +578,7 @@ def transformers(size):
         trace(gemma2.eval(), ids),
         {"ids": ids},
         size.layers,
-        "causal attention with a softcap",
+        "attention with a softcap and a mask",
     )
     for kind in ("eager", "sdpa"):
         common["attn_implementation"] = bert["attn_implementation"] = kind
@@ -599,12 +597,17 @@ def transformers(size):
         encoder = tf.BertModel(
             tf.BertConfig(max_position_embeddings=size.tokens + 2, **bert)
         )
-        causal = "causal attention"
         sdpa = "scaled_dot_product_attention, with a mask"
+        causal = "attention with a bias" if kind == "eager" else sdpa
+        plain = (
+            "attention"
+            if kind == "eager"
+            else "scaled_dot_product_attention"
+        )
         for name, model, inputs, what in (
             ("gpt2", gpt2, {"ids": ids}, causal),
             ("llama", llama, {"ids": ids}, causal),
-            ("bert", encoder, {"ids": ids}, "attention"),
+            ("bert", encoder, {"ids": ids}, plain),
             (
                 "bert-mask",
                 encoder,

@@ -74,7 +74,7 @@ GraphSwapReport check_swapped(torch::jit::Module& module) {
 TEST_CASE("A mask in a buffer becomes causal if all its values are") {
   auto module = model(kMasked + kWeights + kOutput);
   const auto report = check_swapped(module);
-  CHECK(printed(report) == "swapped     forward: causal attention\n");
+  CHECK(printed(report) == "swapped     forward: attention with a mask\n");
   CHECK(is_ours(module));
 
   auto mask = torch::ones({9, 9}).triu(1);
@@ -109,7 +109,7 @@ TEST_CASE("Scores are scaled by what follows from sizes") {
         ", dim=-1)\n" + kOutput);
     CHECK(
         printed(check_swapped(module)) ==
-        "swapped     forward: causal attention\n");
+        "swapped     forward: attention with a mask\n");
   }
 }
 
@@ -154,9 +154,7 @@ TEST_CASE("What is changed before our operator would read it is left alone") {
   const auto report = swap_attention(module);
   CHECK(report.swapped.empty());
   REQUIRE(report.left_alone.size() == 1);
-  CHECK(
-      report.left_alone[0].what ==
-      "its query, key, value or mask is changed in place");
+  CHECK(report.left_alone[0].what == "what it reads is changed in place");
 }
 
 TEST_CASE("A softmax that is no attention is not mentioned") {
@@ -174,7 +172,7 @@ TEST_CASE("Swapped attention drops weights in training alone") {
   const auto expected = module.forward({x}).toTensor();
   CHECK(
       printed(swap_attention(module)) ==
-      "swapped     forward: causal attention with dropout\n");
+      "swapped     forward: attention with a mask and dropout\n");
   CHECK_THAT(module.forward({x}).toTensor(), IsCloseTo(expected));
   module.train();
   const auto dropped = module.forward({x}).toTensor();

@@ -1,0 +1,117 @@
+#include <jit/values.h>
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <algorithm>
+
+namespace torch_attention::graphs {
+
+namespace {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+/// Scores have two dimensions or more, which a tensor of one element with as
+/// many does not change.
+bool is_one_number(const torch::Tensor& x) {
+  return x.numel() == 1 && x.dim() <= 2 && !x.is_complex();
+}
+
+/// Returns what a value stands for if it is `module`, one of its attributes, or
+/// one of theirs.
+std::optional<c10::IValue> attribute_behind(
+    const torch::jit::Module& module,
+    const Value* value) {
+  const auto* node = value->node();
+  if (node->kind() == torch::jit::prim::Param) {
+    const auto inputs = value->owningGraph()->inputs();
+    return !inputs.empty() && inputs[0] == value && value->type()->is_module()
+        ? std::make_optional<c10::IValue>(module._ivalue())
+        : std::nullopt;
+  }
+  if (node->kind() != torch::jit::prim::GetAttr) {
+    return std::nullopt;
+  }
+  const auto owner = attribute_behind(module, node->input());
+  if (!owner || !owner->isObject()) {
+    return std::nullopt;
+  }
+  return owner->toObject()->getAttr(node->s(torch::jit::attr::name));
+}
+
+} // namespace
+
+bool is(const Node* node, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return node->kind() == c10::Symbol::fromQualString(name);
+  });
+}
+
+bool is_product(const Node* node) {
+  return is(
+      node,
+      {"aten::matmul",
+       "aten::bmm",
+       "aten::mm",
+       "aten::baddbmm",
+       "aten::einsum"});
+}
+
+bool is_tensor(const Value* value) {
+  return value->type()->isSubtypeOf(*c10::TensorType::get());
+}
+
+std::optional<double> number_of(const Value* value) {
+  const auto constant = torch::jit::toIValue(value);
+  if (!constant) {
+    return std::nullopt;
+  }
+  if (constant->isTensor()) {
+    const auto& x = constant->toTensor();
+    return x.defined() && is_one_number(x)
+        ? std::make_optional(x.item<double>())
+        : std::nullopt;
+  }
+  return constant->isDouble() || constant->isInt()
+      ? std::make_optional(constant->toScalar().toDouble())
+      : std::nullopt;
+}
+
+bool is_number(const torch::jit::Module& module, const Value* value) {
+  const auto type = value->type();
+  if (type->isSubtypeOf(*c10::NumberType::get())) {
+    return true;
+  }
+  if (number_of(value)) {
+    return true;
+  }
+  if (const auto attribute = attribute_behind(module, value)) {
+    return attribute->isTensor() && attribute->toTensor().defined() &&
+        is_one_number(attribute->toTensor());
+  }
+  const auto* node = value->node();
+  if (is(node, {"prim::NumToTensor", "aten::scalar_tensor"})) {
+    return true;
+  }
+  if (is(node, {"aten::tensor"})) {
+    return node->input(0)->type()->isSubtypeOf(*c10::NumberType::get());
+  }
+  if (is(node,
+         {"aten::sqrt",
+          "aten::rsqrt",
+          "aten::reciprocal",
+          "aten::to",
+          "aten::detach"})) {
+    return is_number(module, node->input(0));
+  }
+  return is(node,
+            {"aten::pow",
+             "aten::mul",
+             "aten::div",
+             "aten::floor_divide",
+             "aten::add",
+             "aten::sub"}) &&
+      is_number(module, node->input(0)) && is_number(module, node->input(1));
+}
+
+} // namespace torch_attention::graphs

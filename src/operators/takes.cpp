@@ -1,0 +1,258 @@
+#include <operators/takes.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/ops/aminmax.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+namespace torch_attention::operators {
+
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+/// Returns whether a tensor lies on `device` and stands for nothing but its own
+/// numbers.
+bool is_ordinary(const torch::Tensor& x, torch::Device device) {
+  return x.defined() && x.layout() == torch::kStrided && !x.is_nested() &&
+      !x.is_quantized() && !at::isTensorSubclassLike(x) &&
+      x.device() == device && x.device() != torch::kMeta;
+}
+
+/// Orders dtypes by the precision of what is computed with them; 0: none that
+/// attention is computed in.
+int precision_of(torch::ScalarType dtype) {
+  switch (dtype) {
+    case torch::kHalf:
+    case torch::kBFloat16:
+      return 1;
+    case torch::kFloat:
+      return 2;
+    case torch::kDouble:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+/// Returns whether a cast to `dtype` keeps the precision of `own`.
+bool keeps_numbers(torch::ScalarType own, torch::ScalarType dtype) {
+  return dtype == own || precision_of(dtype) > precision_of(own);
+}
+
+torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
+  return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
+}
+
+/// Returns whether `a` and `b` broadcast, and sets `a` to what they become.
+bool broadcast(Sizes& a, torch::IntArrayRef b) {
+  if (a.size() < b.size()) {
+    a.insert(a.begin(), b.size() - a.size(), 1);
+  }
+  const auto offset = a.size() - b.size();
+  for (size_t i = 0; i < b.size(); ++i) {
+    auto& size = a[offset + i];
+    if (size == 1) {
+      size = b[i];
+    } else if (b[i] != 1 && b[i] != size) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Returns the sizes of the scores, (..., T, S); empty if the three do not fit
+/// each other.
+Sizes sizes_of_scores(
+    const torch::Tensor& query,
+    const torch::Tensor& transposed_key,
+    const torch::Tensor& value) {
+  const auto device = query.device();
+  for (const auto* x : {&query, &transposed_key, &value}) {
+    if (!is_ordinary(*x, device) || x->dim() < 2 || x->numel() == 0 ||
+        x->scalar_type() != query.scalar_type()) {
+      return {};
+    }
+  }
+  if (precision_of(query.scalar_type()) == 0 ||
+      query.size(-1) != transposed_key.size(-2) ||
+      transposed_key.size(-1) != value.size(-2)) {
+    return {};
+  }
+  auto sizes = leading(query, 2).vec();
+  if (!broadcast(sizes, leading(transposed_key, 2))) {
+    return {};
+  }
+  auto all = sizes;
+  if (!broadcast(all, leading(value, 2))) {
+    return {};
+  }
+  sizes.push_back(query.size(-2));
+  sizes.push_back(transposed_key.size(-1));
+  return sizes;
+}
+
+bool fits(
+    const torch::Tensor& mask,
+    const torch::Tensor& query,
+    const Sizes& scores) {
+  return is_ordinary(mask, query.device()) &&
+      mask.dim() <= static_cast<int64_t>(scores.size()) &&
+      at::is_expandable_to(mask.sizes(), scores);
+}
+
+double largest_of(const torch::Tensor& x) {
+  const auto [least, most] = at::aminmax(x);
+  // NaN is in both.
+  return std::max(
+      std::abs(least.item<double>()), std::abs(most.item<double>()));
+}
+
+/// The difference from which on exp is 0 in the dtype that is computed in.
+double vanishing_difference(torch::ScalarType dtype) {
+  return dtype == torch::kDouble ? 750 : 110;
+}
+
+/// Returns whether keys whose scores become `fill` weigh exactly nothing, as if
+/// they were hidden.
+bool hides(
+    double fill,
+    double largest_score,
+    double difference,
+    torch::TensorList hiding,
+    torch::TensorList biases) {
+  auto hidden = hiding[0];
+  for (const auto& mask : hiding.slice(1)) {
+    hidden = hidden.logical_or(mask);
+  }
+  if (biases.empty()) {
+    return fill < -2 * largest_score - difference &&
+        !hidden.all(-1).any().item<bool>();
+  }
+  // A key is seen if biases leave it far above the fill; what is added to the
+  // fill must not lift it up to there.
+  const auto lowest_seen = fill / 4;
+  double lift = 0;
+  torch::Tensor sum;
+  for (const auto& bias : biases) {
+    lift += std::max(0.0, bias.max().item<double>());
+    sum = sum.defined() ? sum + bias : bias;
+  }
+  const auto seen = sum.ge(lowest_seen).logical_and(hidden.logical_not());
+  return fill + lift < lowest_seen - 2 * largest_score - difference &&
+      seen.any(-1).all().item<bool>();
+}
+
+} // namespace
+
+bool takes(
+    const torch::Tensor& query,
+    const torch::Tensor& transposed_key,
+    const torch::Tensor& value,
+    int64_t dim,
+    double scale,
+    torch::IntArrayRef dtypes,
+    torch::TensorList hiding,
+    torch::ArrayRef<double> fills,
+    torch::TensorList biases) {
+  const auto scores = sizes_of_scores(query, transposed_key, value);
+  const auto rank = static_cast<int64_t>(scores.size());
+  if (scores.empty() || !(scale > 0) || !std::isfinite(scale) ||
+      (dim != -1 && dim != rank - 1)) {
+    return false;
+  }
+  const auto own = query.scalar_type();
+  for (const auto dtype : dtypes) {
+    if (!keeps_numbers(own, static_cast<torch::ScalarType>(dtype))) {
+      return false;
+    }
+  }
+  for (const auto& mask : hiding) {
+    if (!fits(mask, query, scores) || mask.scalar_type() != torch::kBool) {
+      return false;
+    }
+  }
+  for (const auto& bias : biases) {
+    if (!fits(bias, query, scores) ||
+        precision_of(bias.scalar_type()) < precision_of(own)) {
+      return false;
+    }
+  }
+  // The highest fill that is finite, or NaN.
+  auto fill = -std::numeric_limits<double>::infinity();
+  for (const auto one : fills) {
+    if (!(one <= fill)) {
+      fill = one;
+    }
+  }
+  if (std::isinf(fill)) {
+    return fill < 0;
+  }
+  const torch::NoGradGuard no_grad;
+  const auto largest_score = largest_of(query) * largest_of(transposed_key) *
+      static_cast<double>(query.size(-1)) * scale;
+  return hides(fill, largest_score, vanishing_difference(own), hiding, biases);
+}
+
+bool takes_sdpa(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const std::optional<torch::Tensor>& attn_mask,
+    double dropout_p,
+    bool is_causal,
+    std::optional<double> scale,
+    bool enable_gqa) {
+  if (key.dim() < 2 || !(dropout_p >= 0 && dropout_p <= 1) ||
+      (scale && !(*scale > 0 && std::isfinite(*scale)))) {
+    return false;
+  }
+  auto one_key = key.transpose(-2, -1);
+  auto one_value = value;
+  if (enable_gqa && query.dim() >= 3 && key.dim() >= 3 && value.dim() >= 3) {
+    const auto heads = key.size(-3);
+    if (heads == 0 || value.size(-3) != heads || query.size(-3) % heads != 0) {
+      return false;
+    }
+    // Any of the heads that queries share.
+    one_key = one_key.narrow(-3, 0, 1);
+    one_value = one_value.narrow(-3, 0, 1);
+  }
+  const auto scores = sizes_of_scores(query, one_key, one_value);
+  if (scores.empty()) {
+    return false;
+  }
+  if (!attn_mask || !attn_mask->defined()) {
+    return true;
+  }
+  return !is_causal && fits(*attn_mask, query, scores) &&
+      (attn_mask->scalar_type() == torch::kBool ||
+       attn_mask->scalar_type() == query.scalar_type());
+}
+
+double product(
+    const torch::Scalar& constant,
+    torch::TensorList factors,
+    const c10::List<bool>& divides) {
+  auto number = constant.toDouble();
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const auto& x = factors[i];
+    // Scores have two dimensions, which a factor with more would add to.
+    if (!is_ordinary(x, x.device()) || x.numel() != 1 || x.dim() > 2 ||
+        x.is_complex() || x.scalar_type() == torch::kBool ||
+        (torch::GradMode::is_enabled() && x.requires_grad())) {
+      return std::numeric_limits<double>::quiet_NaN();
+    }
+    const auto factor = x.item<double>();
+    number = divides[i] ? number / factor : number * factor;
+  }
+  return number;
+}
+
+} // namespace torch_attention::operators
