@@ -9,13 +9,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 usage() {
   cat <<'TEXT'
-Usage: scripts/test.sh [--quick]
+Usage: scripts/test.sh [--quick | --all]
 
 Runs all checks: format, golden files against Python, clang-tidy, the tests
 under sanitizers, and the tests of the release build. Installs what is missing
 (scripts/setup.sh). Stops at the first step that fails.
 
   --quick  only the release build and its tests
+  --all    everything, and as many random programs as one waits for; the
+           default leaves most of those out
   --help   this text
 
 With CI=true in the environment a missing tool is an error; otherwise the check
@@ -131,6 +133,8 @@ quick=""
 while (($# > 0)); do
   case "$1" in
     --quick) quick=yes ;;
+    # Read by tests/jit/swap_programs.py.
+    --all) export TORCH_ATTENTION_RANDOM_PROGRAMS=2000 ;;
     -h | --help)
       usage
       exit

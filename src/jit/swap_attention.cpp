@@ -319,9 +319,9 @@ GraphSwapReport swap_attention(
   const auto running = options.example()
       ? problem_of_example(module, *options.example())
       : Problem();
-  const auto swapped = swap_without(module, [&](const auto& swapped) {
-    const auto problem = saving(swapped);
-    return problem.empty() && running ? running(swapped) : problem;
+  const auto swapped = swap_without(module, [&](const auto& one) {
+    const auto problem = saving(one);
+    return problem.empty() && running ? running(one) : problem;
   });
   if (!swapped.report.swapped.empty()) {
     module = swapped.module;

@@ -15,6 +15,9 @@ FILLS = ["float('-inf')", "-1e9", "-1e30", "-3.4e38", "-1e4", "-1e6", "-300.0",
 # Added to all scores of a query, others leave of the scores what rounding does
 # not take.
 BIASES = ["float('-inf')", "-1e30", "-3.4e38", "-60.0", "-3.0"]
+# LibTorch's gradients of queries all of whose keys have the lowest number are
+# those of weights that do not add up to 1.
+SDPA_BIASES = ["float('-inf')", "-60.0", "-3.0"]
 
 
 class Writer:
@@ -28,6 +31,8 @@ class Writer:
         self.init = []
         # (..., T, T) of the scores, without the last two
         self.leading = "B"
+        # whether scores have been filled or biased
+        self.filled = False
 
     def one(self, *choices):
         return self.random.choice(choices)
@@ -153,7 +158,8 @@ class Writer:
             "self.per_head", "torch.full((1, 1, 1, 1, 1), 0.5)", "-0.5")
         rare = number in ("self.learned", "self.per_head", "-0.5") or \
             "full" in number
-        if rare and self.chance(0.7):
+        # The gradient of a factor of fills is rounding noise times the fill.
+        if rare and (self.filled or self.chance(0.7)):
             number = "0.5"
         if self.chance(0.1):
             d = self.name("d")
@@ -170,6 +176,7 @@ class Writer:
             self.line(f"s {operator} {number}")
 
     def fill(self):
+        self.filled = True
         hidden = self.mask()
         fill = self.one(*FILLS)
         self.line(self.one(
@@ -180,6 +187,7 @@ class Writer:
             f"s = torch.where(torch.logical_not({hidden}), s, {fill})"))
 
     def bias(self):
+        self.filled = True
         hidden = self.mask()
         b = self.name("b")
         self.line(self.one(
@@ -304,7 +312,7 @@ class Writer:
             self.line(self.one(
                 f"{m} = torch.logical_not({hidden})",
                 f"{m} = torch.zeros_like({hidden}, dtype=x.dtype)"
-                f".masked_fill({hidden}, {self.one(*BIASES)})"))
+                f".masked_fill({hidden}, {self.one(*SDPA_BIASES)})"))
             arguments.append(f"attn_mask={m}")
         if self.chance(0.3):
             arguments.append(f"scale={self.one('0.3', '1.0')}")
