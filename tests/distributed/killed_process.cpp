@@ -131,7 +131,7 @@ Place place_of(const std::string& name, const dist::Group& group) {
   return {
       nothing,
       [=] { dist::save_weights(*module, "killed.safetensors", group); },
-      kFirst,
+      kAfterComparison,
       "the joining of weights"};
 }
 
