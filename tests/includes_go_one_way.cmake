@@ -19,7 +19,7 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|config_file.h|descriptor.h|error_message.h|format_text.h|json_tree.h|physical_memory.h"
+    "atomic_file.h|config_file.h|descriptor.h|error_message.h|escape.h|format_text.h|json_tree.h|physical_memory.h|regular_file.h"
 )
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/cpu "cpu/")
@@ -32,11 +32,12 @@ set(may_include_src/nn/functional
 set(may_include_src/nn/modules
     "kernels/|nn/[a-z_]+.h|nn/functional/|nn/modules/|torch_attention/nn/|${helpers}"
 )
-set(may_include_src/nn/utils "nn/utils/|torch_attention/nn/")
+set(may_include_src/nn/utils "kernels/|nn/utils/|torch_attention/nn/")
 set(may_include_src/operators
     "kernels/|nn/checks.h|nn/functional/|operators/|${functional}|torch_attention/operators/"
 )
-set(may_include_src/jit "jit/|operators/library.h|torch_attention/jit/")
+set(may_include_src/jit
+    "escape.h|jit/|operators/library.h|torch_attention/jit/")
 # Modules only as torch::nn::Module.
 set(may_include_src/weights
     "weights/|torch_attention/weights/|${options}|${helpers}")
