@@ -310,10 +310,9 @@ class Planner {
 
   /// Returns why a tensor of the module cannot take values; null if it can.
   const char* why_not_written(const torch::Tensor& target) const {
-    const auto device = options_.device().value_or(target.device());
-    if (device.is_meta()) {
-      return "has no memory (device meta): LoadOptions().device(torch::kCPU) "
-             "gives it some";
+    if (target.is_meta() ||
+        (options_.device() && options_.device()->is_meta())) {
+      return "has no memory (device meta): make the module on a device that has";
     }
     if (target.is_inference() && !c10::InferenceMode::is_enabled()) {
       return "was made in c10::InferenceMode, and can only be changed there";

@@ -86,7 +86,7 @@ TEST_CASE("Fields that are absent or old mean what transformers does") {
     auto config = config_of(model);
     config.erase("layer_types");
     config.erase("rope_parameters");
-    config["num_hidden_layers"] = 8;
+    config[config.contains("n_layer") ? "n_layer" : "num_hidden_layers"] = 8;
     config.merge_patch(patch);
     const Changed changed(model, config);
     return options_from_config(changed.path(), layer);

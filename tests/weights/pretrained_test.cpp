@@ -264,6 +264,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
   const std::set<std::string> of_others = {
       "align",
       "align_text_model",
+      "apertus1p5",
       "aria",
       "audioflamingo3",
       "audioflamingo3_encoder",
@@ -280,6 +281,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "cohere_compass",
       "cohere_compass_text",
       "colmodernvbert",
+      "colpali",
       "colqwen2",
       "cosmos3_edge",
       "cosmos3_edge_text",
@@ -304,9 +306,7 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "fun_asr_nano",
       "fuyu",
       "gemma3n",
-      "gemma4",
       "gemma4_unified",
-      "git_vision_model",
       "glm46v",
       "glm4v",
       "glm4v_moe",
@@ -356,6 +356,9 @@ TEST_CASE("Layers of pretrained models give their numbers") {
       "nemo_speechlm",
       "nemotron_h_omni",
       "nougat",
+      "omniasr",
+      "omniasr_audio",
+      "omniasr_ctc",
       "ovis2",
       "ovis2_vision",
       "owlv2",
@@ -734,7 +737,7 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
       "expected a model with latent attention, one of axk1, deepseek_v2, deepseek_v3, "
-      "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, youtu, but got model_type \"llama\"");
+      "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, sarvam_mla, youtu, but got model_type \"llama\"");
   THROWS_WITH(
       attention_from_pretrained(model_folder("deepseek_v3"), 0),
       "is latent: latent_attention_from_pretrained loads it");

@@ -146,6 +146,7 @@ void ModelConfig::set_defaults_of(const std::string& model_type) {
       fields_.get("rope_scaling").fields().empty()) {
     fields_.set(kRotary, *rotary);
   }
+  defaults_.erase(kRotary);
 }
 
 const std::string& ModelConfig::name_of(const std::string& field) const {
