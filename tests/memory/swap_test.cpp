@@ -81,7 +81,7 @@ TEST_CASE("A TorchScript model that cannot be swapped computes as before") {
   const torch::NoGradGuard no_grad;
   const auto file = torch::jit::load(golden("jit/gpt2-eager.pt"));
   Failures failures;
-  failures.every = 499;
+  failures.every = 1999;
   const auto text_of = [](const torch::jit::Module& model) {
     return model.get_method("forward").graph()->toString();
   };
@@ -103,7 +103,9 @@ TEST_CASE("A TorchScript model that cannot be swapped computes as before") {
         return attempt;
       },
       failures);
-  check_no_faults(result);
+  // LibTorch ends the process where it saves or loads without memory.
+  check_no_faults(
+      result, {"~PyTorchStreamWriter", "torch::jit::import_ir_module"});
 }
 
 } // namespace swap_memory_test
