@@ -1,5 +1,6 @@
 #include <jit/find_attention.h>
 
+#include <jit/changes.h>
 #include <jit/look_alike.h>
 #include <jit/values.h>
 
@@ -89,7 +90,7 @@ std::string take_cast(Node* node, AttentionNodes& found) {
 class Upwards {
  public:
   Upwards(const torch::jit::Module& module, AttentionNodes& found)
-      : module_(module), found_(found) {}
+      : module_(module), found_(found), in_view_(found.view_back != nullptr) {}
 
   /// Returns why there is no way, or nothing.
   std::string walk(Value* scores) {
@@ -99,11 +100,15 @@ class Upwards {
         return "its scores are read elsewhere as well";
       }
       found_.nodes.push_back(node);
+      if (is_product(node) && in_view_) {
+        return "a view of its scores or weights is not undone";
+      }
       if (is(node, {"aten::matmul", "aten::bmm", "aten::mm"})) {
         return take_product(node, node->input(0), node->input(1));
       }
       if (is(node, {"aten::einsum"})) {
-        return take_einsum(node);
+        return found_.view != nullptr ? "the scores of its einsum are viewed"
+                                      : take_einsum(node);
       }
       if (is(node, {"aten::baddbmm"})) {
         return take_added_product(node);
@@ -159,6 +164,7 @@ class Upwards {
     Mask mask;
     mask.value = value;
     mask.kind = kind;
+    mask.in_view = in_view_;
     mask.factors = found_.factors;
     mask.factors.push_back(number_factor(number));
     found_.masks.push_back(mask);
@@ -172,6 +178,20 @@ class Upwards {
       return "a number is added to its scores";
     }
     add_mask(value, Mask::Kind::kBias, factor);
+    return {};
+  }
+
+  /// The view back, or that before it.
+  std::string take_view(Value* sizes) {
+    if (is(found_.last, {"aten::einsum"})) {
+      return "the scores of its einsum are viewed";
+    }
+    auto*& view = in_view_ ? found_.view : found_.view_back;
+    if (view != nullptr) {
+      return "its scores are viewed more than once";
+    }
+    view = sizes;
+    in_view_ = !in_view_;
     return {};
   }
 
@@ -190,6 +210,10 @@ class Upwards {
            {"aten::to", "aten::type_as", "aten::contiguous", "aten::clone"})) {
       next = node->input(0);
       return take_cast(node, found_);
+    }
+    if (is_view(node)) {
+      next = node->input(0);
+      return take_view(node->input(1));
     }
     if (is(node, {"aten::div", "aten::mul"})) {
       return step_factor(node, next);
@@ -289,12 +313,17 @@ class Upwards {
 
   const torch::jit::Module& module_;
   AttentionNodes& found_;
+  /// between the two views
+  bool in_view_;
 };
 
 std::string take_output_of_einsum(
     Node* node,
     const Value* weights,
     AttentionNodes& found) {
+  if (found.view_back != nullptr) {
+    return "the weights of its einsum are viewed";
+  }
   const auto product = output_of_einsum(node, weights);
   if (!product) {
     return "its weights go to an einsum of another kind";
@@ -324,6 +353,14 @@ std::string walk_down(Value* weights, AttentionNodes& found) {
       found.last = node;
       return {};
     }
+    if (is_view(node) && use.offset == 0) {
+      if (found.view_back != nullptr) {
+        return "its weights are viewed more than once";
+      }
+      found.view_back = node->input(1);
+      weights = node->output();
+      continue;
+    }
     if (is(node, {"prim::ListConstruct"}) &&
         node->output()->uses().size() == 1 &&
         is(node->output()->uses().front().user, {"aten::einsum"})) {
@@ -352,25 +389,6 @@ std::string walk_down(Value* weights, AttentionNodes& found) {
   }
 }
 
-/// Returns whether a node switches gradients on or off, or an automatic cast.
-bool switches_modes(Node* node) {
-  if (is(node,
-         {"prim::Enter",
-          "prim::Exit",
-          "aten::set_grad_enabled",
-          "aten::_set_grad_enabled"})) {
-    return true;
-  }
-  for (auto* block : node->blocks()) {
-    for (auto* inner : block->nodes()) {
-      if (switches_modes(inner)) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 /// Puts the nodes in the order of execution. Returns why our operator cannot
 /// stand for all of them, or nothing.
 std::string put_in_order(AttentionNodes& found) {
@@ -394,18 +412,48 @@ std::string put_in_order(AttentionNodes& found) {
   return {};
 }
 
+/// Takes the dimension of the softmax. Returns why it cannot be that of keys,
+/// or nothing. Where the number of dimensions is not known the graph tells when
+/// it runs.
+std::string take_dimension(AttentionNodes& found) {
+  auto* given = found.softmax->input(1);
+  const auto constant = torch::jit::toIValue(given);
+  if (!constant || !constant->isInt()) {
+    return "its softmax is over a dimension that varies";
+  }
+  const auto dim = constant->toInt();
+  if (dim == -1) {
+    return {};
+  }
+  const auto type = found.softmax->output()->type()->cast<c10::TensorType>();
+  if (dim < 1 ||
+      (type && type->dim() && dim != static_cast<int64_t>(*type->dim()) - 1)) {
+    return "its softmax is over dimension " + std::to_string(dim) +
+        ", which is not that of keys";
+  }
+  if (found.view == nullptr) {
+    found.dim = given;
+    return {};
+  }
+  return rank_of_view(found.softmax->input(0)->node()) == dim + 1
+      ? ""
+      : "its softmax is over a dimension that may not be that of keys";
+}
+
 } // namespace
 
 Finding find_attention(const torch::jit::Module& module, Node* softmax) {
   AttentionNodes found;
   found.softmax = softmax;
   found.nodes.push_back(softmax);
-  auto reason = take_cast(softmax, found);
+  std::string reason;
   for (const auto& step :
-       {std::function<std::string()>(
-            [&] { return Upwards(module, found).walk(softmax->input(0)); }),
+       {std::function<std::string()>([&] { return take_cast(softmax, found); }),
         std::function<std::string()>(
             [&] { return walk_down(softmax->output(), found); }),
+        std::function<std::string()>(
+            [&] { return Upwards(module, found).walk(softmax->input(0)); }),
+        std::function<std::string()>([&] { return take_dimension(found); }),
         std::function<std::string()>([&] { return put_in_order(found); })}) {
     if (reason.empty()) {
       reason = step();

@@ -31,6 +31,8 @@ struct Mask {
     /// added to the scores
     kBias,
   } kind = Kind::kHides;
+  /// It has the dimensions of `AttentionNodes::view`.
+  bool in_view = false;
   /// the hidden scores, or the factor of a bias; the product of all
   std::vector<Factor> factors;
 };
@@ -48,6 +50,10 @@ struct AttentionNodes {
   std::vector<Factor> factors;
   std::optional<double> softcap;
   std::vector<Mask> masks;
+  /// The sizes that a view of the scores has, and those of the later view back;
+  /// null: none
+  torch::jit::Value* view = nullptr;
+  torch::jit::Value* view_back = nullptr;
   /// dtypes that scores and weights are cast to: ints, or tensors that have
   /// them
   std::vector<torch::jit::Value*> casts;
@@ -56,6 +62,8 @@ struct AttentionNodes {
   torch::jit::Value* training = nullptr;
   torch::jit::Node* first = nullptr;
   torch::jit::Node* softmax = nullptr;
+  /// of the softmax; null: the last one
+  torch::jit::Value* dim = nullptr;
   torch::jit::Node* last = nullptr;
   /// all of one block, in the order of execution, `first` and `last` included
   std::vector<torch::jit::Node*> nodes;

@@ -121,7 +121,7 @@ bool goes_to_product(Value* value, Seen& seen) {
   });
 }
 
-bool leads_to_product(Value* scores, Seen& seen) {
+bool leads_to_product(Value* scores, bool through_branches, Seen& seen) {
   if (!seen.insert(scores).second) {
     return false;
   }
@@ -129,7 +129,14 @@ bool leads_to_product(Value* scores, Seen& seen) {
   if (is_product(node)) {
     return true;
   }
-  if (!is(node,
+  if (through_branches && is(node, {"prim::If"})) {
+    const auto blocks = node->blocks();
+    return std::any_of(blocks.begin(), blocks.end(), [&](auto* block) {
+      return leads_to_product(block->outputs()[scores->offset()], true, seen);
+    });
+  }
+  if (!is_view(node) &&
+      !is(node,
           {"aten::add",
            "aten::mul",
            "aten::where",
@@ -144,15 +151,15 @@ bool leads_to_product(Value* scores, Seen& seen) {
   }
   const auto inputs = node->inputs();
   return std::any_of(inputs.begin(), inputs.end(), [&](Value* input) {
-    return is_tensor(input) && leads_to_product(input, seen);
+    return is_tensor(input) && leads_to_product(input, through_branches, seen);
   });
 }
 
 } // namespace
 
-bool leads_to_product(Value* scores) {
+bool leads_to_product(Value* scores, bool through_branches) {
   Seen seen;
-  return leads_to_product(scores, seen);
+  return leads_to_product(scores, through_branches, seen);
 }
 
 bool looks_like_attention(Node* softmax) {

@@ -137,24 +137,30 @@ struct MaskValues {
   std::vector<Value*> biases;
 };
 
-MaskValues insert_masks(Graph& graph, const std::vector<Mask>& masks) {
+/// `in_view` gives a mask the dimensions of the view.
+template <typename InView>
+MaskValues insert_masks(
+    Graph& graph,
+    const std::vector<Mask>& masks,
+    const InView& in_view) {
   MaskValues values;
   for (const auto& mask : masks) {
+    auto* own = mask.in_view ? mask.value : in_view(mask.value);
     const auto insert_factor = [&] {
       return insert_product(graph, 1.0, mask.factors);
     };
     if (mask.kind == Mask::Kind::kBias) {
       values.biases.push_back(
           is_one(mask.factors)
-              ? mask.value
-              : call(graph, "aten::mul", {mask.value, insert_factor()}));
+              ? own
+              : call(graph, "aten::mul", {own, insert_factor()}));
       continue;
     }
     values.fills.push_back(insert_factor());
     values.hiding.push_back(
         mask.kind == Mask::Kind::kHides
-            ? mask.value
-            : call(graph, "aten::logical_not", {mask.value}));
+            ? own
+            : call(graph, "aten::logical_not", {own}));
   }
   return values;
 }
@@ -249,19 +255,29 @@ void replace_if(
 std::string replace_attention(const AttentionNodes& found) {
   auto& graph = *found.last->owningGraph();
   const torch::jit::WithInsertPoint point(found.last);
-  auto* query = arrange(graph, found.query);
-  auto* transposed_key = arrange(graph, found.transposed_key);
-  auto* value = arrange(graph, found.value);
+  auto* own_query = arrange(graph, found.query);
+  auto* own_key = arrange(graph, found.transposed_key);
+  const auto in_view = [&](Value* x) {
+    return found.view == nullptr
+        ? x
+        : call(
+              graph,
+              operators::in_view_name(),
+              {x, own_query, own_key, found.view, found.view_back});
+  };
+  auto* query = in_view(own_query);
+  auto* transposed_key = in_view(own_key);
+  auto* value = in_view(arrange(graph, found.value));
   auto* scale =
       insert_product(graph, found.softcap.value_or(1.0), found.factors);
-  const auto masks = insert_masks(graph, found.masks);
+  const auto masks = insert_masks(graph, found.masks, in_view);
   auto* condition = call(
       graph,
       operators::takes_name(),
       {query,
        transposed_key,
        value,
-       found.softmax->input(1),
+       found.dim == nullptr ? graph.insertConstant(int64_t{-1}) : found.dim,
        scale,
        insert_dtypes(graph, found.casts),
        list(graph, c10::TensorType::get(), masks.hiding),
@@ -286,6 +302,10 @@ std::string replace_attention(const AttentionNodes& found) {
     auto* output =
         call(graph, operators::attention_name(), {query, key, value}, named);
     output->node()->copyMetadata(found.last);
+    if (found.view != nullptr) {
+      return call(
+          graph, operators::out_of_view_name(), {output, own_query, own_key});
+    }
     return arrange(graph, output, found.result);
   });
   return describe(found, may_drop(dropout));

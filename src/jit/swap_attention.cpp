@@ -1,6 +1,8 @@
 #include <torch_attention/jit/swap_attention.h>
 
 #include <escape.h>
+#include <jit/branches.h>
+#include <jit/changes.h>
 #include <jit/compare_models.h>
 #include <jit/find_attention.h>
 #include <jit/fused_layers.h>
@@ -16,9 +18,9 @@
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/passes/remove_mutation.h>
 
+#include <algorithm>
 #include <functional>
 #include <ostream>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -87,39 +89,47 @@ void name_changes(const std::shared_ptr<Graph>& graph) {
   });
 }
 
-/// Calls `visit` with the nodes that may run after `node` has begun, itself
-/// included; in a loop, with all of its body. Returns whether one returned
-/// true.
-template <typename Visit>
-bool any_from(Node* node, const Visit& visit) {
-  auto* block = node->owningBlock();
-  for (; node != block->return_node(); node = node->next()) {
-    if (visit(node)) {
-      return true;
-    }
-  }
-  auto* owner = block->owningNode();
-  if (owner == nullptr) {
-    return false;
-  }
-  if (graphs::is(owner, {"prim::Loop"}) && visit(owner)) {
-    return true;
-  }
-  return any_from(owner->next(), visit);
+std::vector<Node*> softmaxes_of(Graph& graph) {
+  auto nodes = nodes_of(graph.block());
+  nodes.erase(
+      std::remove_if(
+          nodes.begin(),
+          nodes.end(),
+          [](const Node* node) {
+            return !graphs::is(node, {"aten::softmax"});
+          }),
+      nodes.end());
+  return nodes;
 }
 
-/// Returns whether something changes in place what our operator reads only at
-/// the last product, or keeps for the gradients.
-bool is_changed(const AttentionNodes& found, torch::jit::AliasDb& aliases) {
-  const std::unordered_set<Node*> own(found.nodes.begin(), found.nodes.end());
-  torch::jit::ValueSet read{
-      found.query.value, found.transposed_key.value, found.value.value};
-  for (auto* node : found.nodes) {
-    read.insert(node->inputs().begin(), node->inputs().end());
+/// Gives the branches that change scores attention of their own, where that is
+/// one that we find.
+void enter_all_branches(
+    const torch::jit::Module& module,
+    const std::shared_ptr<Graph>& graph) {
+  // Several in a row, of two branches each, have ever more.
+  const auto most = 8 + 4 * softmaxes_of(*graph).size();
+  for (size_t i = 0; i < softmaxes_of(*graph).size();) {
+    if (!graphs::comes_from_branches(softmaxes_of(*graph)[i])) {
+      ++i;
+      continue;
+    }
+    const auto attempt = graph->copy();
+    const auto entered =
+        graphs::enter_branches(module, attempt, softmaxes_of(*attempt)[i]);
+    torch::jit::EliminateDeadCode(attempt);
+    const bool is_better =
+        std::any_of(entered.begin(), entered.end(), [&](Node* softmax) {
+          return graphs::find_attention(module, softmax).attention ||
+              graphs::comes_from_branches(softmax);
+        });
+    if (!is_better || softmaxes_of(*graph).size() >= most) {
+      ++i;
+      continue;
+    }
+    graphs::enter_branches(module, graph, softmaxes_of(*graph)[i]);
+    torch::jit::EliminateDeadCode(graph);
   }
-  return any_from(found.first, [&](Node* node) {
-    return own.count(node) == 0 && aliases.writesToAlias(node, read);
-  });
 }
 
 /// Decides by their numbers, from 0 on, which of the places that are found are
@@ -144,6 +154,7 @@ class Swap {
     torch::jit::ConstantPropagation(graph);
     torch::jit::EliminateDeadCode(graph);
     name_changes(graph);
+    enter_all_branches(module_, graph);
     swap_softmaxes(graph);
     for (auto* node : nodes_of(graph->block())) {
       graphs::take_apart(node);
@@ -179,12 +190,10 @@ class Swap {
   void swap_softmaxes(const std::shared_ptr<Graph>& graph) {
     torch::jit::AliasDb aliases(graph);
     std::vector<AttentionNodes> all;
-    for (auto* node : nodes_of(graph->block())) {
-      if (!graphs::is(node, {"aten::softmax"})) {
-        continue;
-      }
+    for (auto* node : softmaxes_of(*graph)) {
       auto finding = graphs::find_attention(module_, node);
-      if (finding.attention && is_changed(*finding.attention, aliases)) {
+      if (finding.attention &&
+          graphs::is_changed(*finding.attention, module_, aliases)) {
         finding.reason = "what it reads is changed in place";
         finding.attention.reset();
       }

@@ -17,8 +17,14 @@ bool is_one_number(const torch::Tensor& x) {
   return x.numel() == 1 && x.dim() <= 2 && !x.is_complex();
 }
 
-/// Returns what a value stands for if it is `module`, one of its attributes, or
-/// one of theirs.
+} // namespace
+
+bool is(const Node* node, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return node->kind() == c10::Symbol::fromQualString(name);
+  });
+}
+
 std::optional<c10::IValue> attribute_behind(
     const torch::jit::Module& module,
     const Value* value) {
@@ -39,14 +45,6 @@ std::optional<c10::IValue> attribute_behind(
   return owner->toObject()->getAttr(node->s(torch::jit::attr::name));
 }
 
-} // namespace
-
-bool is(const Node* node, std::initializer_list<const char*> names) {
-  return std::any_of(names.begin(), names.end(), [&](const char* name) {
-    return node->kind() == c10::Symbol::fromQualString(name);
-  });
-}
-
 bool is_product(const Node* node) {
   return is(
       node,
@@ -55,6 +53,26 @@ bool is_product(const Node* node) {
        "aten::mm",
        "aten::baddbmm",
        "aten::einsum"});
+}
+
+bool is_view(const Node* node) {
+  return is(node, {"aten::view", "aten::reshape"}) &&
+      node->input(1)->type()->isSubtypeOf(*c10::ListType::ofInts());
+}
+
+std::optional<int64_t> rank_of_view(const Node* node) {
+  if (!is_view(node)) {
+    return std::nullopt;
+  }
+  const auto* sizes = node->input(1);
+  if (const auto constant = torch::jit::toIValue(sizes)) {
+    return static_cast<int64_t>(constant->toIntVector().size());
+  }
+  // A list that is changed afterwards would have other uses.
+  if (is(sizes->node(), {"prim::ListConstruct"}) && sizes->uses().size() == 1) {
+    return static_cast<int64_t>(sizes->node()->inputs().size());
+  }
+  return std::nullopt;
 }
 
 bool is_tensor(const Value* value) {

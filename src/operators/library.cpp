@@ -5,6 +5,7 @@
 #include <operators/decode.h>
 #include <operators/rotary.h>
 #include <operators/takes.h>
+#include <operators/viewed_scores.h>
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
@@ -79,6 +80,14 @@ const char* product_name() {
   return "torch_attention::_product";
 }
 
+const char* in_view_name() {
+  return "torch_attention::_in_view";
+}
+
+const char* out_of_view_name() {
+  return "torch_attention::_out_of_view";
+}
+
 TORCH_LIBRARY(torch_attention, library) {
   // `dropout_p` draws from LibTorch's stream of random numbers.
   const std::vector<at::Tag> random{
@@ -148,6 +157,16 @@ TORCH_LIBRARY(torch_attention, library) {
       library,
       "_product(Scalar number, Tensor[] factors, bool[] divides) -> float",
       plain);
+  define(
+      library,
+      "_in_view(Tensor(a) x, Tensor query, Tensor transposed_key, int[] sizes, "
+      "int[] back) -> Tensor(a)",
+      plain);
+  define(
+      library,
+      "_out_of_view(Tensor(a) output, Tensor query, Tensor transposed_key) -> "
+      "Tensor(a)",
+      plain);
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, CPU, library) {
@@ -174,6 +193,8 @@ TORCH_LIBRARY_IMPL(torch_attention, CompositeImplicitAutograd, library) {
   library.impl("_takes", TORCH_FN(takes));
   library.impl("_takes_sdpa", TORCH_FN(takes_sdpa));
   library.impl("_product", TORCH_FN(product));
+  library.impl("_in_view", TORCH_FN(in_view));
+  library.impl("_out_of_view", TORCH_FN(out_of_view));
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {

@@ -22,4 +22,8 @@ const char* takes_name();
 const char* takes_sdpa_name();
 const char* product_name();
 
+/// Those of the operators behind views of scores (viewed_scores.h).
+const char* in_view_name();
+const char* out_of_view_name();
+
 } // namespace torch_attention::operators

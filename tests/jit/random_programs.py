@@ -29,10 +29,14 @@ class Writer:
         self.indent = 2
         self.count = 0
         self.init = []
-        # (..., T, T) of the scores, without the last two
+        # (..., T, T) of the scores, without the last two: batch and heads, each
+        # by itself or folded (F); nothing: some other
         self.leading = "B"
         # whether scores have been filled or biased
         self.filled = False
+        # whether scores are viewed, and the sizes that weights get back
+        self.in_view = False
+        self.back = None
 
     def one(self, *choices):
         return self.random.choice(choices)
@@ -120,7 +124,8 @@ class Writer:
         return f"{m}{self.key_index()}"
 
     def key_index(self):
-        return "[:, None, :]" if self.leading == "B" else "[:, None, None, :]"
+        return {"": "[0]", "B": "[:, None, :]", "BH": "[:, None, None, :]",
+                "F": f".repeat_interleave({HEADS}, 0)[:, None, :]"}[self.leading]
 
     def data(self):
         return f"(x.detach().sum(-1) > {self.one(0.0, 1.5)}){self.key_index()}"
@@ -145,7 +150,8 @@ class Writer:
     def step(self):
         kinds = [
             (6, self.factor), (8, self.fill), (4, self.bias), (1, self.cap),
-            (1, self.cast), (1, self.branch), (1, self.loop), (1, self.odd)]
+            (1, self.cast), (3, self.branch), (1, self.loop), (1, self.odd),
+            (2, self.view)]
         kind = self.random.choices(
             [k for _, k in kinds], [w for w, _ in kinds])[0]
         kind()
@@ -213,13 +219,55 @@ class Writer:
 
     def branch(self):
         condition = self.one(
-            "if self.flag:", "if self.training:", "if x.size(1) > 4:",
-            "if float(x.sum()) > 0.0:")
-        hidden = self.mask()
-        self.block(condition, self.one(
-            f"s.masked_fill_({hidden}, -1e9)",
-            f"s = s.masked_fill({hidden}, float('-inf'))",
-            "s.mul_(0.5)", "s = s * 0.5", "noise.div_(2.0)"))
+            "self.flag", "self.training", "x.size(1) > 4",
+            "float(x.sum()) > 0.0")
+        self.line(f"if {condition}:")
+        self.branch_body()
+        if self.chance(0.3):
+            self.line(f"elif x.size(0) > {self.one(1, 2)}:")
+            self.branch_body()
+        if self.chance(0.4):
+            self.line("else:")
+            self.branch_body()
+
+    def branch_body(self):
+        self.indent += 1
+        self.line("pass")
+        if self.chance(0.3):
+            self.line(self.one("s.mul_(0.5)", "noise.div_(2.0)", "pass"))
+        else:
+            for _ in range(self.one(1, 1, 2)):
+                self.step()
+        self.indent -= 1
+
+    # The sizes of the scores by `leading`.
+    SIZES = {"B": ["B, T, T", "-1, T, T"],
+             "BH": [f"B, {HEADS}, T, T", f"B, -1, T, T", f"-1, {HEADS}, T, T"],
+             "F": [f"B * {HEADS}, T, T", "-1, T, T"]}
+    OTHER_SIZES = {"B": ["1, B, T, T", "B, 1, T, T", "B * T, T", "1, B * T, T"],
+                   "BH": [f"B, 1, {HEADS}, T, T", f"B * {HEADS}, T, T",
+                          f"B, {HEADS}, 1, T, T", f"B, {HEADS} * T, T"],
+                   "F": [f"B, {HEADS}, T, T", f"B, {HEADS}, T, T",
+                         f"{HEADS}, B, T, T"]}
+
+    def view(self):
+        """Views the scores with other dimensions, and perhaps back."""
+        before = self.leading
+        if before not in self.SIZES or self.in_view:
+            return
+        sizes = self.one(*self.OTHER_SIZES[before])
+        self.line(f"s = s.{self.one('view', 'reshape')}({sizes})")
+        self.leading = "BH" if sizes == f"B, {HEADS}, T, T" else ""
+        self.in_view = True
+        for _ in range(self.one(0, 1, 1, 2)):
+            self.step()
+        back = self.one(*self.SIZES[before])
+        if self.indent == self.outer_indent and self.chance(0.3):
+            self.back = back
+            return
+        self.line(f"s = s.{self.one('view', 'reshape')}({back})")
+        self.leading = before
+        self.in_view = False
 
     def loop(self):
         self.block(f"for _ in range({self.one(1, 2, 3)}):", self.one(
@@ -235,7 +283,8 @@ class Writer:
     # The parts of a program.
 
     def project(self):
-        layout = self.one("flat", "heads", "heads", "heads", "matrix", "vector")
+        layout = self.one(
+            "flat", "heads", "heads", "heads", "folded", "matrix", "vector")
         if layout == "vector" and self.chance(0.7):
             layout = "flat"
         for part in "qkv":
@@ -246,8 +295,13 @@ class Writer:
             for part in "qkv":
                 self.line(f"{part} = {part}.view(B, T, {HEADS}, -1)"
                           ".transpose(1, 2)")
+        elif layout == "folded":
+            self.leading = "F"
+            for part in "qkv":
+                self.line(f"{part} = {part}.view(B, T, {HEADS}, -1)"
+                          f".transpose(1, 2).reshape(B * {HEADS}, T, -1)")
         elif layout == "matrix":
-            self.leading = "B"
+            self.leading = ""
             for part in "qkv":
                 self.line(f"{part} = {part}[0]")
         elif layout == "vector":
@@ -260,7 +314,7 @@ class Writer:
     def product(self, layout):
         choices = ["s = torch.matmul(q, k.transpose(-2, -1))",
                    "s = q @ k.transpose(-2, -1)"]
-        if layout == "flat":
+        if layout in ("flat", "folded"):
             choices += ["s = torch.bmm(q, k.transpose(1, 2))",
                         "s = torch.baddbmm(noise[:1, :1], q, k.transpose(1, 2),"
                         " beta=0.5, alpha=0.3)",
@@ -272,7 +326,8 @@ class Writer:
         self.line(self.one(*choices))
 
     def softmax(self, layout):
-        rank = {"flat": 3, "heads": 4, "matrix": 2, "vector": 1}[layout]
+        rank = {"flat": 3, "heads": 4, "folded": 3, "matrix": 2,
+                "vector": 1}[layout]
         dim = self.one("-1", "-1", "-1", str(rank - 1))
         if self.chance(0.05):
             dim = "0"
@@ -287,10 +342,12 @@ class Writer:
                     "w = F.dropout(w, p=0.0, training=self.training)",
                     "w = w.type_as(v)", "w = w * 1.0",
                     "w.mul_(0.9)"))
+        if self.back:
+            self.line(f"w = w.view({self.back})")
 
     def output(self, layout):
         choices = ["y = torch.matmul(w, v)", "y = w @ v"]
-        if layout == "flat":
+        if layout in ("flat", "folded"):
             choices += ["y = torch.bmm(w, v)",
                         "y = torch.einsum('bts,bsd->btd', w, v)"]
         if layout == "heads":
@@ -327,7 +384,10 @@ class Writer:
         if no_grad:
             self.line("with torch.no_grad():")
             self.indent += 1
+        if layout in ("flat", "heads") and self.chance(0.05):
+            self.line("q = q[:1]")
         self.product(layout)
+        self.outer_indent = self.indent
         for _ in range(self.random.choice([0, 1, 1, 2, 2, 3, 4])):
             self.step()
         if no_grad and self.chance(0.5):

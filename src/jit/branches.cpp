@@ -1,0 +1,306 @@
+#include <jit/branches.h>
+
+#include <jit/changes.h>
+#include <jit/look_alike.h>
+#include <jit/values.h>
+
+#include <torch/csrc/jit/ir/alias_analysis.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace torch_attention::graphs {
+
+namespace {
+
+using torch::jit::Block;
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Value;
+
+/// Returns the input of an operator that scores come from, or null.
+Value* value_above(Node* node) {
+  for (const bool through_branches : {false, true}) {
+    for (auto* input : node->inputs()) {
+      if (is_tensor(input) && leads_to_product(input, through_branches)) {
+        return input;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// Returns what a block of an `if` returns as `output` of it.
+Value* returned(Block* block, const Value* output) {
+  return block->outputs()[output->offset()];
+}
+
+/// Calls `visit` with the values from `scores` up to a product, that one
+/// included. Of an `if`, follows the first block that leads to one. Returns
+/// whether there is a product.
+template <typename Visit>
+bool walk_up(Value* scores, const Visit& visit) {
+  while (scores != nullptr) {
+    auto* node = scores->node();
+    visit(scores);
+    if (is_product(node)) {
+      return true;
+    }
+    if (!is(node, {"prim::If"})) {
+      scores = value_above(node);
+      continue;
+    }
+    const auto blocks = node->blocks();
+    const auto block =
+        std::find_if(blocks.begin(), blocks.end(), [&](Block* one) {
+          return leads_to_product(returned(one, scores), true);
+        });
+    scores = block == blocks.end() ? nullptr : returned(*block, scores);
+  }
+  return false;
+}
+
+/// Returns the scores from the `if` in the softmax's own block that is nearest
+/// to the product, or null.
+Value* branched_scores(Node* softmax) {
+  Value* result = nullptr;
+  const bool is_found = walk_up(softmax->input(0), [&](Value* scores) {
+    if (is(scores->node(), {"prim::If"}) &&
+        scores->node()->owningBlock() == softmax->owningBlock()) {
+      result = scores;
+    }
+  });
+  return is_found ? result : nullptr;
+}
+
+/// Returns the product that weights go to, if nothing else reads them.
+Node* product_below(Node* softmax) {
+  const auto* weights = softmax->output();
+  while (weights->uses().size() == 1) {
+    auto* node = weights->uses().front().user;
+    if (node->owningBlock() != softmax->owningBlock()) {
+      return nullptr;
+    }
+    if (is_product(node)) {
+      return node;
+    }
+    if (!is_view(node) &&
+        !is(node,
+            {"aten::dropout",
+             "aten::to",
+             "aten::type_as",
+             "aten::contiguous",
+             "aten::clone",
+             "prim::ListConstruct"})) {
+      return nullptr;
+    }
+    weights = node->output();
+  }
+  return nullptr;
+}
+
+bool is_in(const Node* node, const Node* owner) {
+  while (node != nullptr && node != owner) {
+    node = node->owningBlock()->owningNode();
+  }
+  return node == owner;
+}
+
+/// Calls `visit` with a node, those in its blocks, and what these return.
+template <typename Visit>
+void for_all(Node* node, const Visit& visit) {
+  visit(node);
+  for (auto* block : node->blocks()) {
+    for (auto* inner : block->nodes()) {
+      for_all(inner, visit);
+    }
+    visit(block->return_node());
+  }
+}
+
+/// Returns the operators between a product and the `if` whose block needs them.
+std::vector<Node*> needed_above(Block* block, const Value* scores) {
+  std::vector<Node*> nodes;
+  walk_up(returned(block, scores), [&](Value* value) {
+    if (!is_in(value->node(), scores->node())) {
+      nodes.push_back(value->node());
+    }
+  });
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+/// Returns the operators from the `if` to `last` that this one needs.
+std::vector<Node*> needed_below(const Node* branch, Node* last) {
+  std::unordered_set<const Node*> needed{last};
+  std::vector<Node*> nodes;
+  for (auto* node = last; node != branch; node = node->prev()) {
+    if (needed.count(node) == 0) {
+      continue;
+    }
+    nodes.push_back(node);
+    for_all(node, [&](const Node* inner) {
+      for (const auto* input : inner->inputs()) {
+        needed.insert(input->node());
+      }
+    });
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+/// Returns whether nothing but `nodes`, and what is in them or in `owner`,
+/// reads what a node returns.
+bool is_private(
+    const Node* node,
+    const std::vector<Node*>& nodes,
+    const Node* owner) {
+  const auto is_own = [&](const torch::jit::Use& use) {
+    return is_in(use.user, owner) ||
+        std::any_of(nodes.begin(), nodes.end(), [&](const Node* one) {
+             return is_in(use.user, one);
+           });
+  };
+  const auto outputs = node->outputs();
+  return std::all_of(outputs.begin(), outputs.end(), [&](const Value* value) {
+    return std::all_of(value->uses().begin(), value->uses().end(), is_own);
+  });
+}
+
+/// Returns whether one of the nodes from `first` to `last` switches modes.
+bool switch_modes(Node* first, const Node* last) {
+  for (auto* node = first; node != last; node = node->next()) {
+    if (switches_modes(node)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool may_enter_from_above(
+    const std::vector<Node*>& nodes,
+    const Node* branch,
+    const torch::jit::Module& module,
+    torch::jit::AliasDb& aliases) {
+  return std::all_of(
+             nodes.begin(),
+             nodes.end(),
+             [&](const Node* node) {
+               return node->owningBlock() == branch->owningBlock() &&
+                   node->blocks().empty() && node->outputs().size() == 1 &&
+                   is_private(node, nodes, branch);
+             }) &&
+      !is_changed(nodes, module, aliases) &&
+      (nodes.empty() || !switch_modes(nodes.front(), branch));
+}
+
+bool may_enter_from_below(
+    const std::vector<Node*>& nodes,
+    Node* branch,
+    const Node* last) {
+  if (switch_modes(branch, last)) {
+    return false;
+  }
+  for (const auto* node = branch->next(); node != last; node = node->next()) {
+    if (changes_something(node)) {
+      return false;
+    }
+  }
+  return std::all_of(nodes.begin(), nodes.end(), [&](Node* node) {
+    bool draws = false;
+    for_all(node, [&](const Node* inner) {
+      draws = draws || inner->isNondeterministic() || inner->hasSideEffects();
+    });
+    return !draws || node == last || is_private(node, nodes, branch);
+  });
+}
+
+/// The values of copies by those of the originals.
+using Copies = std::unordered_map<Value*, Value*>;
+
+/// Copies nodes to the insertion point.
+void insert_copies(
+    Graph& graph,
+    const std::vector<Node*>& nodes,
+    Copies& copies) {
+  for (auto* node : nodes) {
+    auto* copy = graph.insertNode(graph.createClone(node, [&](Value* value) {
+      const auto copied = copies.find(value);
+      return copied == copies.end() ? value : copied->second;
+    }));
+    for (size_t i = 0; i < node->outputs().size(); ++i) {
+      copies[node->outputs()[i]] = copy->outputs()[i];
+    }
+  }
+}
+
+/// Lets a block read the copies instead.
+void read_copies(Block* block, const Copies& copies) {
+  const auto read = [&](Node* node) {
+    for (size_t i = 0; i < node->inputs().size(); ++i) {
+      const auto copied = copies.find(node->input(i));
+      if (copied != copies.end()) {
+        node->replaceInput(i, copied->second);
+      }
+    }
+  };
+  for (auto* node : block->nodes()) {
+    for_all(node, read);
+  }
+  read(block->return_node());
+}
+
+} // namespace
+
+bool comes_from_branches(Node* softmax) {
+  return branched_scores(softmax) != nullptr;
+}
+
+std::vector<Node*> enter_branches(
+    const torch::jit::Module& module,
+    const std::shared_ptr<Graph>& graph,
+    Node* softmax) {
+  auto* scores = branched_scores(softmax);
+  auto* last = product_below(softmax);
+  if (scores == nullptr || last == nullptr) {
+    return {};
+  }
+  auto* branch = scores->node();
+  const auto below = needed_below(branch, last);
+  if (!may_enter_from_below(below, branch, last)) {
+    return {};
+  }
+  torch::jit::AliasDb aliases(graph);
+  std::vector<std::vector<Node*>> above;
+  for (auto* block : branch->blocks()) {
+    above.push_back(needed_above(block, scores));
+    if (!may_enter_from_above(above.back(), branch, module, aliases)) {
+      return {};
+    }
+  }
+  std::vector<Node*> softmaxes;
+  for (size_t i = 0; i < above.size(); ++i) {
+    auto* block = branch->blocks()[i];
+    Copies copies;
+    {
+      const torch::jit::WithInsertPoint point(*block->nodes().begin());
+      insert_copies(*graph, above[i], copies);
+    }
+    read_copies(block, copies);
+    copies.clear();
+    for (size_t output = 0; output < branch->outputs().size(); ++output) {
+      copies[branch->outputs()[output]] = block->outputs()[output];
+    }
+    const torch::jit::WithInsertPoint point(block);
+    insert_copies(*graph, below, copies);
+    block->registerOutput(copies.at(last->output()));
+    softmaxes.push_back(copies.at(softmax->output())->node());
+  }
+  auto* result = branch->addOutput();
+  result->setType(c10::TensorType::get());
+  last->output()->replaceAllUsesWith(result);
+  return softmaxes;
+}
+
+} // namespace torch_attention::graphs

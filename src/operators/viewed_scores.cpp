@@ -1,0 +1,167 @@
+#include <operators/viewed_scores.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/InferSize.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace torch_attention::operators {
+
+namespace {
+
+using Sizes = std::vector<int64_t>;
+
+/// Returns the sizes of a product of matrices, if there is one.
+std::optional<Sizes> sizes_of_product(
+    const torch::Tensor& left,
+    const torch::Tensor& right) {
+  if (left.dim() < 2 || right.dim() < 2) {
+    return std::nullopt;
+  }
+  const auto leading = [](const torch::Tensor& x) {
+    return x.sizes().slice(0, static_cast<size_t>(x.dim() - 2));
+  };
+  const auto a = leading(left);
+  const auto b = leading(right);
+  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
+    const auto m = a[a.size() - i];
+    const auto n = b[b.size() - i];
+    if (m != n && m != 1 && n != 1) {
+      return std::nullopt;
+    }
+  }
+  auto sizes = at::infer_size(a, b);
+  sizes.push_back(left.size(-2));
+  sizes.push_back(right.size(-1));
+  return sizes;
+}
+
+/// Returns the sizes without -1 of a view of scores, if there is one.
+std::optional<Sizes> sizes_of_view(
+    torch::IntArrayRef sizes,
+    const Sizes& scores) {
+  const auto numel = c10::multiply_integers(scores);
+  auto known = int64_t{1};
+  auto result = sizes.vec();
+  int64_t* open = nullptr;
+  for (auto& size : result) {
+    if (size >= 0) {
+      known *= size;
+    } else if (open != nullptr) {
+      return std::nullopt;
+    } else {
+      open = &size;
+    }
+  }
+  if (open != nullptr) {
+    *open = known == 0 ? 0 : numel / known;
+    known *= *open;
+  }
+  if (known != numel || numel == 0) {
+    return std::nullopt;
+  }
+  return result;
+}
+
+/// Returns how many dimensions of a view each leading dimension of the scores
+/// is split into, if it does no more than that. Dimensions of 1 that are left
+/// over belong to no one.
+std::optional<std::vector<size_t>> splits_of(
+    const Sizes& scores,
+    const Sizes& view) {
+  if (view.size() < 2 ||
+      !std::equal(scores.end() - 2, scores.end(), view.end() - 2)) {
+    return std::nullopt;
+  }
+  std::vector<size_t> splits;
+  size_t next = 0;
+  const auto end = view.size() - 2;
+  for (size_t i = 0; i < scores.size() - 2; ++i) {
+    const auto first = next;
+    auto product = int64_t{1};
+    while (product < scores[i] && next < end) {
+      product *= view[next++];
+    }
+    if (product != scores[i]) {
+      return std::nullopt;
+    }
+    splits.push_back(next - first);
+  }
+  const bool ones_are_left = std::all_of(
+      view.begin() + static_cast<std::ptrdiff_t>(next),
+      view.end() - 2,
+      [](int64_t size) { return size == 1; });
+  return ones_are_left ? std::make_optional(splits) : std::nullopt;
+}
+
+/// Returns the sizes of x in the view, if x broadcasts to the scores.
+std::optional<Sizes> split_sizes(
+    const torch::Tensor& x,
+    const Sizes& scores,
+    const Sizes& view,
+    const std::vector<size_t>& splits) {
+  const auto missing = static_cast<int64_t>(scores.size()) - x.dim();
+  if (x.dim() < 2 || missing < 0) {
+    return std::nullopt;
+  }
+  Sizes sizes;
+  size_t next = 0;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    const auto dim = static_cast<int64_t>(i) - missing;
+    const auto own = dim < 0 ? 1 : x.size(dim);
+    if (own != 1 && own != scores[i]) {
+      return std::nullopt;
+    }
+    for (size_t part = 0; part < splits[i]; ++part) {
+      sizes.push_back(own == 1 ? 1 : view[next + part]);
+    }
+    next += splits[i];
+  }
+  sizes.resize(view.size() - 2, 1);
+  sizes.push_back(x.size(-2));
+  sizes.push_back(x.size(-1));
+  return sizes;
+}
+
+std::optional<Sizes> sizes_in_view(
+    const torch::Tensor& x,
+    const torch::Tensor& query,
+    const torch::Tensor& transposed_key,
+    torch::IntArrayRef sizes,
+    torch::IntArrayRef back) {
+  const auto scores = sizes_of_product(query, transposed_key);
+  if (!scores || sizes_of_view(back, *scores) != scores) {
+    return std::nullopt;
+  }
+  const auto view = sizes_of_view(sizes, *scores);
+  const auto splits = view ? splits_of(*scores, *view) : std::nullopt;
+  return splits ? split_sizes(x, *scores, *view, *splits) : std::nullopt;
+}
+
+} // namespace
+
+torch::Tensor in_view(
+    const torch::Tensor& x,
+    const torch::Tensor& query,
+    const torch::Tensor& transposed_key,
+    torch::IntArrayRef sizes,
+    torch::IntArrayRef back) {
+  const auto split = sizes_in_view(x, query, transposed_key, sizes, back);
+  return split ? x.reshape(*split)
+               : at::empty({0}, x.options().dtype(torch::kByte));
+}
+
+torch::Tensor out_of_view(
+    const torch::Tensor& output,
+    const torch::Tensor& query,
+    const torch::Tensor& transposed_key) {
+  auto sizes = *sizes_of_product(query, transposed_key);
+  sizes.back() = output.size(-1);
+  return output.reshape(sizes);
+}
+
+} // namespace torch_attention::operators
