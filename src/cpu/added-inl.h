@@ -67,6 +67,7 @@ struct AddedMemory {
   int64_t keys = kKeyBlock; // the most of a tile
   T* rows = nullptr; // (width, keys)
   T* tile = nullptr; // (keys, width)
+  T* limits = nullptr; // (width)
   KeyBits<T>* hidden = nullptr; // (key_words(keys), width)
 
   AddedMemory() = default;
@@ -75,13 +76,14 @@ struct AddedMemory {
       : keys(most_keys),
         rows(parts.take<T>(width * keys)),
         tile(parts.take<T>(keys * width)),
+        limits(parts.take<T>(width)),
         hidden(parts.take<KeyBits<T>>(key_words<T>(keys) * width)) {}
 };
 
 /// Returns bits that are set where n bytes are not 0, at most 64.
 HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
   const hn::CappedTag<uint8_t, 32> d;
-  const auto N = static_cast<int64_t>(hn::Lanes(d));
+  constexpr auto N = static_cast<int64_t>(hn::MaxLanes(d));
   const auto* bytes = reinterpret_cast<const uint8_t*>(mask);
   uint64_t bits = 0;
   int64_t i = 0;
@@ -89,9 +91,11 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
     uint8_t stored[8] = {};
     const auto x = hn::LoadU(d, bytes + i);
     hn::StoreMaskBits(d, hn::Ne(x, hn::Zero(d)), stored);
-    uint64_t some = 0;
+    // As many bytes as were stored, which the processor forwards.
+    std::conditional_t<N == 32, uint32_t, uint16_t> some = 0;
+    static_assert(sizeof(some) * 8 == N);
     std::memcpy(&some, stored, sizeof(some));
-    bits |= some << i;
+    bits |= uint64_t{some} << i;
   }
   for (; i < n; ++i) {
     bits |= uint64_t{mask[i]} << i;
@@ -99,8 +103,25 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
   return bits;
 }
 
-/// Writes the keys that the mask hides from each row of a tile, whose keys are
-/// neighbours in it, as bits. Returns the number of them.
+/// Returns which of n keys from s on, at most 64, mask and bias hide from a row
+/// of the head, where they do nothing else.
+template <typename X>
+HWY_INLINE uint64_t hidden_keys(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    int64_t row,
+    int64_t s,
+    int64_t n) {
+  if (head.map != nullptr && head.map->only_hides) {
+    const auto bits = head.map->hidden_from(
+        head.b, head.h + head.head_of(row), head.query_of(row), s);
+    return bits & ~uint64_t{0} >> (64 - n);
+  }
+  return bits_of(head.mask + head.offset(a.mask, row) + s, n);
+}
+
+/// Writes the keys that are hidden from each row of a tile as bits. Returns
+/// the number of them.
 template <typename X, typename T = Compute<X>>
 int64_t gather_hidden(
     const AttentionArguments<X>& a,
@@ -110,13 +131,11 @@ int64_t gather_hidden(
     KeyBits<T>* hidden) {
   int64_t count = 0;
   for (int64_t r = 0; r < width; ++r) {
-    const bool* mask = r < range.rows
-        ? head.mask + head.offset(a.mask, range.t + r) + range.s
-        : nullptr;
     auto* word = hidden + r;
     for (int64_t i = 0; i < range.n; i += kBitsPerLane<T>) {
-      const auto bits = mask != nullptr
-          ? bits_of(mask + i, std::min(range.n - i, kBitsPerLane<T>))
+      const auto n = std::min(range.n - i, kBitsPerLane<T>);
+      const auto bits = r < range.rows
+          ? hidden_keys(a, head, range.t + r, range.s + i, n)
           : 0;
       *word = static_cast<KeyBits<T>>(bits);
       word += width;
@@ -153,6 +172,39 @@ HWY_NOINLINE void spread_hidden(
   }
 }
 
+/// n numbers of a bias up to `limit` become -inf.
+template <typename T>
+HWY_INLINE void hide_low(T limit, int64_t n, T* row) {
+  store_each<T>(row, n, [&](int64_t i, auto d) {
+    const auto x = load(d, row + i);
+    const auto low = hn::Le(x, hn::Set(d, limit));
+    return hn::IfThenElse(low, hn::Set(d, -kInfinity<T>), x);
+  });
+}
+
+/// Those of a tile (range.n, width) up to the limits of their rows.
+template <typename X, typename T>
+HWY_NOINLINE void hide_low_in_tile(
+    const Head<X>& head,
+    const Range& range,
+    int64_t width,
+    const AddedMemory<T>& memory) {
+  const Tag<T> d;
+  const auto hidden = hn::Set(d, -kInfinity<T>);
+  for (int64_t r = 0; r < width; ++r) {
+    memory.limits[r] =
+        r < range.rows ? head.low_limit(range.t + r) : -kInfinity<T>;
+  }
+  for (int64_t r = 0; r < width; r += kLanes<T>) {
+    const auto limit = load(d, memory.limits + r);
+    for (int64_t i = 0; i < range.n; ++i) {
+      auto* at = memory.tile + i * width + r;
+      const auto x = load(d, at);
+      store(hn::IfThenElse(hn::Le(x, limit), hidden, x), d, at);
+    }
+  }
+}
+
 /// Writes bias and mask of one row of the head, for n keys from s on. Returns
 /// the number of hidden keys.
 template <typename X, typename T = Compute<X>>
@@ -180,6 +232,9 @@ int64_t fill_added_row(
     copy(a.wide_bias, head.wide_bias);
   } else {
     std::fill(row, row + n, T(0));
+  }
+  if (head.has_low_limits()) {
+    hide_low(head.low_limit(t), n, row);
   }
   int64_t hidden = 0;
   if (head.mask != nullptr) {
@@ -218,7 +273,8 @@ Added<T> added_to_tile(
   };
   added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask);
   const bool biased = head.bias != nullptr || head.wide_bias != nullptr;
-  if (added.per_row && !biased && a.mask.key == 1) {
+  const bool has_bits = head.map != nullptr && head.map->only_hides;
+  if (added.per_row && (has_bits || (!biased && a.mask.key == 1))) {
     const auto hidden = gather_hidden(a, head, range, width, memory.hidden);
     added.hides_all = hidden == range.rows * range.n;
     if (hidden > 0 && !added.hides_all) {
@@ -248,6 +304,9 @@ Added<T> added_to_tile(
     pack_bias(a.bias, head.bias);
     pack_bias(a.wide_bias, head.wide_bias);
     if (added.data != nullptr) {
+      if (head.has_low_limits()) {
+        hide_low_in_tile(head, range, width, memory);
+      }
       return added;
     }
   }

@@ -108,6 +108,8 @@ struct AttentionArguments {
   Scores<const Compute<X>> wide_bias;
   /// True hides; what is hidden may be NaN.
   Scores<const bool> mask;
+  /// For tests: false reads mask and bias tile by tile alone.
+  bool maps_mask = true;
   /// In [0, 1], of the weights; in steps of 2^-16.
   double dropout = 0.0;
   /// Chooses the weights that are dropped: the same for any number of threads

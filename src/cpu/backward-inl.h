@@ -12,6 +12,7 @@
 #include <cpu/backward_tile-inl.h>
 #include <cpu/conversion-inl.h>
 #include <cpu/head.h>
+#include <cpu/mask_map-inl.h>
 #include <cpu/packing-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/sequences.h>
@@ -46,17 +47,38 @@ void store_rows(
   }
 }
 
-/// The rows of the tiles, of `heads` heads by turns, in which a query sees some
-/// of the keys [s, s_end).
+/// The rows of the tiles, of `heads` heads interleaved, in which a query sees
+/// some of the keys [s, s_end). `map` may be null.
 template <typename T, typename X>
 Queries rows_of_tiles(
     const AttentionArguments<X>& a,
+    const MaskMap<T>* map,
     int64_t b,
     int64_t heads,
     int64_t s,
     int64_t s_end) {
   constexpr int64_t W = kMaxTileQueries<T>;
-  const auto queries = visibility_of(a, b).queries_of(a.num_queries, s, s_end);
+  auto queries = visibility_of(a, b).queries_of(a.num_queries, s, s_end);
+  // In steps that are the same for all keys: those of a part of the keys are
+  // among those of the whole.
+  const auto sees_none = [&](int64_t begin, int64_t end) {
+    return map != nullptr &&
+        !map->sees(b, a.num_heads, Queries{begin, end}, s, s_end);
+  };
+  while (queries.begin < queries.end) {
+    const auto next = std::min((queries.begin / W + 1) * W, queries.end);
+    if (!sees_none(queries.begin, next)) {
+      break;
+    }
+    queries.begin = next;
+  }
+  while (queries.begin < queries.end) {
+    const auto next = std::max((queries.end - 1) / W * W, queries.begin);
+    if (!sees_none(next, queries.end)) {
+      break;
+    }
+    queries.end = next;
+  }
   const auto end = (queries.end * heads + W - 1) / W * W;
   return {queries.begin * heads / W * W, std::min(end, a.num_queries * heads)};
 }
@@ -85,20 +107,51 @@ void pack_key_pairs(
   }
 }
 
+/// Packs the `seen` keys from s on, and their values.
+template <typename X, typename T>
+void pack_chunk(
+    const AttentionArguments<X>& a,
+    int64_t b,
+    int64_t g,
+    int64_t s,
+    int64_t seen,
+    BackwardMemory<T>& m) {
+  const auto pack = [&](const Heads<const X>& x, int64_t size, T* to) {
+    m.finite_keys &= pack_rows(
+        at(x, b, g) + s * x.strides.token,
+        x.strides.token,
+        seen,
+        size,
+        T(1),
+        to,
+        round_up_to_lanes<T>(size));
+  };
+  m.finite_keys = true;
+  pack(a.key, a.head_dim, m.key);
+  pack(a.value, a.value_dim, m.value);
+  if constexpr (kHasPairs<X>) {
+    if (multiplies_pairs<X>()) {
+      pack_key_pairs(a, b, g, s, seen, m);
+    }
+  }
+}
+
 /// Keys [s, s_end) of one key/value head, against all queries.
 ///
 ///   reads   query and output (H / G, T, ...), key (n, D), value (n, E)
 ///   writes  the gradients of key (n, D) and value (n, E), and adds to those of
 ///           the query heads, of which the plan has some in the same tiles
 ///
-///   1. The keys are packed.
-///   2. All tiles of queries that see some of them add to the gradients.
+///   1. The gradients are set to 0.
+///   2. All tiles of queries that see some of the keys, which are packed for
+///      the first one, add to the gradients.
 ///   3. Those of key and value are stored.
 template <typename X, typename GradientsOf, typename T>
 void differentiate_chunk(
     const AttentionArguments<X>& a,
     const BackwardArguments<X>& gradients,
     const BackwardPlan& plan,
+    const MaskMap<T>* map,
     int64_t b,
     int64_t g,
     int64_t s,
@@ -115,32 +168,6 @@ void differentiate_chunk(
   // Beyond the length nothing is read.
   const auto seen = std::min(s_end, visibility_of(a, b).num_keys) - s;
   m.first_key = s;
-  m.finite_keys = true;
-  if (seen > 0) {
-    const auto key_row = a.key.strides.token;
-    const auto value_row = a.value.strides.token;
-    m.finite_keys &= pack_rows(
-        at(a.key, b, g) + s * key_row,
-        key_row,
-        seen,
-        a.head_dim,
-        T(1),
-        m.key,
-        D);
-    m.finite_keys &= pack_rows(
-        at(a.value, b, g) + s * value_row,
-        value_row,
-        seen,
-        a.value_dim,
-        T(1),
-        m.value,
-        E);
-  }
-  if constexpr (kHasPairs<X>) {
-    if (seen > 0 && multiplies_pairs<X>()) {
-      pack_key_pairs(a, b, g, s, seen, m);
-    }
-  }
   fill(m.grad_key, n * D, T(0));
   fill(m.grad_value, n * E, T(0));
 
@@ -148,15 +175,25 @@ void differentiate_chunk(
   const Tiles configured(backward_goes_by_tiles(a));
   const bool wide = backward_goes_by_tiles(a);
   const auto width = wide ? kWideQueries : W;
-  const auto rows = rows_of_tiles<T>(a, b, plan.shared_heads, s, s_end);
+  const auto rows = rows_of_tiles(a, map, b, plan.shared_heads, s, s_end);
   const auto end = seen > 0 ? (g + 1) * group : 0;
+  bool packed = false;
   for (auto h = g * group; h < end; h += plan.shared_heads) {
-    const auto head = head_at(a, b, h, plan.shared_heads);
+    auto head = head_at(a, b, h, plan.shared_heads);
+    head.map = map;
     const auto to_add = gradients_of(h);
     for (auto t = rows.begin; t < rows.end; t += width) {
       const Range chunk{t, std::min(width, rows.end - t), s, seen};
       if (head.visibility.tile(chunk) == Tile::kSkipped) {
         continue;
+      }
+      head.collect(chunk, m.map);
+      if (!m.map.sees(chunk.s, chunk.s_end())) {
+        continue;
+      }
+      if (!packed) {
+        pack_chunk(a, b, g, s, seen, m);
+        packed = true;
       }
       if constexpr (kHasPairs<X>) {
         if (wide) {
@@ -210,6 +247,7 @@ class SharedGradients {
  public:
   SharedGradients(
       const AttentionArguments<X>& a,
+      const MaskMap<T>* map,
       const BackwardArguments<X>& gradients,
       const BackwardPlan& plan)
       : a_(a),
@@ -223,7 +261,7 @@ class SharedGradients {
       const auto s = split * plan.split_keys;
       const auto s_end = std::min(s + plan.split_keys, a.num_keys);
       for (int64_t b = 0; b < a.batch_size; ++b) {
-        const auto rows = rows_of_tiles<T>(a, b, shared_heads_, s, s_end);
+        const auto rows = rows_of_tiles(a, map, b, shared_heads_, s, s_end);
         queries_.push_back(
             {rows.begin / shared_heads_,
              (rows.end + shared_heads_ - 1) / shared_heads_});
@@ -383,13 +421,16 @@ class BackwardWork {
  public:
   using T = Compute<X>;
 
+  /// `map` may be null.
   BackwardWork(
       const AttentionArguments<X>& a,
+      const MaskMap<T>* map,
       const BackwardArguments<X>& gradients)
       : a_(a),
+        map_(map),
         gradients_(gradients),
         plan_(backward_plan(a)),
-        shared_(a_, gradients_, plan_) {}
+        shared_(a_, map_, gradients_, plan_) {}
 
   // `shared_` refers to the other members.
   BackwardWork(const BackwardWork&) = delete;
@@ -422,7 +463,7 @@ class BackwardWork {
     for (auto s = split * plan_.split_keys; s < end; s += plan_.chunk_keys) {
       const auto s_end = std::min(s + plan_.chunk_keys, end);
       differentiate_chunk(
-          a_, gradients_, plan_, b, g, s, s_end, gradients_of, memory);
+          a_, gradients_, plan_, map_, b, g, s, s_end, gradients_of, memory);
     }
   }
 
@@ -440,6 +481,7 @@ class BackwardWork {
   }
 
   AttentionArguments<X> a_;
+  const MaskMap<T>* map_;
   BackwardArguments<X> gradients_;
   BackwardPlan plan_;
   SharedGradients<X, T> shared_;
@@ -452,7 +494,8 @@ class BackwardWork {
 ///   writes  the gradients of query, key and value, slopes and sinks (H) and
 ///           bias (B, H, T, S)
 ///
-///   1. The work is divided: by heads of keys, and by keys.
+///   1. Mask and bias are read once, and the work is divided: by heads of keys,
+///      and by keys.
 ///   2. Each task takes its keys through all queries.
 ///   3. The tasks' own copies are added up.
 ///   4. Sinks, which meet no key, have sums of their own.
@@ -464,14 +507,27 @@ void backward(
   using Work = BackwardWork<X>;
 
   // 1.
-  std::vector<std::unique_ptr<Work>> works;
+  std::vector<AttentionArguments<X>> attentions;
+  std::vector<BackwardArguments<X>> gradients_of;
+  std::vector<Heads<const X>> grad_outputs;
+  const auto add = [&](const AttentionArguments<X>& one,
+                       const BackwardArguments<X>& of_one) {
+    attentions.push_back(one);
+    gradients_of.push_back(of_one);
+    grad_outputs.push_back(of_one.grad_output);
+  };
   if (a.query_starts == nullptr) {
-    works.push_back(std::make_unique<Work>(a, gradients));
+    add(a, gradients);
   } else {
     for (const auto& sequence : heaviest_sequences_first(a)) {
-      works.push_back(std::make_unique<Work>(
-          sequence_of(a, sequence), sequence_of(a, gradients, sequence.index)));
+      add(sequence_of(a, sequence), sequence_of(a, gradients, sequence.index));
     }
+  }
+  const MaskMaps<X> maps(attentions, grad_outputs, threads);
+  std::vector<std::unique_ptr<Work>> works;
+  for (size_t i = 0; i < attentions.size(); ++i) {
+    works.push_back(
+        std::make_unique<Work>(attentions[i], maps.at(i), gradients_of[i]));
   }
 
   // 2.

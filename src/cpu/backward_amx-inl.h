@@ -138,7 +138,9 @@ bool differentiate_scores(
   if (range.n <= 0 || visibility.tile(range) == Tile::kSkipped) {
     return false;
   }
-  const auto added = added_to_tile(a, head, range, W, part.added);
+  const auto added = part.map.changes(range.s, range.s_end())
+      ? added_to_tile(a, head, range, W, part.added)
+      : Added<T>();
   if (added.hides_all) {
     return false;
   }
@@ -354,6 +356,9 @@ void differentiate_wide_tile(
         std::max<int64_t>(visibility.first(chunk.t) - block, 0) / kTileDepth *
             kTileDepth;
     const auto s_end = std::min(block + kTileKeys, end);
+    if (!m.map.sees(s, s_end)) {
+      continue;
+    }
     const auto padded = round_up_to<kTileDepth>(s_end - s);
     int64_t first = 0;
     int64_t last = 0;

@@ -115,6 +115,7 @@ struct BackwardMemory {
   T* grad_scores = nullptr; // (kKeyBlock, width)
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
   AddedMemory<T> added;
+  TileMap map; // of the chunk
   T* distances = nullptr; // (wide), of keys times gradients of their scores
   // Used if bfloat16 is multiplied by pairs; the lanes above are then pairs of
   // D and E, not scaled.
@@ -172,6 +173,7 @@ struct BackwardMemory {
     }
     if (has_bias_or_mask(a)) {
       added = AddedMemory<T>(parts, block, W);
+      map = TileMap(parts, chunk);
     }
     if (a.alibi_slopes != nullptr) {
       distances = parts.take<T>(wide);

@@ -470,11 +470,14 @@ void differentiate_tile(
     auto range = chunk;
     range.s = std::max(block, visibility.first(chunk.t) / 4 * 4);
     range.n = std::min(block + kKeyBlock, end) - range.s;
+    m.map.trim(range);
     const auto verdict = visibility.tile(range);
     if (range.n <= 0 || verdict == Tile::kSkipped) {
       continue;
     }
-    const auto added = added_to_tile(a, head, range, kWidth, m.added);
+    const auto added = m.map.changes(range.s, range.s_end())
+        ? added_to_tile(a, head, range, kWidth, m.added)
+        : Added<T>();
     if (added.hides_all) {
       continue;
     }

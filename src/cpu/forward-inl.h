@@ -12,6 +12,7 @@
 #include <cpu/forward_rows-inl.h>
 #include <cpu/forward_splits-inl.h>
 #include <cpu/forward_tiles-inl.h>
+#include <cpu/mask_map-inl.h>
 #include <cpu/sequences.h>
 #include <cpu/tasks.h>
 #include <cpu/vector-inl.h>
@@ -31,11 +32,14 @@ class ForwardWork {
  public:
   using T = Compute<X>;
 
+  /// `map` may be null.
   ForwardWork(
       const AttentionArguments<X>& a,
+      const MaskMap<T>* map,
       const Heads<X>& output,
       const RowStatistics<T>& statistics)
       : a_(a),
+        map_(map),
         plan_(forward_plan(a)),
         splits_(a, plan_.key_splits),
         result_{output, statistics, a.sinks} {}
@@ -53,7 +57,8 @@ class ForwardWork {
     const auto task = task_at(plan_, heads(), i, heaviest_first);
     const auto b = task.head / heads_per_batch();
     const auto h = task.head % heads_per_batch() * plan_.shared_heads;
-    const auto head = head_at(a_, b, h, plan_.shared_heads);
+    auto head = head_at(a_, b, h, plan_.shared_heads);
+    head.map = map_;
     const auto range = range_of(task);
     if (plan_.key_splits == 1) {
       attend_to(head, range, result_);
@@ -124,6 +129,7 @@ class ForwardWork {
   }
 
   AttentionArguments<X> a_;
+  const MaskMap<T>* map_;
   ForwardPlan plan_;
   SplitResults<T> splits_;
   ForwardResult<X> result_;
@@ -150,17 +156,24 @@ void forward_packed(
     const RowStatistics<Compute<X>>& statistics,
     const Threads& threads) {
   using Work = ForwardWork<X>;
+  std::vector<AttentionArguments<X>> attentions;
+  std::vector<int64_t> first_queries;
+  for (const auto& sequence : heaviest_sequences_first(packed)) {
+    const auto a = sequence_of(packed, sequence);
+    if (a.num_queries > 0) {
+      attentions.push_back(a);
+      first_queries.push_back(packed.query_starts[sequence.index]);
+    }
+  }
+  const MaskMaps<X> maps(attentions, {}, threads);
   std::vector<std::unique_ptr<Work>> works;
   int64_t heads = 0;
   int64_t num_joined = 0;
-  for (const auto& sequence : heaviest_sequences_first(packed)) {
-    const auto a = sequence_of(packed, sequence);
-    if (a.num_queries == 0) {
-      continue;
-    }
-    const auto first = packed.query_starts[sequence.index];
+  for (size_t i = 0; i < attentions.size(); ++i) {
+    const auto first = first_queries[i];
     works.push_back(std::make_unique<Work>(
-        a,
+        attentions[i],
+        maps.at(i),
         from_token(output, first),
         from_token(statistics, first, packed.num_heads)));
     heads += works.back()->heads();
@@ -184,8 +197,8 @@ void forward_packed(
 ///   reads   query (B, H, T, D), key (B, G, S, D), value (B, G, S, E)
 ///   writes  output (B, H, T, E), statistics (B, H, T)
 ///
-///   1. The work is divided: by heads, by queries, and by keys where those are
-///      too few.
+///   1. Mask and bias are read once, and the work is divided: by heads, by
+///      queries, and by keys where those are too few.
 ///   2. Each task attends, by tiles or by rows.
 ///   3. The results of parts of the keys are joined.
 template <typename X>
@@ -200,7 +213,8 @@ void forward(
   }
 
   // 1.
-  const ForwardWork<X> work(a, output, statistics);
+  const MaskMaps<X> maps({a}, {}, threads);
+  const ForwardWork<X> work(a, maps.at(0), output, statistics);
   const bool by_rows = heaviest_first(work.heads(), threads);
 
   // 2.

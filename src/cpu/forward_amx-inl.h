@@ -170,6 +170,9 @@ void attend_by_tiles(
   const auto& visibility = head.visibility;
   const auto& rule = head.rule;
   Range range{tile.first, tile.rows};
+  if (!tile.map.sees(block.begin, block.end)) {
+    return;
+  }
   // Whole steps of the product with values.
   const auto unseen = visibility.first(range.t) - block.begin;
   range.s =
@@ -178,7 +181,9 @@ void attend_by_tiles(
   if (range.n <= 0 || visibility.tile(range) == Tile::kSkipped) {
     return;
   }
-  const auto added = added_to_tile(a, head, range, kWidth, memory.added);
+  const auto added = tile.map.changes(range.s, range.s_end())
+      ? added_to_tile(a, head, range, kWidth, memory.added)
+      : Added<T>();
   if (added.hides_all) {
     return;
   }
@@ -285,8 +290,11 @@ void attend_keys_by_tiles(
     fill(tile.query + pairs * tile.row, (padded - pairs) * tile.row, T(0));
   }
   for (auto s = begin; s < end; s += kTileKeys) {
-    const auto block = pack_tile_block(
-        a, head, s, std::min(s + kTileKeys, end), careful, memory);
+    const auto s_end = std::min(s + kTileKeys, end);
+    if (!any_tile_sees(memory, tiles, s, s_end)) {
+      continue;
+    }
+    const auto block = pack_tile_block(a, head, s, s_end, careful, memory);
     for (int i = 0; i < tiles; ++i) {
       with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
         attend_by_tiles<decltype(vectors)::value>(

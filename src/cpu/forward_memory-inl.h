@@ -39,6 +39,7 @@ struct QueryTile {
   T* output = nullptr; // (E, width), not divided by the sum
   T* maximum = nullptr; // (width), of the scores
   T* sum = nullptr; // (width), of the weights
+  TileMap map;
 
   int64_t width() const {
     return vectors * kLanes<T>;
@@ -112,6 +113,9 @@ struct ForwardMemory {
       tiles[i].output = parts.take<T>(W * std::max(E, tile_E));
       tiles[i].maximum = parts.take<T>(W);
       tiles[i].sum = parts.take<T>(W);
+      if (has_bias_or_mask(a)) {
+        tiles[i].map = TileMap(parts, a.num_keys);
+      }
     }
     const auto block = std::max(kKeyBlock, tile_keys);
     scores = parts.take<T>(block * W);
@@ -134,6 +138,19 @@ struct ForwardMemory {
     }
   }
 };
+
+/// Returns whether some row of the first tiles may see one of the keys [s,
+/// s_end), by mask and bias.
+template <typename T>
+bool any_tile_sees(
+    const ForwardMemory<T>& memory,
+    int tiles,
+    int64_t s,
+    int64_t s_end) {
+  return std::any_of(memory.tiles, memory.tiles + tiles, [&](const auto& tile) {
+    return tile.map.sees(s, s_end);
+  });
+}
 
 /// Keys [s, s_end) where they are in memory, or packed.
 template <typename X, typename T>

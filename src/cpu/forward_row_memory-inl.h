@@ -43,6 +43,7 @@ struct RowMemory {
   T* sum = nullptr; // (rows)
   T* scores = nullptr; // (rows, kKeyBlock), then the weights
   T* added = nullptr; // (kKeyBlock)
+  TileMap map; // of all rows
   T* key = nullptr; // (kKeyBlock, D padded)
   T* value = nullptr; // (kKeyBlock, E padded)
 
@@ -62,6 +63,9 @@ struct RowMemory {
     sum = parts.take<T>(rows);
     scores = parts.take<T>(rows * kKeyBlock);
     added = parts.take<T>(kKeyBlock);
+    if (has_bias_or_mask(a)) {
+      map = TileMap(parts, a.num_keys);
+    }
     key = parts.take<T>(kKeyBlock * D);
     value = parts.take<T>(kKeyBlock * E);
   }

@@ -42,7 +42,8 @@ HWY_NOINLINE void weigh_row(
   auto* scores = memory.scores + row * kKeyBlock;
   const auto hidden = -kInfinity<T>;
   bend_scores<T>(rule, n, scores, nullptr);
-  const bool has_added = has_bias_or_mask(a);
+  const bool has_added =
+      has_bias_or_mask(a) && memory.map.changes(range.s, range.s_end());
   if (has_added) {
     fill_added_row(a, head, range.t, range.s, n, memory.added);
   }
@@ -238,8 +239,12 @@ void attend_rows(
   // 2.
   const auto begin = std::max(range.s, visibility.first(range.t));
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
+  head.collect(Range{range.t, range.rows, begin, end - begin}, memory.map);
   for (auto s = begin; s < end; s += kKeyBlock) {
     const Range block{range.t, range.rows, s, std::min(kKeyBlock, end - s)};
+    if (!memory.map.sees(block.s, block.s_end())) {
+      continue;
+    }
     const bool asks_for_next = plan.prefetches && s + kKeyBlock < end;
     if constexpr (kHasPairs<X>) {
       if (pairs) {

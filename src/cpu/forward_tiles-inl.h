@@ -143,17 +143,21 @@ void attend(
   Range range{tile.first, tile.rows};
   range.s = std::max(block.begin, visibility.first(range.t) / 4 * 4);
   range.n = std::min(block.end, visibility.end(range.t_end() - 1)) - range.s;
+  // If nothing else changes the scores, their products start from the bias,
+  // whatever the map takes from the range: sums are rounded alike.
+  auto added_memory = memory.added;
+  if (visibility.tile(range) == Tile::kFull && !head.rule.bends &&
+      !head.rule.adds && !careful && !block.pairs) {
+    added_memory.tile = memory.scores;
+  }
+  tile.map.trim(range);
   const auto verdict = visibility.tile(range);
   if (range.n <= 0 || verdict == Tile::kSkipped) {
     return;
   }
-  // If nothing else changes the scores, their products start from the bias.
-  auto added_memory = memory.added;
-  if (verdict == Tile::kFull && !head.rule.bends && !head.rule.adds &&
-      !careful && !block.pairs) {
-    added_memory.tile = memory.scores;
-  }
-  const auto added = added_to_tile(a, head, range, kWidth, added_memory);
+  const auto added = tile.map.changes(range.s, range.s_end())
+      ? added_to_tile(a, head, range, kWidth, added_memory)
+      : Added<T>();
   if (added.hides_all) {
     return;
   }
@@ -364,6 +368,10 @@ void attend_tiles(
   const auto& visibility = head.visibility;
   const auto begin = std::max(range.s, visibility.first(range.t) / 16 * 16);
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
+  for (int i = 0; i < tiles; ++i) {
+    auto& tile = memory.tiles[i];
+    head.collect(Range{tile.first, tile.rows, begin, end - begin}, tile.map);
+  }
   bool done = false;
   if constexpr (kHasPairs<X>) {
     if (forward_goes_by_tiles(a)) {
@@ -372,8 +380,11 @@ void attend_tiles(
     }
   }
   for (auto s = begin; !done && s < end; s += kKeyBlock) {
-    const auto block =
-        block_of(a, head, plan, pairs, s, std::min(s + kKeyBlock, end), memory);
+    const auto s_end = std::min(s + kKeyBlock, end);
+    if (!any_tile_sees(memory, tiles, s, s_end)) {
+      continue;
+    }
+    const auto block = block_of(a, head, plan, pairs, s, s_end, memory);
     for (int i = 0; i < tiles; ++i) {
       with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
         attend_in_steps<decltype(vectors)::value>(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cpu/attention.h>
+#include <cpu/mask_map.h>
 #include <cpu/visibility.h>
 
 #include <algorithm>
@@ -78,6 +79,8 @@ struct Head {
   const bool* mask;
   Visibility visibility;
   HeadRule<Compute<X>> rule;
+  /// null: none
+  const MaskMap<Compute<X>>* map = nullptr;
 
   template <typename Y>
   Rows<Y> rows_of(const Heads<Y>& x) const {
@@ -94,6 +97,19 @@ struct Head {
   }
   int64_t query_of(int64_t row) const {
     return visibility.query(row);
+  }
+
+  /// Collects what mask and bias say of the rows and keys of `range`.
+  void collect(const Range& range, TileMap& to) const {
+    to.collect(map, b, h, heads(), range);
+  }
+
+  /// The number up to which those of the bias hide keys from a row.
+  Compute<X> low_limit(int64_t row) const {
+    return map->limit(b, h + head_of(row), query_of(row));
+  }
+  bool has_low_limits() const {
+    return map != nullptr && map->limits != nullptr;
   }
 
   /// Returns the place of a row in (B, H, T).

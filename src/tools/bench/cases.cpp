@@ -3,6 +3,7 @@
 #include <format_text.h>
 #include <tools/bench/decode.h>
 #include <tools/bench/grouped.h>
+#include <tools/bench/masks.h>
 #include <tools/bench/models.h>
 
 #include <utility>
@@ -361,6 +362,9 @@ std::vector<Case> all_cases() {
   add_wrapper_cases(cases);
   add_attention_cases(cases);
   add_window_cases(cases);
+  for (auto& item : mask_cases()) {
+    cases.push_back(std::move(item));
+  }
   for (auto& item : grouped_cases()) {
     cases.push_back(std::move(item));
   }
