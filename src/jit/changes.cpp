@@ -2,6 +2,8 @@
 
 #include <jit/values.h>
 
+#include <torch/types.h>
+
 #include <algorithm>
 #include <optional>
 #include <unordered_set>

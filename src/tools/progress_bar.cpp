@@ -18,7 +18,7 @@ constexpr const char* kClearLine = "\r\033[K";
 
 } // namespace
 
-ProgressBar::ProgressBar(std::string title, uint64_t total)
+ProgressBar::ProgressBar(const std::string& title, uint64_t total)
     : title_(escaped(title)),
       total_(std::max<uint64_t>(total, 1)),
       visible_(::isatty(STDERR_FILENO) != 0) {}

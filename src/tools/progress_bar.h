@@ -10,7 +10,7 @@ namespace torch_attention::tools {
 class ProgressBar {
  public:
   /// Prepares a bar of `total` steps, bytes for example.
-  ProgressBar(std::string title, uint64_t total);
+  ProgressBar(const std::string& title, uint64_t total);
 
   /// Removes the bar.
   ~ProgressBar();

@@ -270,7 +270,97 @@ TEST_CASE("Old operators compute where ours would give other numbers") {
   }
 }
 
-TEST_CASE("Scores that a branch or a loop changes are left alone") {
+/// Swaps a model of q, k, v and m, expects so many places, and compares outputs
+/// and gradients, also of what is saved and loaded again.
+void check_branches(
+    torch::jit::Module module,
+    size_t places,
+    const std::vector<std::vector<c10::IValue>>& calls) {
+  auto swapped = module.clone();
+  const auto report = swap_attention(swapped);
+  INFO(printed(report));
+  CHECK(report.swapped.size() == places);
+  CHECK(report.left_alone.empty());
+  std::stringstream file;
+  swapped.save(file);
+  auto loaded = torch::jit::load(file);
+  for (const auto& inputs : calls) {
+    const auto run = [&](torch::jit::Module& one) {
+      const auto q = inputs[0].toTensor().clone().requires_grad_();
+      auto arguments = inputs;
+      arguments[0] = q;
+      const auto y = one.forward(arguments).toTensor();
+      return std::pair(
+          y.detach(), torch::autograd::grad({y.sin().sum()}, {q})[0]);
+    };
+    const auto [output, gradient] = run(module);
+    for (auto* one : {&swapped, &loaded}) {
+      const auto [new_output, new_gradient] = run(*one);
+      CHECK_THAT(new_output, IsCloseTo(output, {1e-5, 1e-5}));
+      CHECK_THAT(new_gradient, IsCloseTo(gradient, {1e-5, 1e-5}));
+    }
+  }
+}
+
+TEST_CASE("Each branch that changes scores has attention of its own") {
+  torch::jit::Module module("Model");
+  module.register_attribute("flag", c10::BoolType::get(), false);
+  module.define(
+      "def forward(self, q, k, v, m: Optional[Tensor]):\n"
+      "    s = torch.matmul(q, k.transpose(-2, -1)) / 3.0\n"
+      "    if m is not None:\n"
+      "        s = s.masked_fill(m, float('-inf'))\n"
+      "    if self.flag:\n"
+      "        s = s * 0.5\n"
+      "    w = torch.softmax(s, -1)\n"
+      "    return torch.matmul(w, v)\n");
+  const auto q = torch::randn({2, 3, 5, 8});
+  const auto k = torch::randn({2, 3, 7, 8});
+  const auto mask = torch::ones({5, 7}, torch::kBool).triu(1);
+  check_branches(module, 4, {{q, k, k, mask}, {q, k, k, c10::IValue()}});
+}
+
+TEST_CASE("Gradients that are switched off before a branch stay off") {
+  torch::jit::Module module("Model");
+  module.define(
+      "def forward(self, q, k, v, m: Optional[Tensor]):\n"
+      "    torch.set_grad_enabled(False)\n"
+      "    s = torch.matmul(q, k.transpose(-2, -1))\n"
+      "    torch.set_grad_enabled(True)\n"
+      "    if m is not None:\n"
+      "        s = s.masked_fill(m, float('-inf'))\n"
+      "    w = torch.softmax(s, -1)\n"
+      "    return torch.matmul(w, v)\n");
+  const auto report = swap_attention(module);
+  CHECK(report.swapped.empty());
+  CHECK(report.left_alone.size() == 1);
+}
+
+TEST_CASE("Scores may be viewed with more dimensions, and back") {
+  const auto q = torch::randn({6, 5, 8});
+  const auto k = torch::randn({6, 7, 8});
+  const auto define = [](const std::string& scores,
+                         const std::string& weights) {
+    torch::jit::Module module("Model");
+    module.define(
+        "def forward(self, q, k, v, m):\n"
+        "    s = torch.bmm(q, k.transpose(1, 2))\n" +
+        scores + "    w = torch.softmax(s, -1)\n" + weights +
+        "    return torch.bmm(w, v)\n");
+    return module;
+  };
+  const std::string view = "    s = s.view(2, 3, 5, 7).masked_fill(m, -1e30)\n";
+  const auto mask = torch::rand({2, 1, 5, 7}).gt(0.7);
+  const auto check = [&](const torch::jit::Module& module) {
+    check_branches(module, 1, {{q, k, k, mask}});
+  };
+  check(define(view + "    s = s.view(6, 5, 7)\n", ""));
+  check(define(view, "    w = w.view(-1, 5, 7)\n"));
+  // One that joins rows instead: the old operators compute.
+  check(define("    s = s.view(30, 7) * 0.5\n    s = s.view(6, 5, 7)\n", ""));
+}
+
+TEST_CASE("Scores that are changed in place in a branch, or in a loop, stay") {
   for (const auto* scores :
        {"    if self.flag:\n        s.masked_fill_(m, -1e9)\n",
         "    if self.training:\n        s.mul_(0.5)\n",

@@ -157,7 +157,8 @@ class PickleMachine {
     const auto size = values.size() + count;
     if (size > values.capacity()) {
       const auto capacity = std::max(size, 2 * values.capacity());
-      spend((capacity - values.capacity()) * sizeof(T));
+      constexpr size_t kSize = sizeof(T); // NOLINT(bugprone-sizeof-expression)
+      spend((capacity - values.capacity()) * kSize);
       values.reserve(capacity);
     }
   }
