@@ -95,8 +95,15 @@ ConvertedWeights convert_weights(
           layout_beside(info.path, dotted(prefix)));
     }
   } catch (const std::exception& error) {
-    throw_printable(format_text(
-        "convert_weights(\"{}\"): {}", escaped(from), error_message(error)));
+    auto text = format_text(
+        "convert_weights(\"{}\"): {}", escaped(from), error_message(error));
+    // They name layers that are found in no layout.
+    if (info.attention.empty()) {
+      for (const auto& remark : info.remarks) {
+        text += "\n  " + escaped(remark);
+      }
+    }
+    throw_printable(text);
   }
   converted.path = info.path;
   WriteOptions written;

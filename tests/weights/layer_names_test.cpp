@@ -95,12 +95,18 @@ TEST_CASE("Names that tell the order of rows load by themselves") {
   const auto [layout, names] =
       GENERATE(table<std::string, std::vector<std::string>>({
           {"qkv", {"qkv", "proj"}},
+          {"qkv", {"qkv", "out_proj"}},
+          {"qkv", {"qkv", "o_proj"}},
+          {"qkv", {"qkv", "out"}},
           {"wqkv", {"Wqkv", "out_proj"}},
           {"wqkv", {"Wqkv", "Wo"}},
           {"to_q", {"to_q", "to_k", "to_v", "to_out.0"}},
+          {"to_q", {"to_q", "to_k", "to_v", "to_out"}},
           {"to_qkv", {"to_qkv", "to_out.0"}},
           {"to_qkv", {"to_qkv", "to_out"}},
           {"q_k_v_o", {"q", "k", "v", "o"}},
+          {"q_k_v_o", {"q", "k", "v", "proj"}},
+          {"q_k_v_o", {"q", "k", "v", "out"}},
       }));
   const auto kv_heads = GENERATE(int64_t{4}, int64_t{2});
   CAPTURE(layout, kv_heads);
@@ -125,6 +131,20 @@ TEST_CASE("Names that tell the order of rows load by themselves") {
   auto third = attention(kv_heads);
   load_weights(*third, again);
   CHECK(are_equal(third, source));
+}
+
+TEST_CASE("Joined rows of grouped heads are not converted as thirds") {
+  const auto* out = GENERATE("proj", "out_proj", "o_proj", "out");
+  const TemporaryFolder folder;
+  const auto path = folder.file("a.safetensors");
+  // 8 + 2 + 2 rows, of which each third has 4.
+  write_safetensors(layers(attention(1), {"qkv", out}), path);
+  CHECK_THROWS_AS(
+      convert_weights(
+          path,
+          folder.file("b.safetensors"),
+          ConvertOptions().target(WeightLayout::book())),
+      c10::Error);
 }
 
 TEST_CASE("A relative bias beside the layers is not passed over") {
@@ -167,6 +187,11 @@ TEST_CASE("Names that do not tell the order of rows get the line of C++") {
   CHECK_THAT(error, ContainsText("at prefix(\"layers.0.attention\")"));
   CHECK(target->W_query->weight.equal(before));
   CHECK_THAT(inspect_weights(path).remarks.at(0), ContainsText(line));
+  const auto converted = folder.file("b.safetensors");
+  THROWS_WITH(
+      convert_weights(
+          path, converted, ConvertOptions().target(WeightLayout::book())),
+      line);
   // The line works.
   std::string own;
   for (const auto& name : names) {

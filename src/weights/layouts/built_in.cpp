@@ -226,8 +226,11 @@ WeightLayout WeightLayout::gpt_neox(
 }
 
 WeightLayout WeightLayout::qkv() {
-  return joined_named("qkv", "qkv", "proj")
-      .rename("q_norm.weight", "q_norm.weight")
+  auto layout = joined_named("qkv", "qkv", "proj");
+  for (const auto* out : {"out_proj", "o_proj", "out"}) {
+    rename_linear(layout, out, "out_proj");
+  }
+  return layout.rename("q_norm.weight", "q_norm.weight")
       .rename("q_norm.bias", "q_norm.bias")
       .rename("k_norm.weight", "k_norm.weight")
       .rename("k_norm.bias", "k_norm.bias");
@@ -240,8 +243,9 @@ WeightLayout WeightLayout::wqkv() {
 }
 
 WeightLayout WeightLayout::to_q() {
-  return layers_named("to_q", "to_q", "to_k", "to_v", "to_out.0")
-      .zeros("out_proj.bias");
+  auto layout = layers_named("to_q", "to_q", "to_k", "to_v", "to_out.0");
+  rename_linear(layout, "to_out", "out_proj");
+  return layout.zeros("out_proj.bias");
 }
 
 WeightLayout WeightLayout::to_qkv() {
@@ -251,7 +255,10 @@ WeightLayout WeightLayout::to_qkv() {
 }
 
 WeightLayout WeightLayout::q_k_v_o() {
-  return layers_named("q_k_v_o", "q", "k", "v", "o").zeros("out_proj.bias");
+  auto layout = layers_named("q_k_v_o", "q", "k", "v", "o");
+  rename_linear(layout, "proj", "out_proj");
+  rename_linear(layout, "out", "out_proj");
+  return layout.zeros("out_proj.bias");
 }
 
 WeightLayout WeightLayout::linear_layers(
