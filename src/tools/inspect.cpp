@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -235,6 +236,11 @@ void print_refusal(const std::string& folder, std::ostream& out) {
   }
 }
 
+/// Returns whether a folder has an adapter of PEFT.
+bool has_adapter(const std::string& folder) {
+  return std::ifstream(folder + "/adapter_config.json").good();
+}
+
 } // namespace
 
 void inspect_file(
@@ -252,7 +258,7 @@ void inspect_file(
     if (options.prefix().empty() && is_known) {
       print_layers(inspect_pretrained(path), out);
     } else {
-      if (!type.empty() && !is_known) {
+      if (has_adapter(path) || (!type.empty() && !is_known)) {
         print_refusal(path, out);
       }
       print_modules(info, out);

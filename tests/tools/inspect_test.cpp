@@ -164,6 +164,18 @@ TEST_CASE("inspect says why a folder's attention is not computed") {
   CHECK_THAT(why("lama"), ContainsText("the nearest is \"llama\""));
 }
 
+TEST_CASE("inspect says that a folder holds an adapter alone") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("adapter_config.json"))
+      << R"({"peft_type": "LORA", "target_modules": ["q_proj"]})";
+  std::ofstream(folder.file("adapter_model.safetensors"), std::ios::binary)
+      << read_all(golden("files/plain.safetensors"));
+  CHECK_THAT(
+      inspect(folder.path()),
+      ContainsText(
+          "holds an adapter alone (LORA of [\"q_proj\"]), and no model"));
+}
+
 TEST_CASE("inspect reads the numbers that Python writes beside JSON's") {
   auto config = config_of("bamba").dump();
   config.insert(1, R"("time_step_limit":[0.0,Infinity],"note":"NaN \"-",)");

@@ -138,6 +138,76 @@ TEST_CASE("Fields that a class does not read change nothing") {
   CHECK(japanese.dim().value_or(8) == 8);
 }
 
+TEST_CASE("A flag that is null is off, as in Python") {
+  auto config = config_of("deepseek_v3");
+  config["rope_interleave"] = nullptr;
+  CHECK(
+      latent_options_from_config(Changed("deepseek_v3", config).path(), 0)
+          .rotary()
+          ->pairing() == RotaryPairing::kHalves);
+  config = config_of("llama_yarn");
+  config["rope_parameters"]["truncate"] = nullptr;
+  CHECK_FALSE(options_from_config(Changed("llama_yarn", config).path(), 0)
+                  .rotary()
+                  ->truncate());
+}
+
+TEST_CASE("A theta of an older style goes before that of the class") {
+  const auto older = options_without(
+      "cohere2_moe", {"rope_parameters"}, 0, {{"rope_theta", 50.0}});
+  CHECK(older.rotary()->theta() == 50);
+  CHECK(
+      options_without("cohere2_moe", {"rope_parameters", "rope_theta"})
+          .rotary()
+          ->theta() == 10000);
+}
+
+TEST_CASE("Attention to both sides has the window of its class") {
+  const json both = {{"use_bidirectional_attention", "all"}};
+  const auto gemma4 = options_without("gemma4_text", {}, 0, both);
+  CHECK_FALSE(gemma4.causal());
+  const auto window = config_of("gemma4_text")["sliding_window"].get<int64_t>();
+  CHECK(gemma4.window() == window / 2 + 2);
+  CHECK(gemma4.window_after() == window / 2 + 1);
+  // What Python makes of these is neither.
+  auto causal = both;
+  causal["is_causal"] = true;
+  THROWS_WITH(
+      options_without("gemma4_text", {}, 0, causal),
+      "expected no is_causal = true");
+  THROWS_WITH(
+      options_without("gemma3_both_sides", {}, 0, {{"is_causal", false}}),
+      "expected no is_causal = false");
+}
+
+TEST_CASE("Text of a model that sees images is causal") {
+  auto config = config_of("gemma3_with_images");
+  config["text_config"]["use_bidirectional_attention"] = true;
+  THROWS_WITH(
+      options_from_config(Changed("gemma3_with_images", config).path(), 0),
+      "expected use_bidirectional_attention = false");
+  // The field of the whole is that of the mask in some classes.
+  config = config_of("mistral3");
+  config["is_causal"] = false;
+  THROWS_WITH(
+      options_from_config(Changed("mistral3", config).path(), 0),
+      "expected is_causal = true");
+}
+
+TEST_CASE(
+    "An odd number of rotated elements is refused where none is rounded") {
+  for (const std::string model : {"stablelm", "phi", "persimmon"}) {
+    CAPTURE(model);
+    auto config = config_of(model);
+    const auto heads = config["num_attention_heads"].get<int64_t>();
+    config["hidden_size"] = 4 * heads;
+    config["rope_parameters"]["partial_rotary_factor"] = 0.25;
+    THROWS_WITH(
+        options_from_config(Changed(model, config).path(), 0),
+        "expected an even number of rotated elements of each head");
+  }
+}
+
 TEST_CASE("Two names of one field have to agree") {
   auto config = config_of("gpt2");
   config["num_attention_heads"] = config["n_head"];

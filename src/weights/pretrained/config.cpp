@@ -139,10 +139,13 @@ void ModelConfig::set_defaults_of(const std::string& model_type) {
   for (const auto& [name, own] : defaults_.get("names").fields()) {
     names_[name] = own.as_text().value();
   }
-  // The class makes its own where the older field has none either.
   constexpr auto* kRotary = "rope_parameters";
   const auto* rotary = defaults_.find(kRotary);
-  if (rotary != nullptr && fields_.get(kRotary).fields().empty() &&
+  // The class makes its own where the older field has none either, but plain
+  // ones of its `rope_theta`, if it has that.
+  const bool is_made = rotary != nullptr && defaults_.contains("rope_theta") &&
+      rotary->get("rope_type").as_text() == "default";
+  if (rotary != nullptr && !is_made && fields_.get(kRotary).fields().empty() &&
       fields_.get("rope_scaling").fields().empty()) {
     fields_.set(kRotary, *rotary);
   }
@@ -223,6 +226,11 @@ std::optional<double> ModelConfig::number(const std::string& field) {
 }
 
 std::optional<bool> ModelConfig::flag(const std::string& field) {
+  // Python takes null for false.
+  if (const auto* found = find_in_file(field);
+      found != nullptr && found->is_null()) {
+    return false;
+  }
   return value_of(path_, field, "true or false", &Json::as_flag, find(field));
 }
 

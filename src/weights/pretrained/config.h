@@ -63,8 +63,8 @@ class ModelConfig {
   /// Returns whether the field is there and not null.
   bool has(const std::string& field);
 
-  /// The value of a field, or none if it is absent or null. Throws c10::Error
-  /// if it is of another type.
+  /// The value of a field, or none if it is absent or null; a flag that is null
+  /// is false. Throws c10::Error if it is of another type.
   std::optional<int64_t> integer(const std::string& field);
   std::optional<double> number(const std::string& field);
   std::optional<bool> flag(const std::string& field);

@@ -72,7 +72,7 @@ void set_type_by_pattern(Layer& layer, int64_t count);
 /// The last layer sees all tokens, whatever its type.
 void make_last_full(Layer& layer);
 
-/// Half of the window to each side, as Gemma does, or all tokens.
+/// Half of the window to each side, as Gemma 3 does, or all tokens.
 void see_both_sides(Layer& layer);
 
 /// The window to each side, as encoders have it whose window is a radius, or

@@ -354,6 +354,13 @@ DescribedAttention describe_attention(
     described.part = inner->part;
     described.within = inner->within;
     described.root = inner->root;
+    // The whole model makes the mask, and is causal whatever the field says.
+    TORCH_CHECK(
+        inner->type != "gemma3_text" || described.options.causal(),
+        format_text(
+            "expected use_bidirectional_attention = false in \"{}\", the text "
+            "of a model that sees images",
+            inner->config.path()));
     set_blocks(described, inner->blocks);
     return described;
   }

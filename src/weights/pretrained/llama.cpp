@@ -241,6 +241,18 @@ void describe_apertus(Layer& layer) {
   set_rotary(layer);
 }
 
+namespace {
+
+/// Rotates this share of each head, as models do that take no other number of
+/// elements than an even one.
+void set_even_rotary(Layer& layer, double share) {
+  auto rules = with_partial(share);
+  rules.needs_even = true;
+  set_rotary(layer, rules);
+}
+
+} // namespace
+
 void describe_persimmon(Layer& layer) {
   layer.options.qkv_bias(true).dropout(
       layer.config.number("attention_dropout").value_or(0));
@@ -252,7 +264,7 @@ void describe_persimmon(Layer& layer) {
         "layer_norm_eps");
     rename_norms(layer, "q_layernorm", "k_layernorm");
   }
-  set_rotary(layer, with_partial(0.5));
+  set_even_rotary(layer, 0.5);
 }
 
 void describe_phi(Layer& layer) {
@@ -266,7 +278,7 @@ void describe_phi(Layer& layer) {
         "layer_norm_eps");
     rename_norms(layer, "q_layernorm", "k_layernorm");
   }
-  set_rotary(layer, with_partial(0.5));
+  set_even_rotary(layer, 0.5);
 }
 
 void describe_phi3(Layer& layer) {
@@ -331,7 +343,7 @@ void describe_stablelm(Layer& layer) {
     layer.layout.stack("q_layernorm.norms.{}.weight", "q_norm.weight")
         .stack("k_layernorm.norms.{}.weight", "k_norm.weight");
   }
-  set_rotary(layer, with_partial(0.25));
+  set_even_rotary(layer, 0.25);
 }
 
 void describe_starcoder2(Layer& layer) {

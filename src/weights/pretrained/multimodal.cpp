@@ -245,6 +245,13 @@ ModelPart part_of(
   const auto within = is_text ? model.text_within
       : is_vision             ? model.vision_within
                               : std::string();
+  // Some classes make the mask of their text by the field of the whole.
+  TORCH_CHECK(
+      !is_text || !model.is_decoder || config.flag("is_causal").value_or(true),
+      format_text(
+          "expected is_causal = true in \"{}\", whose text is causal, but got "
+          "false",
+          config.path()));
   // Older files have the fields of the text beside those of the model.
   const auto blocks = is_text ? model.blocks : ImageBlocks::kNone;
   if (!config.has(field)) {

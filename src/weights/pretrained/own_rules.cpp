@@ -148,7 +148,18 @@ void describe_gemma4(Layer& layer) {
   // window.
   const auto sides = config.text("use_bidirectional_attention").value_or("");
   if (sides == "all") {
-    see_both_sides(layer);
+    // The class reads that of the file after its own.
+    TORCH_CHECK(
+        !config.flag("is_causal").value_or(false),
+        format_text(
+            "expected no is_causal = true beside use_bidirectional_attention = "
+            "\"all\" in \"{}\"",
+            config.path()));
+    // One token more to each side than Gemma 3 sees.
+    if (const auto window = layer.options.window()) {
+      layer.options.window(*window / 2 + 1);
+    }
+    see_radius(layer);
   } else if (sides != "vision" || sees_all) {
     layer.options.block_scope(BlockScope::kNone);
   }

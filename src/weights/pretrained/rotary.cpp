@@ -56,12 +56,13 @@ struct Parameters {
     return *value;
   }
 
+  /// None if it is absent; null means false.
   std::optional<bool> flag(const char* field) const {
-    const auto& found = fields.get(field);
-    if (found.is_null()) {
-      return std::nullopt;
+    const auto* found = fields.find(field);
+    if (found == nullptr || found->is_null()) {
+      return found == nullptr ? std::nullopt : std::optional(false);
     }
-    const auto flag = found.as_flag();
+    const auto flag = found->as_flag();
     TORCH_CHECK(
         flag.has_value(),
         format_text(
@@ -424,7 +425,16 @@ RotaryOptions rotary_of(
             config.path(),
             type));
   }
-  set_dim(static_cast<double>(head_dim) * share, options);
+  const auto dim = static_cast<double>(head_dim) * share;
+  TORCH_CHECK(
+      !rules.needs_even || static_cast<int64_t>(dim) % 2 == 0,
+      format_text(
+          "expected an even number of rotated elements of each head in \"{}\", "
+          "but got {} of {}",
+          config.path(),
+          static_cast<int64_t>(dim),
+          head_dim));
+  set_dim(dim, options);
   return options;
 }
 

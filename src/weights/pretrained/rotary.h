@@ -35,6 +35,9 @@ struct RotaryRules {
   const char* partial_field = "partial_rotary_factor";
   /// None: the parameters are those of all layers.
   std::optional<RotaryByType> by_type = {};
+  /// True if the model rotates as many elements as the share says, be their
+  /// number odd: such are refused.
+  bool needs_even = false;
   /// True if the parameters of each type of layer are read as they are, and
   /// no older style is.
   bool needs_types = false;

@@ -250,6 +250,13 @@ void describe_gemma3(Layer& layer) {
   set_gemma_heads(layer);
   // EmbeddingGemma.
   if (layer.config.flag("use_bidirectional_attention").value_or(false)) {
+    // The class then has windows of another size.
+    TORCH_CHECK(
+        layer.config.flag("is_causal").value_or(true),
+        "expected no is_causal = false beside use_bidirectional_attention in "
+        "\"",
+        layer.config.path(),
+        "\"");
     see_both_sides(layer);
   }
   set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");

@@ -29,7 +29,7 @@ from .model import TOKENS, Attention, Model, draw_inputs
 from .models import MODELS
 
 COMMITTED = Path(__file__).resolve().parents[2] / "pretrained"
-# Sizes that a class has where its field is dropped make no small model.
+# Sizes that a class has where its field is dropped or null make no small model.
 MOST_PARAMETERS = 20_000_000
 MOST_LAYERS = 8
 MOST_TOKENS = 1100
@@ -103,7 +103,7 @@ def write(case: Case, folder: Path) -> None:
     model, edit = case.model, case.edit
     try:
         config = model.config_class().from_dict(json.loads(json.dumps(edit.config)))
-        if "dropped" in edit.name:
+        if "dropped" in edit.name or "null" in edit.name:
             with torch.device("meta"):
                 sizes = model.make_empty(config)
             if sum(each.numel() for each in sizes.parameters()) > MOST_PARAMETERS:
@@ -133,7 +133,7 @@ def compared(program: Path, folder: Path) -> dict[str, tuple[str, str]]:
     ran = subprocess.run([program, folder], capture_output=True, text=True)
     results = {}
     for line in ran.stdout.splitlines():
-        parts = line.split("\t")
+        parts = line.split("\t", 3)
         if len(parts) == 4 and parts[0] == "changed":
             results[parts[1]] = (parts[2], parts[3])
     return results
