@@ -144,7 +144,7 @@ TEST_CASE("A flag that is null is off, as in Python") {
   CHECK(
       latent_options_from_config(Changed("deepseek_v3", config).path(), 0)
           .rotary()
-          ->pairing() == RotaryPairing::kHalves);
+          .pairing() == RotaryPairing::kHalves);
   config = config_of("llama_yarn");
   config["rope_parameters"]["truncate"] = nullptr;
   CHECK_FALSE(options_from_config(Changed("llama_yarn", config).path(), 0)
