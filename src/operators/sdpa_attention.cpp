@@ -2,6 +2,7 @@
 
 #include <kernels/elements.h>
 #include <kernels/plain.h>
+#include <operators/broadcast.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
@@ -9,7 +10,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
-#include <vector>
 
 namespace torch_attention::operators {
 
@@ -17,43 +17,16 @@ namespace {
 
 using kernels::Attention;
 
-torch::IntArrayRef leading_sizes(const torch::Tensor& x, int64_t kept) {
-  return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
-}
-
-/// Sets `result` to the sizes that `a` and `b` broadcast to. Returns whether
-/// there are any.
-bool broadcast(
-    torch::IntArrayRef a,
-    torch::IntArrayRef b,
-    std::vector<int64_t>& result) {
-  const auto& longer = a.size() >= b.size() ? a : b;
-  const auto& shorter = a.size() >= b.size() ? b : a;
-  auto sizes = longer.vec();
-  const auto offset = longer.size() - shorter.size();
-  for (size_t i = 0; i < shorter.size(); ++i) {
-    auto& size = sizes[offset + i];
-    if (size == 1) {
-      size = shorter[i];
-    } else if (shorter[i] != 1 && shorter[i] != size) {
-      return false;
-    }
-  }
-  result = std::move(sizes);
-  return true;
-}
-
 /// Gives query, key and value the same leading dimensions but for the last
 /// `kept`. Returns whether they broadcast.
 bool broadcast_leading(Attention& a, int64_t kept) {
-  if (leading_sizes(a.query, kept) == leading_sizes(a.key, kept) &&
-      leading_sizes(a.query, kept) == leading_sizes(a.value, kept)) {
+  if (leading(a.query, kept) == leading(a.key, kept) &&
+      leading(a.query, kept) == leading(a.value, kept)) {
     return true;
   }
-  std::vector<int64_t> sizes;
-  if (!broadcast(
-          leading_sizes(a.query, kept), leading_sizes(a.key, kept), sizes) ||
-      !broadcast(sizes, leading_sizes(a.value, kept), sizes)) {
+  auto sizes = leading(a.query, kept).vec();
+  if (!broadcast(sizes, leading(a.key, kept)) ||
+      !broadcast(sizes, leading(a.value, kept))) {
     return false;
   }
   for (auto* x : {&a.query, &a.key, &a.value}) {

@@ -1,5 +1,7 @@
 #include <operators/takes.h>
 
+#include <operators/broadcast.h>
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/aminmax.h>
@@ -14,8 +16,6 @@
 namespace torch_attention::operators {
 
 namespace {
-
-using Sizes = std::vector<int64_t>;
 
 /// Returns whether a tensor lies on `device` and stands for nothing but its own
 /// numbers.
@@ -46,27 +46,6 @@ bool keeps_numbers(torch::ScalarType own, torch::ScalarType dtype) {
   return dtype == own || precision_of(dtype) > precision_of(own);
 }
 
-torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept) {
-  return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
-}
-
-/// Returns whether `a` and `b` broadcast, and sets `a` to what they become.
-bool broadcast(Sizes& a, torch::IntArrayRef b) {
-  if (a.size() < b.size()) {
-    a.insert(a.begin(), b.size() - a.size(), 1);
-  }
-  const auto offset = a.size() - b.size();
-  for (size_t i = 0; i < b.size(); ++i) {
-    auto& size = a[offset + i];
-    if (size == 1) {
-      size = b[i];
-    } else if (b[i] != 1 && b[i] != size) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /// Returns the sizes of the scores, (..., T, S); empty if the three do not fit
 /// each other.
 Sizes sizes_of_scores(
@@ -85,17 +64,12 @@ Sizes sizes_of_scores(
       transposed_key.size(-1) != value.size(-2)) {
     return {};
   }
-  auto sizes = leading(query, 2).vec();
-  if (!broadcast(sizes, leading(transposed_key, 2))) {
+  const auto sizes = product_sizes(query, transposed_key);
+  if (!sizes) {
     return {};
   }
-  auto all = sizes;
-  if (!broadcast(all, leading(value, 2))) {
-    return {};
-  }
-  sizes.push_back(query.size(-2));
-  sizes.push_back(transposed_key.size(-1));
-  return sizes;
+  Sizes all(sizes->begin(), sizes->end() - 2);
+  return broadcast(all, leading(value)) ? *sizes : Sizes();
 }
 
 bool fits(

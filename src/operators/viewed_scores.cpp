@@ -1,7 +1,7 @@
 #include <operators/viewed_scores.h>
 
-#include <ATen/ExpandUtils.h>
-#include <ATen/InferSize.h>
+#include <operators/broadcast.h>
+
 #include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 
@@ -12,33 +12,6 @@
 namespace torch_attention::operators {
 
 namespace {
-
-using Sizes = std::vector<int64_t>;
-
-/// Returns the sizes of a product of matrices, if there is one.
-std::optional<Sizes> sizes_of_product(
-    const torch::Tensor& left,
-    const torch::Tensor& right) {
-  if (left.dim() < 2 || right.dim() < 2) {
-    return std::nullopt;
-  }
-  const auto leading = [](const torch::Tensor& x) {
-    return x.sizes().slice(0, static_cast<size_t>(x.dim() - 2));
-  };
-  const auto a = leading(left);
-  const auto b = leading(right);
-  for (size_t i = 1; i <= std::min(a.size(), b.size()); ++i) {
-    const auto m = a[a.size() - i];
-    const auto n = b[b.size() - i];
-    if (m != n && m != 1 && n != 1) {
-      return std::nullopt;
-    }
-  }
-  auto sizes = at::infer_size(a, b);
-  sizes.push_back(left.size(-2));
-  sizes.push_back(right.size(-1));
-  return sizes;
-}
 
 /// Returns the sizes without -1 of a view of scores, if there is one.
 std::optional<Sizes> sizes_of_view(
@@ -133,7 +106,7 @@ std::optional<Sizes> sizes_in_view(
     const torch::Tensor& transposed_key,
     torch::IntArrayRef sizes,
     torch::IntArrayRef back) {
-  const auto scores = sizes_of_product(query, transposed_key);
+  const auto scores = product_sizes(query, transposed_key);
   if (!scores || sizes_of_view(back, *scores) != scores) {
     return std::nullopt;
   }
@@ -159,7 +132,7 @@ torch::Tensor out_of_view(
     const torch::Tensor& output,
     const torch::Tensor& query,
     const torch::Tensor& transposed_key) {
-  auto sizes = *sizes_of_product(query, transposed_key);
+  auto sizes = *product_sizes(query, transposed_key);
   sizes.back() = output.size(-1);
   return output.reshape(sizes);
 }
