@@ -1,13 +1,13 @@
 #include <jit/branches.h>
 
 #include <jit/changes.h>
+#include <jit/copies.h>
 #include <jit/look_alike.h>
 #include <jit/values.h>
 
 #include <torch/csrc/jit/ir/alias_analysis.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 namespace torch_attention::graphs {
@@ -202,7 +202,7 @@ bool may_enter_from_below(
   if (switch_modes(branch, last)) {
     return false;
   }
-  for (const auto* node = branch->next(); node != last; node = node->next()) {
+  for (auto* node = branch->next(); node != last; node = node->next()) {
     if (changes_something(node)) {
       return false;
     }
@@ -214,25 +214,6 @@ bool may_enter_from_below(
     });
     return !draws || node == last || is_private(node, nodes, branch);
   });
-}
-
-/// The values of copies by those of the originals.
-using Copies = std::unordered_map<Value*, Value*>;
-
-/// Copies nodes to the insertion point.
-void insert_copies(
-    Graph& graph,
-    const std::vector<Node*>& nodes,
-    Copies& copies) {
-  for (auto* node : nodes) {
-    auto* copy = graph.insertNode(graph.createClone(node, [&](Value* value) {
-      const auto copied = copies.find(value);
-      return copied == copies.end() ? value : copied->second;
-    }));
-    for (size_t i = 0; i < node->outputs().size(); ++i) {
-      copies[node->outputs()[i]] = copy->outputs()[i];
-    }
-  }
 }
 
 /// Lets a block read the copies instead.

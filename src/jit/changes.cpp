@@ -202,24 +202,19 @@ ValueSet values_of(const Node* reader, bool is_last) {
 
 } // namespace
 
-bool changes_something(const Node* node) {
+bool changes_something(Node* node) {
   const auto* schema = node->maybeSchema();
-  if (schema != nullptr ? schema->is_mutable()
-                        : is(node,
-                             {"prim::SetAttr",
-                              "prim::CallMethod",
-                              "prim::CallFunction",
-                              "prim::fork",
-                              "prim::PythonOp"})) {
-    return true;
-  }
+  const bool changes = schema != nullptr ? schema->is_mutable()
+                                         : is(node,
+                                              {"prim::SetAttr",
+                                               "prim::CallMethod",
+                                               "prim::CallFunction",
+                                               "prim::fork",
+                                               "prim::PythonOp"});
   const auto blocks = node->blocks();
-  return std::any_of(blocks.begin(), blocks.end(), [](const auto* block) {
-    const auto nodes = block->nodes();
-    return std::any_of(nodes.begin(), nodes.end(), [](const auto* inner) {
-      return changes_something(inner);
-    });
-  });
+  return changes || std::any_of(blocks.begin(), blocks.end(), [](auto* block) {
+           return any_in(block, changes_something);
+         });
 }
 
 bool switches_modes(Node* node) {

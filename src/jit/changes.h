@@ -10,7 +10,7 @@ namespace torch_attention::graphs {
 
 /// Returns whether a node, or one in its blocks, may change something in place,
 /// whatever it is.
-bool changes_something(const torch::jit::Node* node);
+bool changes_something(torch::jit::Node* node);
 
 /// Returns whether a node, or one in its blocks, switches gradients on or off,
 /// or an automatic cast.

@@ -1,12 +1,12 @@
 #include <jit/replace_attention.h>
 
+#include <jit/copies.h>
 #include <jit/values.h>
 #include <operators/library.h>
 
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <vector>
 
 namespace torch_attention::graphs {
@@ -199,29 +199,12 @@ std::string describe(const AttentionNodes& found, bool drops) {
   return text;
 }
 
-/// Copies nodes, in their order, to the insertion point. Returns the output of
-/// the last one.
-Value* insert_copies(Graph& graph, const std::vector<Node*>& nodes) {
-  std::unordered_map<Value*, Value*> copies;
-  Value* last = nullptr;
-  const auto copy_of = [&](Value* value) {
-    const auto copied = copies.find(value);
-    return copied == copies.end() ? value : copied->second;
-  };
-  for (auto* node : nodes) {
-    if (is(node, {"aten::softmax"})) {
-      // TorchScript's own gradients of operators that it finds together do not
-      // go back through a softmax of another dtype. It has none of `alias`.
-      auto* scores = node->input(0);
-      copies[scores] = call(graph, "aten::alias", {copy_of(scores)});
-    }
-    auto* copy = graph.insertNode(graph.createClone(node, copy_of));
-    for (size_t i = 0; i < node->outputs().size(); ++i) {
-      copies[node->outputs()[i]] = copy->outputs()[i];
-    }
-    last = copy->output();
-  }
-  return last;
+/// Lets a softmax read its scores through `alias`: TorchScript's own gradients
+/// of operators that it finds together do not go back through a softmax of
+/// another dtype, and it has none of `alias`.
+void separate_from_scores(Graph& graph, Node* softmax) {
+  const torch::jit::WithInsertPoint point(softmax);
+  softmax->replaceInput(0, call(graph, "aten::alias", {softmax->input(0)}));
 }
 
 /// Lets `insert_ours` compute the output of the last of `nodes` if `condition`
@@ -245,7 +228,16 @@ void replace_if(
     output->setType(c10::TensorType::get());
     return output;
   });
-  add_block([&] { return insert_copies(graph, nodes); });
+  add_block([&] {
+    Copies copies;
+    insert_copies(graph, nodes, copies);
+    for (auto* node : nodes) {
+      if (is(node, {"aten::softmax"})) {
+        separate_from_scores(graph, copies.at(node->output())->node());
+      }
+    }
+    return copies.at(last->output());
+  });
   choice->output()->setType(c10::TensorType::get());
   last->output()->replaceAllUsesWith(choice->output());
 }

@@ -102,33 +102,39 @@ std::vector<Node*> softmaxes_of(Graph& graph) {
   return nodes;
 }
 
+/// Returns whether a softmax has attention that we find in a branch that its
+/// scores come from, or in one of that. Tries it in a copy of the graph.
+bool has_attention_in_branches(
+    const torch::jit::Module& module,
+    Graph& graph,
+    size_t number) {
+  const auto attempt = graph.copy();
+  const auto entered =
+      graphs::enter_branches(module, attempt, softmaxes_of(*attempt)[number]);
+  torch::jit::EliminateDeadCode(attempt);
+  return std::any_of(entered.begin(), entered.end(), [&](Node* softmax) {
+    return graphs::find_attention(module, softmax).attention ||
+        graphs::comes_from_branches(softmax);
+  });
+}
+
 /// Gives the branches that change scores attention of their own, where that is
 /// one that we find.
 void enter_all_branches(
     const torch::jit::Module& module,
     const std::shared_ptr<Graph>& graph) {
+  auto softmaxes = softmaxes_of(*graph);
   // Several in a row, of two branches each, have ever more.
-  const auto most = 8 + 4 * softmaxes_of(*graph).size();
-  for (size_t i = 0; i < softmaxes_of(*graph).size();) {
-    if (!graphs::comes_from_branches(softmaxes_of(*graph)[i])) {
+  const auto most = 8 + 4 * softmaxes.size();
+  for (size_t i = 0; i < softmaxes.size() && softmaxes.size() < most;) {
+    if (!graphs::comes_from_branches(softmaxes[i]) ||
+        !has_attention_in_branches(module, *graph, i)) {
       ++i;
       continue;
     }
-    const auto attempt = graph->copy();
-    const auto entered =
-        graphs::enter_branches(module, attempt, softmaxes_of(*attempt)[i]);
-    torch::jit::EliminateDeadCode(attempt);
-    const bool is_better =
-        std::any_of(entered.begin(), entered.end(), [&](Node* softmax) {
-          return graphs::find_attention(module, softmax).attention ||
-              graphs::comes_from_branches(softmax);
-        });
-    if (!is_better || softmaxes_of(*graph).size() >= most) {
-      ++i;
-      continue;
-    }
-    graphs::enter_branches(module, graph, softmaxes_of(*graph)[i]);
+    graphs::enter_branches(module, graph, softmaxes[i]);
     torch::jit::EliminateDeadCode(graph);
+    softmaxes = softmaxes_of(*graph);
   }
 }
 
