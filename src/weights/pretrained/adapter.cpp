@@ -4,6 +4,7 @@
 #include <format_text.h>
 #include <json_tree.h>
 #include <weights/folder.h>
+#include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
@@ -27,11 +28,7 @@ bool is_there(const std::string& file) {
 /// The file `name` beside or in `path`.
 std::string beside(const std::string& path, const std::string& name) {
   const auto inside = file_in(path, name);
-  if (inside != path) {
-    return inside;
-  }
-  const auto slash = path.rfind('/');
-  return slash == std::string::npos ? name : path.substr(0, slash + 1) + name;
+  return inside != path ? inside : folder_of(path) + name;
 }
 
 /// The kind of the adapter, what it changes, and the model that it is for, as

@@ -88,6 +88,15 @@ void see_radius(Layer& layer) {
 
 /// Returns whether the layer is not the last of `count` in turn: in these
 /// models every `count`-th layer sees all tokens.
+void ignore_linear_attention(ModelConfig& config) {
+  config.ignore(
+      {"linear_conv_kernel_dim",
+       "linear_key_head_dim",
+       "linear_num_key_heads",
+       "linear_num_value_heads",
+       "linear_value_head_dim"});
+}
+
 bool is_before_last_of(const Layer& layer, int64_t count) {
   return count > 0 && (layer.index + 1) % count != 0;
 }

@@ -79,6 +79,9 @@ void see_both_sides(Layer& layer);
 /// all tokens.
 void see_radius(Layer& layer);
 
+/// The fields of layers with linear attention, which a softmax has none of.
+void ignore_linear_attention(ModelConfig& config);
+
 /// Returns whether the layer is not the last of `count` in turn: in these
 /// models every `count`-th layer sees all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count);

@@ -135,12 +135,7 @@ void describe_olmo_hybrid(Layer& layer) {
       "layer_types",
       !is_before_last_of(layer, 4) ||
           (layers < 4 && layer.index + 1 == layers));
-  config.ignore(
-      {"linear_conv_kernel_dim",
-       "linear_key_head_dim",
-       "linear_num_key_heads",
-       "linear_num_value_heads",
-       "linear_value_head_dim"});
+  ignore_linear_attention(config);
   set_heads(layer);
   set_biases(layer);
   set_norm(
@@ -196,12 +191,7 @@ void describe_lara_mini(Layer& layer) {
                   : place % 2 == 0 && place != 4 ? "linear_attention"
                                                  : "sliding_attention");
   require_attention(layer, type != "linear_attention");
-  config.ignore(
-      {"linear_conv_kernel_dim",
-       "linear_key_head_dim",
-       "linear_num_key_heads",
-       "linear_num_value_heads",
-       "linear_value_head_dim"});
+  ignore_linear_attention(config);
   set_heads(layer);
   set_biases(layer);
   set_type(layer, type == "sliding_attention");

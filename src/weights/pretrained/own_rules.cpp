@@ -324,13 +324,8 @@ void describe_qwen3_next(Layer& layer) {
         .rename("o_proj" + part, "out_proj" + part);
   }
   layer.layout = layout;
-  config.ignore(
-      {"attn_output_gate",
-       "linear_conv_kernel_dim",
-       "linear_key_head_dim",
-       "linear_num_key_heads",
-       "linear_num_value_heads",
-       "linear_value_head_dim"});
+  config.ignore("attn_output_gate");
+  ignore_linear_attention(config);
 }
 
 /// The fields of attention are in an object of their own.
