@@ -91,7 +91,11 @@ run_tidy() {
   run_logged "$folder/clang-tidy.log" "$runner" \
     -clang-tidy-binary "$(command -v "$clang_tidy")" -quiet -p "$folder" \
     -j "$CMAKE_BUILD_PARALLEL_LEVEL" -extra-arg=-Wno-unknown-warning-option \
-    "$pattern"
+    "$pattern" || {
+    # The findings lie far above the end of the log.
+    grep -E '(warning|error): ' "$folder/clang-tidy.log" >&2
+    return 1
+  }
 }
 
 build() {
