@@ -13,7 +13,7 @@ using torch::jit::Value;
 
 /// Scores have two dimensions or more, which a tensor of one element with as
 /// many does not change.
-bool is_one_number(const torch::Tensor& x) {
+bool is_one_number(const at::Tensor& x) {
   return x.numel() == 1 && x.dim() <= 2 && !x.is_complex();
 }
 
