@@ -237,4 +237,27 @@ TEST_CASE("The learned prompt of MVP is refused by name") {
       "expected use_prompt = false");
 }
 
+TEST_CASE("T5 has cross-attention as an encoder and decoder alone") {
+  auto config = config_of("t5");
+  config["is_encoder_decoder"] = false;
+  const Changed changed("t5", config);
+  CHECK_NOTHROW(
+      options_from_config(changed.path(), 0, PretrainedPart::kDecoder));
+  THROWS_WITH(
+      cross_options_from_config(changed.path(), 0),
+      "expected is_encoder_decoder = true");
+}
+
+TEST_CASE("A class that cannot be a decoder ignores is_decoder") {
+  for (const auto* type : {"albert", "markuplm", "bert"}) {
+    CAPTURE(type);
+    auto config = config_of(type);
+    config["is_decoder"] = true;
+    const Changed changed(type, config);
+    CHECK(
+        options_from_config(changed.path(), 0).causal() ==
+        (std::string(type) == "bert"));
+  }
+}
+
 } // namespace pretrained_stacks_test

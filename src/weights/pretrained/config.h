@@ -32,6 +32,11 @@ class ModelConfig {
   /// of GPT-2.
   void set_defaults_of(const std::string& model_type);
 
+  /// Returns whether the model's class has the field: others ignore it.
+  bool class_has(const std::string& field) const {
+    return defaults_.contains(field);
+  }
+
   /// The model's own name of a field.
   const std::string& name_of(const std::string& field) const;
 

@@ -120,6 +120,13 @@ void describe_moonshine(Layer& layer) {
 /// distance that all layers add; of UMT5 each holds its own.
 void describe_t5(Layer& layer) {
   auto& config = layer.config;
+  TORCH_CHECK(
+      !layer.is_cross || config.flag("is_encoder_decoder").value_or(true),
+      format_text(
+          "expected is_encoder_decoder = true in \"{}\" for cross-attention, "
+          "but got false, with which the class adds its keys to those of "
+          "self-attention",
+          config.path()));
   set_stack(layer, "dropout_rate");
   layer.options.out_bias(false).scale(1.0).head_dim(config.integer("d_kv"));
   layer.needs_bias = !layer.is_cross;

@@ -42,6 +42,12 @@ void check_absolute(Layer& layer, const std::string& positions) {
           positions));
 }
 
+/// Causal as a decoder, if the class can be one.
+void set_causal_of_decoder(Layer& layer) {
+  const auto is_decoder = layer.config.flag("is_decoder").value_or(false);
+  layer.options.causal(is_decoder && layer.config.class_has("is_decoder"));
+}
+
 std::string positions_of(Layer& layer) {
   return layer.config.text("position_embedding_type").value_or("absolute");
 }
@@ -53,7 +59,7 @@ std::string positions_of(Layer& layer) {
 void describe_bert(Layer& layer) {
   check_absolute(layer, positions_of(layer));
   set_encoder(layer);
-  layer.options.causal(layer.config.flag("is_decoder").value_or(false));
+  set_causal_of_decoder(layer);
   layer.layout = bert_layout();
 }
 
@@ -84,7 +90,7 @@ void describe_roformer(Layer& layer) {
 void describe_esm(Layer& layer) {
   const auto positions = positions_of(layer);
   set_encoder(layer);
-  layer.options.causal(layer.config.flag("is_decoder").value_or(false));
+  set_causal_of_decoder(layer);
   layer.layout = bert_layout();
   layer.layout.ignore("self.rotary_embeddings.inv_freq");
   if (positions == "rotary") {
