@@ -296,6 +296,20 @@ torch::Tensor positions_of(
   return result;
 }
 
+torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask) {
+  if (!key_padding_mask.defined() || key_padding_mask.numel() == 0) {
+    return {};
+  }
+  // Elsewhere to look would mean to wait for the device.
+  if (key_padding_mask.is_cpu() &&
+      !key_padding_mask.select(-1, 0).any().item<bool>()) {
+    return {};
+  }
+  const auto padding = key_padding_mask.to(torch::kInt64).cumprod(-1);
+  return torch::arange(key_padding_mask.size(-1), padding.options()) -
+      padding.sum(-1, /*keepdim=*/true);
+}
+
 torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
   const auto chunks = torch::div(positions, chunk, "floor");
   const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);

@@ -66,6 +66,11 @@ torch::Tensor positions_of(
     const ForwardOptions& call,
     const torch::Tensor& x);
 
+/// Returns the positions that chunks go by where none are given, int64 (S) or
+/// (B, S): 0 is the first key of each sequence that `key_padding_mask` leaves,
+/// as Python counts them. Undefined if that is the first of all.
+torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask);
+
 /// Returns the mask of tokens at `positions`, int64 (T) or (B, T), which see
 /// those of their own chunk: bool (T, T), or (B, 1, T, T).
 torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk);

@@ -172,9 +172,15 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
     options.alibi_slopes(torch::Tensor());
   }
-  if (positions.defined() && options.chunk()) {
+  if (!options.chunk()) {
+    return options;
+  }
+  const auto places = positions.defined()
+      ? positions
+      : positions_after_padding(call.key_padding_mask());
+  if (places.defined()) {
     const auto hidden =
-        hidden_by_chunk(positions.to(x.device()), *options.chunk());
+        hidden_by_chunk(places.to(x.device()), *options.chunk());
     options.mask(
         options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
     options.chunk(std::nullopt);

@@ -404,6 +404,30 @@ TEST_CASE("Chunks and temperatures go by the positions of a call") {
       IsCloseTo(alone[0]));
 }
 
+TEST_CASE("Chunks begin after the padding before a sequence") {
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  CAPTURE(kernel);
+  auto attention = make(base().kernel(kernel).chunk(5));
+  const auto x = draw_input();
+  const int64_t padding = 7;
+  auto hidden = torch::zeros({2, kTokens}, torch::kBool);
+  hidden[0].slice(0, 9, 11).fill_(true);
+  const auto first = [&](int64_t row) {
+    return attention->forward(x, ForwardOptions().key_padding_mask(hidden))[row]
+        .detach();
+  };
+  // Padding elsewhere moves no chunk.
+  CHECK_THAT(first(1), IsCloseTo(attention(x)[1].detach()));
+  hidden[1].slice(0, 0, padding).fill_(true);
+  CHECK_THAT(
+      first(1).slice(0, padding),
+      IsCloseTo(attention(x[1].slice(0, padding).unsqueeze(0)).detach()[0]));
+  const auto alone = attention->forward(
+      x.slice(0, 0, 1),
+      ForwardOptions().key_padding_mask(hidden.slice(0, 0, 1)));
+  CHECK_THAT(first(0), IsCloseTo(alone.detach()[0]));
+}
+
 TEST_CASE("Rules are printed, and refused by name if they do not fit") {
   std::ostringstream text;
   text << MultiHeadAttention(base()

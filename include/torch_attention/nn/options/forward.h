@@ -52,8 +52,9 @@ struct TORCH_ATTENTION_API ForwardOptions {
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
   /// bool tensor (B, S), or (S) without a batch: true hides a key of a
-  /// sequence, from all queries and heads, wherever the padding is. Default:
-  /// none
+  /// sequence, from all queries and heads, wherever the padding is. Chunks
+  /// begin at the first key of each sequence that it leaves, unless `positions`
+  /// say otherwise. Default: none
   TORCH_ARG(torch::Tensor, key_padding_mask) = {};
 
   /// bool tensor, true hides: (T, S) for all, or with as many dimensions as the
