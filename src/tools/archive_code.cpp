@@ -1,11 +1,10 @@
 #include <tools/archive_code.h>
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/jit/serialization/import.h>
 
 #include <format_text.h>
-#include <regular_file.h>
 #include <tools/comparison.h>
+#include <tools/load_script.h>
 
 #include <algorithm>
 #include <exception>
@@ -32,8 +31,7 @@ StateDict run_in_double(torch::jit::Module module, TrainingRun run) {
 torch::jit::Module load_code(
     const std::string& archive,
     const std::string& prefix) {
-  check_regular_file(archive);
-  auto module = torch::jit::load(archive, torch::kCPU);
+  auto module = load_script(archive, c10::kCPU);
   size_t begin = 0;
   while (begin < prefix.size()) {
     const auto end = std::min(prefix.find('.', begin), prefix.size());

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <error_message.h>
+#include <escape.h>
 #include <tools/bench/bench.h>
 #include <tools/completion.h>
 #include <tools/convert.h>
@@ -328,6 +329,11 @@ int main(int argc, char** argv) {
   CLI::App app("Attention modules for LibTorch", "torch-attention");
   app.set_version_flag("--version", TORCH_ATTENTION_VERSION);
   app.require_subcommand(1);
+  // CLI11 prints arguments as they are.
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return torch_attention::escaped(error.what()) +
+        "\nRun with --help for more information.\n";
+  });
   const std::map<std::string, Action> actions{
       {"verify", add_verify(app)},
       {"inspect", add_inspect(app)},

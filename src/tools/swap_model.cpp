@@ -2,22 +2,22 @@
 
 #include <atomic_file.h>
 #include <tools/bench/measure.h>
+#include <tools/load_script.h>
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/weights/read.h>
 
 #include <escape.h>
-#include <regular_file.h>
 
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/serialization/export.h>
-#include <torch/csrc/jit/serialization/import.h>
 #include <torch/script.h>
 
 #include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <vector>
@@ -201,9 +201,7 @@ bool swap_model(
     const std::string& output,
     const std::string& check,
     std::ostream& out) {
-  check_regular_file(input);
-  auto before = torch::jit::load(input);
-  auto after = torch::jit::load(input);
+  auto after = load_script(input, std::nullopt);
   const auto report = swap_attention(after);
   out << report;
   if (report.swapped.empty()) {
@@ -211,6 +209,7 @@ bool swap_model(
   }
   if (!check.empty()) {
     const auto inputs = read_inputs(check);
+    auto before = load_script(input, std::nullopt);
     if (!agree(before, after, inputs, out)) {
       out << "not written: they differ\n";
       return false;

@@ -50,6 +50,7 @@ WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
       : read_below(info.path, options.prefix());
   if (options.check()) {
     file.check(file.tensors.keys());
+    file.check_rest();
   }
   info.format = file.format;
   info.state_dict = file.root;

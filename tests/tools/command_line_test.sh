@@ -47,6 +47,8 @@ run 2 bench --threads 0
 expect "$err" 'expected a whole number from 1 on, but got "0"'
 run 2 verify "$golden" --tokens many
 expect "$err" 'but got "many"'
+run 2 inspect $'\e[31mnone.pt'
+expect "$err" '\x1b[31mnone.pt'
 run 2 inspect "$folder/none.pt"
 expect "$err" "none.pt"
 run 2 convert "$golden/files/plain.safetensors"
@@ -80,6 +82,19 @@ run 0 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout book
 expect "$out" "tensors"
 run 0 inspect "$folder/a.pt" --check
 expect "$out" "layout book"
+
+# A disk without room: status 1, and the file of before stays.
+script="$golden/mha-h4-8to8-bias-causal-f32-T8of8-train-p0.1.pt"
+run 0 swap "$script" "$folder/swapped.pt"
+cp "$folder/swapped.pt" "$folder/before.pt"
+(
+  trap '' XFSZ
+  ulimit -f 4
+  run 1 swap "$script" "$folder/swapped.pt"
+  expect "$err" "swapped.pt"
+)
+cmp "$folder/swapped.pt" "$folder/before.pt"
+[[ -z "$(find "$folder" -name 'swapped.pt?*')" ]]
 
 # Completion, in the shell itself.
 run 0 completion bash

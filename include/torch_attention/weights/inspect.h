@@ -23,7 +23,8 @@ struct TORCH_ATTENTION_API InspectOptions {
   /// it. Default: the whole file
   TORCH_ARG(std::string, prefix) = "";
 
-  /// read all values and compare their checksums, where the file has any.
+  /// read all values and compare their checksums, where the file has any, and
+  /// without `prefix` those of code and whatever else is in the file.
   /// Default: false
   TORCH_ARG(bool, check) = false;
 };

@@ -1,9 +1,8 @@
 #include <tools/heatmap/script_model.h>
 
 #include <format_text.h>
-#include <regular_file.h>
+#include <tools/load_script.h>
 #include <torch_attention/jit/swap_attention.h>
-#include <torch_attention/weights/inspect.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/tensor.h>
@@ -11,7 +10,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
-#include <torch/csrc/jit/serialization/import.h>
 
 #include <exception>
 #include <memory>
@@ -106,18 +104,11 @@ class AttentionObserver {
 thread_local AttentionObserver* AttentionObserver::active_ = nullptr;
 
 torch::jit::Module load_swapped(const std::string& path) {
-  // Checks the file, with our messages, before LibTorch compiles it.
-  const auto info = inspect_weights(path, InspectOptions().check(true));
-  TORCH_CHECK(
-      info.format == "TorchScript archive",
-      format_text(
-          "expected a folder that save_pretrained wrote or a TorchScript model, "
-          "which can be run, but \"{}\" is a {}: give what enters the attention "
-          "of one layer by --input",
-          path,
-          info.format));
-  check_regular_file(path);
-  auto model = torch::jit::load(path, torch::kCPU);
+  auto model = load_script(
+      path,
+      c10::kCPU,
+      ": give a folder that save_pretrained wrote, or by --input what enters "
+      "the attention of one layer");
   model.eval();
   const auto report = swap_attention(model);
   std::ostringstream text;

@@ -209,7 +209,7 @@ class ConfigReader {
 };
 
 WeightFile read_state_dict_file(
-    const ZipArchive& archive,
+    std::shared_ptr<const ZipArchive> archive,
     const std::vector<std::string>& records) {
   TORCH_CHECK(
       records.size() == 1,
@@ -217,12 +217,13 @@ WeightFile read_state_dict_file(
       records.size(),
       " models; export them one by one");
   auto inner =
-      std::make_shared<const ZipArchive>(archive.find(records.front()));
+      std::make_shared<const ZipArchive>(archive->find(records.front()));
   TORCH_CHECK(
       is_torch_archive(*inner),
       "the file is damaged: its state dict is no torch.save file");
   auto file = read_torch_archive(std::move(inner));
   file.format = kFormat;
+  file.check_rest = check_other_records(std::move(archive), {});
   return file;
 }
 
@@ -235,7 +236,7 @@ bool is_export_archive(const ZipArchive& archive) {
 WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive) {
   const auto state_dicts = state_dict_files(*archive);
   if (!state_dicts.empty()) {
-    return read_state_dict_file(*archive, state_dicts);
+    return read_state_dict_file(std::move(archive), state_dicts);
   }
   WeightFile file;
   file.format = kFormat;
@@ -243,6 +244,7 @@ WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive) {
   for (const auto& config : weight_configs(*archive)) {
     reader.read(config);
   }
+  file.check_rest = check_other_records(archive, reader.records);
   file.check = check_records(
       std::move(archive), std::move(reader.records), file.tensors);
   return file;

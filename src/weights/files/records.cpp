@@ -45,4 +45,20 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
   };
 }
 
+std::function<void()> check_other_records(
+    std::shared_ptr<const ZipArchive> archive,
+    const RecordNames& records) {
+  std::set<std::string> of_tensors;
+  for (const auto& [key, record] : records) {
+    of_tensors.insert(record);
+  }
+  return [archive = std::move(archive), of_tensors = std::move(of_tensors)] {
+    for (const auto& name : archive->names()) {
+      if (of_tensors.count(name) == 0) {
+        archive->check(name);
+      }
+    }
+  };
+}
+
 } // namespace torch_attention::weights::files

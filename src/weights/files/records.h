@@ -18,4 +18,10 @@ std::function<void(const std::vector<std::string>& keys)> check_records(
     RecordNames records,
     StateDict tensors);
 
+/// Returns the `WeightFile::check_rest` of a zip file: of all records but
+/// those.
+std::function<void()> check_other_records(
+    std::shared_ptr<const ZipArchive> archive,
+    const RecordNames& records);
+
 } // namespace torch_attention::weights::files

@@ -101,6 +101,11 @@ WeightFile read_sharded(
           "\", which the index says is elsewhere");
     }
   }
+  result.check_rest = [shards] {
+    for (const auto& [name, shard] : shards) {
+      shard.check_rest();
+    }
+  };
   result.check = [shards = std::move(shards), shard_of = std::move(shard_of)](
                      const std::vector<std::string>& keys) {
     // A record that several tensors share shall be read once.

@@ -466,6 +466,7 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
         "its weights as constants of its code, without names. Save the module "
         "from before it was frozen";
   }
+  file.check_rest = check_other_records(archive, collector.records);
   file.check = check_records(
       std::move(archive), std::move(collector.records), file.tensors);
   return file;

@@ -78,6 +78,9 @@ struct WeightFile {
   /// those that were written, as far as the format can tell.
   std::function<void(const std::vector<std::string>& keys)> check;
 
+  /// Does it for all that belongs to no tensor, such as code and constants.
+  std::function<void()> check_rest = [] {};
+
   /// The files in memory, to release what was read.
   std::vector<Bytes> mapped;
 };
