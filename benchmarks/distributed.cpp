@@ -1,5 +1,5 @@
 // Measures a layer shared by the processes of torchrun, forward and backward,
-// beside one process with as many threads: by turns, the others waiting. Of
+// beside one process with as many threads: interleaved, the others waiting. Of
 // each step, how long the first process computed and how long it waited for
 // others.
 //

@@ -4,7 +4,7 @@
 Ours is the operator torch_attention::attention; the others are LibTorch's SDPA,
 flex attention as torch.compile makes it (a C++ compiler is needed), and ONNX
 Runtime's GroupQueryAttention with its cache in place (needs onnx and
-onnxruntime). Each attends the last T of S tokens to all before them. By turns;
+onnxruntime). Each attends the last T of S tokens to all before them. Interleaved;
 outputs are compared first.
 
     python benchmarks/grouped.py build/release/lib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times loading a GPT-2-sized file: ours against Python's, in one process.
 
-Both load the same file from the page cache into a model that exists, by turns,
+Both load the same file from the page cache into a model that exists, interleaved,
 with the same number of threads. Needs the library libtorch_attention_bench_load
 (cmake -DTORCH_ATTENTION_BENCHMARKS=ON) and, for the safetensors rows, the
 package safetensors.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures whole decoders against Python's and other programs, by turns.
+"""Measures whole decoders against Python's and other programs, interleaved.
 
 The models have random weights: GPT-2 of 124M, and one of Llama's class with the
 sizes of Qwen2.5-0.5B. Ours is the program of examples/gpt. What the candidates
@@ -200,7 +200,7 @@ class Bench:
         ]
 
     def rounds(self, count: int, run: Callable[[int], None]) -> int:
-        """Runs all candidates by turns; each round begins with another."""
+        """Runs all candidates interleaved; each round begins with another."""
         start = time.perf_counter()
         rounds = 0
         while rounds < self.options.rounds:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures LibTorch's attention by its kernels and by ours, by turns, in Python.
+"""Measures LibTorch's attention by its kernels and by ours, interleaved, in Python.
 
 `sdpa` is the table of docs/sdpa.md: the same calls with replace_sdpa on and off,
 what passing a call on costs, and whole modules. `python` is that of

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures attention of packed sequences against Python's ways, by turns.
+"""Measures attention of packed sequences against Python's ways, interleaved.
 
 Ours is the operator torch_attention::attention with cu_seqlens. The others are
 LibTorch's SDPA: sequence by sequence, of a padded batch with a mask (padding

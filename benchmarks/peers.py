@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures our modules against Python's, by turns in one process.
+"""Measures our modules against Python's, interleaved in one process.
 
 The candidates have the same weights and inputs, and their outputs and
 gradients are compared first. Ours runs in this process on LibTorch's own

@@ -45,7 +45,7 @@ if(NOT DOXYGEN)
     docs
     COMMAND
       "${CMAKE_COMMAND}" -E echo
-      "The target docs needs Doxygen, which was not found. Install it (Debian and Ubuntu: apt install doxygen) and configure anew."
+      "The target docs needs Doxygen, which was not found. Install it (Debian and Ubuntu: apt install doxygen) and configure again."
     COMMAND "${CMAKE_COMMAND}" -E false
     VERBATIM)
   return()

@@ -1,6 +1,6 @@
 # Says which files `cmake --install` installs, and where. The installed folder
 # can be moved: its files name each other by relative paths, and LibTorch is
-# looked for anew when a project is configured.
+# looked for again when a project is configured.
 
 include(CMakePackageConfigHelpers)
 

@@ -123,7 +123,7 @@ run_sanitizer() {
 all_checks() {
   step "format"
   check_format
-  step "golden files, made anew by Python"
+  step "golden files, made again by Python"
   check_golden
   step "clang-tidy"
   run_tidy

@@ -53,7 +53,7 @@ class Json {
       std::istream& text,
       const std::string& path,
       size_t deepest);
-  /// The same for a text of our own, which has to be an object.
+  /// Reads a text of our own, which has to be an object.
   static Json parse(const char* text);
 
   bool is_null() const {

@@ -113,7 +113,7 @@ class BertImpl : public torch::nn::Module {
   /// lengths, int64 (B) -> (B, T, C). What comes out for padding means nothing.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& lengths);
 
-  /// The same without padding: ids int64 (N) of sequences that lie one after
+  /// Encodes without padding: ids int64 (N) of sequences that lie one after
   /// the other, and where each begins, and the last ends, `cu_seqlens` int64
   /// (B + 1) -> (N, C).
   torch::Tensor forward_packed(

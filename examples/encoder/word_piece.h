@@ -61,7 +61,7 @@ class WordPiece {
   size_t longest_word_ = 100;
   size_t longest_piece_ = 0;
   std::vector<std::string> pieces_;
-  // Those that begin a word, and the others without their "##".
+  // Pieces that begin a word, and the others without their "##".
   std::unordered_map<std::u32string, int64_t> first_pieces_;
   std::unordered_map<std::u32string, int64_t> next_pieces_;
   std::vector<Special> specials_;

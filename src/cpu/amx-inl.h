@@ -95,7 +95,7 @@ HWY_INLINE void multiply_tiles() {
 
 /// While it lives all tiles of the thread are of 16 rows of 64 bytes, unless
 /// none are `used`. Whoever used tiles before must be done with them;
-/// LibTorch's kernels are between calls, and configure them anew.
+/// LibTorch's kernels are between calls, and configure them again.
 class Tiles {
  public:
   explicit Tiles(bool used) : used_(used) {

@@ -104,7 +104,7 @@ struct AttentionArguments {
   const int64_t* key_lengths = nullptr;
   /// Added to the scores after those of `rule` that change them.
   Scores<const X> bias;
-  /// The same in the type that is computed with, where X has too few bits.
+  /// `bias` in the type that is computed with, where X has too few bits.
   Scores<const Compute<X>> wide_bias;
   /// True hides; what is hidden may be NaN.
   Scores<const bool> mask;
@@ -119,8 +119,8 @@ struct AttentionArguments {
   /// heads before these, and of all heads. 0: these are all.
   int64_t dropout_first_head = 0;
   int64_t dropout_num_heads = 0;
-  /// The same of tokens: where the first query (even) and key (a multiple of 4)
-  /// are in the whole.
+  /// The places of the first query (even) and key (a multiple of 4) in the
+  /// whole sequence, which dropout is keyed by as well.
   int64_t dropout_first_query = 0;
   int64_t dropout_first_key = 0;
 
@@ -131,7 +131,7 @@ struct AttentionArguments {
   /// (num_sequences + 1), from 0 to T: sequence i has the queries
   /// [query_starts[i], query_starts[i + 1]). Null: not packed.
   const int64_t* query_starts = nullptr;
-  /// The same of keys, from 0 to S.
+  /// (num_sequences + 1), where the keys of each sequence begin, from 0 to S.
   const int64_t* key_starts = nullptr;
 };
 

@@ -33,7 +33,7 @@ namespace HWY_NAMESPACE {
 /// summed at the end. (Separate passes for the gradients of query and of key
 /// and value would need no copies, but seven products.)
 struct BackwardPlan {
-  /// The heads whose queries are rows of the same tiles, by turns: 1, or all
+  /// The heads whose queries are rows of the same tiles, interleaved: 1, or all
   /// that read the same keys.
   int64_t shared_heads = 1;
   /// the keys of a task

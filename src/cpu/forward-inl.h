@@ -1,4 +1,4 @@
-// The pass forward: online softmax over tiles of scores, or over rows where
+// The forward pass: online softmax over tiles of scores, or over rows where
 // there are few.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -44,7 +44,7 @@ class ForwardWork {
         splits_(a, plan_.key_splits),
         result_{output, statistics, a.sinks} {}
 
-  /// The heads that tasks have, which may be several by turns.
+  /// The heads that tasks have, which may be several, interleaved.
   int64_t heads() const {
     return a_.batch_size * heads_per_batch();
   }

@@ -1,4 +1,4 @@
-// The pass forward by the tiles of AMX: `attend_tiles` with other products,
+// The forward pass by the tiles of AMX: `attend_tiles` with other products,
 // beside which exponentials take most of the time.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_) == \

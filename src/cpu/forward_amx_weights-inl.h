@@ -1,4 +1,4 @@
-// Scores become weights, in the pass forward by the tiles of AMX.
+// Scores become weights, in the forward pass by the tiles of AMX.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_AMX_WEIGHTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)

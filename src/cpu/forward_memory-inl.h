@@ -1,4 +1,4 @@
-// Memory of the pass forward: tiles of queries, blocks of keys.
+// Memory of the forward pass: tiles of queries, blocks of keys.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_MEMORY_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -25,7 +25,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Up to kMaxTileQueries rows of a head, or of several by turns, on the lanes.
+/// Up to kMaxTileQueries rows of a head, or of several interleaved, on the
+/// lanes.
 template <typename T>
 struct QueryTile {
   int64_t first = 0;

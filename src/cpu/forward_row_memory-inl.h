@@ -1,4 +1,4 @@
-// Memory of the pass forward over rows, and the products of rows with keys.
+// Memory of the forward pass over rows, and the products of rows with keys.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -171,7 +171,7 @@ HWY_NOINLINE void multiply_row_scores(
   }
 }
 
-/// The same for all rows.
+/// Multiplies all rows, as many at once as there are registers for.
 template <typename Add, typename T, typename X>
 void multiply_scores_of_rows(
     const T* query,

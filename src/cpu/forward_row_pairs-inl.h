@@ -1,4 +1,4 @@
-// The products of the pass forward over rows, by pairs of bfloat16.
+// The products of the forward pass over rows, by pairs of bfloat16.
 //
 // Scores are sums over pairs of neighbours in head_dim, which are read where
 // they are. For sums of values, pairs of the numbers of two keys are made in
@@ -164,7 +164,7 @@ void add_values_by_pairs(
 }
 
 /// Puts the columns of sums in order, of which each vector of pairs has four of
-/// its first half and four of its second by turns.
+/// its first half, alternately four of its second.
 inline void order_columns(float* sums, int64_t n) {
   constexpr int64_t kFour = 4;
   for (int64_t i = 0; i < n; i += kNumbersOfPairs) {

@@ -1,4 +1,4 @@
-// The pass forward over rows, where there are few queries.
+// The forward pass over rows, where there are few queries.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_ROWS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -211,7 +211,8 @@ void finish_rows(
   }
 }
 
-/// Rows `range` of a head or of several by turns, against the keys of `range`.
+/// Rows `range` of a head, or of several interleaved, against the keys of
+/// `range`.
 ///
 ///   reads   query (heads, T, D), key (S, D), value (S, E)
 ///   writes  output (heads, T, E), statistics (heads, T)

@@ -1,4 +1,4 @@
-// The pass forward over tiles of scores, by an online softmax.
+// The forward pass over tiles of scores, by an online softmax.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_TILES_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -183,7 +183,7 @@ void attend(
   weigh_and_multiply(std::false_type());
 }
 
-/// The same in steps down a causal diagonal: keys that the first vector of
+/// `attend` in steps down a causal diagonal: keys that the first vector of
 /// queries does not see are for the others alone.
 template <int kVectors, typename X, typename T>
 void attend_in_steps(

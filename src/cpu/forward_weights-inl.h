@@ -1,4 +1,4 @@
-// Scores become weights, in the pass forward.
+// Scores become weights, in the forward pass.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_WEIGHTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)

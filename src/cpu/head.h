@@ -45,8 +45,8 @@ X* at(const Scores<X>& x, int64_t b, int64_t h) {
   return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
 }
 
-/// Tokens of one head, or of heads by turns: row r is token r / heads of head
-/// r % heads.
+/// Tokens of one head, or of interleaved heads: row r is token r / heads of
+/// head r % heads.
 template <typename X>
 struct Rows {
   X* data;
@@ -69,7 +69,7 @@ struct Head {
   int64_t h;
   /// b * H + h
   int64_t index;
-  /// The same among the heads that dropout counts.
+  /// The index among the heads that dropout counts.
   int64_t dropout_index;
   const X* query; // (T, D)
   const X* key; // (S, D)

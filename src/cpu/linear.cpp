@@ -37,7 +37,7 @@ struct ByNumbers {
   }
 };
 
-/// The same by pairs of bfloat16, each in the place of a float.
+/// Operands as pairs of bfloat16, each in the place of a float.
 struct ByPairs {
   static constexpr int64_t size = 2;
 

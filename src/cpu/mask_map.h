@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
-/// What mask and bias say of whole units of keys, so that tiles which see
-/// nothing are skipped, and neither is read for those that see all.
+/// Maps mask and bias to units of keys, so that tiles which see nothing are
+/// skipped, and neither is read for tiles that see all.
 namespace torch_attention::cpu {
 
 /// The keys of a unit, which share a bit. Steps of dropout fit into it.
@@ -74,7 +74,7 @@ struct UnitBits {
   }
 };
 
-/// What is known of mask and bias of one call.
+/// The map of mask and bias of one call.
 template <typename T>
 struct MaskMap {
   UnitBits mask;
@@ -82,10 +82,10 @@ struct MaskMap {
   /// (rows of `bias`): numbers of the bias up to this one hide as -inf does,
   /// since their weights are exactly 0. Null: -inf alone hides.
   const T* limits = nullptr;
-  /// Whether there is a mask or bias that was not read.
+  /// There is a mask or bias that was not read.
   bool is_partial = false;
-  /// Whether all was read, and the bias is 0 where it does not hide: the hidden
-  /// keys are then all there is to know.
+  /// All was read, and the bias is 0 where it does not hide: the hidden keys
+  /// are then all there is to know.
   bool only_hides = false;
 
   T limit(int64_t b, int64_t h, int64_t t) const {

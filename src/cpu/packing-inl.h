@@ -228,7 +228,7 @@ HWY_NOINLINE bool pack_rows(
   return hn::AllTrue(d, hn::Eq(unusual, zero));
 }
 
-/// The same for rows of one head, `from_row` apart.
+/// Packs rows of one head, `from_row` apart.
 template <typename X, typename T = Compute<X>>
 HWY_INLINE bool pack_rows(
     const X* from,

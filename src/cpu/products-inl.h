@@ -157,7 +157,7 @@ struct Product {
   static constexpr bool kFactor = false;
 };
 
-/// The same of pairs.
+/// The settings of a product of pairs.
 template <typename P, bool kFactor_ = false>
 struct PairProduct : P {
   static constexpr bool kPairs = true;

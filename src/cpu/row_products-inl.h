@@ -73,7 +73,7 @@ struct AddProduct {
   }
 };
 
-/// The same of pairs of bfloat16 in the places of floats.
+/// The sum of a multiplication of pairs of bfloat16 in the places of floats.
 struct AddProductOfPairs {
   template <typename V>
   HWY_INLINE V operator()(V a, V b, V sum) const {

@@ -158,7 +158,7 @@ class ScoreBound {
   }
 
  private:
-  /// Of query, key, value and the gradient of the output.
+  /// `part`: 0 query, 1 key, 2 value, 3 the gradient of the output.
   int64_t heads_of(int64_t part) const {
     return part == 0 || part == 3 ? a_.num_heads : a_.num_kv_heads;
   }

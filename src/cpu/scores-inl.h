@@ -272,8 +272,8 @@ Keys place_cut_scores(
   return {begin, end - begin};
 }
 
-/// The same for a row of kKeyBlock scores: those of the keys of `range`, and
-/// the rest is hidden. `added` is null or has what bias and mask add. Returns
+/// `place_scores` for one row of kKeyBlock scores: the keys of `range`, and the
+/// rest is hidden. `added` is null or has what bias and mask add. Returns
 /// the largest score, or `highest`.
 template <typename T>
 HWY_INLINE Vector<T> place_row(

@@ -42,8 +42,8 @@ void take_tasks(
 /// The number of times that each thread comes back for more of many tasks.
 constexpr int64_t kTimesPerThread = 32;
 
-/// The same for tasks of much the same weight. Many are taken a few at a time:
-/// neighbours read and write the same memory.
+/// Calls `task(i)` for i of [0, n), of much the same weight. Many are taken a
+/// few at a time: neighbours read and write the same memory.
 template <typename Task>
 void run_tasks(const Threads& threads, int64_t n, const Task& task) {
   const auto step = std::max<int64_t>(1, n / (threads.count * kTimesPerThread));
@@ -98,8 +98,8 @@ void take_tasks_of(
   });
 }
 
-/// The same for pointers to works, the heaviest first: their tasks are taken
-/// one by one, and light ones after them a few at a time.
+/// Calls the tasks of works that pointers lead to, the heaviest first: their
+/// tasks are taken one by one, and light ones after them a few at a time.
 template <typename Works, typename Count, typename Task>
 void run_tasks_of(
     const Threads& threads,
@@ -117,7 +117,7 @@ void run_tasks_of(
       [&](const auto& work, int64_t i) { task(*work, i); });
 }
 
-/// The same for works that read one stream of memory in their order. Threads
+/// Calls the tasks of works that read one stream of memory in order. Threads
 /// take long pieces of it first, which memory gives fastest, and short ones at
 /// the end, so that all finish together.
 template <typename Works, typename Count, typename Task>

@@ -8,7 +8,7 @@
 namespace torch_attention::cpu {
 
 /// Rows [t, t + rows) against keys [s, s + n). A row is a query of a head, or
-/// of several heads by turns (`Head`).
+/// of several interleaved heads (`Head`).
 struct Range {
   int64_t t = 0;
   int64_t rows = 0;
@@ -51,7 +51,7 @@ struct Visibility {
   int64_t chunk = 0;
   /// The position of query 0 as it is, by which chunks go.
   int64_t position = 0;
-  /// The heads whose queries the rows are, by turns.
+  /// The heads whose queries the rows are, interleaved.
   int64_t heads = 1;
 
   int64_t query(int64_t row) const {

@@ -37,7 +37,7 @@ struct RingCall {
 /// Dropout draws numbers for so many keys at once: spans of keys begin at
 /// multiples of it.
 constexpr int64_t kDropoutKeys = 4;
-/// The same of queries.
+/// Spans of queries begin at multiples of it.
 constexpr int64_t kDropoutQueries = 2;
 
 /// Returns a span of `keys` with all that some of `queries` see by the rule;

@@ -51,8 +51,8 @@ bool any_in(torch::jit::Block* block, const Visit& visit) {
   });
 }
 
-/// What an output of an operator may share memory with; null: nothing, or it is
-/// not known.
+/// Returns what an output of an operator may share memory with; null if that is
+/// nothing, or not known.
 const c10::AliasInfo* alias_of(const Value* value) {
   const auto* schema = value->node()->maybeSchema();
   return schema == nullptr || value->offset() >= schema->returns().size()

@@ -5,7 +5,7 @@
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/ir.h>
 
-/// What graphs change in place.
+/// Tells which values of a graph are changed in place.
 namespace torch_attention::graphs {
 
 /// Returns whether a node, or one in its blocks, may change something in place,

@@ -130,7 +130,7 @@ bool is_none(const Value* value) {
   return known && known->isNone();
 }
 
-/// What becomes of the masks, as our operators take it.
+/// The masks of an attention, as our operators take them.
 struct MaskValues {
   std::vector<Value*> hiding; // bool, true hides
   std::vector<Value*> fills; // floats

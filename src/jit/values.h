@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <optional>
 
-/// What is known of the values of a graph before it runs.
+/// Tells what is known of the values of a graph before it runs.
 namespace torch_attention::graphs {
 
 /// Returns whether a node is one of the operators that are named.

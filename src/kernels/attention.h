@@ -47,7 +47,8 @@ struct SharedHeads {
   int64_t all = 0;
 };
 
-/// The same of tokens: where the first query and key are in the whole.
+/// The places of the first query and key among the tokens of a whole that
+/// several processes share, by which dropout goes.
 struct SharedTokens {
   /// even
   int64_t first_query = 0;

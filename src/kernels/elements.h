@@ -42,7 +42,7 @@ inline torch::Tensor with_contiguous_rows(const torch::Tensor& x) {
   return x.size(-1) == 1 || x.stride(-1) == 1 ? x : x.contiguous();
 }
 
-/// Of (B, heads, T, D).
+/// Returns the strides of (B, heads, T, D) without the last.
 inline cpu::Strides strides_of(const torch::Tensor& x) {
   return {x.stride(0), x.stride(1), x.stride(2)};
 }

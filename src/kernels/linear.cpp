@@ -354,7 +354,7 @@ torch::Tensor linear_in_float32(
   return output;
 }
 
-/// The same with a graph, if one is wanted.
+/// `linear_in_float32` that autograd records, if a gradient is wanted.
 torch::Tensor recorded_linear_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,

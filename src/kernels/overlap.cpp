@@ -47,7 +47,7 @@ class Search {
       return true;
     }
     const auto& [stride, first, last] = terms_[i];
-    // What is left must be within reach of the smaller strides.
+    // The rest must be within reach of the smaller strides.
     const auto from =
         std::max(first, floor_div(distance - most_[i + 1] - 1, stride) + 1);
     const auto to = std::min(last, floor_div(distance - least_[i + 1], stride));

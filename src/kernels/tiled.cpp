@@ -201,7 +201,7 @@ variable_list run_backward(
 namespace {
 
 /// Returns the factors of the weights (B, H, T, S) under dropout: 0 where they
-/// are dropped. The kernels draw them anew: among equal scores, with the rows
+/// are dropped. The kernels draw them again: among equal scores, with the rows
 /// of the unit matrix as values, the output is the weights.
 torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   const torch::NoGradGuard no_grad;

@@ -54,7 +54,7 @@ variable_list run_backward(
 /// four dimensions.
 torch::Tensor tiled(const Attention& attention, OutputLayout layout);
 
-/// Computes the pass forward of `tiled`, which autograd does not record. The
+/// Computes the forward pass of `tiled`, which autograd does not record. The
 /// output is (..., T, Dv), and the statistics have one dimension.
 TiledResults tiled_forward(const Attention& attention);
 

@@ -84,8 +84,8 @@ class RotaryTable {
   }
 
  private:
-  /// The same in a text of `length` tokens: from the table of the first `rows`,
-  /// or computed if there is none.
+  /// Returns the rotation of tokens at `positions` in a text of `length`
+  /// tokens: from the table of the first `rows`, or computed if there is none.
   Rotation gathered(
       const torch::Tensor& positions,
       const std::optional<int64_t>& rows,

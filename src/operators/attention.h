@@ -29,7 +29,7 @@ void attention_backward(const Operator& op, Stack* stack);
 /// Calls `attention` for the arguments of LibTorch's operator.
 void sdpa(const Operator& op, Stack* stack);
 
-/// The same for both backward operators.
+/// Shapes of the gradients, for both backward operators.
 void gradients_meta(const Operator& op, Stack* stack);
 
 /// Casts query, key and value as LibTorch's own attention does.

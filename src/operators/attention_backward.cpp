@@ -108,7 +108,7 @@ std::vector<torch::Tensor> gradients_of(
   return found;
 }
 
-/// Returns the output of a call that is computed anew, or was, with a history.
+/// Returns the output of a call that is computed again, or was, with a history.
 torch::Tensor recorded_output(
     const kernels::Attention& a,
     const kernels::TiledResults& results) {

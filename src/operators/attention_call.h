@@ -25,7 +25,8 @@ constexpr const char* kRules =
 /// The number of their arguments.
 constexpr size_t kNumArguments = 19;
 
-/// Those that have gradients: query, key, value, bias, alibi_slopes, sinks.
+/// The arguments that have gradients: query, key, value, bias, alibi_slopes,
+/// sinks.
 constexpr std::array<size_t, 6> kDifferentiable = {0, 1, 2, 10, 13, 14};
 
 /// A call of one of them.

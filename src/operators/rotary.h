@@ -20,7 +20,7 @@ void rotary_autograd(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 /// Rotates the other way: the gradient.
 void rotary_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-/// The same for both.
+/// Shapes of the results, for `rotary` and `rotary_backward`.
 void rotary_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 } // namespace torch_attention::operators

@@ -236,7 +236,7 @@ Action add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   auto* bench = app.add_subcommand(
       "bench",
-      "Measure our modules against LibTorch's on this machine, by turns");
+      "Measure our modules against LibTorch's on this machine, interleaved");
   bench->add_flag(
       "--quick",
       options->quick,
@@ -290,7 +290,7 @@ Action add_swap(CLI::App& app) {
           "--check",
           arguments->check,
           "compare the models' outputs and gradients on the tensors of this "
-          "file, and measure them by turns")
+          "file, and measure them interleaved")
       ->check(CLI::ExistingPath);
   swap->footer(
       "The code of the model is run, so swap only models that you trust. The "

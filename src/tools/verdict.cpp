@@ -94,7 +94,7 @@ of their gradients can move them: lr / eps times those, at most 2 * lr a step.
   if (other_streams_ > 0) {
     out_ << format_text(
         "Left out: {} runs under dropout. Their results were recorded with the "
-        "random stream of\nanother version of PyTorch. Record them anew with "
+        "random stream of\nanother version of PyTorch. Record them again with "
         "PyTorch {}.\n",
         other_streams_,
         TORCH_VERSION);

@@ -29,7 +29,7 @@ struct ForeignFormat {
   std::string_view advice;
 };
 
-constexpr std::string_view kSaveAnew =
+constexpr std::string_view kSaveAgain =
     "Convert it in Python: torch.save(torch.load(path, weights_only=True), "
     "path)";
 
@@ -99,7 +99,7 @@ constexpr std::array kForeignFormats{
         257,
         "ustar"sv,
         "a tar file, as torch.save wrote before PyTorch 0.1.10",
-        kSaveAnew},
+        kSaveAgain},
 };
 
 [[noreturn]] void refuse(std::string_view name, std::string_view advice) {
@@ -214,7 +214,7 @@ void refuse_pickle(std::string_view bytes) {
       "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;
   constexpr size_t kBegin = 32;
   if (bytes.substr(0, kBegin).find(kMagic) != std::string_view::npos) {
-    refuse("a torch.save file of before PyTorch 1.6", kSaveAnew);
+    refuse("a torch.save file of before PyTorch 1.6", kSaveAgain);
   }
   constexpr size_t kHead = 4096;
   const auto head = bytes.substr(0, kHead);

@@ -16,7 +16,7 @@ struct LayerNames {
   std::string_view key;
   std::string_view value;
   std::string_view out;
-  /// What the names do not tell.
+  /// Advice beyond the names.
   std::string_view remark = {};
 };
 
@@ -36,6 +36,7 @@ constexpr std::array kKnown{
     LayerNames{"q_proj", "k_proj", "v_proj", "proj"},
     LayerNames{"qkv_proj", "", "", "o_proj"},
     LayerNames{"qkv_proj", "", "", "out_proj"},
+    LayerNames{"qkv_proj", "", "", "proj"},
     LayerNames{"wqkv", "", "", "wo"},
     LayerNames{"linear_qkv", "", "", "linear_proj"},
     LayerNames{"query_key_value", "", "", "dense"},

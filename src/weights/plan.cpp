@@ -514,7 +514,7 @@ class Planner {
   const WeightFile& file_;
   const LoadOptions& options_;
   StateDict targets_;
-  /// The same where the module has a part only, of the shape of the whole.
+  /// Targets of the whole shape, where the module has a part only.
   StateDict wholes_;
   std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;

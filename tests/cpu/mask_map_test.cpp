@@ -87,7 +87,7 @@ Case without_others(Case c) {
   return c;
 }
 
-/// Whether a key is hidden: of each head and batch by one of two masks.
+/// Returns if a key is hidden: each head and batch has one of two masks.
 struct DrawnMask {
   Hides first;
   Hides second;

@@ -27,7 +27,7 @@ struct Tensors {
   torch::Tensor value;
 };
 
-/// The same in all processes.
+/// Equal numbers in all processes.
 Tensors wholes(torch::Dtype dtype, int64_t kv_heads) {
   torch::manual_seed(1);
   return {

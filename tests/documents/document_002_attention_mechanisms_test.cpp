@@ -433,7 +433,7 @@ TEST_CASE(
     CausalAttention attention(options);
     const auto context = attention->forward(batch);
 
-    // The same stream, spent step by step.
+    // One random stream, spent step by step.
     torch::manual_seed(123);
     CausalAttention layers(options);
     const auto keys = layers->W_key->forward(batch);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kText = TORCH_ATTENTION_GOLDEN_DIR "/../../LICENSE";
 
-/// What tests/golden/generate/models/training.py does.
+/// Trains as tests/golden/generate/models/training.py does.
 gpt::TrainingOptions options_of_golden(const TemporaryFolder& folder) {
   gpt::TrainingOptions options;
   options.text = kText;

@@ -1,4 +1,4 @@
-// The same results on a CUDA device as on the CPU, where there is one.
+// A CUDA device gives the results of the CPU, where there is one.
 
 #include <support/close.h>
 #include <support/decode.h>

@@ -50,7 +50,7 @@ void check_positions(const KVCache& cache) {
 
 } // namespace
 
-TEST_CASE("A part of a cache keeps its tokens by turns") {
+TEST_CASE("A part of a cache keeps its tokens alternately") {
   const auto part = GENERATE(int64_t{0}, int64_t{1}, int64_t{2});
   KVCache cache(small(2).num_parts(3).part(part).max_length(50));
   const auto check = [&] {

@@ -197,7 +197,7 @@ def test_derivatives():
         close(jvp(ours, x, tangents), jvp(theirs, x, tangents))
         output = ours(*x)
         if name == "packed":
-            # What is traced cannot depend on where sequences begin.
+            # A trace cannot depend on where sequences begin.
             try:
                 linearize(ours, *x)
             except RuntimeError:
@@ -208,7 +208,7 @@ def test_derivatives():
             output, push = linearize(ours, *x)
             close(output, theirs(*x))
             close(push(*tangents), jvp(theirs, x, tangents)[1])
-        # Of one input alone.
+        # The gradient of one input alone.
         for i in range(len(x)):
             def one(function, i=i):
                 return lambda t: function(*x[:i], t, *x[i + 1:])

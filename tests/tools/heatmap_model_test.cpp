@@ -305,7 +305,7 @@ TEST_CASE("Traced models of transformers give what their weights give") {
   const auto got = weights_of_script(path, ids, {});
   REQUIRE(got.size() == 1);
   CHECK(got[0].causal);
-  // The same by the weights alone.
+  // From the weights alone.
   const auto weights = read_weights(path);
   const auto wte = weights["wte.weight"];
   const auto wpe = weights["wpe.weight"];

@@ -65,7 +65,7 @@ TEST_CASE(
     WARN(
         verification_case.name
         << ": this LibTorch has another random stream; the test "
-           "tools.verify_anew compares new results");
+           "tools.verify_again compares new results");
   }
   for (const auto& device : devices()) {
     for (const auto kernel :

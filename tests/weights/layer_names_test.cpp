@@ -169,6 +169,7 @@ TEST_CASE("Names that do not tell the order of rows get the line of C++") {
           {{"linears.0", "linears.1", "linears.2", "linears.3"},
            "WeightLayout::linear_layers(\"linears.0\", "},
           {{"qkv_proj", "o_proj"}, "WeightLayout::joined(\"qkv_proj\", "},
+          {{"qkv_proj", "proj"}, "WeightLayout::joined(\"qkv_proj\", "},
           {{"linear_qkv", "linear_proj"},
            "WeightLayout::joined_by_heads(\"linear_qkv\", \"linear_proj\", "},
       }));

@@ -169,7 +169,7 @@ TEST_CASE("Attention to both sides has the window of its class") {
   const auto window = config_of("gemma4_text")["sliding_window"].get<int64_t>();
   CHECK(gemma4.window() == window / 2 + 2);
   CHECK(gemma4.window_after() == window / 2 + 1);
-  // What Python makes of these is neither.
+  // Python makes neither of these.
   auto causal = both;
   causal["is_causal"] = true;
   THROWS_WITH(

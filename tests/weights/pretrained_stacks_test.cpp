@@ -70,7 +70,7 @@ TEST_CASE("Models of text and images have the layers of their images") {
         options.qk_norm().has_value() ==
         (each[2] == "24" || each[0] == "glm_ocr"));
   }
-  // The same classes under other names.
+  // Other names of these classes.
   auto vision = config_of("mlcd_vision_model");
   vision["model_type"] = "mlcd";
   CHECK(options_of("llava_onevision", vision).rotary().has_value());

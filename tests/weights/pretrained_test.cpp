@@ -46,7 +46,7 @@ torch::Tensor decoded(Attention& attention, const torch::Tensor& x) {
   });
 }
 
-/// The same with blocks of tokens, which come in one step.
+/// Decodes blocks of tokens, each in one step.
 torch::Tensor decoded_with_blocks(
     MultiHeadAttention& attention,
     const torch::Tensor& x,
@@ -66,7 +66,7 @@ torch::Tensor decoded_with_blocks(
   return torch::cat(outputs, 1);
 }
 
-/// The same with a bias (B, H, T, T) of all tokens.
+/// Decodes with a bias (B, H, T, T) of all tokens.
 torch::Tensor decoded_with_bias(
     MultiHeadAttention& attention,
     const torch::Tensor& x,

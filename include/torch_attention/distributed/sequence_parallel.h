@@ -121,7 +121,8 @@ TORCH_ATTENTION_API torch::Tensor ring_attention(
     const functional::ScaledDotProductAttentionFuncOptions& options = {},
     const SequenceOptions& sequence = {});
 
-/// The same by exchanging heads for tokens (Jacobs et al. 2023, "DeepSpeed
+/// Attention to the tokens of all processes by exchanging heads for tokens
+/// (Jacobs et al. 2023, "DeepSpeed
 /// Ulysses: System Optimizations for Enabling Training of Extreme Long Sequence
 /// Transformer Models"): each process gets all tokens of H/P heads, computes
 /// their attention as one process does, by any kernel and with dropout, and
@@ -164,10 +165,11 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
 /// `decode` takes all new tokens in all processes, and returns the same in all,
 /// on CPUs. Each process attends to the keys that it has, and rows are joined
 /// by their maxima and sums. Caches of `MultiHeadAttention::make_cache`, made
-/// after this call, have the tokens by turns (`KVCacheOptions::num_parts`), and
-/// keep all, also of windows and chunks. Those of `CrossAttention::make_cache`
-/// have the own tokens of the context, of which `lengths` are those of the
-/// whole. Long prompts are best decoded some thousand tokens at a time.
+/// after this call, have the tokens alternately (`KVCacheOptions::num_parts`),
+/// and keep all, also of windows and chunks. Those of
+/// `CrossAttention::make_cache` have the own tokens of the context, of which
+/// `lengths` are those of the whole. Long prompts are best decoded some
+/// thousand tokens at a time.
 ///
 /// Returns the number of modules.
 ///

@@ -57,7 +57,7 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// attention never reads again. Not beside `window`. Default: keep all
   TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
-  /// number of processes that share the tokens of each sequence by turns
+  /// number of processes that share the tokens of each sequence alternately
   /// (distributed/sequence_parallel.h): all give all tokens to `append`, and
   /// the one with the number `part` keeps those at the positions part, part +
   /// num_parts, and so on. Not beside `window` or `chunk`. Default: 1
@@ -147,7 +147,7 @@ class TORCH_ATTENTION_API KVCache {
   /// change of the cache may write or abandon this memory.
   torch::Tensor keys() const;
 
-  /// The same view of the values.
+  /// A view of the values, as `keys` is of the keys.
   torch::Tensor values() const;
 
   /// Number of tokens so far, which is the position of the next token: int64

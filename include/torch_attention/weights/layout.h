@@ -151,7 +151,8 @@ class TORCH_ATTENTION_API WeightLayout {
   /// itself.
   static WeightLayout value_as_key();
 
-  /// The same as a list of heads: `heads.N.query`, `heads.N.value`, and `proj`.
+  /// `value_as_key` as a list of heads: `heads.N.query`, `heads.N.value`, and
+  /// `proj`.
   static WeightLayout value_as_key_heads();
 
   /// Hugging Face's GPT-2: `c_attn` (d_in, 3 d_out) and `c_proj`, transposed.

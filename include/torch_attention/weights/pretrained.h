@@ -193,11 +193,13 @@ TORCH_ATTENTION_API MultiHeadAttentionOptions options_from_config(
     int64_t layer,
     PretrainedPart part = PretrainedPart::kAuto);
 
-/// The same for `cross_attention_from_pretrained`.
+/// Returns the options that `cross_attention_from_pretrained` makes a module
+/// of.
 TORCH_ATTENTION_API CrossAttentionOptions
 cross_options_from_config(const std::string& path, int64_t layer);
 
-/// The same for `latent_attention_from_pretrained`.
+/// Returns the options that `latent_attention_from_pretrained` makes a module
+/// of.
 TORCH_ATTENTION_API LatentAttentionOptions
 latent_options_from_config(const std::string& path, int64_t layer);
 

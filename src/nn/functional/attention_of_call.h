@@ -31,7 +31,7 @@ torch::Tensor attend(
     const ScaledDotProductAttentionFuncOptions& options,
     const kernels::SharedHeads& heads);
 
-/// The same of `scaled_dot_product_attention_with_weights`.
+/// `scaled_dot_product_attention_with_weights` of such heads.
 std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
     const torch::Tensor& query,
     const torch::Tensor& key,

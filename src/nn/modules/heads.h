@@ -186,7 +186,7 @@ void check_decodes(const char* name, const Module& module) {
   check_drops_nothing(name, module);
 }
 
-/// The same as `func_options`, for keys that several query heads may share.
+/// Returns `func_options` for keys that several query heads may share.
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions head_options(
     const Module& module) {
@@ -217,7 +217,7 @@ inline kernels::LinearLayer key_layer(
   return layer;
 }
 
-/// The same as `project_to_heads` for keys or values.
+/// Returns the heads of keys or values, as `project_to_heads` does of queries.
 inline torch::Tensor project_to_key_heads(
     const torch::nn::Linear& projection,
     const torch::Tensor& x,

@@ -223,7 +223,7 @@ struct PlacesOfCall {
   }
 };
 
-/// The same of `decode`.
+/// The places of the tokens that `decode` adds.
 struct PlacesInCache {
   const torch::Tensor& x;
   const DecodeOptions& call;
@@ -384,7 +384,7 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   if (detail::lacks_batch(x, call)) {
     return forward(x.unsqueeze(0), call).squeeze(0);
   }
-  // Those that ask for the length of the whole text first are not told.
+  // Modules that first ask for the length of the whole text are not told.
   const bool asks_first =
       rotary_table_ != nullptr && rotary_table_->changes_with_length();
   detail::check_together(

@@ -39,8 +39,8 @@ class TokenSplit {
       const functional::ScaledDotProductAttentionFuncOptions& options)
       const = 0;
 
-  /// The same of keys of a context, which is split as the queries are unless it
-  /// is whole in each process.
+  /// Returns the attention of own queries to the keys of a context, which is
+  /// split as the queries are unless it is whole in each process.
   virtual torch::Tensor attend_to_context(
       const torch::Tensor& query,
       const torch::Tensor& key,
@@ -65,7 +65,8 @@ class TokenSplit {
       const std::string& text,
       torch::Device device) const = 0;
 
-  /// The same with what `forward` sends first, for what is wrong here alone.
+  /// Sends an error of this process alone in the place of what `forward` sends
+  /// first.
   virtual void tell(const std::string& error, torch::Device device) const = 0;
 
   int64_t rank = 0;

@@ -104,7 +104,7 @@ void set_visible_blocks(
   if (lifted > 0) {
     options.window(std::nullopt);
   } else if (options.window()) {
-    // What is later is hidden by the mask.
+    // The mask hides later tokens.
     options.window_after(S);
   }
 }

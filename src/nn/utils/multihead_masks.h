@@ -18,8 +18,8 @@ struct MultiheadScores {
   torch::Device device;
 };
 
-/// What hides and what is added, each undefined if nothing does; they broadcast
-/// to the scores.
+/// A bool mask that hides and a bias that is added, each undefined if there is
+/// none; they broadcast to the scores.
 struct MultiheadMasks {
   torch::Tensor hidden;
   torch::Tensor bias;

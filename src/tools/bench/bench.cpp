@@ -87,7 +87,7 @@ std::vector<PeakMemory> peak_memories_of(
   return memories;
 }
 
-/// Measures by turns, the roof last.
+/// Measures interleaved, the roof last.
 std::vector<std::vector<double>> times_of(
     const std::vector<Candidate>& candidates,
     const std::function<void()>& roof,

@@ -87,7 +87,7 @@ Candidate sdpa_module(const std::string& name, const ModuleData& data);
 /// C == H D.
 Candidate libtorch_module(const std::string& name, const ModuleData& data);
 
-/// The same for `MultiHeadAttentionWrapper`.
+/// A `MultiHeadAttentionWrapper` with an input, as `ModuleData`.
 struct WrapperData {
   torch::Tensor input;
   torch::Tensor cotangent;

@@ -126,7 +126,7 @@ Case padded_case() {
       });
 }
 
-/// The same tokens without padding, beside a call for each sequence.
+/// Packed tokens without padding, against a call for each sequence.
 Case packed_case() {
   const auto work = work_of(16, 352, 12, 64);
   return model_case(

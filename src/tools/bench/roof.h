@@ -24,8 +24,8 @@ class Roof {
  public:
   Roof();
 
-  /// Returns the work that reaches the roof, done once: it is measured by turns
-  /// with the work that is compared to it.
+  /// Returns the work that reaches the roof, done once: it is measured
+  /// interleaved with the work that is compared to it.
   std::function<void()> reach(Bound bound) const;
 
   /// Returns the FLOPs or bytes of `reach`.

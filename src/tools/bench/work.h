@@ -33,7 +33,7 @@ struct Work {
   /// count: a kernel that also computes the hidden half gains nothing by it.
   /// Softmax and dropout count as nothing. A backward pass of attention counts
   /// as five products, a forward pass as two, since no (T, T) tensor is kept
-  /// and the scores are computed anew (as in Dao et al. 2022); a backward pass
+  /// and the scores are computed again (as in Dao et al. 2022); a backward pass
   /// of a projection counts as two, its forward pass as one.
   double flops() const;
 

@@ -33,7 +33,7 @@ class ModelWeights {
   /// x (..., in) -> (..., out), with the bias if there is one.
   torch::Tensor linear(const std::string& name, const torch::Tensor& x) const;
 
-  /// The same by a weight (in, out), as GPT-2 has it.
+  /// `linear` by a weight (in, out), as GPT-2 has it.
   torch::Tensor transposed_linear(
       const std::string& name,
       const torch::Tensor& x) const;

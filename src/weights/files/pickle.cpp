@@ -406,7 +406,7 @@ class PickleMachine {
             version >= 2 && version <= 5,
             "the file's pickle has protocol ",
             version,
-            ", expected 2 to 5. Save it anew in Python: "
+            ", expected 2 to 5. Save it again in Python: "
             "torch.save(torch.load(path), path)");
         return;
       }

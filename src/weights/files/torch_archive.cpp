@@ -411,7 +411,7 @@ void check_byte_order(const ZipArchive& archive, const std::string& folder) {
   const auto record = folder + "byteorder";
   TORCH_CHECK(
       !archive.contains(record) || archive.read(record).text() == "little",
-      "the file was written on a big-endian machine; save it anew on another: "
+      "the file was written on a big-endian machine; save it again on another: "
       "torch.save(torch.load(path), path)");
 }
 
@@ -426,7 +426,7 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   check_byte_order(*archive, folder);
   const bool is_script = archive->contains(folder + "constants.pkl");
   const auto bytes = archive->read(folder + "data.pkl");
-  // Of the file's bytes, as a pickle may be compressed.
+  // The limit counts the file's bytes, as a pickle may be compressed.
   const Pickle pickle(
       bytes.text(),
       std::min(

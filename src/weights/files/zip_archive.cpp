@@ -168,7 +168,7 @@ Bytes without_line_breaks(const Bytes& file) {
   constexpr size_t kEndSize = 22;
   const auto text = file.text();
   const auto size = text.find_last_not_of("\r\n") + 1;
-  // Of an end that has no comment.
+  // An archive with a comment stays as it is.
   const bool is_end = size >= kEndSize &&
       text.substr(size - kEndSize, kEnd.size()) == kEnd &&
       text.substr(size - 2, 2) == std::string_view("\0\0", 2);

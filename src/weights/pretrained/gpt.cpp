@@ -37,7 +37,7 @@ void describe_gpt2(Layer& layer) {
     scale /= static_cast<double>(layer.index + 1);
   }
   layer.options.scale(scale);
-  // The same function, in another dtype.
+  // Changes the dtype of the scores alone.
   config.ignore("reorder_and_upcast_attn");
   layer.layout = WeightLayout::gpt2();
 }
@@ -196,7 +196,7 @@ void describe_gpt_bigcode(Layer& layer) {
   if (!config.flag("scale_attn_weights").value_or(true)) {
     layer.options.scale(1.0);
   }
-  // The same function, in another dtype; and of other programs.
+  // Change the dtype of the scores alone, or are for other programs.
   config.ignore(
       {"attention_softmax_in_fp32",
        "scale_attention_softmax_in_fp32",

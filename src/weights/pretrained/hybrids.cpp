@@ -128,7 +128,7 @@ void describe_jamba(Layer& layer) {
 /// Without positions where the parameters say that theta is null.
 void describe_olmo_hybrid(Layer& layer) {
   auto& config = layer.config;
-  // Of few layers the last one has attention.
+  // In a model of few layers the last one has attention.
   const auto layers = config.required_integer("num_hidden_layers");
   require_attention_by(
       layer,

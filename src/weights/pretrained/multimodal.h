@@ -11,7 +11,7 @@ namespace torch_attention::weights::pretrained {
 /// "encoder", for example.
 std::string name_of(PretrainedPart part);
 
-/// Whether tokens of an image in the text see each other to both sides.
+/// How far tokens of an image in the text see each other to both sides.
 enum class ImageBlocks {
   kNone,
   /// Where the prompt has an image.

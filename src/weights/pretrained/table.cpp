@@ -91,7 +91,7 @@ Family whisper_encoder() {
        "max_source_positions"}};
 }
 
-/// The same with names of the fields as of other models.
+/// `whisper_encoder` whose fields have the names of most models.
 Family whisper_like_encoder() {
   return {
       "layers.{}.self_attn",

@@ -46,7 +46,7 @@ ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   return rotary;
 }
 
-/// The same of patches that come in squares, which are merged after the layers.
+/// Angles of patches that come in squares, which are merged after the layers.
 ImageRotary merged_rotary_of(Layer& layer) {
   auto& config = layer.config;
   auto rotary = image_rotary_of(layer);
@@ -82,7 +82,7 @@ void describe_qwen_vision(Layer& layer) {
   set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
   layer.layout = joined_layout("qwen_vision", "qkv", "proj");
   layer.image_rotary = merged_rotary_of(layer);
-  // Of Qwen2.5-VL: the layers that see all patches.
+  // Qwen2.5-VL lists the layers that see all patches.
   constexpr auto* kFull = "fullatt_block_indexes";
   const auto index = layer.index;
   const bool sees_all = layer.config.has(kFull)

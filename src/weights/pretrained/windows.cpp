@@ -230,7 +230,7 @@ void describe_gemma2(Layer& layer) {
   describe_gemma(layer);
   set_query_scalar(layer);
   layer.options.softcap(layer.config.number("attn_logit_softcapping"));
-  // The same under another name, in released files.
+  // Another name of the window, in released files.
   layer.config.ignore("sliding_window_size");
 }
 

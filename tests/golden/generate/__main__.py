@@ -48,7 +48,7 @@ SETS = {
 
 
 def check(names: Sequence[str], folder: Path, complete: bool) -> int:
-    """Returns 1 if a committed file differs from the one made anew."""
+    """Returns 1 if a committed file differs from the one made again."""
     failures = missing = 0
     for name in names:
         failed, left_out = SETS[name].check(folder)
@@ -69,7 +69,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("check", "compare the committed files with files made anew"),
+        ("check", "compare the committed files with files made again"),
         ("write", "write the files"),
     ):
         command = commands.add_parser(name, help=text)

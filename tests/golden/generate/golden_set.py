@@ -24,7 +24,7 @@ class GoldenSet:
     name: str
     folder: str  # below tests/golden
     make: Callable[[Path], LeftOut]
-    # (committed folder, folder made anew, file) -> the difference, or nothing
+    # (committed folder, folder made again, file) -> the difference, or nothing
     difference: Callable[[Path, Path, str], str]
     pattern: str = "*"
 

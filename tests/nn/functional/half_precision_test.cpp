@@ -1,4 +1,4 @@
-// How exact half precision is: the pass forward and its gradients are at least
+// How exact half precision is: the forward pass and its gradients are at least
 // as near to the result in float64 as those of LibTorch's kernel in the same
 // dtype.
 
@@ -177,7 +177,7 @@ TEST_CASE("A large bias of all keys leaves the scores to the fused kernel") {
   for (const auto& x : inputs) {
     wide.push_back(x.to(torch::kDouble));
   }
-  // The same for all keys, it changes nothing.
+  // One number for all keys changes nothing.
   const auto exact =
       results_of(by(Kernel::kFused, {}), wide, grad_output.to(torch::kDouble));
   const auto fused = results_of(by(Kernel::kFused, bias), inputs, grad_output);

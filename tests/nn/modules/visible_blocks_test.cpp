@@ -30,7 +30,7 @@ torch::Tensor random_blocks(int64_t batch, std::mt19937& engine) {
   return ids;
 }
 
-/// What is hidden, by plain loops: bool (B, 1, T, T).
+/// The hidden keys, by plain loops: bool (B, 1, T, T).
 torch::Tensor hidden(
     const torch::Tensor& ids,
     BlockScope scope,
@@ -62,7 +62,7 @@ MultiHeadAttentionOptions options_of(BlockScope scope, int64_t window) {
   return window == 0 ? options : options.window(window);
 }
 
-/// The same weights without a rule of what is seen.
+/// A module of these weights without a rule of what is seen.
 MultiHeadAttention without_rule(const MultiHeadAttention& attention) {
   auto options = attention->options;
   MultiHeadAttention result(
@@ -121,7 +121,7 @@ TEST_CASE("Blocks in new tokens of a cache see each other") {
         const auto same = ids.select(1, end).eq(ids.select(1, end - 1));
         ids.select(1, end).masked_fill_(same, -1);
         for (int64_t t = end + 1; t < kTokens; ++t) {
-          // What follows is a block of its own.
+          // The tokens that follow are a block of their own.
           ids.select(1, t) += ids.select(1, t).ge(0).to(torch::kLong) * 100;
         }
       }

@@ -57,7 +57,7 @@ class TORCH_ATTENTION_API SwappedTransformerEncoderImpl
 };
 TORCH_MODULE(SwappedTransformerEncoder);
 
-/// The same for a `torch::nn::TransformerDecoder`.
+/// Computes a `torch::nn::TransformerDecoder` by our attention.
 class TORCH_ATTENTION_API SwappedTransformerDecoderImpl
     : public torch::nn::TransformerDecoderImpl {
  public:

@@ -51,7 +51,8 @@ enum class RotaryScaling {
   /// texts up to the original context, one of `long_factors` in longer ones;
   /// cosines and sines are multiplied by `attention_factor` (LongRoPE, Ding et
   /// al. 2024). A text that grows beyond the original context needs its cache
-  /// anew: `decode` throws there. Here and for kDynamic the longest sequence of
+  /// again: `decode` throws there. Here and for kDynamic the longest sequence
+  /// of
   /// a batch decides for all; in `forward` padding counts as text, unless
   /// `key_lengths` or `positions` say otherwise.
   kLongRope,
@@ -116,7 +117,8 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// kLongRope. Default: none
   TORCH_ARG(std::vector<double>, short_factors) = {};
 
-  /// The same in long texts. Default: none
+  /// how much slower each of the dim / 2 pairs turns in long texts, of
+  /// kLongRope. Default: none
   TORCH_ARG(std::vector<double>, long_factors) = {};
 };
 

@@ -101,7 +101,7 @@ class Encoder:
     config: Mapping[str, Any] = field(default_factory=dict)
     specials: list[str] = field(default_factory=lambda: SPECIALS)
     uncased: bool = True
-    # Whether the tokenizer is in tokenizer.json, not vocab.txt.
+    # The tokenizer is in tokenizer.json, not vocab.txt.
     whole_tokenizer: bool = False
     pooling: str = ""
     normalizes: bool = False

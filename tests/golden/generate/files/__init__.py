@@ -102,7 +102,7 @@ def difference(committed: Path, fresh: Path, file: str) -> str:
         return f"names what is not there: {', '.join(absent)}" if absent else ""
     wanted = expected_in(fresh)[file]
     if as_text(entries.get(file)) != as_text(wanted):
-        return f"{EXPECTED} differs from what is made anew"
+        return f"{EXPECTED} differs from what is made again"
     path = committed / file
     if wanted == REFUSED:
         return "" if is_harmless(path) else "is not refused"

@@ -132,7 +132,7 @@ def as_string(value: Any) -> str:
 
 
 def fill(model: nn.Module, generator: torch.Generator) -> None:
-    """Draws every weight anew: many initial ones are all zero or all one."""
+    """Draws every weight again: many initial ones are all zero or all one."""
     with torch.no_grad():
         for parameter in model.parameters():
             values = draw(parameter.shape, torch.float64, generator)

@@ -1,6 +1,6 @@
 """Attention classes of notebooks and of nanoGPT, and models around them.
 
-They are written anew: only the names of their weights and their results matter.
+They are written again: only the names of their weights and their results matter.
 
 Shapes: B batch, T tokens, H heads, D head dimension.
 """

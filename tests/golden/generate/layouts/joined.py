@@ -1,7 +1,7 @@
 """Cases of classes that keep queries, keys and values in one layer, and of
 classes with other short names: timm, flash-attn, diffusers, vit-pytorch, T5.
 
-They are written anew: only the names of their weights and their results matter.
+They are written again: only the names of their weights and their results matter.
 """
 
 from __future__ import annotations

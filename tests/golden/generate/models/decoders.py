@@ -27,7 +27,7 @@ class Decoder:
     name: str
     model_type: str
     config: Mapping[str, Any] = field(default_factory=dict)
-    # Of transformers' automatic classes.
+    # The automatic class of transformers.
     auto: str = "AutoModelForCausalLM"
     seed: int = 1
     # Bytes of each file of weights; none for one file.

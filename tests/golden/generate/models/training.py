@@ -19,7 +19,7 @@ WARMUP = 5
 CLIP = 1.0
 DECAY = 0.1
 SEED = 1
-# Of the sequence of bytes, what is kept for validation.
+# The share of the bytes that is kept for validation.
 HELD_OUT = 0.1
 CONFIG = Config(
     vocab_size=256,

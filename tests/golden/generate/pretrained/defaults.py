@@ -32,7 +32,7 @@ OLD_NAMES = {
     "audioflamingo3_encoder": WHISPER_NAMES,
     "voxtral_encoder": WHISPER_NAMES,
     "voxtral_realtime_encoder": WHISPER_NAMES,
-    # Of the code beside the files of the model.
+    # Fields of the code beside the files of the model.
     "nomic_bert": {
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",
@@ -45,7 +45,7 @@ PARTS = {
     cls.model_type: cls
     for cls in (BarkSemanticConfig, BarkCoarseConfig, BarkFineConfig)
 }
-# What is no field of a configuration though the sources name it.
+# Names in the sources that are no fields of a configuration.
 NOT_ASKED = {"dtype"}
 
 HEAD = """\

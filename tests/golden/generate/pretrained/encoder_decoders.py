@@ -452,7 +452,7 @@ ENCODER_DECODERS = (
         {
             "text_config": SIZES,
             "vision_config": IMAGES,
-            # Whether its text sees both sides depends on the class.
+            # The class decides if its text sees both sides.
             "architectures": ["BlipModel"],
         },
         inputs="text and images",

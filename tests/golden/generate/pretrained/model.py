@@ -19,7 +19,7 @@ from ..golden_set import Unavailable
 LAYERS = 2
 TOKENS = 9
 
-# What is kept of a call of attention, and how its arguments may be called.
+# The arguments that are kept of a call of attention, and their other names.
 ARGUMENTS = {
     "input": ("hidden_states", "query"),
     "context": (
@@ -50,7 +50,7 @@ class Attention:
     # The argument with the bias by the distance of tokens, if the caller is to
     # give it.
     bias: str = ""
-    # Whether the caller is to give the angles of the rotary embedding.
+    # The caller is to give the angles of the rotary embedding.
     rotary: bool = False
     # The blocks of tokens that see each other, from what the model reads and the
     # number of tokens, if the caller is to give them.
@@ -69,11 +69,11 @@ class Model:
     model_type: str
     attention: tuple[Attention, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
-    # What a model with a head has before the names of the bare one.
+    # The prefix of a model with a head before the names of the bare one.
     prefix: str = ""
-    # What the model reads.
+    # The input of the model.
     inputs: str = "text"
-    # Whether it is run with padded batches, too.
+    # It is run with padded batches, too.
     padded: bool = False
     # The argument that says what is padding.
     mask: str = "attention_mask"

@@ -1,6 +1,6 @@
 """New results of the golden cases, from the Python at hand, agree with C++.
 
-    python verify_anew.py PROGRAM GENERATE LIBTORCH
+    python verify_again.py PROGRAM GENERATE LIBTORCH
 
 PROGRAM is torch-attention, GENERATE the package that makes golden files,
 LIBTORCH the folder of the LibTorch that PROGRAM was built with. The committed
