@@ -536,6 +536,30 @@ TEST_CASE("Rotations that go by the length of the text count all tokens") {
   }
 }
 
+TEST_CASE("Chunks do not follow padding among processes") {
+  if (processes() == 1) {
+    return;
+  }
+  MultiHeadAttention whole(
+      MultiHeadAttentionOptions(10, 14, kTokens, kHeads).chunk(5));
+  whole->to(torch::kDouble);
+  auto module = MultiHeadAttention(
+      std::dynamic_pointer_cast<MultiHeadAttentionImpl>(whole->clone()));
+  distributed::sequence_parallel(*module, group());
+  const auto x = torch::ones({kBatch, kTokens, 10}, torch::kDouble);
+  const auto own = [&](const torch::Tensor& of_all) {
+    return distributed::own_tokens(of_all, 1, group());
+  };
+  auto padding = torch::zeros({kBatch, kTokens}, torch::kBool);
+  padding.slice(1, kTokens - 3).fill_(true);
+  const auto call = ForwardOptions().key_padding_mask(padding);
+  CHECK_THAT(
+      module->forward(own(x), call), IsAsOfOne(own(whole->forward(x, call))));
+  padding[0].slice(0, 0, 3).fill_(true);
+  THROWS_WITH(
+      module->forward(own(x), call), "expected no padding before the tokens");
+}
+
 TEST_CASE("What the ring cannot do it says") {
   const auto whole = wholes(torch::kDouble, kHeads);
   const auto ring = [&](const FuncOptions& options) {

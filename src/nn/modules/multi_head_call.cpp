@@ -164,7 +164,16 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
       {B, module.options.num_heads(), T, S * processes_of(module)},
       options,
       module.options.block_scope());
-  if (TokenSplitAccess::of(module) != nullptr || call.cu_seqlens().defined()) {
+  if (TokenSplitAccess::of(module) != nullptr) {
+    TORCH_CHECK(
+        !options.chunk() ||
+            !positions_after_padding(call.key_padding_mask()).defined(),
+        kMultiHead,
+        ": expected no padding before the tokens of a sequence beside chunk, "
+        "where several processes share the tokens");
+    return options;
+  }
+  if (call.cu_seqlens().defined()) {
     return options;
   }
   if (positions.defined() && options.alibi_slopes().defined()) {
