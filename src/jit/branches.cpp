@@ -178,18 +178,22 @@ bool switch_modes(Node* first, const Node* last) {
   return false;
 }
 
+/// Nodes below the branch may read those above it: they enter together.
 bool may_enter_from_above(
     const std::vector<Node*>& nodes,
+    const std::vector<Node*>& below,
     const Node* branch,
     const torch::jit::Module& module,
     torch::jit::AliasDb& aliases) {
+  auto readers = nodes;
+  readers.insert(readers.end(), below.begin(), below.end());
   return std::all_of(
              nodes.begin(),
              nodes.end(),
              [&](const Node* node) {
                return node->owningBlock() == branch->owningBlock() &&
                    node->blocks().empty() && node->outputs().size() == 1 &&
-                   is_private(node, nodes, branch);
+                   is_private(node, readers, branch);
              }) &&
       !is_changed(nodes, module, aliases) &&
       (nodes.empty() || !switch_modes(nodes.front(), branch));
@@ -256,7 +260,7 @@ std::vector<Node*> enter_branches(
   std::vector<std::vector<Node*>> above;
   for (auto* block : branch->blocks()) {
     above.push_back(needed_above(block, scores));
-    if (!may_enter_from_above(above.back(), branch, module, aliases)) {
+    if (!may_enter_from_above(above.back(), below, branch, module, aliases)) {
       return {};
     }
   }
@@ -269,7 +273,6 @@ std::vector<Node*> enter_branches(
       insert_copies(*graph, above[i], copies);
     }
     read_copies(block, copies);
-    copies.clear();
     for (size_t output = 0; output < branch->outputs().size(); ++output) {
       copies[branch->outputs()[output]] = block->outputs()[output];
     }

@@ -86,6 +86,16 @@ std::string take_cast(Node* node, AttentionNodes& found) {
   return {};
 }
 
+/// Takes in a cast of the weights, by the softmax or below.
+std::string take_weights_cast(Node* node, AttentionNodes& found) {
+  const auto before = found.casts.size();
+  const auto reason = take_cast(node, found);
+  if (found.casts.size() > before) {
+    found.weights_cast = found.casts.back();
+  }
+  return reason;
+}
+
 /// Goes up from a softmax to the product of queries and keys.
 class Upwards {
  public:
@@ -96,10 +106,11 @@ class Upwards {
   std::string walk(Value* scores) {
     while (true) {
       auto* node = scores->node();
-      if (scores->uses().size() > 1) {
+      if (is_read_elsewhere(scores)) {
         return "its scores are read elsewhere as well";
       }
       found_.nodes.push_back(node);
+      take_dtype(scores);
       if (is_product(node) && in_view_) {
         return "a view of its scores or weights is not undone";
       }
@@ -123,6 +134,40 @@ class Upwards {
   }
 
  private:
+  /// Returns an int or a tensor that has the dtype of what a node computes;
+  /// null if none is known.
+  static Value* dtype_of(Node* node) {
+    if (is(node, {"aten::matmul", "aten::bmm", "aten::mm"})) {
+      return node->input(0);
+    }
+    const bool has_second = is(node, {"aten::baddbmm", "aten::type_as"}) ||
+        (is(node, {"aten::to"}) && node->schema().overload_name() == "dtype");
+    return has_second ? node->input(1) : nullptr;
+  }
+
+  /// Returns whether more than the way to the values reads scores. A later cast
+  /// on that way may have their dtype.
+  bool is_read_elsewhere(Value* scores) const {
+    const auto& uses = scores->uses();
+    const bool has_dtype = dtype_of(scores->node()) != nullptr;
+    const auto is_cast = [&](const torch::jit::Use& use) {
+      const auto& nodes = found_.nodes;
+      return has_dtype && is(use.user, {"aten::type_as"}) && use.offset == 1 &&
+          std::find(nodes.begin(), nodes.end(), use.user) != nodes.end();
+    };
+    return std::count_if(uses.begin(), uses.end(), std::not_fn(is_cast)) > 1;
+  }
+
+  /// Casts to the dtype of scores are casts to what gave it to them.
+  void take_dtype(Value* scores) {
+    if (auto* dtype = dtype_of(scores->node())) {
+      std::replace(found_.casts.begin(), found_.casts.end(), scores, dtype);
+      if (found_.weights_cast == scores) {
+        found_.weights_cast = dtype;
+      }
+    }
+  }
+
   std::string take_product(Node* node, Value* query, Value* key) {
     found_.query = {query, {}};
     found_.transposed_key = {key, {}};
@@ -160,13 +205,13 @@ class Upwards {
   }
 
   /// Later factors of the scores apply to masks as well.
-  void add_mask(Value* value, Mask::Kind kind, double number) {
+  void add_mask(Value* value, Mask::Kind kind, const Factor& factor) {
     Mask mask;
     mask.value = value;
     mask.kind = kind;
     mask.in_view = in_view_;
     mask.factors = found_.factors;
-    mask.factors.push_back(number_factor(number));
+    mask.factors.push_back(factor);
     found_.masks.push_back(mask);
   }
 
@@ -177,7 +222,7 @@ class Upwards {
     if (!is_tensor(value)) {
       return "a number is added to its scores";
     }
-    add_mask(value, Mask::Kind::kBias, factor);
+    add_mask(value, Mask::Kind::kBias, number_factor(factor));
     return {};
   }
 
@@ -284,6 +329,12 @@ class Upwards {
       return "its scores are masked before they are capped";
     }
     const auto fill = number_of(with);
+    if (!fill && is_number(module_, with)) {
+      Factor factor;
+      factor.value = with;
+      add_mask(mask, kind, factor);
+      return {};
+    }
     if (!fill) {
       return "its masked scores become a tensor, which may not hide them";
     }
@@ -294,7 +345,7 @@ class Upwards {
       return "its masked scores become " + std::to_string(*fill) +
           ", which may not hide them";
     }
-    add_mask(mask, kind, *fill);
+    add_mask(mask, kind, number_factor(*fill));
     return {};
   }
 
@@ -378,7 +429,7 @@ std::string walk_down(Value* weights, AttentionNodes& found) {
         is(node,
            {"aten::to", "aten::type_as", "aten::contiguous", "aten::clone"}) &&
         use.offset == 0) {
-      const auto reason = take_cast(node, found);
+      const auto reason = take_weights_cast(node, found);
       if (!reason.empty()) {
         return reason;
       }
@@ -448,7 +499,8 @@ Finding find_attention(const torch::jit::Module& module, Node* softmax) {
   found.nodes.push_back(softmax);
   std::string reason;
   for (const auto& step :
-       {std::function<std::string()>([&] { return take_cast(softmax, found); }),
+       {std::function<std::string()>(
+            [&] { return take_weights_cast(softmax, found); }),
         std::function<std::string()>(
             [&] { return walk_down(softmax->output(), found); }),
         std::function<std::string()>(

@@ -57,6 +57,8 @@ struct AttentionNodes {
   /// dtypes that scores and weights are cast to: ints, or tensors that have
   /// them
   std::vector<torch::jit::Value*> casts;
+  /// the last of them that the weights have; null: they have that of the scores
+  torch::jit::Value* weights_cast = nullptr;
   /// null: none
   torch::jit::Value* dropout = nullptr;
   torch::jit::Value* training = nullptr;

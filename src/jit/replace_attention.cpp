@@ -95,7 +95,7 @@ bool is_one(const std::vector<Factor>& factors) {
   });
 }
 
-/// The dtypes that scores are cast to.
+/// The dtypes of values, which are dtypes or have one.
 Value* insert_dtypes(Graph& graph, const std::vector<Value*>& casts) {
   std::vector<Value*> dtypes;
   dtypes.reserve(casts.size());
@@ -104,6 +104,33 @@ Value* insert_dtypes(Graph& graph, const std::vector<Value*>& casts) {
         is_tensor(cast) ? call(graph, "prim::dtype", {cast}) : cast);
   }
   return list(graph, c10::IntType::get(), dtypes);
+}
+
+/// The dtypes that weights get by casts, biases and factors, where their
+/// product with values takes two dtypes, as an einsum of one token does.
+Value* insert_dtypes_of_weights(
+    Graph& graph,
+    const AttentionNodes& found,
+    Value* query) {
+  if (!is(found.last, {"aten::einsum"})) {
+    return insert_dtypes(graph, {});
+  }
+  if (found.weights_cast != nullptr) {
+    return insert_dtypes(graph, {found.weights_cast});
+  }
+  auto dtypes = found.casts;
+  const auto add = [&](Value* other) {
+    if (other != nullptr && is_tensor(other)) {
+      dtypes.push_back(call(graph, "aten::result_type", {query, other}));
+    }
+  };
+  for (const auto& mask : found.masks) {
+    add(mask.kind == Mask::Kind::kBias ? mask.value : nullptr);
+  }
+  for (const auto& factor : found.factors) {
+    add(factor.value);
+  }
+  return insert_dtypes(graph, dtypes);
 }
 
 /// The probability by which weights are dropped.
@@ -274,7 +301,8 @@ std::string replace_attention(const AttentionNodes& found) {
        insert_dtypes(graph, found.casts),
        list(graph, c10::TensorType::get(), masks.hiding),
        list(graph, c10::FloatType::get(), masks.fills),
-       list(graph, c10::TensorType::get(), masks.biases)});
+       list(graph, c10::TensorType::get(), masks.biases),
+       insert_dtypes_of_weights(graph, found, query)});
   auto* dropout = insert_dropout(graph, found.dropout, found.training);
   replace_if(graph, condition, found.nodes, [&] {
     std::vector<NamedValue> named{

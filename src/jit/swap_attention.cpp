@@ -7,6 +7,7 @@
 #include <jit/find_attention.h>
 #include <jit/fused_layers.h>
 #include <jit/replace_attention.h>
+#include <jit/sizes.h>
 #include <jit/values.h>
 #include <operators/library.h>
 
@@ -160,6 +161,7 @@ class Swap {
     torch::jit::ConstantPropagation(graph);
     torch::jit::EliminateDeadCode(graph);
     name_changes(graph);
+    graphs::read_sizes_of_operands(*graph);
     enter_all_branches(module_, graph);
     swap_softmaxes(graph);
     for (auto* node : nodes_of(graph->block())) {

@@ -145,7 +145,7 @@ TORCH_LIBRARY(torch_attention, library) {
       library,
       "_takes(Tensor query, Tensor transposed_key, Tensor value, int dim, "
       "float scale, int[] dtypes, Tensor[] hiding, float[] fills, "
-      "Tensor[] biases) -> bool",
+      "Tensor[] biases, int[] own_dtypes=[]) -> bool",
       plain);
   define(
       library,

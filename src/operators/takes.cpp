@@ -134,7 +134,8 @@ bool takes(
     torch::IntArrayRef dtypes,
     torch::TensorList hiding,
     torch::ArrayRef<double> fills,
-    torch::TensorList biases) {
+    torch::TensorList biases,
+    torch::IntArrayRef own_dtypes) {
   const auto scores = sizes_of_scores(query, transposed_key, value);
   const auto rank = static_cast<int64_t>(scores.size());
   if (scores.empty() || !(scale > 0) || !std::isfinite(scale) ||
@@ -144,6 +145,11 @@ bool takes(
   const auto own = query.scalar_type();
   for (const auto dtype : dtypes) {
     if (!keeps_numbers(own, static_cast<torch::ScalarType>(dtype))) {
+      return false;
+    }
+  }
+  for (const auto dtype : own_dtypes) {
+    if (static_cast<torch::ScalarType>(dtype) != own) {
       return false;
     }
   }

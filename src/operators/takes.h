@@ -13,7 +13,8 @@ namespace torch_attention::operators {
 /// what our operator computes: query (..., T, D), transposed_key (..., D, S),
 /// value (..., S, Dv). `dtypes` are those that scores and weights are cast to;
 /// `hiding` are true where scores become the number in `fills`, after all
-/// factors; `biases` are added.
+/// factors; `biases` are added. `own_dtypes` have to be that of the query,
+/// where others would give the output another dtype.
 ///
 /// Fills that are finite hide keys only beside scores that are far higher: each
 /// query has to see a key, and the numbers of query and key must be small
@@ -27,7 +28,8 @@ bool takes(
     torch::IntArrayRef dtypes,
     torch::TensorList hiding,
     torch::ArrayRef<double> fills,
-    torch::TensorList biases);
+    torch::TensorList biases,
+    torch::IntArrayRef own_dtypes);
 
 /// Returns whether our operator computes LibTorch's
 /// `scaled_dot_product_attention` of these arguments.

@@ -11,7 +11,7 @@ HEADS = 2
 WIDTH = 8
 
 FILLS = ["float('-inf')", "-1e9", "-1e30", "-3.4e38", "-1e4", "-1e6", "-300.0",
-         "-60.0", "-3.0"]
+         "-60.0", "-3.0", "self.low", "self.high"]
 # Added to all scores of a query, others leave of the scores what rounding does
 # not take.
 BIASES = ["float('-inf')", "-1e30", "-3.4e38", "-60.0", "-3.0"]
@@ -37,6 +37,8 @@ class Writer:
         # whether scores are viewed, and the sizes that weights get back
         self.in_view = False
         self.back = None
+        # whether the product is read again
+        self.has_first = False
 
     def one(self, *choices):
         return self.random.choice(choices)
@@ -324,6 +326,15 @@ class Writer:
         if layout == "matrix":
             choices += ["s = torch.mm(q, k.t())"]
         self.line(self.one(*choices))
+        # Emformer reads the sizes and the dtype of its scores.
+        if layout != "vector" and self.chance(0.2):
+            self.has_first = True
+            self.line("first = s")
+            if self.chance(0.5):
+                self.line("noise = noise * float(first.size("
+                          f"{self.one('-1', '-2', '0', '1')}))")
+            if self.chance(0.5):
+                self.line(f"s = first.{self.one('float', 'double')}()")
 
     def softmax(self, layout):
         rank = {"flat": 3, "heads": 4, "folded": 3, "matrix": 2,
@@ -335,6 +346,8 @@ class Writer:
             f"w = torch.softmax(s, dim={dim})",
             f"w = F.softmax(s, dim={dim})",
             f"w = F.softmax(s, dim={dim}, dtype=torch.float64).to(x.dtype)"))
+        if self.has_first:
+            self.line(f"w = w.{self.one('type_as(first)', 'to(first.dtype)')}")
         for _ in range(2):
             if self.chance(0.2):
                 self.line(self.one(
@@ -445,6 +458,8 @@ class Base(nn.Module):
         self.v = nn.Linear({WIDTH}, {WIDTH})
         self.dropout = nn.Dropout(0.0)
         self.scale = 0.4
+        self.low = -1e8
+        self.high = -3.0
         self.flag = True
         self.register_buffer("temperature", torch.tensor(1.7))
         self.learned = nn.Parameter(torch.tensor(0.6))

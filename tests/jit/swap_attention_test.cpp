@@ -360,6 +360,74 @@ TEST_CASE("Scores may be viewed with more dimensions, and back") {
   check(define("    s = s.view(30, 7) * 0.5\n    s = s.view(6, 5, 7)\n", ""));
 }
 
+/// Torchaudio's Emformer: a fill that is an attribute, and sizes and dtype of
+/// the scores read again, in a branch as well.
+TEST_CASE("Sizes and dtype of scores may be read again") {
+  const auto check = [](double low, bool is_masked, torch::Dtype dtype) {
+    CAPTURE(low, is_masked, dtype);
+    torch::jit::Module module("Model");
+    module.register_attribute("low", c10::FloatType::get(), low);
+    module.define(R"(
+def forward(self, q, k, v, m: Optional[Tensor]):
+    first = torch.bmm(q, k.transpose(1, 2))
+    s = first.float()
+    n = first.size(0) // 3
+    if m is not None:
+        s = s.view(n, 3, first.size(1), -1).masked_fill(m, self.low)
+        s = s.view(n * 3, first.size(-2), -1)
+    return torch.bmm(torch.softmax(s, -1).type_as(first), v)
+)");
+    const auto q = torch::randn({6, 5, 8}, dtype);
+    const auto k = torch::randn({6, 7, 8}, dtype);
+    const c10::IValue mask = is_masked
+        ? c10::IValue(torch::rand({2, 1, 1, 7}).gt(0.7))
+        : c10::IValue();
+    const std::vector<c10::IValue> inputs{q, k, k, mask};
+    const auto expected = module.forward(inputs).toTensor();
+    REQUIRE(swap_attention(module).swapped.size() == 2);
+    const auto output = module.forward(inputs).toTensor();
+    CHECK(output.scalar_type() == dtype);
+    const double tolerance = dtype == torch::kFloat ? 1e-5 : 0.03;
+    CHECK_THAT(
+        output.to(torch::kDouble),
+        IsCloseTo(expected.to(torch::kDouble), {tolerance, tolerance}));
+  };
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    for (const double low : {-1e8, -2.0}) {
+      check(low, true, dtype);
+    }
+    check(-1e8, false, dtype);
+  }
+}
+
+TEST_CASE("An einsum of one token gives the dtype that it gave") {
+  for (const auto* step :
+       {"s = s.double()", "s = s + b", "s = s * self.f", "w = w.double()"}) {
+    CAPTURE(step);
+    const std::string line = step;
+    const bool is_above = line[0] == 's';
+    torch::jit::Module module("Model");
+    module.register_buffer("f", torch::ones({1}, torch::kDouble));
+    module.define(
+        "def forward(self, q, k, v, b):\n"
+        "    s = torch.einsum('btd,bsd->bts', q, k)\n"
+        "    " +
+        (is_above ? line : "pass") +
+        "\n    w = torch.softmax(s, -1)\n"
+        "    " +
+        (is_above ? "pass" : line) +
+        "\n    return torch.einsum('bts,bsd->btd', w, v)\n");
+    const auto q = torch::randn({2, 1, 8});
+    const auto bias = torch::ones({1, 1, 1}, torch::kDouble);
+    const auto run = [&] { return module.forward({q, q, q, bias}).toTensor(); };
+    const auto expected = run();
+    CHECK(expected.scalar_type() == torch::kDouble);
+    REQUIRE(swap_attention(module).swapped.size() == 1);
+    CHECK_THAT(run(), IsCloseTo(expected, {1e-6, 1e-6}));
+    CHECK(run().scalar_type() == torch::kDouble);
+  }
+}
+
 TEST_CASE("Scores that are changed in place in a branch, or in a loop, stay") {
   for (const auto* scores :
        {"    if self.flag:\n        s.masked_fill_(m, -1e9)\n",
