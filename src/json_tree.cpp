@@ -285,7 +285,7 @@ const Json::Fields& Json::fields() const {
   return fields == nullptr ? none : *fields;
 }
 
-const Json* Json::find(const std::string& name) const {
+const Json* Json::find(const std::string& name) const& {
   return found_in(fields(), name);
 }
 

@@ -85,9 +85,11 @@ class Json {
   const Fields& fields() const;
 
   /// Returns the field of an object, or null if there is none.
-  const Json* find(const std::string& name) const;
+  const Json* find(const std::string& name) const&;
+  /// It would be gone with the object.
+  const Json* find(const std::string& name) const&& = delete;
 
-  /// The same, but null if there is none.
+  /// Returns the field of an object, or a null value if there is none.
   const Json& get(const std::string& name) const;
 
   bool contains(const std::string& name) const {

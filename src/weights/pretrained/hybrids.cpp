@@ -140,7 +140,8 @@ void describe_olmo_hybrid(Layer& layer) {
   set_biases(layer);
   set_norm(
       layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
-  const auto* theta = config.object("rope_parameters").find("rope_theta");
+  const auto parameters = config.object("rope_parameters");
+  const auto* theta = parameters.find("rope_theta");
   if (theta == nullptr || !theta->is_null()) {
     set_rotary(layer);
   } else {
