@@ -541,7 +541,7 @@ TEST_CASE("Chunks do not follow padding among processes") {
     return;
   }
   MultiHeadAttention whole(
-      MultiHeadAttentionOptions(10, 14, kTokens, kHeads).chunk(5));
+      MultiHeadAttentionOptions(10, 14, kTokens, kHeads).head_dim(6).chunk(5));
   whole->to(torch::kDouble);
   auto module = MultiHeadAttention(
       std::dynamic_pointer_cast<MultiHeadAttentionImpl>(whole->clone()));
