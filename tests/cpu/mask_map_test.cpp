@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <random>
 #include <vector>
@@ -361,8 +362,11 @@ TEMPLATE_TEST_CASE(
     const auto hides = random_hides(random, c.T, c.S);
     for (int64_t j = 0; j < c.B * c.T * c.S; ++j) {
       auto& x = problem.wide_bias[static_cast<size_t>(j)];
-      x = hides(j / c.S % c.T, j % c.S) ? -kInfinity : i % 2 == 0 ? 0 : x;
-      x = std::isnan(x) ? 0 : x;
+      if (hides(j / c.S % c.T, j % c.S)) {
+        x = -std::numeric_limits<float>::infinity();
+      } else if (i % 2 == 0 || std::isnan(x)) {
+        x = 0;
+      }
     }
     INFO(description<TestType>(c));
     const auto expected = results_of(problem, false);
