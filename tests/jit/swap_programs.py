@@ -89,7 +89,14 @@ def run(model, x):
     return results
 
 
-def differ(expected, actual):
+def tolerance(is_gradient, dtype, text):
+    if dtype != torch.float64:
+        return 2e-4 if is_gradient else 2e-5
+    # TorchScript's own gradients cast back to float32 in another order.
+    return 1e-6 if is_gradient and ".float()" in text else 1e-8
+
+
+def differ(expected, actual, text):
     """Returns how results differ, or nothing."""
     if isinstance(expected, Exception):
         return None
@@ -109,16 +116,15 @@ def differ(expected, actual):
         if i > 0 and not known.all():
             continue
         largest = max(1.0, e[known].abs().max().item())
-        tolerance = 1e-8 if e.dtype == torch.float64 else 2e-4 if i else 2e-5
         worst = (e - a)[known].abs().max().item() / largest
-        if not worst <= tolerance:
+        if not worst <= tolerance(i > 0, e.dtype, text):
             return f"result {i} differs by {worst:.2e}"
     if len(expected) != len(actual):
         return f"{len(actual)} results, not {len(expected)}"
     return None
 
 
-def compare(source, target, dtype):
+def compare(source, target, dtype, text):
     before = torch.jit.load(source)
     after = torch.jit.load(target)
     generator = torch.Generator().manual_seed(1)
@@ -128,7 +134,7 @@ def compare(source, target, dtype):
         for batch, tokens in SIZES:
             x = torch.randn(batch, tokens, random_programs.WIDTH,
                             dtype=dtype, generator=generator)
-            difference = differ(run(before, x), run(after, x))
+            difference = differ(run(before, x), run(after, x), text)
             if difference:
                 return (f"{difference} with (B, T) = ({batch}, {tokens}), "
                         f"{'training' if training else 'evaluation'}")
@@ -179,7 +185,7 @@ def main():
                     wrong = report
                 elif "swapped " in report:
                     swapped += 1
-                    wrong = compare(source, target, dtype)
+                    wrong = compare(source, target, dtype, text)
                 else:
                     left_alone += "left alone" in report
                 if wrong:
