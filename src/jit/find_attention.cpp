@@ -51,7 +51,7 @@ bool varies(const std::vector<Factor>& factors) {
 /// followed, or nothing. Whether it changes numbers is known when the graph
 /// runs.
 std::string take_cast(Node* node, AttentionNodes& found) {
-  if (is(node, {"aten::contiguous", "aten::clone"})) {
+  if (is(node, {"aten::contiguous", "aten::clone", "aten::alias"})) {
     return {};
   }
   Value* dtype = nullptr;
@@ -252,7 +252,11 @@ class Upwards {
   /// Goes one operator up, to `next`. Returns why it cannot, or nothing.
   std::string step(Node* node, Value*& next) {
     if (is(node,
-           {"aten::to", "aten::type_as", "aten::contiguous", "aten::clone"})) {
+           {"aten::to",
+            "aten::type_as",
+            "aten::contiguous",
+            "aten::clone",
+            "aten::alias"})) {
       next = node->input(0);
       return take_cast(node, found_);
     }
@@ -486,7 +490,11 @@ std::string take_dimension(AttentionNodes& found) {
     found.dim = given;
     return {};
   }
-  return rank_of_view(found.softmax->input(0)->node()) == dim + 1
+  const auto* scores = found.softmax->input(0)->node();
+  if (is(scores, {"aten::alias"})) {
+    scores = scores->input()->node();
+  }
+  return rank_of_view(scores) == dim + 1
       ? ""
       : "its softmax is over a dimension that may not be that of keys";
 }

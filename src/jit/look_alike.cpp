@@ -143,6 +143,7 @@ bool leads_to_product(Value* scores, bool through_branches, Seen& seen) {
            "aten::div",
            "aten::masked_fill",
            "aten::tanh",
+           "aten::alias",
            "aten::to",
            "aten::type_as",
            "aten::clone",

@@ -226,14 +226,6 @@ std::string describe(const AttentionNodes& found, bool drops) {
   return text;
 }
 
-/// Lets a softmax read its scores through `alias`: TorchScript's own gradients
-/// of operators that it finds together do not go back through a softmax of
-/// another dtype, and it has none of `alias`.
-void separate_from_scores(Graph& graph, Node* softmax) {
-  const torch::jit::WithInsertPoint point(softmax);
-  softmax->replaceInput(0, call(graph, "aten::alias", {softmax->input(0)}));
-}
-
 /// Lets `insert_ours` compute the output of the last of `nodes` if `condition`
 /// holds, and copies of the nodes otherwise.
 template <typename InsertOurs>
@@ -258,11 +250,6 @@ void replace_if(
   add_block([&] {
     Copies copies;
     insert_copies(graph, nodes, copies);
-    for (auto* node : nodes) {
-      if (is(node, {"aten::softmax"})) {
-        separate_from_scores(graph, copies.at(node->output())->node());
-      }
-    }
     return copies.at(last->output());
   });
   choice->output()->setType(c10::TensorType::get());

@@ -320,6 +320,35 @@ TEST_CASE("Each branch that changes scores has attention of its own") {
   check_branches(module, 4, {{q, k, k, mask}, {q, k, k, c10::IValue()}});
 }
 
+TEST_CASE("A branch that is left alone beside others keeps its gradients") {
+  torch::jit::Module module("Model");
+  module.register_attribute("flag", c10::BoolType::get(), true);
+  module.define(
+      "def forward(self, x, b):\n"
+      "    q = x.view(x.size(0), x.size(1), 2, -1).transpose(1, 2)\n"
+      "    s = torch.matmul(q, q.transpose(-2, -1))\n"
+      "    if self.flag:\n"
+      "        s = torch.add(s, b, alpha=2)\n"
+      "    w = torch.softmax(s, -1, 7).to(6)\n"
+      "    return torch.matmul(w, q)\n");
+  auto swapped = module.clone();
+  const auto report = swap_attention(swapped);
+  CHECK(report.swapped.size() == 1);
+  CHECK(report.left_alone.size() == 1);
+  const auto x = torch::randn({2, 5, 8}).requires_grad_();
+  const auto run = [&](torch::jit::Module& one) {
+    const auto y = one.forward({x, torch::rand({5, 5})}).toTensor();
+    return torch::autograd::grad({y.sum()}, {x})[0];
+  };
+  // TorchScript compiles gradients of its own at the third call.
+  for (int call = 0; call < 3; ++call) {
+    torch::manual_seed(3);
+    const auto expected = run(module);
+    torch::manual_seed(3);
+    CHECK_THAT(run(swapped), IsCloseTo(expected, {1e-5, 1e-5}));
+  }
+}
+
 TEST_CASE("Gradients that are switched off before a branch stay off") {
   torch::jit::Module module("Model");
   module.define(
