@@ -47,6 +47,53 @@ bool varies(const std::vector<Factor>& factors) {
   });
 }
 
+/// Returns whether a value does not promote tensors with dimensions.
+bool is_scalar(const Value* value) {
+  if (!is_tensor(value)) {
+    return true;
+  }
+  const auto constant = torch::jit::toIValue(value);
+  return constant && constant->toTensor().defined() &&
+      constant->toTensor().dim() == 0;
+}
+
+/// Returns the input whose dtype an operator of one tensor keeps, or null.
+Value* tensor_of_same_dtype(Node* node) {
+  if (is_view(node) ||
+      is(node,
+         {"aten::contiguous",
+          "aten::clone",
+          "aten::alias",
+          "aten::masked_fill",
+          "aten::tanh"})) {
+    return node->input(0);
+  }
+  const bool chooses =
+      is(node, {"aten::where"}) && node->inputs().size() == 3;
+  if (!chooses && !is(node, {"aten::add", "aten::mul", "aten::div"})) {
+    return nullptr;
+  }
+  auto* first = node->input(chooses ? 1 : 0);
+  auto* second = node->input(chooses ? 2 : 1);
+  return is_scalar(second) ? first : is_scalar(first) ? second : nullptr;
+}
+
+/// Returns an int or a tensor that has the dtype of what a node computes; null
+/// if none is known.
+Value* dtype_of(Node* node) {
+  if (is(node, {"aten::matmul", "aten::bmm", "aten::mm"})) {
+    return node->input(0);
+  }
+  if (is(node, {"aten::einsum"})) {
+    return node->input(1)->node()->inputs().empty()
+        ? nullptr
+        : node->input(1)->node()->input(0);
+  }
+  const bool has_second = is(node, {"aten::baddbmm", "aten::type_as"}) ||
+      (is(node, {"aten::to"}) && node->schema().overload_name() == "dtype");
+  return has_second ? node->input(1) : tensor_of_same_dtype(node);
+}
+
 /// Takes in the dtype that `node` casts to. Returns why that cannot be
 /// followed, or nothing. Whether it changes numbers is known when the graph
 /// runs.
@@ -134,17 +181,6 @@ class Upwards {
   }
 
  private:
-  /// Returns an int or a tensor that has the dtype of what a node computes;
-  /// null if none is known.
-  static Value* dtype_of(Node* node) {
-    if (is(node, {"aten::matmul", "aten::bmm", "aten::mm"})) {
-      return node->input(0);
-    }
-    const bool has_second = is(node, {"aten::baddbmm", "aten::type_as"}) ||
-        (is(node, {"aten::to"}) && node->schema().overload_name() == "dtype");
-    return has_second ? node->input(1) : nullptr;
-  }
-
   /// Returns whether more than the way to the values reads scores. A later cast
   /// on that way may have their dtype.
   bool is_read_elsewhere(Value* scores) const {

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <functional>
 #include <ostream>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,10 +75,31 @@ std::string path_of(const Node* node) {
   return path;
 }
 
+/// Returns whether an operator may promote its first input to the dtype of
+/// another tensor.
+bool may_promote(const Node* node) {
+  return graphs::is(node, {"aten::add", "aten::mul", "aten::div"}) &&
+      graphs::is_tensor(node->input(1));
+}
+
+/// Casts what an operator returns to the dtype of its first input.
+void keep_dtype(Graph& graph, Node* node) {
+  auto* cast =
+      graph.create(c10::aten::type_as, {node->output(), node->input(0)});
+  cast->insertAfter(node);
+  node->output()->replaceAllUsesAfterNodeWith(cast, cast->output());
+}
+
 /// Lets operators that change a product or what follows from it in place return
 /// a new tensor, where nobody can tell the difference: values then tell what
-/// happens to them.
+/// happens to them. In place they keep the dtype, and so they do afterwards.
 void name_changes(const std::shared_ptr<Graph>& graph) {
+  std::unordered_set<const Node*> before;
+  for (const auto* node : nodes_of(graph->block())) {
+    if (may_promote(node)) {
+      before.insert(node);
+    }
+  }
   torch::jit::RemoveTensorMutation(graph, [](Node* node) {
     return graphs::is(
         node,
@@ -88,6 +110,11 @@ void name_changes(const std::shared_ptr<Graph>& graph) {
          "aten::tanh_",
          "aten::dropout_"});
   });
+  for (auto* node : nodes_of(graph->block())) {
+    if (may_promote(node) && before.count(node) == 0) {
+      keep_dtype(*graph, node);
+    }
+  }
 }
 
 std::vector<Node*> softmaxes_of(Graph& graph) {

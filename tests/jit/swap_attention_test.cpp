@@ -320,6 +320,43 @@ TEST_CASE("Each branch that changes scores has attention of its own") {
   check_branches(module, 4, {{q, k, k, mask}, {q, k, k, c10::IValue()}});
 }
 
+TEST_CASE("Operators in place keep the dtype") {
+  const auto x = torch::randn({2, 5, 8}, torch::kBFloat16);
+  const std::vector<c10::IValue> inputs{
+      x,
+      torch::rand({5, 5}, torch::kFloat),
+      torch::full({1}, 1.5, torch::kDouble)};
+  for (const auto* line :
+       {"s += b",
+        "s = s / 2.0\n    s += b\n    s = s * 2.0\n    s += b",
+        "h *= f",
+        "h /= f",
+        "h += b.sum(0).sum(0, True)"}) {
+    CAPTURE(line);
+    torch::jit::Module module("Model");
+    module.define(
+        "def forward(self, x, b, f):\n"
+        "    h = x.sum(1)\n"
+        "    s = torch.bmm(x, x.transpose(1, 2))\n"
+        "    " +
+        std::string(line) +
+        "\n    return torch.bmm(torch.softmax(s, -1), x), h\n");
+    const auto run = [&] { return module.forward(inputs).toTuple(); };
+    const auto expected = run();
+    CHECK(swap_attention(module).swapped.size() == 1);
+    const auto actual = run();
+    for (const size_t i : {0, 1}) {
+      const auto result = actual->elements()[i].toTensor();
+      CHECK(result.scalar_type() == torch::kBFloat16);
+      CHECK_THAT(
+          result.to(torch::kFloat),
+          IsCloseTo(
+              expected->elements()[i].toTensor().to(torch::kFloat),
+              {0.03, 0.03}));
+    }
+  }
+}
+
 TEST_CASE("A branch that is left alone beside others keeps its gradients") {
   torch::jit::Module module("Model");
   module.register_attribute("flag", c10::BoolType::get(), true);
