@@ -114,7 +114,9 @@ bool is_supported(InstructionSet set) {
   }
 #endif
 #endif
-  return set == InstructionSet::kPortable;
+  // Where all of the library is compiled for a higher set, there is no other.
+  return set == InstructionSet::kPortable &&
+      (HWY_TARGETS & ~(HWY_AVX2 | HWY_AVX3)) != 0;
 }
 
 InstructionSet instruction_set() {

@@ -59,7 +59,7 @@ TEMPLATE_TEST_CASE(
     double) {
   each_instruction_set();
   std::mt19937 random(11);
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < random_cases(150); ++i) {
     auto c = random_case(
         random,
         {{1, 2},

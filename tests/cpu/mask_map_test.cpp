@@ -152,7 +152,7 @@ TEMPLATE_TEST_CASE(
     Float16) {
   each_instruction_set();
   std::mt19937 random(31 + sizeof(TestType));
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < random_cases(60); ++i) {
     const auto c = random_sizes(random);
     Problem<TestType> problem(c);
     const DrawnMask hides(random, c);
@@ -174,7 +174,7 @@ TEMPLATE_TEST_CASE(
     Float16) {
   each_instruction_set();
   std::mt19937 random(37 + sizeof(TestType));
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < random_cases(60); ++i) {
     const auto c = random_sizes(random);
     Problem<TestType> problem(c);
     const DrawnMask hides(random, c);
@@ -202,7 +202,7 @@ TEMPLATE_TEST_CASE(
     BFloat16) {
   each_instruction_set();
   std::mt19937 random(41 + sizeof(TestType));
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < random_cases(40); ++i) {
     const auto c = random_sizes(random);
     Problem<TestType> problem(c);
     const DrawnMask hides(random, c);
@@ -234,7 +234,7 @@ TEMPLATE_TEST_CASE(
     Float16) {
   each_instruction_set();
   std::mt19937 random(43 + sizeof(TestType));
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < random_cases(60); ++i) {
     const auto c = without_others(random_sizes(random));
     if (c.S <= 64) {
       // Not read into a map: weights are then about 1e-30 and not 0.
@@ -274,7 +274,7 @@ TEMPLATE_TEST_CASE(
     BFloat16) {
   each_instruction_set();
   std::mt19937 random(47 + sizeof(TestType));
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < random_cases(60); ++i) {
     auto c = random_sizes(random);
     // Scores as large as what is to hide.
     const auto reason = i % 4;
@@ -319,7 +319,7 @@ TEMPLATE_TEST_CASE(
     double) {
   each_instruction_set();
   std::mt19937 random(53);
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < random_cases(24); ++i) {
     auto c = case_of(i % 2 == 0 ? 100 : 3, 200);
     c.E = 8;
     Problem<TestType> problem(c);
@@ -353,7 +353,7 @@ TEMPLATE_TEST_CASE(
     BFloat16) {
   each_instruction_set();
   std::mt19937 random(59);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < random_cases(20); ++i) {
     auto c = random_sizes(random);
     c.bias = true;
     c.wide = true;
@@ -384,7 +384,7 @@ TEMPLATE_TEST_CASE(
     BFloat16) {
   each_instruction_set();
   std::mt19937 random(61);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < random_cases(10); ++i) {
     auto c = case_of(300, 420, 8);
     c.H = 4;
     c.G = 2;

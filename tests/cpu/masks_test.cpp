@@ -41,7 +41,7 @@ TEMPLATE_TEST_CASE(
     Float16) {
   each_instruction_set();
   std::mt19937 random(sizeof(TestType));
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < random_cases(60); ++i) {
     auto c = random_case(
         random,
         {{1, 2, 3},

@@ -19,6 +19,16 @@ namespace torch_attention::cpu::testing {
 /// Runs the test case for each instruction set that this machine has.
 InstructionSet each_instruction_set();
 
+/// The number of random cases: fewer under the address sanitizer, where each
+/// takes long.
+constexpr int random_cases(int usual) {
+#if defined(__SANITIZE_ADDRESS__)
+  return (usual + 2) / 3;
+#else
+  return usual;
+#endif
+}
+
 /// Text for a test that fails: the instruction set, the dtype, the sizes.
 template <typename X>
 std::string description(const Case& c);

@@ -215,7 +215,7 @@ bool attempt(const std::function<Attempt()>& make) {
 /// under the address sanitizer.
 int64_t step(const Failures& failures) {
 #if defined(__SANITIZE_ADDRESS__)
-  return failures.every * (progress->number < 40 ? 1 : 5);
+  return failures.every * (progress->number < 40 ? 1 : 20);
 #else
   return failures.every;
 #endif

@@ -39,8 +39,8 @@ struct Failures {
   /// how many threads compute
   int threads = 1;
   /// the first allocation that fails, and the steps from one to the next. Under
-  /// the address sanitizer, where attempts take long, only every fifth fails
-  /// beside the first ones
+  /// the address sanitizer, where attempts take long, only every twentieth
+  /// fails beside the first ones
   int64_t first = 0;
   int64_t every = 1;
 };

@@ -91,10 +91,8 @@ Costs costs_of_file(const std::string& bytes) {
 void check_costs(const Costs& costs, size_t bytes) {
   const auto size = static_cast<double>(bytes) / 1e6;
   CAPTURE(costs.seconds, costs.megabytes, costs.error, size);
-#if !defined(__SANITIZE_ADDRESS__)
   CHECK(costs.seconds < 3 + size);
   CHECK(costs.megabytes < 60 + 15 * size);
-#endif
 }
 
 void check_file(const std::string& bytes, const std::string& error) {
