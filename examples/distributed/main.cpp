@@ -58,9 +58,9 @@ Arguments parse(int argc, char** argv) {
 /// The processes of the world, and the two smaller groups of this one.
 struct Groups {
   distributed::Group world;
-  /// Those that have other heads of the same sequences.
+  /// Processes that have other heads of the same sequences.
   distributed::Group tensor;
-  /// Those that have the same heads for other sequences.
+  /// Processes that have the same heads for other sequences.
   distributed::Group data;
 };
 

@@ -16,7 +16,7 @@ std::string read_file(const std::string& path);
 /// Returns an object. Throws c10::Error if the file is missing or holds none.
 nlohmann::json read_json(const std::string& path);
 
-/// The same, but an empty object if there is no such file.
+/// Returns an object, an empty one if there is no such file.
 nlohmann::json read_json_if_there(const std::string& path);
 
 /// Returns an array. Throws c10::Error if the file is missing or holds none.

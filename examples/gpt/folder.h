@@ -35,7 +35,7 @@ T field(
   }
 }
 
-/// The same of a field that must be there.
+/// Returns a field that must be there.
 template <typename T>
 T field(const nlohmann::json& config, const std::string& name) {
   const auto found = config.find(name);

@@ -27,9 +27,9 @@ class LanguageModel : public torch::nn::Module {
   /// ids (B, T), int64 -> logits (B, T, V) of the token after each.
   virtual torch::Tensor forward(const torch::Tensor& ids) = 0;
 
-  /// The same for tokens after those in `caches`, which take in the new ones,
-  /// but only the logits (B, V) after the last: ids (B, T), padded on the left
-  /// where `call` says so. Records nothing for autograd.
+  /// ids (B, T) of tokens after those in `caches`, which take in the new ones,
+  /// padded on the left where `call` says so -> logits (B, V) of the token
+  /// after the last. Records nothing for autograd.
   virtual torch::Tensor decode(
       const torch::Tensor& ids,
       Caches& caches,

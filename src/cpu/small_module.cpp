@@ -44,7 +44,7 @@ void add_up(const X* weights, const X* rows, int64_t row, int64_t n, X* sums) {
   std::copy(sum, sum + kCount, sums);
 }
 
-/// Does the same for all d < D.
+/// Sets sums[d] for all d < D.
 template <typename X>
 void add_up(
     const X* weights,

@@ -82,7 +82,7 @@ std::string errors_of_all(
     const std::string& error,
     torch::Device device);
 
-/// The same, but throws c10::Error, in all, if there is one. For what is to be
+/// Throws c10::Error, in all processes, if one has an error. For what is to be
 /// done by all or none.
 void check_all(
     const Group& group,

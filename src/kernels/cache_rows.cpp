@@ -76,7 +76,7 @@ void write_memory(
   copy_memory(x.cache, rows, first, counts);
 }
 
-/// Does the same on any device.
+/// Writes the rows on any device, by operators.
 void copy_by_indices(
     std::initializer_list<NewRows> all,
     torch::IntArrayRef first,

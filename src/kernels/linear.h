@@ -34,7 +34,8 @@ std::vector<torch::Tensor> linear_each(
     const std::vector<LinearLayer>& layers,
     Kernel kernel);
 
-/// The same, but with `Kernel::kReference` Python's
+/// Returns x (..., in) times the weight (out, in), with the bias (out) if it is
+/// defined: (..., out). With `Kernel::kReference` it is Python's
 /// `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward` multiplies
 /// and then adds the bias, which rounds otherwise in bfloat16.)
 torch::Tensor linear(
@@ -56,9 +57,9 @@ bool has_onednn_linear(
     const torch::Tensor& weight,
     const torch::Tensor& bias);
 
-/// Does the same as `linear` by LibTorch's copy of oneDNN, forward and
-/// backward. LibTorch itself multiplies float32 matrices by MKL, which takes
-/// twice the time on processors that are not Intel's.
+/// Computes `linear` by LibTorch's copy of oneDNN, forward and backward.
+/// LibTorch itself multiplies float32 matrices by MKL, which takes twice the
+/// time on processors that are not Intel's.
 torch::Tensor onednn_linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,

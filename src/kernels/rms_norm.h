@@ -11,7 +11,7 @@ namespace torch_attention::kernels {
 struct RmsNorm {
   /// (D), (H, D) of x (..., H, D), or undefined.
   torch::Tensor weight;
-  /// Of the weight's shape, or undefined.
+  /// Has the weight's shape, or is undefined.
   torch::Tensor bias;
   double eps = 0;
   /// Adds 1 to the weights.

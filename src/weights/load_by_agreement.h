@@ -17,8 +17,8 @@ struct ShareOfChecks {
   size_t count = 1;
 };
 
-/// Does the same as `load_weights`, but gives `agree` what is wrong, or
-/// nothing, before anything changes. It throws if others cannot go on.
+/// Loads as `load_weights` does, but gives `agree` what is wrong, or nothing,
+/// before anything changes. `agree` throws if others cannot go on.
 LoadReport load_by_agreement(
     torch::nn::Module& module,
     const std::string& path,

@@ -15,7 +15,7 @@ files::WeightFile read_weight_file(
     const std::string& path_or_folder,
     const std::string& prefix = "");
 
-/// Does the same for bytes that are one whole file.
+/// Reads bytes that are one whole file, by their content.
 files::WeightFile read_weight_bytes(const files::Bytes& bytes);
 
 } // namespace torch_attention::weights

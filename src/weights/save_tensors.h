@@ -7,7 +7,7 @@
 
 namespace torch_attention::weights {
 
-/// Does the same as `save_weights`, of what a module would have.
+/// Saves tensors as `save_weights` saves those of a module that has them.
 void save_tensors(
     const StateDict& tensors,
     const std::string& path,

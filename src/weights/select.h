@@ -17,7 +17,8 @@ files::WeightFile select_below(
     files::WeightFile file,
     const std::string& prefix);
 
-/// Does the same for a file that has not been read yet.
+/// Reads a file, or only what it has below `prefix` if it is one of several,
+/// and selects that part.
 files::WeightFile read_below(
     const std::string& path,
     const std::string& prefix);

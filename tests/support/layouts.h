@@ -102,7 +102,7 @@ inline StateDict renamed(
   return result;
 }
 
-/// Does the same for a list of heads; `out` keeps all heads.
+/// Renames layers and splits them into a list of heads; `out` keeps all heads.
 inline StateDict listed(
     const StateDict& canonical,
     const std::map<std::string, std::string>& names,

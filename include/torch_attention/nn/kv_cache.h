@@ -120,7 +120,7 @@ class TORCH_ATTENTION_API KVCache {
 
   /// Leaves nothing to be used behind.
   KVCache(KVCache&&) noexcept = default;
-  /// The same.
+  /// Leaves nothing to be used behind.
   KVCache& operator=(KVCache&&) noexcept = default;
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
@@ -169,7 +169,7 @@ class TORCH_ATTENTION_API KVCache {
   /// tokens that the next one attends to have been dropped.
   void truncate(int64_t length);
 
-  /// The same, each sequence to its own of the integer tensor `lengths` (B).
+  /// Cuts each sequence to its own of the integer tensor `lengths` (B).
   void truncate(const torch::Tensor& lengths);
 
   /// Forgets all tokens and keeps the memory.
@@ -195,9 +195,9 @@ class TORCH_ATTENTION_API KVCache {
 
   /// Moves the keys and values to another device; lengths are unchanged.
   void to(torch::Device device);
-  /// The same, to another dtype.
+  /// Casts the keys and values to another dtype.
   void to(torch::Dtype dtype);
-  /// Both.
+  /// Moves and casts the keys and values.
   void to(torch::Device device, torch::Dtype dtype);
 
   /// Number of rows for which there is memory, of each sequence and head.

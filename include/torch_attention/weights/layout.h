@@ -78,8 +78,8 @@ class TORCH_ATTENTION_API WeightLayout {
   /// heads' tensors, stacked along dimension 0, are.
   WeightLayout& rename(std::string file_key, std::string canonical_key);
 
-  /// The same, with the file's tensor transposed: (d_in, d_out), as in Hugging
-  /// Face's `Conv1D`.
+  /// The file's tensor is the canonical one under another name and transposed:
+  /// (d_in, d_out), as in Hugging Face's `Conv1D`.
   WeightLayout& transpose(std::string file_key, std::string canonical_key);
 
   /// The file's tensor holds the canonical ones one after the other along

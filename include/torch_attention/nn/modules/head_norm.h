@@ -51,7 +51,7 @@ class TORCH_ATTENTION_API HeadNormImpl
 
   /// (D), (H, D) or (H * D); undefined for `weight(false)`.
   torch::Tensor weight;
-  /// Of the weight's shape; undefined for `bias(false)`.
+  /// Has the weight's shape; undefined for `bias(false)`.
   torch::Tensor bias;
 
  private:

@@ -38,10 +38,10 @@ enum class RotaryScaling {
   /// `factor` times slower, those between by their number of turns: Llama 3.1
   /// and later (`rope_type` "llama3" of `transformers`).
   kLlama3,
-  /// The same, those between by their place; cosines and sines are multiplied
-  /// by `attention_factor` (YaRN, Peng et al. 2023). For `mscale` and
-  /// `mscale_all_dim` of `transformers` pass the `attention_factor` that they
-  /// make.
+  /// As with kLlama3, but the pairs between turn by their place; cosines and
+  /// sines are multiplied by `attention_factor` (YaRN, Peng et al. 2023). For
+  /// `mscale` and `mscale_all_dim` of `transformers` pass the
+  /// `attention_factor` that they make.
   kYarn,
   /// `theta` grows with the text, once it is longer than the original context
   /// (dynamic NTK scaling, `rope_type` "dynamic" of `transformers`). Keys in a
@@ -52,8 +52,7 @@ enum class RotaryScaling {
   /// cosines and sines are multiplied by `attention_factor` (LongRoPE, Ding et
   /// al. 2024). A text that grows beyond the original context needs its cache
   /// again: `decode` throws there. Here and for kDynamic the longest sequence
-  /// of
-  /// a batch decides for all; in `forward` padding counts as text, unless
+  /// of a batch decides for all; in `forward` padding counts as text, unless
   /// `key_lengths` or `positions` say otherwise.
   kLongRope,
 };

@@ -105,7 +105,7 @@ std::shared_ptr<torch::nn::Module> replace_module(
       root, path, {replacement, torch::nn::AnyModule(replacement)});
 }
 
-/// Does the same for a module holder.
+/// Replaces a module by that of a module holder.
 template <typename Impl>
 std::shared_ptr<torch::nn::Module> replace_module(
     torch::nn::Module& root,
