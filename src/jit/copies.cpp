@@ -14,8 +14,7 @@ void separate_from_scores(Graph& graph, Node* softmax) {
     return;
   }
   const torch::jit::WithInsertPoint point(softmax);
-  softmax->replaceInput(
-      0, graph.insert(c10::aten::alias, {softmax->input(0)}));
+  softmax->replaceInput(0, graph.insert(c10::aten::alias, {softmax->input(0)}));
 }
 
 } // namespace

@@ -68,8 +68,7 @@ Value* tensor_of_same_dtype(Node* node) {
           "aten::tanh"})) {
     return node->input(0);
   }
-  const bool chooses =
-      is(node, {"aten::where"}) && node->inputs().size() == 3;
+  const bool chooses = is(node, {"aten::where"}) && node->inputs().size() == 3;
   if (!chooses && !is(node, {"aten::add", "aten::mul", "aten::div"})) {
     return nullptr;
   }
