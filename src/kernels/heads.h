@@ -60,7 +60,7 @@ inline torch::Tensor scores_to_rank_4(
   auto result = mask;
   if (query.dim() > 4) {
     auto sizes = query.sizes().vec();
-    sizes.back() = mask.size(-1);
+    sizes.back() = mask.dim() == 0 ? 1 : mask.size(-1);
     result = mask.expand(sizes);
   }
   while (result.dim() < query.dim()) {

@@ -144,6 +144,37 @@ TEST_CASE("A bias is added to the scaled scores") {
           torch::matmul(torch::softmax(scores / 2 + bias, -1), inputs.value)));
 }
 
+TEST_CASE("A mask or a bias may have any dimensions that broadcast") {
+  torch::manual_seed(4);
+  const auto kernel = GENERATE(values(kKernels));
+  const auto rank = GENERATE(2, 3, 4, 5, 6);
+  const std::vector<int64_t> leading(rank - 2, 2);
+  const Inputs inputs(leading, 3, 5, 4);
+  const auto scores = F::attention_scores(inputs.query, inputs.key) / 2;
+  for (int64_t dims = 0; dims <= rank; ++dims) {
+    auto sizes = scores.sizes().slice(rank - dims).vec();
+    // Some of them are 1.
+    for (auto& size : sizes) {
+      size = torch::rand({}).item<float>() < 0.3F ? 1 : size;
+    }
+    CAPTURE(kernel, rank, sizes);
+    const auto bias = torch::randn(sizes).requires_grad_();
+    const auto expected =
+        torch::matmul(torch::softmax(scores + bias, -1), inputs.value);
+    const auto output = inputs.attend(Options().kernel(kernel).bias(bias));
+    CHECK_THAT(output.detach(), IsCloseTo(expected.detach()));
+    const auto gradient = [&](const torch::Tensor& y) {
+      return torch::autograd::grad({y.sin().sum()}, {bias})[0];
+    };
+    CHECK_THAT(
+        gradient(output), IsCloseTo(gradient(expected), {1e-5, 1e-5}));
+    const auto mask = torch::rand(sizes) < 0.3;
+    CHECK_THAT(
+        inputs.attend(Options().kernel(kernel).mask(mask)),
+        IsCloseTo(expected_of(inputs, mask, 0.5)));
+  }
+}
+
 TEST_CASE("A query whose keys are all hidden gives zeros") {
   torch::manual_seed(3);
   const auto kernel = GENERATE(values(kKernels));
