@@ -119,14 +119,25 @@ void for_all(Node* node, const Visit& visit) {
   }
 }
 
-/// Returns the operators between a product and the `if` whose block needs them.
+/// Returns the operators between a product and the `if` whose block needs them,
+/// and those that read the dtypes of what they return.
 std::vector<Node*> needed_above(Block* block, const Value* scores) {
   std::vector<Node*> nodes;
+  std::unordered_set<const Value*> above;
   walk_up(returned(block, scores), [&](Value* value) {
+    above.insert(value);
     if (!is_in(value->node(), scores->node())) {
       nodes.push_back(value->node());
     }
   });
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (auto* input : nodes[i]->inputs()) {
+      auto* node = input->node();
+      if (is(node, {"prim::dtype"}) && above.count(node->input()) > 0) {
+        nodes.insert(nodes.begin() + static_cast<std::ptrdiff_t>(i) + 1, node);
+      }
+    }
+  }
   std::reverse(nodes.begin(), nodes.end());
   return nodes;
 }

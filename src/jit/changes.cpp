@@ -192,8 +192,16 @@ bool is_changed(
   });
 }
 
+/// Returns what a node reads, the tensors in lists as well, and what it
+/// computes, if it is not the last.
 ValueSet values_of(const Node* reader, bool is_last) {
   ValueSet values(reader->inputs().begin(), reader->inputs().end());
+  for (auto* input : reader->inputs()) {
+    if (is(input->node(), {"prim::ListConstruct"})) {
+      const auto elements = input->node()->inputs();
+      values.insert(elements.begin(), elements.end());
+    }
+  }
   if (!is_last) {
     values.insert(reader->outputs().begin(), reader->outputs().end());
   }

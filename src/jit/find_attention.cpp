@@ -113,6 +113,9 @@ std::string take_cast(Node* node, AttentionNodes& found) {
     }
     dtype = node->input(1);
   }
+  if (is(dtype->node(), {"prim::dtype"})) {
+    dtype = dtype->node()->input();
+  }
   const auto constant = torch::jit::toIValue(dtype);
   if (constant && constant->isNone()) {
     return {};
@@ -180,17 +183,33 @@ class Upwards {
   }
 
  private:
+  /// Returns whether a node, or what reads the dtype that it returns, is a cast
+  /// on the way to the values.
+  bool is_later_cast(const torch::jit::Use& use) const {
+    const auto& nodes = found_.nodes;
+    const auto is_found = [&](const torch::jit::Use& one) {
+      return std::find(nodes.begin(), nodes.end(), one.user) != nodes.end();
+    };
+    if (is(use.user, {"prim::dtype"})) {
+      const auto& readers = use.user->output()->uses();
+      return std::all_of(readers.begin(), readers.end(), is_found);
+    }
+    return is(use.user, {"aten::type_as"}) && use.offset == 1 && is_found(use);
+  }
+
   /// Returns whether more than the way to the values reads scores. A later cast
   /// on that way may have their dtype.
-  bool is_read_elsewhere(Value* scores) const {
-    const auto& uses = scores->uses();
+  bool is_read_elsewhere(Value* scores) {
     const bool has_dtype = dtype_of(scores->node()) != nullptr;
-    const auto is_cast = [&](const torch::jit::Use& use) {
-      const auto& nodes = found_.nodes;
-      return has_dtype && is(use.user, {"aten::type_as"}) && use.offset == 1 &&
-          std::find(nodes.begin(), nodes.end(), use.user) != nodes.end();
-    };
-    return std::count_if(uses.begin(), uses.end(), std::not_fn(is_cast)) > 1;
+    int readers = 0;
+    for (const auto& use : scores->uses()) {
+      if (!has_dtype || !is_later_cast(use)) {
+        ++readers;
+      } else if (is(use.user, {"prim::dtype"})) {
+        found_.nodes.push_back(use.user);
+      }
+    }
+    return readers > 1;
   }
 
   /// Casts to the dtype of scores are casts to what gave it to them.

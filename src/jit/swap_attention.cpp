@@ -82,12 +82,13 @@ bool may_promote(const Node* node) {
       graphs::is_tensor(node->input(1));
 }
 
-/// Casts what an operator returns to the dtype of its first input.
+/// Casts what an operator returns to the dtype of its first input. Not by
+/// type_as, of which TorchScript's own gradients keep the operands.
 void keep_dtype(Graph& graph, Node* node) {
-  auto* cast =
-      graph.create(c10::aten::type_as, {node->output(), node->input(0)});
-  cast->insertAfter(node);
-  node->output()->replaceAllUsesAfterNodeWith(cast, cast->output());
+  const torch::jit::WithInsertPoint point(node->next());
+  auto* dtype = graph.insert(c10::prim::dtype, {node->input(0)});
+  auto* cast = graph.insert(c10::aten::to, {node->output(), dtype});
+  node->output()->replaceAllUsesAfterNodeWith(cast->node(), cast);
 }
 
 /// Lets operators that change a product or what follows from it in place return

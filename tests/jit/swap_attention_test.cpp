@@ -92,6 +92,27 @@ void check_swapped_at_all_sizes(torch::jit::Module& module) {
   }
 }
 
+/// Compares outputs and gradients of the first input at several calls, since
+/// TorchScript compiles gradients of its own at the third.
+void check_same_at_calls(
+    torch::jit::Module& module,
+    torch::jit::Module& swapped,
+    std::vector<torch::Tensor> inputs) {
+  inputs[0].requires_grad_();
+  const auto run = [&](torch::jit::Module& one) {
+    const auto y = one.forward({inputs.begin(), inputs.end()}).toTensor();
+    return std::pair(
+        y.detach(), torch::autograd::grad({y.sin().sum()}, {inputs[0]})[0]);
+  };
+  for (int call = 0; call < 3; ++call) {
+    CAPTURE(call);
+    const auto [output, gradient] = run(module);
+    const auto [new_output, new_gradient] = run(swapped);
+    CHECK_THAT(new_output, IsCloseTo(output, {1e-5, 1e-5}));
+    CHECK_THAT(new_gradient, IsCloseTo(gradient, {1e-5, 1e-5}));
+  }
+}
+
 TEST_CASE("A mask hides what its values say, however many tokens there are") {
   const auto masked = [](const std::string& mask) {
     return model(
@@ -372,17 +393,47 @@ TEST_CASE("A branch that is left alone beside others keeps its gradients") {
   const auto report = swap_attention(swapped);
   CHECK(report.swapped.size() == 1);
   CHECK(report.left_alone.size() == 1);
-  const auto x = torch::randn({2, 5, 8}).requires_grad_();
-  const auto run = [&](torch::jit::Module& one) {
-    const auto y = one.forward({x, torch::rand({5, 5})}).toTensor();
-    return torch::autograd::grad({y.sum()}, {x})[0];
-  };
-  // TorchScript compiles gradients of its own at the third call.
-  for (int call = 0; call < 3; ++call) {
-    torch::manual_seed(3);
-    const auto expected = run(module);
-    torch::manual_seed(3);
-    CHECK_THAT(run(swapped), IsCloseTo(expected, {1e-5, 1e-5}));
+  check_same_at_calls(
+      module, swapped, {torch::randn({2, 5, 8}), torch::rand({5, 5})});
+}
+
+TEST_CASE("Scores that a tensor multiplies in place keep their gradients") {
+  torch::jit::Module module("Model");
+  module.register_attribute("flag", c10::BoolType::get(), true);
+  module.define(
+      "def forward(self, x):\n"
+      "    s = torch.matmul(x, x.transpose(-2, -1))\n"
+      "    s *= torch.sqrt(torch.tensor(float(x.size(-1))))\n"
+      "    if self.flag:\n"
+      "        s.mul_(0.5)\n"
+      "    return torch.matmul(torch.softmax(s, -1), x)\n");
+  auto swapped = module.clone();
+  swap_attention(swapped);
+  check_same_at_calls(module, swapped, {torch::randn({2, 5, 8})});
+}
+
+TEST_CASE("A key that is changed in place after its product stays out of it") {
+  torch::jit::Module module("Model");
+  module.define(
+      "def forward(self, x):\n"
+      "    k = x * 2.0\n"
+      "    s = torch.einsum('btd,bsd->bts', x, k)\n"
+      "    k.mul_(2.0)\n"
+      "    if x.size(1) > 4:\n"
+      "        s = s / 3.0\n"
+      "    else:\n"
+      "        s = s * 3.0\n"
+      "    w = torch.softmax(s, -1)\n"
+      "    return torch.einsum('bts,bsd->btd', w, x)\n");
+  auto swapped = module.clone();
+  swap_attention(swapped);
+  // Without gradients: the product has kept the key that is changed.
+  const torch::NoGradGuard no_grad;
+  for (const int64_t tokens : {4, 5}) {
+    const auto x = torch::randn({2, tokens, 8});
+    CHECK_THAT(
+        swapped.forward({x}).toTensor(),
+        IsCloseTo(module.forward({x}).toTensor()));
   }
 }
 
