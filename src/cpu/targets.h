@@ -5,10 +5,6 @@
 // Two sets of instructions and a fallback; between them are only machines older
 // than 2013.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
-// Threads meet in the same lines of each set: their sanitizer needs only one.
-#if defined(__SANITIZE_THREAD__)
-#define HWY_COMPILE_ONLY_STATIC
-#endif
 // Header-only: no call of Highway's library, which has the debug build's abort.
 #define HWY_IS_DEBUG_BUILD 0
 // GCC 12.2 miscompiles 16-bit MulHigh (GCC bug 106322), which is not used here.
