@@ -166,8 +166,7 @@ TEST_CASE("A mask or a bias may have any dimensions that broadcast") {
     const auto gradient = [&](const torch::Tensor& y) {
       return torch::autograd::grad({y.sin().sum()}, {bias})[0];
     };
-    CHECK_THAT(
-        gradient(output), IsCloseTo(gradient(expected), {1e-5, 1e-5}));
+    CHECK_THAT(gradient(output), IsCloseTo(gradient(expected), {1e-5, 1e-5}));
     const auto mask = torch::rand(sizes) < 0.3;
     CHECK_THAT(
         inputs.attend(Options().kernel(kernel).mask(mask)),
