@@ -18,19 +18,19 @@ namespace torch_attention {
 namespace {
 
 constexpr const char* kCache = "KVCache";
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxSize = std::numeric_limits<int64_t>::max();
 
 int64_t add(int64_t a, int64_t b) {
-  return a > kMost - b ? kMost : a + b;
+  return a > kMaxSize - b ? kMaxSize : a + b;
 }
 
 int64_t multiply(int64_t a, int64_t b) {
-  return b > 0 && a > kMost / b ? kMost : a * b;
+  return b > 0 && a > kMaxSize / b ? kMaxSize : a * b;
 }
 
 int64_t round_up(int64_t value, int64_t block) {
-  return value > kMost - (block - 1) ? kMost
-                                     : (value + (block - 1)) / block * block;
+  return value > kMaxSize - (block - 1) ? kMaxSize
+                                        : (value + (block - 1)) / block * block;
 }
 
 int64_t value_dim(const KVCacheOptions& options) {
@@ -44,9 +44,9 @@ void check_options(const KVCacheOptions& options) {
   checks::check_positive(kCache, "value_dim", value_dim(options));
   checks::check_positive(kCache, "block", options.block());
   checks::check_positive(
-      kCache, "max_length", options.max_length().value_or(kMost));
-  checks::check_positive(kCache, "window", options.window().value_or(kMost));
-  checks::check_positive(kCache, "chunk", options.chunk().value_or(kMost));
+      kCache, "max_length", options.max_length().value_or(kMaxSize));
+  checks::check_positive(kCache, "window", options.window().value_or(kMaxSize));
+  checks::check_positive(kCache, "chunk", options.chunk().value_or(kMaxSize));
   TORCH_CHECK(
       !options.window() || !options.chunk(),
       kCache,
@@ -141,14 +141,15 @@ int64_t first_needed(const KVCacheOptions& options, int64_t length) {
   if (options.chunk()) {
     return length - length % *options.chunk();
   }
-  return length - std::min(length, options.window().value_or(kMost) - 1);
+  return length - std::min(length, options.window().value_or(kMaxSize) - 1);
 }
 
 /// Returns the most rows that later tokens may read when older ones are
 /// dropped: the window or chunk of a token that follows the one `block` tokens
 /// back.
 int64_t kept_rows(const KVCacheOptions& options) {
-  const auto reach = options.chunk().value_or(options.window().value_or(kMost));
+  const auto reach =
+      options.chunk().value_or(options.window().value_or(kMaxSize));
   return add(reach - 1, options.block());
 }
 
@@ -161,7 +162,7 @@ int64_t rows_of(const KVCacheOptions& options, int64_t length) {
 /// Returns the most rows that there is memory for while T tokens are added.
 int64_t most_rows(const KVCacheOptions& options, int64_t T) {
   return std::min(
-      rows_of(options, options.max_length().value_or(kMost)),
+      rows_of(options, options.max_length().value_or(kMaxSize)),
       add(kept_rows(options), std::max(T, options.block())));
 }
 
@@ -280,7 +281,7 @@ void KVCache::append(
   const auto counts = new_lengths.defined()
       ? counts_of(checks::to_counts(kCache, "new_lengths", new_lengths, B, T))
       : Counts(static_cast<size_t>(B), T);
-  const auto most = options_.max_length().value_or(kMost);
+  const auto most = options_.max_length().value_or(kMaxSize);
   auto lengths = counts_of(lengths_);
   Counts new_rows;
   for (size_t b = 0; b < counts.size(); ++b) {
@@ -333,7 +334,7 @@ void KVCache::truncate(int64_t length) {
 void KVCache::truncate(const torch::Tensor& lengths) {
   TORCH_CHECK(lengths.defined(), kCache, ": the lengths are undefined");
   truncate_to(counts_of(checks::to_counts(
-      kCache, "lengths", lengths, options_.batch_size(), kMost)));
+      kCache, "lengths", lengths, options_.batch_size(), kMaxSize)));
 }
 
 void KVCache::truncate_to(torch::IntArrayRef wanted) {
@@ -420,7 +421,7 @@ void KVCache::reorder(const torch::Tensor& sources) {
 }
 
 void KVCache::reserve(int64_t length) {
-  const auto most = options_.max_length().value_or(kMost);
+  const auto most = options_.max_length().value_or(kMaxSize);
   TORCH_CHECK(
       length >= 0 && length <= most,
       kCache,

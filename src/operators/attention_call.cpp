@@ -45,7 +45,7 @@ void check_devices(const AttentionCall& call) {
   check_numbers("cu_seqlens_k", options.cu_seqlens_k());
 }
 
-c10::SymIntArrayRef leading(const torch::Tensor& x, int64_t kept) {
+c10::SymIntArrayRef symbolic_leading(const torch::Tensor& x, int64_t kept) {
   return x.sym_sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
 
@@ -133,8 +133,8 @@ torch::Tensor empty_output(const AttentionCall& call) {
   const int64_t kept = grouped ? 3 : 2;
   const auto broadcast = at::infer_size_symdimvector(
       at::infer_size_symdimvector(
-          leading(call.query, kept), leading(call.key, kept)),
-      leading(call.value, kept));
+          symbolic_leading(call.query, kept), symbolic_leading(call.key, kept)),
+      symbolic_leading(call.value, kept));
   std::vector<c10::SymInt> sizes(broadcast.begin(), broadcast.end());
   if (grouped) {
     sizes.push_back(call.query.sym_size(-3));

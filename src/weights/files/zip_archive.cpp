@@ -21,7 +21,7 @@ namespace {
 // records together may unpack to this many times the file's size, plus some
 // bytes.
 constexpr uint64_t kMaxRatio = 8;
-constexpr uint64_t kFreeBytes = uint64_t{32} << 20;
+constexpr uint64_t kFreeUnpackedBytes = uint64_t{32} << 20;
 
 /// The source from which libzip reads. libzip does not tell where in the file a
 /// record lies, but asks for its bytes: `last_read` is the place of its last
@@ -164,13 +164,13 @@ void check_overlaps(std::vector<std::pair<size_t, size_t>> ranges) {
 /// Returns the archive without line breaks after its end, which a transfer as
 /// text or an editor adds; Python reads it with them.
 Bytes without_line_breaks(const Bytes& file) {
-  constexpr std::string_view kEnd("PK\x05\x06", 4);
+  constexpr std::string_view kEndSignature("PK\x05\x06", 4);
   constexpr size_t kEndSize = 22;
   const auto text = file.text();
   const auto size = text.find_last_not_of("\r\n") + 1;
   // An archive with a comment stays as it is.
   const bool is_end = size >= kEndSize &&
-      text.substr(size - kEndSize, kEnd.size()) == kEnd &&
+      text.substr(size - kEndSize, kEndSignature.size()) == kEndSignature &&
       text.substr(size - 2, 2) == std::string_view("\0\0", 2);
   return is_end ? file.part(0, size) : file;
 }
@@ -218,7 +218,7 @@ ZipArchive::ZipArchive(const Bytes& whole) : file_(without_line_breaks(whole)) {
     }
     if (record.deflated) {
       TORCH_CHECK(
-          record.size <= kMaxRatio * file.size + kFreeBytes - unpacked,
+          record.size <= kMaxRatio * file.size + kFreeUnpackedBytes - unpacked,
           "the file is damaged or malicious: the zip record \"",
           name,
           "\" of ",
