@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-namespace document_002 {
+namespace attention_mechanisms_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -464,4 +464,4 @@ TEST_CASE(
   }
 }
 
-} // namespace document_002
+} // namespace attention_mechanisms_test

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-namespace document_004 {
+namespace four_heads_and_projection_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -138,4 +138,4 @@ TEST_CASE(
   }
 }
 
-} // namespace document_004
+} // namespace four_heads_and_projection_test

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace document_002 {
+namespace multi_head_attention_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -228,4 +228,4 @@ TEST_CASE(
   }
 }
 
-} // namespace document_002
+} // namespace multi_head_attention_test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <tuple>
 
-namespace document_001 {
+namespace multi_head_step_by_step_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -197,4 +197,4 @@ TEST_CASE(
       IsCloseTo(torch::tensor({-0.241155, -0.144418, 0.003401, -0.292034})));
 }
 
-} // namespace document_001
+} // namespace multi_head_step_by_step_test

@@ -9,7 +9,7 @@
 
 #include <tuple>
 
-namespace document_000_multi_head_without_mask_test {
+namespace multi_head_without_mask_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -149,4 +149,4 @@ TEST_CASE(
   }
 }
 
-} // namespace document_000_multi_head_without_mask_test
+} // namespace multi_head_without_mask_test

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-namespace document_003 {
+namespace multiple_heads_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
@@ -416,4 +416,4 @@ TEST_CASE(
   }
 }
 
-} // namespace document_003
+} // namespace multiple_heads_test
