@@ -81,6 +81,7 @@ def staged(page: Path, root: Path, linked: set[Path]) -> str:
 def pages_of(root: Path) -> list[Path]:
     return [
         root / "README.md",
+        root / "CONTRIBUTING.md",
         root / "benchmarks/README.md",
         *sorted((root / "docs").glob("*.md")),
         *sorted((root / "examples").glob("*/README.md")),
