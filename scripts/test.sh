@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All checks of the project. The quick ones come first, and the tests of the
-# release build last, so that their summary ends the output.
+# Tests of the project. With --all the quick checks come first, and the tests of
+# the release build last, so that their summary ends the output.
 
 set -euo pipefail
 
@@ -9,16 +9,19 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 usage() {
   cat <<'TEXT'
-Usage: scripts/test.sh [--quick | --all]
+Usage: scripts/test.sh [--all | --nightly | PATTERN...]
 
-Runs all checks: format, golden files against Python, clang-tidy, the tests
-under sanitizers, and the tests of the release build. Installs what is missing
-(scripts/setup.sh). Stops at the first step that fails.
+Builds and runs the tests that take no longer than a few minutes: those of the
+library's parts, the values of the documents that the classes come from, and a
+project that uses what is installed. Installs what is missing (scripts/setup.sh).
+Stops at the first step that fails.
 
-  --quick  only the release build and its tests
-  --all    everything, and as many random programs as one waits for; the
-           default leaves most of those out
-  --help   this text
+  PATTERN    only the tests whose names match one of these regular expressions,
+             slow ones too; "." is every test
+  --all      everything that a change has to pass: format, golden files against
+             Python, clang-tidy, the tests under sanitizers, all tests
+  --nightly  --all, and two hours of random cases that no run has had
+  --help     this text
 
 With CI=true in the environment a missing tool is an error; otherwise the check
 that needs it is left out.
@@ -98,10 +101,49 @@ run_tidy() {
   }
 }
 
+configure() {
+  run_logged "$ROOT/build/setup/configure-$1.log" cmake --preset "$1"
+}
+
 build() {
-  local preset="$1"
-  run_logged "$ROOT/build/setup/configure-$preset.log" cmake --preset "$preset"
-  cmake --build --preset "$preset"
+  configure "$1"
+  cmake --build --preset "$1"
+}
+
+# Prints the files of the build that the chosen tests run or read. Arguments: the
+# choice, as ctest takes it.
+files_of_tests() {
+  ctest --preset release --show-only=json-v1 "$@" | "$TORCH_PYTHON" -c '
+import json, pathlib, sys
+
+build = pathlib.Path(sys.argv[1])
+files = set()
+for test in json.load(sys.stdin)["tests"]:
+    # The command of a program that is not there yet is left out.
+    texts = list(test.get("command", []))
+    for entry in test["properties"]:
+        if entry["name"] == "REQUIRED_FILES":
+            texts += entry["value"]
+    for text in texts:
+        path = pathlib.Path(text)
+        if path.parent in (build / "bin", build / "lib"):
+            files.add(path.relative_to(build))
+for file in sorted(files):
+    print(file)
+' "$ROOT/build/release"
+}
+
+# Builds what the chosen tests need, and runs them.
+run_tests() {
+  local files
+  configure release
+  files="$(files_of_tests "$@")"
+  if [[ -n "$files" ]]; then
+    # shellcheck disable=SC2086 # one target a line, without spaces
+    cmake --build --preset release --target $files
+  fi
+  step "tests"
+  ctest --preset release --output-on-failure "$@"
 }
 
 # Sanitizers of older compilers stop if the kernel spreads addresses wider than
@@ -133,34 +175,59 @@ all_checks() {
   run_sanitizer asan-ubsan
 }
 
-quick=""
+# Random cases that are new at each run.
+random_checks() {
+  local seed bin="$ROOT/build/release/bin"
+  seed="$(date +%s)"
+  step "an hour of random attentions, modules and caches"
+  TORCH_ATTENTION_RANDOM_SECONDS=3600 TORCH_ATTENTION_RANDOM_SEED="$seed" \
+    "$bin/torch_attention_random_tests"
+  step "an hour of random programs"
+  "$TORCH_PYTHON" "$ROOT/tests/jit/swap_programs.py" "$bin/swap_files" \
+    "$ROOT/build/release/lib/libtorch_attention.so" --seed "$seed" --minutes 60
+}
+
+mode="" pattern=""
 while (($# > 0)); do
   case "$1" in
-    --quick) quick=yes ;;
-    # Read by tests/jit/swap_programs.py.
-    --all) export TORCH_ATTENTION_RANDOM_PROGRAMS=2000 ;;
+    --all | --nightly) mode="$1" ;;
     -h | --help)
       usage
       exit
       ;;
-    *) die "unknown argument \"$1\". See scripts/test.sh --help" ;;
+    -*) die "unknown argument \"$1\". See scripts/test.sh --help" ;;
+    *) pattern+="${pattern:+|}$1" ;;
   esac
   shift
 done
+[[ -z "$mode" || -z "$pattern" ]] ||
+  die "expected either $mode or names of tests, but got both."
 
 cd "$ROOT"
-if [[ -n "$quick" ]]; then
+if [[ -z "$mode" ]]; then
   step_total=4
   setup
-else
-  step_total=10
-  setup lint
-  step "tools of tests: MkDocs, tokenizers"
-  setup_test_tools
-  all_checks
+  step "release build of what is tested"
+  if [[ -n "$pattern" ]]; then
+    run_tests -R "$pattern"
+  else
+    # tests/CMakeLists.txt has the labels.
+    run_tests -L '^(unit|documents|quick)$' -LE '^slow$'
+  fi
+  exit
 fi
+
+step_total=10
+[[ "$mode" == --all ]] || step_total=12
+# Read by tests/jit/swap_programs.py.
+export TORCH_ATTENTION_RANDOM_PROGRAMS=2000
+setup lint
+step "tools of tests: MkDocs, tokenizers"
+setup_test_tools
+all_checks
 step "release build"
 build release
+[[ "$mode" == --all ]] || random_checks
 step_done
 say "Times:"
 printf '%s' "$step_times"

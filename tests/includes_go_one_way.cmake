@@ -1,5 +1,5 @@
 # Includes between the folders of src and include go in the directions of
-# docs/maintaining.md. Each folder lists what it may include beside itself, as
+# CONTRIBUTING.md. Each folder lists what it may include beside itself, as
 # regular expressions of paths; a single file would be an exception.
 cmake_minimum_required(VERSION 3.21)
 
