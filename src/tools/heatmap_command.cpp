@@ -70,8 +70,7 @@ std::function<int()> add_heatmap(CLI::App& app) {
       ->required()
       ->check(CLI::ExistingPath);
   command
-      ->add_option(
-          "--out", options->out, "file that ends with .html, .svg or .png")
+      ->add_option("--out", options->out, "file that ends with .html or .svg")
       ->required();
   command
       ->add_option(
@@ -98,7 +97,7 @@ std::function<int()> add_heatmap(CLI::App& app) {
       "  torch-attention heatmap gpt2 --layer 5 --ids 464,3797,3332 --labels "
       "\"The cat sat\" --out cat.svg\n"
       "  torch-attention heatmap attention.pt --num-heads 12 --input x.pt --out "
-      "x.png\n\n"
+      "x.svg\n\n"
       "OUT is replaced when the new file is whole. Exit status: 0, 1 if it was "
       "not written, 2 if the command\nline is wrong.");
   return [options] {

@@ -10,13 +10,15 @@
 #include <tools/heatmap/render.h>
 #include <tools/heatmap/unicode.h>
 
-#include <zlib.h>
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <cmath>
 #include <fstream>
+#include <iomanip>
+#include <map>
+#include <regex>
 #include <sstream>
+#include <utility>
 
 namespace heatmap_test {
 
@@ -82,73 +84,31 @@ torch::Tensor decoded(const std::string& letters, int64_t T, bool causal) {
   return weights;
 }
 
-/// A decoded PNG of a palette: checks all checksums.
-struct DecodedPng {
-  int64_t width = 0;
-  int64_t height = 0;
-  std::string palette;
-  std::string pixels;
-
-  std::array<int, 3> color(int64_t x, int64_t y) const {
-    const auto index = static_cast<unsigned char>(
-        pixels.at(static_cast<size_t>(y * width + x)));
-    const auto part = [&](size_t i) {
-      return static_cast<int>(
-          static_cast<unsigned char>(palette.at(index * 3u + i)));
-    };
-    return {part(0), part(1), part(2)};
-  }
-};
-
-uint32_t number_at(const std::string& text, size_t at) {
-  uint32_t value = 0;
-  for (size_t i = 0; i < 4; ++i) {
-    value = value << 8 | static_cast<unsigned char>(text.at(at + i));
-  }
-  return value;
-}
-
-DecodedPng decode_png(const std::string& file) {
-  REQUIRE(file.substr(0, 8) == "\x89PNG\r\n\x1a\n");
-  DecodedPng png;
-  std::string packed;
-  std::string last;
-  for (size_t at = 8; at < file.size();) {
-    const size_t size = number_at(file, at);
-    last = file.substr(at + 4, 4);
-    const auto content = file.substr(at + 8, size);
-    const auto sum = ::crc32(
-        0,
-        reinterpret_cast<const Bytef*>(file.data() + at + 4),
-        static_cast<uInt>(size + 4));
-    REQUIRE(sum == number_at(file, at + 8 + size));
-    if (last == "IHDR") {
-      png.width = number_at(content, 0);
-      png.height = number_at(content, 4);
-      CHECK(content.substr(8) == std::string("\x08\x03\0\0\0", 5));
-    } else if (last == "PLTE") {
-      png.palette = content;
-    } else if (last == "IDAT") {
-      packed += content;
+/// Returns the colors of the cells of each panel of an SVG, by column and row.
+std::vector<std::map<std::pair<int, int>, std::string>> colors_of(
+    const std::string& svg) {
+  std::vector<std::map<std::pair<int, int>, std::string>> panels;
+  std::istringstream lines(svg);
+  const std::regex path("<path stroke=\"(#\\w{6})\" d=\"(M[^\"]*)\"/>");
+  const std::regex run("M(\\d+) (\\d+)h(\\d+)");
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (line.rfind("<g transform", 0) == 0) {
+      panels.emplace_back();
+    } else if (std::regex_match(line, match, path)) {
+      const auto runs = match[2].str();
+      for (std::sregex_iterator it(runs.begin(), runs.end(), run), end;
+           it != end;
+           ++it) {
+        const auto column = std::stoi((*it)[1]);
+        for (int i = 0; i < std::stoi((*it)[3]); ++i) {
+          const std::pair cell(column + i, std::stoi((*it)[2]));
+          CHECK(panels.back().emplace(cell, match[1]).second);
+        }
+      }
     }
-    at += size + 12;
   }
-  CHECK(last == "IEND");
-  std::string rows(static_cast<size_t>((png.width + 1) * png.height), '\0');
-  auto size = static_cast<uLongf>(rows.size());
-  REQUIRE(
-      ::uncompress(
-          reinterpret_cast<Bytef*>(rows.data()),
-          &size,
-          reinterpret_cast<const Bytef*>(packed.data()),
-          static_cast<uLong>(packed.size())) == Z_OK);
-  REQUIRE(size == rows.size());
-  for (int64_t y = 0; y < png.height; ++y) {
-    const auto start = static_cast<size_t>(y * (png.width + 1));
-    CHECK(rows.at(start) == '\0');
-    png.pixels += rows.substr(start + 1, static_cast<size_t>(png.width));
-  }
-  return png;
+  return panels;
 }
 
 HeatmapOptions options_for(const std::string& out) {
@@ -268,36 +228,25 @@ TEST_CASE("Colors go from light to dark, and small weights are told apart") {
   CHECK(color_of_weight(2) == kColors - 1);
 }
 
-TEST_CASE("A PNG has the color of each weight") {
+TEST_CASE("An SVG has the color of each weight") {
   const bool causal = GENERATE(false, true);
   const auto map = drawn_map({"the", "猫", "sat", "g"}, causal);
-  const auto png = decode_png(png_of(map));
-  const auto picture = lay_out(map);
-  CHECK(png.width == 2 * picture.width);
-  CHECK(png.height == 2 * picture.height);
-  REQUIRE(picture.panels.size() == 4);
+  const auto panels = colors_of(svg_of(map));
+  REQUIRE(panels.size() == 4);
   for (size_t panel = 0; panel < 4; ++panel) {
     const auto weights = map.layers[panel / 2].weights[map.heads[panel % 2]];
-    for (int64_t row = 0; row < 4; ++row) {
-      for (int64_t column = 0; column < 4; ++column) {
-        CAPTURE(panel, row, column);
-        const auto& place = picture.panels[panel];
-        // All four corners of the cell.
-        for (const auto corner : {0, 1, 2, 3}) {
-          const auto inset = 2 * picture.cell - 1;
-          const auto x =
-              2 * (place.x + column * picture.cell) + (corner % 2) * inset;
-          const auto y =
-              2 * (place.y + row * picture.cell) + (corner / 2) * inset;
-          const auto rgb = causal && column > row
-              ? kPaper
-              : rgb_of_color(
-                    color_of_weight(weights[row][column].item<float>()));
-          CHECK(
-              png.color(x, y) ==
-              std::array<int, 3>{rgb.red, rgb.green, rgb.blue});
-        }
+    CHECK(panels[panel].size() == (causal ? 10 : 16));
+    for (const auto& [cell, color] : panels[panel]) {
+      const auto [column, row] = cell;
+      CAPTURE(panel, row, column);
+      const auto rgb =
+          rgb_of_color(color_of_weight(weights[row][column].item<float>()));
+      std::ostringstream expected;
+      expected << '#' << std::hex << std::setfill('0');
+      for (const int part : {rgb.red, rgb.green, rgb.blue}) {
+        expected << std::setw(2) << part;
       }
+      CHECK(color == expected.str());
     }
   }
 }
@@ -358,13 +307,8 @@ TEST_CASE("A page of 12 layers of 12 heads of 32 tokens is below 400 kB") {
   for (auto& layer : map.layers) {
     layer.weights = torch::zeros({1, 1}).expand({12, 512, 512});
   }
-  THROWS_WITH(png_of(map), "weights in a picture");
+  THROWS_WITH(svg_of(map), "weights in a picture");
   THROWS_WITH(svg_of(map), "choose fewer layers or heads");
-  // Few weights, but 900 panels below each other.
-  map.labels.assign(1, "token");
-  map.heads = {0};
-  map.layers.assign(900, {0, torch::ones({1, 1, 1}), true});
-  THROWS_WITH(png_of(map), "pixels in a row or column");
 }
 
 TEST_CASE("Options that do not fit write nothing") {
@@ -403,7 +347,7 @@ TEST_CASE("Options that do not fit write nothing") {
   fails(other, "expected 4 names in --labels, one for each token, but got 2");
   other = options;
   other.out = folder.file("x.pdf");
-  fails(other, "ends with .html, .svg or .png");
+  fails(other, "ends with .html or .svg");
   other.out = folder.file("none/x.svg");
   fails(other, "none/x.svg");
   other.out = "x";

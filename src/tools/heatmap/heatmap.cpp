@@ -44,14 +44,10 @@ Render render_for(const std::string& path) {
   if (end == ".svg") {
     return svg_of;
   }
-  if (end == ".png") {
-    return png_of;
-  }
   C10_THROW_ERROR(
       Error,
       format_text(
-          "expected a file name that ends with .html, .svg or .png, but got "
-          "\"{}\"",
+          "expected a file name that ends with .html or .svg, but got \"{}\"",
           path));
 }
 

@@ -12,7 +12,7 @@ struct HeatmapOptions {
   /// A folder that `save_pretrained` wrote; with `input` also a file of
   /// weights.
   std::string path;
-  /// A file that ends with .html, .svg or .png.
+  /// A file that ends with .html or .svg.
   std::string out;
   /// "all", or numbers and ranges: "0,2-4".
   std::string layers = "all";

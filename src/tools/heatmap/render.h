@@ -15,9 +15,4 @@ std::string html_of(const AttentionMap& map);
 /// Throws c10::Error for as many.
 std::string svg_of(const AttentionMap& map);
 
-/// Returns a picture of 256 colors, two pixels for each unit of the SVG. Its
-/// letters are those of ASCII; a box stands for others. Throws c10::Error for
-/// as many, or more than 12000 pixels in a row or column.
-std::string png_of(const AttentionMap& map);
-
 } // namespace torch_attention::tools
