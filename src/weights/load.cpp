@@ -64,8 +64,12 @@ LoadReport load_by_agreement(
   if (!error.empty()) {
     throw_printable(error);
   }
-  // The last step that can fail: when it is done, the module has changed.
-  copy_all(module, plan.assignments, options, file);
+  try {
+    // The last step that can fail: when it is done, the module has changed.
+    copy_all(module, plan.assignments, options, file);
+  } catch (const std::exception& wrong) {
+    throw_printable(failure(path, wrong));
+  }
   return std::move(plan.report);
 }
 
@@ -75,19 +79,8 @@ LoadReport load_weights(
     torch::nn::Module& module,
     const std::string& path,
     const LoadOptions& options) {
-  try {
-    const auto found = find_weight_file(path);
-    const auto file = read_below(found, options.prefix());
-    auto plan = make_plan(module, file, options);
-    file.check(plan.keys);
-    plan.report.path = found;
-    plan.report.format = file.format;
-    // The last step that can fail: when it is done, the module has changed.
-    copy_all(module, plan.assignments, options, file);
-    return std::move(plan.report);
-  } catch (const std::exception& error) {
-    throw_printable(failure(path, error));
-  }
+  const auto agree_alone = [](const std::string& /*error*/) {};
+  return load_by_agreement(module, path, options, /*share=*/{}, agree_alone);
 }
 
 } // namespace torch_attention
