@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
+#include <system_error>
 #include <utility>
 
 namespace torch_attention::distributed {
@@ -347,7 +349,15 @@ int64_t largest_of_all(
       start_exchange(group, what, std::to_string(number), device)();
   auto largest = number;
   for (const auto& said : all) {
-    largest = std::max<int64_t>(largest, std::stoll(said.text));
+    int64_t theirs = 0;
+    const auto* end = said.text.data() + said.text.size();
+    const auto read = std::from_chars(said.text.data(), end, theirs);
+    TORCH_CHECK(
+        read.ec == std::errc() && read.ptr == end,
+        what,
+        ": expected a number of each process, but got",
+        who_has_what(texts_of(all)));
+    largest = std::max(largest, theirs);
   }
   return largest;
 }

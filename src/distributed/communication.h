@@ -57,6 +57,11 @@ Wait exchange(
 /// that differ in more than rounding differ.
 inline constexpr int kDigits = std::numeric_limits<double>::digits10;
 
+/// Returns the device from which a process sends what it says of x.
+inline torch::Device sending_device(const torch::Tensor& x) {
+  return x.defined() ? x.device() : torch::Device(torch::kCPU);
+}
+
 /// Begins to compare `text` with that of the other processes. The returned
 /// function throws c10::Error, in all of them, if one differs, or is in another
 /// operation than `what`.
@@ -66,7 +71,8 @@ Wait compare(
     const std::string& text,
     torch::Device device);
 
-/// Returns the largest of all processes' numbers.
+/// Returns the largest of all processes' numbers. Throws c10::Error, in all, if
+/// one sent an error in the place of its number.
 int64_t largest_of_all(
     const Group& group,
     const char* what,

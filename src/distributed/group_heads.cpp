@@ -1,6 +1,7 @@
 #include <distributed/group_heads.h>
 
 #include <kernels/backward_node.h>
+#include <kernels/linear.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -109,6 +110,17 @@ torch::Tensor recorded(
   return result;
 }
 
+/// Returns what has to be the same in all processes.
+std::string text_of(const torch::Tensor& input) {
+  return input.defined()
+      ? c10::str(
+            input.scalar_type(),
+            " of shape ",
+            input.sizes(),
+            kernels::is_recorded({&input}) ? " with a gradient" : "")
+      : std::string();
+}
+
 } // namespace
 
 HeadPlan plan_heads(
@@ -148,70 +160,102 @@ GroupHeads::GroupHeads(
     const HeadPlan& plan,
     int64_t all_heads,
     bool compares)
-    : group_(group), plan_(plan), compares_(compares) {
-  heads = {plan.first_head, all_heads};
-  num_heads = plan.num_heads;
-  num_processes = group->getSize();
+    : group_(group), plan_(plan), all_heads_(all_heads), compares_(compares) {}
+
+torch::Tensor GroupHeads::own_heads(
+    const char* name,
+    const char* what,
+    const torch::Tensor& x) const {
+  if (!x.defined() || x.dim() != 4 || x.size(1) == 1) {
+    return x;
+  }
+  TORCH_CHECK(
+      x.size(1) == all_heads_,
+      name,
+      ": expected a ",
+      what,
+      " for 1 or all ",
+      all_heads_,
+      " heads, of which other processes have some, but got one of shape ",
+      x.sizes());
+  return x.narrow(1, plan_.first_head, plan_.num_heads);
 }
 
-std::function<void()> GroupHeads::compare(
+void GroupHeads::check_call(const char* name, const ForwardOptions& call)
+    const {
+  TORCH_CHECK(
+      !call.scores(),
+      name,
+      ": expected no function `scores`, where several processes share the "
+      "heads");
+}
+
+void GroupHeads::check_together(
+    const char* name,
+    const torch::Tensor& x,
+    bool /*exchanges_length*/,
+    c10::function_ref<void()> check) const {
+  try {
+    check();
+  } catch (const c10::Error& error) {
+    if (compares_) {
+      distributed::compare(
+          group_, name, error.what_without_backtrace(), sending_device(x))();
+    }
+    throw;
+  }
+}
+
+detail::PartitionInput GroupHeads::enter(
     const char* name,
     const torch::Tensor& x,
     const torch::Tensor& context) const {
-  if (!compares_) {
-    return [] {};
-  }
-  const auto text = [](const torch::Tensor& input) {
-    return input.defined()
-        ? c10::str(
-              input.scalar_type(),
-              " of shape ",
-              input.sizes(),
-              kernels::is_recorded({&input}) ? " with a gradient" : "")
-        : std::string();
-  };
-  return distributed::compare(
-      group_,
-      name,
-      "input " + text(x) + (context.defined() ? ", context " : "") +
-          text(context),
-      x.device());
-}
-
-void GroupHeads::tell(
-    const char* name,
-    const torch::Tensor& x,
-    const std::string& error) const {
+  detail::PartitionInput input;
   if (compares_) {
-    distributed::compare(
+    input.wait = distributed::compare(
         group_,
         name,
-        error,
-        x.defined() ? x.device() : torch::Device(torch::kCPU))();
+        "input " + text_of(x) + (context.defined() ? ", context " : "") +
+            text_of(context),
+        x.device());
   }
+  input.x = enter_weight(x);
+  input.context = context.defined() ? enter_weight(context) : context;
+  return input;
 }
 
-torch::Tensor GroupHeads::enter(const torch::Tensor& x) const {
-  return recorded(EnterBackward{shared_from_this()}, alias_of(x), x);
+torch::Tensor GroupHeads::enter_weight(const torch::Tensor& weight) const {
+  return recorded(EnterBackward{shared_from_this()}, alias_of(weight), weight);
 }
 
-torch::Tensor GroupHeads::leave(const torch::Tensor& x) const {
-  const auto result = copy_of(x);
+torch::Tensor GroupHeads::mean_of_heads(const torch::Tensor& x) const {
+  return sum(x) / static_cast<double>(group_->getSize());
+}
+
+torch::Tensor GroupHeads::project(
+    const torch::Tensor& combined,
+    const kernels::LinearLayer& layer,
+    Kernel kernel) const {
+  const auto own = kernels::linear(combined, layer.weight, {}, kernel);
+  const auto result = copy_of(own);
   all_reduce(group_, result, "the sum of outputs");
-  return recorded(LeaveBackward{}, result, x);
+  const auto sum = recorded(LeaveBackward{}, result, own);
+  // Autocast's linear gives the bias the dtype of the products, too.
+  return layer.bias.defined() ? sum + layer.bias.to(sum.scalar_type()) : sum;
 }
 
-torch::Tensor GroupHeads::gather(const torch::Tensor& x) const {
+torch::Tensor GroupHeads::gather(const torch::Tensor& combined) const {
   torch::Tensor result;
   {
     const at::AutoDispatchBelowADInplaceOrView guard;
     // (P, ..., C)
-    result = all_gather(group_, x.detach(), "the joining of outputs")
+    result = all_gather(group_, combined.detach(), "the joining of outputs")
                  .movedim(0, -2)
                  .flatten(-2);
   }
-  const auto size = x.size(-1);
-  return recorded(GatherBackward{group_->getRank() * size, size}, result, x);
+  const auto size = combined.size(-1);
+  return recorded(
+      GatherBackward{group_->getRank() * size, size}, result, combined);
 }
 
 torch::Tensor GroupHeads::sum(const torch::Tensor& x) const {

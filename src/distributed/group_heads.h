@@ -1,7 +1,7 @@
 #pragma once
 
 #include <distributed/communication.h>
-#include <nn/modules/head_split.h>
+#include <nn/partition.h>
 #include <torch_attention/weights/load.h>
 
 #include <cstdint>
@@ -28,8 +28,9 @@ HeadPlan plan_heads(
     int64_t num_kv_heads,
     const Group& group);
 
-/// A module's heads, shared by the processes of a group.
-class GroupHeads : public detail::HeadSplit,
+/// The heads of one process: tensor parallel attention (Shoeybi et al. 2019,
+/// "Megatron-LM").
+class GroupHeads : public detail::Partition,
                    public std::enable_shared_from_this<GroupHeads> {
  public:
   GroupHeads(
@@ -38,21 +39,41 @@ class GroupHeads : public detail::HeadSplit,
       int64_t all_heads,
       bool compares);
 
-  std::function<void()> compare(
+  bool is_whole() const override {
+    return false;
+  }
+  kernels::SharedHeads heads() const override {
+    return {plan_.first_head, all_heads_};
+  }
+  torch::Tensor own_heads(
+      const char* name,
+      const char* what,
+      const torch::Tensor& x) const override;
+  void check_call(const char* name, const ForwardOptions& call) const override;
+  void check_together(
+      const char* name,
+      const torch::Tensor& x,
+      bool exchanges_length,
+      c10::function_ref<void()> check) const override;
+  detail::PartitionInput enter(
       const char* name,
       const torch::Tensor& x,
       const torch::Tensor& context) const override;
-  void tell(const char* name, const torch::Tensor& x, const std::string& error)
-      const override;
-  torch::Tensor enter(const torch::Tensor& x) const override;
-  torch::Tensor leave(const torch::Tensor& x) const override;
-  torch::Tensor gather(const torch::Tensor& x) const override;
-  torch::Tensor sum(const torch::Tensor& x) const override;
+  torch::Tensor enter_weight(const torch::Tensor& weight) const override;
   torch::Tensor enter_keys(const torch::Tensor& weight) const override;
+  torch::Tensor mean_of_heads(const torch::Tensor& x) const override;
+  torch::Tensor gather(const torch::Tensor& combined) const override;
+  torch::Tensor project(
+      const torch::Tensor& combined,
+      const kernels::LinearLayer& layer,
+      Kernel kernel) const override;
 
   const Group& group() const {
     return group_;
   }
+
+  /// Returns the sum of x over the processes, and sums its gradients, too.
+  torch::Tensor sum(const torch::Tensor& x) const;
 
   /// The tensors of the module that are parts, by their keys below it.
   std::vector<WeightShard> parts;
@@ -60,12 +81,8 @@ class GroupHeads : public detail::HeadSplit,
  private:
   Group group_;
   HeadPlan plan_;
+  int64_t all_heads_;
   bool compares_;
 };
-
-/// Finds `GroupHeads` again from what a module has.
-inline const GroupHeads* group_heads_of(const detail::HeadSplitPointer& split) {
-  return static_cast<const GroupHeads*>(split.get());
-}
 
 } // namespace torch_attention::distributed

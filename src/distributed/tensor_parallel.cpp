@@ -2,9 +2,8 @@
 
 #include <distributed/find_attention.h>
 #include <distributed/group_heads.h>
-#include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
-#include <nn/modules/token_split.h>
+#include <nn/partition.h>
 
 #include <c10/util/Exception.h>
 
@@ -19,19 +18,13 @@ namespace {
 
 constexpr const char* kTensorParallel = "tensor_parallel";
 
-using detail::HeadSplitAccess;
-
-template <typename Module>
-bool is_whole(const Module& module) {
-  return HeadSplitAccess::of(module) == nullptr &&
-      detail::TokenSplitAccess::of(module) == nullptr;
-}
+using detail::PartitionAccess;
 
 template <typename Impl>
 HeadPlan plan_of(const Impl& module, const Group& group) {
   const auto& options = module.options;
   TORCH_CHECK(
-      is_whole(module),
+      PartitionAccess::of(module)->is_whole(),
       kTensorParallel,
       ": expected a whole module, but got one that was split before");
   TORCH_CHECK(
@@ -103,7 +96,7 @@ class Splitter {
       int64_t start,
       int64_t size,
       bool of_keys,
-      const detail::HeadSplitPointer& pointer) {
+      const detail::PartitionPointer& partition) {
     if (norm.is_empty()) {
       return;
     }
@@ -113,7 +106,7 @@ class Splitter {
       split(key + ".weight", norm->weight, 0, start * each, size * each);
       split(key + ".bias", norm->bias, 0, start * each, size * each);
     }
-    HeadSplitAccess::split_norm(*norm, size, of_keys, pointer);
+    PartitionAccess::set_norm(*norm, size, of_keys, partition);
   }
 
  private:
@@ -151,7 +144,7 @@ void split_module(
   if (!options.out_proj()) {
     options.d_out(n * E);
   }
-  HeadSplitAccess::of(module) = heads;
+  PartitionAccess::of(module) = heads;
 }
 
 /// The text that has to be the same in all processes: first in short, then in

@@ -304,7 +304,7 @@ void check_call(
       name,
       error.empty() ? text_of_call(query, key, value, options, sequence)
                     : error,
-      query.defined() ? query.device() : torch::Device(torch::kCPU))();
+      sending_device(query))();
   TORCH_CHECK(error.empty(), error);
 }
 

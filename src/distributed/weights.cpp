@@ -5,7 +5,7 @@
 #include <distributed/group_heads.h>
 #include <distributed/weight_parts.h>
 #include <error_message.h>
-#include <nn/modules/head_split.h>
+#include <nn/partition.h>
 #include <weights/load_by_agreement.h>
 #include <weights/plan.h>
 #include <weights/save_tensors.h>
@@ -51,8 +51,8 @@ std::vector<WeightShard> weight_shards(const torch::nn::Module& module) {
   auto& changeable = const_cast<torch::nn::Module&>(module); // NOLINT
   for (const auto& found : find_attention(changeable)) {
     found.visit([&](const auto& attention) {
-      const auto* heads =
-          group_heads_of(detail::HeadSplitAccess::of(attention));
+      const auto* heads = dynamic_cast<const GroupHeads*>(
+          detail::PartitionAccess::of(attention).get());
       if (heads == nullptr) {
         return;
       }

@@ -233,24 +233,24 @@ KVCacheOptions::KVCacheOptions(
 KVCache::KVCache(const KVCacheOptions& options) : options_(options) {
   check_options(options_);
   check_dtype(options_.dtype());
-  rows_ = allocate(0);
+  state_.rows = allocate(0);
   // With its index, if it has one, as tensors have it.
-  options_.device(rows_.keys.device());
-  lengths_ = rows_.starts;
+  options_.device(state_.rows.keys.device());
+  state_.lengths = state_.rows.starts;
 }
 
 KVCache KVCache::clone() const {
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
   KVCache copy(options_);
-  const auto keys = rows_.keys.clone();
-  copy.rows_ = {
+  const auto keys = state_.rows.keys.clone();
+  copy.state_.rows = {
       keys,
       options_.values_in_keys() ? values_in(keys, options_)
-                                : rows_.values.clone(),
-      rows_.starts};
-  copy.lengths_ = lengths_;
-  copy.rotated_long_ = rotated_long_;
+                                : state_.rows.values.clone(),
+      state_.rows.starts};
+  copy.state_.lengths = state_.lengths;
+  copy.state_.peak_length = state_.peak_length;
   return copy;
 }
 
@@ -282,7 +282,9 @@ void KVCache::append(
       ? counts_of(checks::to_counts(kCache, "new_lengths", new_lengths, B, T))
       : Counts(static_cast<size_t>(B), T);
   const auto most = options_.max_length().value_or(kMaxSize);
-  auto lengths = counts_of(lengths_);
+  auto lengths = counts_of(state_.lengths);
+  const bool was_empty = std::all_of(
+      lengths.begin(), lengths.end(), [](int64_t n) { return n == 0; });
   Counts new_rows;
   for (size_t b = 0; b < counts.size(); ++b) {
     const auto length = lengths[b];
@@ -310,16 +312,19 @@ void KVCache::append(
       has_values ? own_tokens(values) : values,
       new_rows);
   auto all_lengths = tensor_of(lengths);
-  rows_ = std::move(rows);
-  lengths_ = std::move(all_lengths);
+  state_.rows = std::move(rows);
+  state_.lengths = std::move(all_lengths);
+  state_.peak_length = std::max(
+      was_empty ? 0 : state_.peak_length,
+      *std::max_element(lengths.begin(), lengths.end()));
 }
 
 torch::Tensor KVCache::keys() const {
-  return rows_.keys.slice(2, 0, num_rows());
+  return state_.rows.keys.slice(2, 0, num_rows());
 }
 
 torch::Tensor KVCache::values() const {
-  return rows_.values.slice(2, 0, num_rows());
+  return state_.rows.values.slice(2, 0, num_rows());
 }
 
 void KVCache::truncate(int64_t length) {
@@ -338,8 +343,8 @@ void KVCache::truncate(const torch::Tensor& lengths) {
 }
 
 void KVCache::truncate_to(torch::IntArrayRef wanted) {
-  auto cut = counts_of(lengths_);
-  auto starts = counts_of(rows_.starts);
+  auto cut = counts_of(state_.lengths);
+  auto starts = counts_of(state_.rows.starts);
   for (size_t b = 0; b < cut.size(); ++b) {
     const auto start = starts[b];
     const auto length = std::min(wanted[b], cut[b]);
@@ -361,8 +366,8 @@ void KVCache::truncate_to(torch::IntArrayRef wanted) {
     starts[b] = length == 0 ? 0 : start;
   }
   auto new_starts = tensor_of(starts);
-  lengths_ = tensor_of(cut);
-  rows_.starts = std::move(new_starts);
+  state_.lengths = tensor_of(cut);
+  state_.rows.starts = std::move(new_starts);
 }
 
 void KVCache::reset() {
@@ -376,8 +381,8 @@ void KVCache::reorder(const torch::Tensor& sources) {
   TORCH_CHECK(sources.defined(), kCache, ": the sources are undefined");
   const auto source =
       counts_of(checks::to_counts(kCache, "sources", sources, B, B - 1));
-  auto lengths = counts_of(lengths_);
-  auto starts = counts_of(rows_.starts);
+  auto lengths = counts_of(state_.lengths);
+  auto starts = counts_of(state_.rows.starts);
   Counts moved;
   Counts from;
   for (int64_t b = 0; b < B; ++b) {
@@ -385,8 +390,8 @@ void KVCache::reorder(const torch::Tensor& sources) {
     if (source[i] != b) {
       moved.push_back(b);
       from.push_back(source[i]);
-      lengths[i] = read(lengths_)[source[i]];
-      starts[i] = read(rows_.starts)[source[i]];
+      lengths[i] = read(state_.lengths)[source[i]];
+      starts[i] = read(state_.rows.starts)[source[i]];
     }
   }
   if (moved.empty()) {
@@ -410,14 +415,14 @@ void KVCache::reorder(const torch::Tensor& sources) {
     }
   } else {
     const auto index = tensor_of(source).to(options_.device());
-    auto new_keys = rows_.keys.index_select(0, index);
-    rows_.values = options_.values_in_keys()
+    auto new_keys = state_.rows.keys.index_select(0, index);
+    state_.rows.values = options_.values_in_keys()
         ? values_in(new_keys, options_)
-        : rows_.values.index_select(0, index);
-    rows_.keys = std::move(new_keys);
+        : state_.rows.values.index_select(0, index);
+    state_.rows.keys = std::move(new_keys);
   }
-  rows_.starts = std::move(new_starts);
-  lengths_ = std::move(new_lengths);
+  state_.rows.starts = std::move(new_starts);
+  state_.lengths = std::move(new_lengths);
 }
 
 void KVCache::reserve(int64_t length) {
@@ -432,7 +437,7 @@ void KVCache::reserve(int64_t length) {
   const auto capacity_for =
       std::min(rows_of(options_, length), most_rows(options_, 1));
   if (capacity_for > capacity()) {
-    rows_ = moved(capacity_for, /*drops=*/false);
+    state_.rows = moved(capacity_for, /*drops=*/false);
   }
 }
 
@@ -448,12 +453,13 @@ void KVCache::to(torch::Device device, torch::Dtype dtype) {
   check_dtype(dtype);
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
-  auto keys = rows_.keys.to(device, dtype);
-  auto values = options_.values_in_keys() ? values_in(keys, options_)
-                                          : rows_.values.to(device, dtype);
-  rows_.keys = std::move(keys);
-  rows_.values = std::move(values);
-  options_.device(rows_.keys.device()).dtype(dtype);
+  auto keys = state_.rows.keys.to(device, dtype);
+  auto values = options_.values_in_keys()
+      ? values_in(keys, options_)
+      : state_.rows.values.to(device, dtype);
+  state_.rows.keys = std::move(keys);
+  state_.rows.values = std::move(values);
+  options_.device(state_.rows.keys.device()).dtype(dtype);
 }
 
 /// Rows of zeros, not of what memory holds: a kernel that multiplies hidden
@@ -485,7 +491,7 @@ KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_rows) const {
   }
   const auto most = most_rows(options_, T);
   if (needed <= capacity() && capacity() <= most) {
-    return rows_;
+    return state_.rows;
   }
   if (needed > most) {
     return moved(most, /*drops=*/true);
@@ -502,7 +508,7 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   auto rows = allocate(new_capacity);
   for (int64_t b = 0; b < options_.batch_size(); ++b) {
     const auto end = num_rows(b);
-    const auto start = read(rows_.starts)[b];
+    const auto start = read(state_.rows.starts)[b];
     const auto taken_back =
         std::max<int64_t>(0, start + end - options_.block());
     const auto begin = drops
@@ -513,9 +519,9 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
           .slice(1, 0, end - begin)
           .copy_(from.select(0, b).slice(1, begin, end));
     };
-    move(rows_.keys, rows.keys);
+    move(state_.rows.keys, rows.keys);
     if (!options_.values_in_keys()) {
-      move(rows_.values, rows.values);
+      move(state_.rows.values, rows.values);
     }
     rows.starts.mutable_data_ptr<int64_t>()[b] = start + begin;
   }
@@ -530,7 +536,7 @@ torch::Tensor KVCache::own_tokens(const torch::Tensor& x) const {
   }
   const auto T = x.size(2);
   // The first of them in each sequence.
-  const auto first = (options_.part() - lengths_).remainder(parts);
+  const auto first = (options_.part() - state_.lengths).remainder(parts);
   const auto places = first.unsqueeze(1) +
       torch::arange(0, (T + parts - 1) / parts, torch::kLong) * parts;
   // Beyond the last token is nothing that is written.
@@ -547,7 +553,7 @@ void KVCache::write(
     const torch::Tensor& keys,
     const torch::Tensor& values,
     torch::IntArrayRef new_rows) const {
-  auto first = counts_of(lengths_);
+  auto first = counts_of(state_.lengths);
   for (size_t b = 0; b < first.size(); ++b) {
     first[b] = rows_of(options_, first[b]) - read(rows.starts)[b];
   }
@@ -560,7 +566,8 @@ void KVCache::write(
 }
 
 int64_t KVCache::num_rows(int64_t b) const {
-  return rows_of(options_, read(lengths_)[b]) - read(rows_.starts)[b];
+  return rows_of(options_, read(state_.lengths)[b]) -
+      read(state_.rows.starts)[b];
 }
 
 int64_t KVCache::num_rows() const {

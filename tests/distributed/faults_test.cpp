@@ -108,6 +108,27 @@ TEST_CASE("Processes in different operations are told in all") {
   }
 }
 
+TEST_CASE("A fault of one process ends the exchange of lengths in all") {
+  MultiHeadAttention attention(Options(8, 8, 64, 2)
+                                   .rotary(RotaryOptions()
+                                               .scaling(RotaryScaling::kDynamic)
+                                               .original_context_length(8)));
+  distributed::sequence_parallel(*attention, group());
+  attention->eval();
+  const auto x = torch::ones({1, 4, 8});
+  if (processes() > 1) {
+    THROWS_WITH(
+        attention->forward(torch::ones({1, 4, is_last() ? 7 : 8})),
+        "whose last dimension is d_in = 8, but got shape [1, 4, 7]");
+    // Arguments other than the input are checked before the exchange as well.
+    const auto mask = torch::zeros({is_last() ? 3 : 4}, torch::kBool);
+    THROWS_WITH(
+        attention->forward(x, ForwardOptions().mask(mask.expand({3, -1}))),
+        "expected a mask that broadcasts to the scores");
+  }
+  CHECK(attention->forward(x).size(1) == 4);
+}
+
 TEST_CASE("Modules that differ between processes are told, and stay whole") {
   MultiHeadAttention module(Options(8, 48, 16, 24).causal(!is_last()));
   check_told(

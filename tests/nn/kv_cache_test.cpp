@@ -170,6 +170,20 @@ TEST_CASE("A cache takes back up to a block of tokens, window or not") {
   }
 }
 
+TEST_CASE("A cache counts its longest text until it is empty") {
+  KVCache cache(KVCacheOptions(2, 1, 4));
+  const auto rows = torch::ones({2, 1, 5, 4});
+  CHECK(cache.peak_length() == 0);
+  cache.append(rows, rows, torch::tensor({2, 5}));
+  CHECK(cache.peak_length() == 5);
+  cache.truncate(torch::tensor({1, 0}));
+  CHECK(cache.peak_length() == 5);
+  CHECK(cache.clone().peak_length() == 5);
+  cache.reset();
+  cache.append(rows, rows, torch::tensor({3, 0}));
+  CHECK(cache.peak_length() == 3);
+}
+
 TEST_CASE("What cannot be truncated is refused") {
   KVCache cache(small(2).window(5));
   append_positions(cache, 40);

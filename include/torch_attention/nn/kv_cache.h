@@ -12,8 +12,9 @@
 
 namespace torch_attention {
 
-class LatentAttentionImpl;
-class MultiHeadAttentionImpl;
+namespace detail {
+class CacheAppend;
+}
 
 /// Options for `KVCache`.
 ///
@@ -154,13 +155,13 @@ class TORCH_ATTENTION_API KVCache {
   /// (B) on the CPU, not to be written to. A later change of the cache gives a
   /// new tensor, and leaves this one as it is.
   torch::Tensor lengths() const {
-    return lengths_;
+    return state_.lengths;
   }
 
   /// The position of each sequence's first row: int64 (B) on the CPU, not to be
   /// written to. 0 without `window` and `chunk`.
   torch::Tensor starts() const {
-    return rows_.starts;
+    return state_.rows.starts;
   }
 
   /// Cuts sequences that are longer than `length` tokens to it.
@@ -200,15 +201,21 @@ class TORCH_ATTENTION_API KVCache {
   /// Moves and casts the keys and values.
   void to(torch::Device device, torch::Dtype dtype);
 
+  /// The most tokens that a sequence has had since all were empty. LongRoPE
+  /// rotates the keys of longer texts in another way.
+  int64_t peak_length() const {
+    return state_.peak_length;
+  }
+
   /// Number of rows for which there is memory, of each sequence and head.
   int64_t capacity() const {
-    return rows_.keys.size(2);
+    return state_.rows.keys.size(2);
   }
 
   /// Bytes of all keys and values for which there is memory.
   size_t nbytes() const {
-    return rows_.keys.nbytes() +
-        (options_.values_in_keys() ? 0 : rows_.values.nbytes());
+    return state_.rows.keys.nbytes() +
+        (options_.values_in_keys() ? 0 : state_.rows.values.nbytes());
   }
 
   /// The options with which the cache was constructed; dtype and device are the
@@ -218,8 +225,7 @@ class TORCH_ATTENTION_API KVCache {
   }
 
  private:
-  friend class LatentAttentionImpl;
-  friend class MultiHeadAttentionImpl;
+  friend class detail::CacheAppend;
 
   /// (B, G, capacity, D) each, and for each sequence the position of row 0.
   struct Rows {
@@ -228,12 +234,12 @@ class TORCH_ATTENTION_API KVCache {
     torch::Tensor starts;
   };
 
-  /// Takes back the last `append`: `rows` and `lengths` are those before it.
-  /// Allocates nothing, since memory may be what is missing.
-  void undo_append(Rows rows, torch::Tensor lengths) noexcept {
-    rows_ = std::move(rows);
-    lengths_ = std::move(lengths);
-  }
+  /// All that an `append` changes.
+  struct State {
+    Rows rows;
+    torch::Tensor lengths;
+    int64_t peak_length = 0;
+  };
 
   Rows allocate(int64_t capacity) const;
   Rows with_room_for(torch::IntArrayRef new_rows) const;
@@ -249,11 +255,7 @@ class TORCH_ATTENTION_API KVCache {
   int64_t num_rows() const;
 
   KVCacheOptions options_;
-  Rows rows_;
-  torch::Tensor lengths_;
-  /// True if the keys were rotated as those of texts beyond the original length
-  /// of LongRoPE.
-  bool rotated_long_ = false;
+  State state_;
 };
 
 } // namespace torch_attention

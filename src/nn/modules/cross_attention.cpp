@@ -1,19 +1,21 @@
 #include <torch_attention/nn/modules/cross_attention.h>
 
 #include <nn/checks.h>
-#include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
+#include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
-#include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
-#include <nn/modules/token_split.h>
+#include <nn/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <optional>
 #include <ostream>
+#include <string>
+#include <tuple>
 
 namespace torch_attention {
 
@@ -53,14 +55,13 @@ torch::Tensor queries_of(
 torch::Tensor keys_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
-    Kernel kernel,
-    const detail::HeadSplitPointer& split) {
+    Kernel kernel) {
   const auto keys = detail::project_to_key_heads(
       module.W_key,
       context,
       detail::num_kv_heads(module.options),
       kernel,
-      split);
+      *detail::PartitionAccess::of(module));
   return module.k_norm.is_empty()
       ? keys
       : detail::normalised(*module.k_norm, keys, kernel);
@@ -69,23 +70,22 @@ torch::Tensor keys_of(
 torch::Tensor values_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
-    Kernel kernel,
-    const detail::HeadSplitPointer& split) {
+    Kernel kernel) {
   return detail::project_to_key_heads(
       module.W_value,
       context,
       detail::num_kv_heads(module.options),
       kernel,
-      split);
+      *detail::PartitionAccess::of(module));
 }
 
 FuncOptions func_options_of(
     const CrossAttentionImpl& module,
     const ForwardOptions& whole_call,
-    const detail::CallSizes& sizes,
-    const detail::HeadSplitPointer& split) {
+    const detail::CallSizes& sizes) {
   auto options = detail::head_options(module);
-  const auto call = detail::own_heads(kCross, whole_call, split);
+  const auto call = detail::own_heads(
+      kCross, whole_call, *detail::PartitionAccess::of(module));
   if (!detail::is_empty(call)) {
     detail::set_call(
         kCross,
@@ -96,34 +96,19 @@ FuncOptions func_options_of(
   return options;
 }
 
-/// Returns the number of processes that share the context.
-int64_t processes_of(const detail::TokenSplitPointer& split) {
-  return split == nullptr || split->whole_context ? 1 : split->num_processes;
-}
-
-/// Returns the split, or nullptr if none shares the context.
-const detail::TokenSplit* parts_of(const detail::TokenSplitPointer& split) {
-  return processes_of(split) > 1 ? split.get() : nullptr;
-}
-
-/// The processes that share heads or tokens, if any.
-struct Splits {
-  const detail::HeadSplitPointer& heads;
-  const detail::TokenSplitPointer& tokens;
-};
-
 void check_decode(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache,
     const ForwardOptions& call) {
   check_input(module, x);
+  detail::PartitionAccess::of(module)->of_context().check_call(kCross, call);
   TORCH_CHECK(
       !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
       kCross,
       ": expected tokens (B, T, d_in) for decode, but got cu_seqlens");
   detail::check_cache(kCross, module, x, cache);
-  detail::check_part(kCross, cache);
+  detail::check_cache_part(kCross, cache, /*num_parts=*/1, /*part=*/0);
   detail::check_drops_nothing(kCross, module);
   const auto& has = cache.options();
   TORCH_CHECK(
@@ -134,10 +119,9 @@ void check_decode(
       has.chunk().value_or(has.window().value_or(0)));
 }
 
-/// Returns the number of tokens of the context in `cache`, of which other
-/// processes may have some.
-int64_t context_of(const KVCache& cache, const detail::TokenSplit* split) {
-  if (split == nullptr) {
+/// Returns the number of tokens that `cache` has of the context, and room for.
+int64_t own_context(const KVCache& cache, const detail::Partition& partition) {
+  if (partition.num_context_parts() == 1) {
     return cache.keys().size(2);
   }
   TORCH_CHECK(
@@ -145,18 +129,7 @@ int64_t context_of(const KVCache& cache, const detail::TokenSplit* split) {
       kCross,
       ": expected a cache of make_cache, where several processes share the "
       "context");
-  return *cache.options().max_length() * split->num_processes;
-}
-
-/// A mask or bias of all keys, for those in `cache`.
-torch::Tensor of_own_keys(
-    const torch::Tensor& x,
-    const KVCache& cache,
-    const detail::TokenSplit& split) {
-  return x.defined() && x.size(-1) != 1
-      ? x.index_select(-1, split.positions(*cache.options().max_length()))
-            .narrow(-1, 0, cache.keys().size(2))
-      : x;
+  return *cache.options().max_length();
 }
 
 /// The options of functional attention for `decode`, to the keys in `cache`.
@@ -165,75 +138,85 @@ FuncOptions decode_options(
     const torch::Tensor& x,
     const KVCache& cache,
     const ForwardOptions& call,
-    const Splits& splits) {
-  const auto* split = parts_of(splits.tokens);
-  const auto S = context_of(cache, split);
-  const auto num_own = cache.keys().size(2);
-  auto func =
-      func_options_of(module, call, {x.size(0), x.size(1), S}, splits.heads)
-          .kernel(module.options.kernel());
-  auto asked = checks::to_counts(
-      kCross, "key_lengths", call.key_lengths(), x.size(0), S);
-  if (split != nullptr) {
-    func.mask(of_own_keys(func.mask(), cache, *split));
-    func.bias(of_own_keys(func.bias(), cache, *split));
-    if (asked.defined()) {
-      asked = detail::own_lengths(*split, asked, *cache.options().max_length());
-      func.key_lengths(asked);
-    }
+    const detail::Partition& partition) {
+  const auto num_own = own_context(cache, partition);
+  const auto S = num_own * partition.num_context_parts();
+  const auto num_rows = cache.keys().size(2);
+  auto func = func_options_of(module, call, {x.size(0), x.size(1), S})
+                  .kernel(module.options.kernel());
+  const auto of_rows = [&](const torch::Tensor& each) {
+    const auto own = partition.own_keys(each, num_own);
+    return own.defined() && own.size(-1) != 1 ? own.narrow(-1, 0, num_rows)
+                                              : own;
+  };
+  func.mask(of_rows(func.mask()));
+  func.bias(of_rows(func.bias()));
+  const auto asked = partition.own_lengths(
+      checks::to_counts(
+          kCross, "key_lengths", call.key_lengths(), x.size(0), S),
+      num_own);
+  if (asked.defined()) {
+    func.key_lengths(asked);
   }
   const auto lengths = cache.lengths();
   const auto* begin = lengths.const_data_ptr<int64_t>();
   const bool padded = std::any_of(
-      begin, begin + lengths.numel(), [&](int64_t n) { return n != num_own; });
+      begin, begin + lengths.numel(), [&](int64_t n) { return n != num_rows; });
   if (padded) {
     func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
   }
   return func;
 }
 
-/// The inputs of functional attention.
-struct Operands {
-  torch::Tensor queries;
-  torch::Tensor keys;
-  torch::Tensor values;
-  FuncOptions options;
-  detail::Entered entered;
-};
+/// Returns what has to be the same in all processes of a call of `decode`.
+std::string text_of_call(
+    const KVCache& cache,
+    const ForwardOptions& call,
+    const detail::Partition& partition) {
+  return c10::str(
+      " to a context of ",
+      own_context(cache, partition) * partition.num_context_parts(),
+      " tokens in ",
+      cache.options().dtype(),
+      detail::text_of("key_lengths", call.key_lengths()),
+      detail::text_of("key_padding_mask", call.key_padding_mask()),
+      detail::text_of("mask", call.mask()),
+      detail::text_of("bias", call.bias()));
+}
 
-Operands operands_of(
-    CrossAttentionImpl& module,
+/// Checks a call of `forward`, and returns the options of functional attention
+/// but for the kernel.
+FuncOptions check_call(
+    const CrossAttentionImpl& module,
     const torch::Tensor& x,
     const torch::Tensor& context,
-    const ForwardOptions& call,
-    Kernel kernel,
-    const Splits& splits) {
-  const auto& split = splits.heads;
-  FuncOptions options;
-  detail::check_together(kCross, x, split, splits.tokens, [&] {
-    check_input(module, x);
-    check_context(module, context);
-    TORCH_CHECK(
-        splits.tokens == nullptr || !call.cu_seqlens().defined(),
-        kCross,
-        ": expected no cu_seqlens, where several processes share the tokens");
-    TORCH_CHECK(
-        x.size(0) == context.size(0),
-        kCross,
-        ": expected a context of as many sequences as the input has, ",
-        x.size(0),
-        ", but got ",
-        context.size(0));
-    auto sizes = detail::sizes_of_call(kCross, x, context, call);
-    sizes.S *= processes_of(splits.tokens);
-    options = func_options_of(module, call, sizes, split);
-  });
-  Operands operands{{}, {}, {}, options, {kCross, x, context, split}};
-  const auto& entered = operands.entered;
-  operands.keys = keys_of(module, entered.context, kernel, split);
-  operands.queries = queries_of(module, entered.x, kernel);
-  operands.values = values_of(module, entered.context, kernel, split);
-  return operands;
+    const ForwardOptions& call) {
+  const auto& partition = *detail::PartitionAccess::of(module);
+  check_input(module, x);
+  check_context(module, context);
+  partition.check_call(kCross, call);
+  TORCH_CHECK(
+      x.size(0) == context.size(0),
+      kCross,
+      ": expected a context of as many sequences as the input has, ",
+      x.size(0),
+      ", but got ",
+      context.size(0));
+  auto sizes = detail::sizes_of_call(kCross, x, context, call);
+  sizes.S *= partition.num_context_parts();
+  return func_options_of(module, call, sizes);
+}
+
+Projected project_heads(
+    CrossAttentionImpl& module,
+    const detail::PartitionInput& input,
+    Kernel kernel) {
+  Projected projected;
+  // Keys first, as in the Python classes.
+  projected.keys = keys_of(module, input.context, kernel);
+  projected.queries = queries_of(module, input.x, kernel);
+  projected.values = values_of(module, input.context, kernel);
+  return projected;
 }
 
 } // namespace
@@ -247,7 +230,7 @@ CrossAttentionImpl::CrossAttentionImpl(
           CrossAttentionOptions(d_in, d_context, d_out, num_heads)) {}
 
 CrossAttentionImpl::CrossAttentionImpl(const CrossAttentionOptions& options_)
-    : options(options_) {
+    : options(options_), partition_(detail::whole_partition()) {
   CrossAttentionImpl::reset();
 }
 
@@ -286,28 +269,19 @@ torch::Tensor CrossAttentionImpl::forward(
                call)
         .squeeze(0);
   }
-  const auto kernel = options.kernel();
+  FuncOptions func;
+  partition_->check_together(kCross, x, /*exchanges_length=*/false, [&] {
+    func = check_call(*this, x, context, call).kernel(options.kernel());
+  });
+  const auto input = partition_->enter(kCross, x, context);
   const auto attend = [&] {
-    const auto operands =
-        operands_of(*this, x, context, call, kernel, {split_, token_split_});
-    if (token_split_ != nullptr) {
-      return token_split_->attend_to_context(
-          operands.queries,
-          operands.keys,
-          operands.values,
-          FuncOptions(operands.options).kernel(kernel));
-    }
-    auto result = functional::detail::attend(
-        operands.queries,
-        operands.keys,
-        operands.values,
-        FuncOptions(operands.options).kernel(kernel),
-        detail::heads_of(split_));
-    operands.entered.wait();
-    return result;
+    return partition_->attend_to_context(
+        project_heads(*this, input, options.kernel()), func);
   };
   // Queries, keys and values are freed before there is an output.
-  return detail::project_out(*this, attend(), kernel, split_);
+  const auto result = attend();
+  input.wait();
+  return detail::project_out(*this, result, options.kernel(), *partition_);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
@@ -317,24 +291,24 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const ForwardOptions& call) {
   checks::check_not_packed(kCross, call.cu_seqlens());
   TORCH_CHECK(
-      token_split_ == nullptr ||
-          (token_split_->whole_context && !detail::drops_weights(*this)),
+      partition_->num_token_parts() == 1 ||
+          (partition_->num_context_parts() == 1 &&
+           !detail::drops_weights(*this)),
       kCross,
       ": forward_with_weights needs the whole context, of which other processes "
       "have some (sequence_parallel), and no dropout");
-  // Nothing is sent.
-  const detail::TokenSplitPointer alone;
-  const auto operands =
-      operands_of(*this, x, context, call, Kernel::kReference, {split_, alone});
-  const auto [result, weights] = functional::detail::attend_with_weights(
-      operands.queries,
-      operands.keys,
-      operands.values,
-      operands.options,
-      detail::heads_of(split_));
-  operands.entered.wait();
+  const auto& partition = partition_->of_context();
+  FuncOptions func;
+  partition.check_together(kCross, x, /*exchanges_length=*/false, [&] {
+    func = check_call(*this, x, context, call);
+  });
+  const auto input = partition.enter(kCross, x, context);
+  const auto heads = project_heads(*this, input, Kernel::kReference);
+  const auto [result, weights] = partition.attend_with_weights(heads, func);
+  input.wait();
   return {
-      detail::project_out(*this, result, Kernel::kReference, split_), weights};
+      detail::project_out(*this, result, Kernel::kReference, partition),
+      weights};
 }
 
 KVCache CrossAttentionImpl::make_cache(
@@ -344,22 +318,21 @@ KVCache CrossAttentionImpl::make_cache(
   check_context(*this, context);
   checks::check_positive(kCross, "sequences of the context", context.size(0));
   const auto S = context.size(1);
-  const auto* split = parts_of(token_split_);
-  auto counts = checks::to_counts(
-      kCross,
-      "lengths",
-      lengths,
-      context.size(0),
-      S * processes_of(token_split_));
-  if (split != nullptr && counts.defined()) {
-    counts = detail::own_lengths(*split, counts, S);
-  }
+  const auto& partition = partition_->of_context();
+  const auto counts = partition.own_lengths(
+      checks::to_counts(
+          kCross,
+          "lengths",
+          lengths,
+          context.size(0),
+          S * partition.num_context_parts()),
+      S);
   KVCache cache(detail::cache_options(*this, context.size(0))
                     .max_length(std::max<int64_t>(S, 1))
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
-      keys_of(*this, context, options.kernel(), split_),
-      values_of(*this, context, options.kernel(), split_),
+      keys_of(*this, context, options.kernel()),
+      values_of(*this, context, options.kernel()),
       counts);
   return cache;
 }
@@ -369,42 +342,22 @@ torch::Tensor CrossAttentionImpl::decode(
     const KVCache& cache,
     const ForwardOptions& call) {
   const torch::NoGradGuard no_grad;
-  const auto* split = parts_of(token_split_);
+  const auto& partition = partition_->of_context();
   FuncOptions func;
-  const auto wait = detail::compared_decode(
+  const auto wait = partition.check_decode_together(
       kCross,
-      split_,
-      split,
       x,
-      call.scores(),
       [&] {
         check_decode(*this, x, cache, call);
-        func = decode_options(*this, x, cache, call, {split_, token_split_});
+        func = decode_options(*this, x, cache, call, partition);
       },
-      [&] {
-        return c10::str(
-            " to a context of ",
-            context_of(cache, split),
-            " tokens in ",
-            cache.options().dtype(),
-            detail::text_of("key_lengths", call.key_lengths()),
-            detail::text_of("key_padding_mask", call.key_padding_mask()),
-            detail::text_of("mask", call.mask()),
-            detail::text_of("bias", call.bias()));
-      });
-  const detail::Entered entered(kCross, x, {}, split_);
-  const auto queries = queries_of(*this, x, options.kernel());
-  if (split != nullptr) {
-    const auto keys = cache.keys();
-    wait();
-    const auto context = split->attend_to_parts(
-        queries.to(keys.scalar_type()), keys, cache.values(), func);
-    return detail::project_out(
-        *this, context.to(queries.scalar_type()), options.kernel(), split_);
-  }
-  const auto context = detail::attend_to_cache(queries, cache, func);
-  entered.wait();
-  return detail::project_out(*this, context, options.kernel(), split_);
+      [&] { return text_of_call(cache, call, partition); });
+  const auto input = partition.enter(kCross, x);
+  const auto queries = queries_of(*this, input.x, options.kernel());
+  wait();
+  const auto result = partition.attend_to_context_cache(queries, cache, func);
+  input.wait();
+  return detail::project_out(*this, result, options.kernel(), partition);
 }
 
 } // namespace torch_attention

@@ -4,6 +4,7 @@
 #include <nn/modules/visible_blocks.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 
@@ -16,6 +17,20 @@ bool all_are(const torch::Tensor& counts, int64_t count) {
   return std::all_of(begin, begin + counts.numel(), [&](int64_t each) {
     return each == count;
   });
+}
+
+/// Returns x (B, T, C) with the tokens of sequence b moved by `by[b]` positions
+/// to the front; those that leave at one end come in at the other.
+torch::Tensor shifted(const torch::Tensor& x, const torch::Tensor& by) {
+  const auto T = x.size(1);
+  const auto from =
+      (torch::arange(T, torch::kLong) + by.unsqueeze(1)).remainder(T);
+  return x.gather(
+      1, from.to(x.device()).unsqueeze(-1).expand({-1, -1, x.size(2)}));
+}
+
+torch::IntArrayRef numbers(const torch::Tensor& x) {
+  return {x.const_data_ptr<int64_t>(), static_cast<size_t>(x.numel())};
 }
 
 } // namespace
@@ -59,18 +74,51 @@ NewTokens new_tokens(
   return tokens;
 }
 
-bool checked_rotation(
+std::string text_of(const char* what, const torch::Tensor& x) {
+  return x.defined() ? c10::str(
+                           ", ",
+                           what,
+                           ' ',
+                           x.scalar_type(),
+                           ' ',
+                           x.sizes(),
+                           ' ',
+                           x.layout(),
+                           ' ',
+                           x.device())
+                     : "";
+}
+
+std::string text_of_decode(
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const NewTokens& tokens) {
+  auto text = c10::str(
+      " to ",
+      cache.options().dtype(),
+      " of lengths ",
+      numbers(tokens.before),
+      call.left_padded() ? ", left_padded" : "");
+  if (tokens.counts.defined()) {
+    text += c10::str(", new_lengths ", numbers(tokens.counts));
+  }
+  return text + text_of("bias", call.bias()) +
+      text_of("rotary_cos", call.rotary_cos()) +
+      text_of("rotary_sin", call.rotary_sin());
+}
+
+void check_rotates_alike(
     const char* name,
     const RotaryOptions& rotary,
     const NewTokens& tokens,
-    bool was_long) {
-  if (rotary.scaling() != RotaryScaling::kLongRope) {
-    return false;
+    const KVCache& cache) {
+  if (rotary.scaling() != RotaryScaling::kLongRope || tokens.most_before == 0) {
+    return;
   }
   const auto original = rotary.original_context_length().value_or(0);
-  const bool is_long = tokens.most_after > original;
+  const bool was_long = cache.peak_length() > original;
   TORCH_CHECK(
-      tokens.most_before == 0 || was_long == is_long,
+      was_long == (tokens.most_after > original),
       name,
       ": expected texts that stay ",
       was_long ? "beyond" : "within",
@@ -82,15 +130,14 @@ bool checked_rotation(
       tokens.most_after,
       ": on the other side of it all keys are rotated otherwise; reset the cache "
       "and decode the whole text again");
-  return is_long;
 }
 
-torch::Tensor moved_tokens(const torch::Tensor& x, const torch::Tensor& by) {
-  const auto T = x.size(1);
-  const auto places =
-      (torch::arange(T, torch::kLong) + by.unsqueeze(1)).remainder(T);
-  return x.gather(
-      1, places.to(x.device()).unsqueeze(-1).expand({-1, -1, x.size(2)}));
+torch::Tensor padding_last(const torch::Tensor& x, const NewTokens& tokens) {
+  return tokens.padding.defined() ? shifted(x, tokens.padding) : x;
+}
+
+torch::Tensor padding_first(const torch::Tensor& x, const NewTokens& tokens) {
+  return tokens.padding.defined() ? shifted(x, -tokens.padding) : x;
 }
 
 void set_rows_of_cache(
@@ -122,10 +169,8 @@ void set_blocks_of_decode(
   const std::vector<int64_t> scores{sizes.B, 1, sizes.T, cache.keys().size(2)};
   auto blocks =
       VisibleBlocks{call.visible_blocks(), tokens.before - cache.starts()};
-  if (tokens.padding.defined() && blocks.ids.dim() == 2 &&
-      blocks.ids.size(1) == sizes.T) {
-    blocks.ids =
-        moved_tokens(blocks.ids.unsqueeze(-1), tokens.padding).squeeze(-1);
+  if (blocks.ids.dim() == 2 && blocks.ids.size(1) == sizes.T) {
+    blocks.ids = padding_last(blocks.ids.unsqueeze(-1), tokens).squeeze(-1);
   }
   set_visible_blocks(name, blocks, scope, scores, options);
 }

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <string>
 
 /// One call of `decode`: which tokens are new, and where they stand in the
 /// cache. `name` is the module that the messages name.
@@ -37,18 +38,29 @@ NewTokens new_tokens(
     const DecodeOptions& call,
     int64_t context_length);
 
-/// Returns whether LongRoPE rotates the new tokens as those of long texts.
-/// Throws c10::Error if the keys in the cache, which are those of long texts if
-/// `was_long`, were rotated otherwise.
-bool checked_rotation(
+/// Returns ", what dtype shape layout device"; nothing if x is undefined.
+std::string text_of(const char* what, const torch::Tensor& x);
+
+/// Returns what has to be the same in all processes of a call of `decode`.
+std::string text_of_decode(
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const NewTokens& tokens);
+
+/// Throws c10::Error if LongRoPE rotates the new tokens otherwise than it has
+/// rotated those in the cache.
+void check_rotates_alike(
     const char* name,
     const RotaryOptions& rotary,
     const NewTokens& tokens,
-    bool was_long);
+    const KVCache& cache);
 
-/// x (B, T, C) with the tokens of sequence b moved by `by[b]` places to the
-/// front; what leaves at one end, which is padding, comes in at the other.
-torch::Tensor moved_tokens(const torch::Tensor& x, const torch::Tensor& by);
+/// Returns x (B, T, ...) with the tokens of left-padded sequences first and
+/// their padding last.
+torch::Tensor padding_last(const torch::Tensor& x, const NewTokens& tokens);
+
+/// Returns x (B, T, ...) with the padding first, undoing `padding_last`.
+torch::Tensor padding_first(const torch::Tensor& x, const NewTokens& tokens);
 
 /// Says which rows of `cache` T queries see, the first of which stand at the
 /// positions `first`, int64 (B) on the CPU.

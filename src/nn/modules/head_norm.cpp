@@ -4,7 +4,7 @@
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
 #include <nn/modules/head_norm.h>
-#include <nn/modules/head_split.h>
+#include <nn/partition.h>
 
 #include <c10/util/Exception.h>
 
@@ -17,22 +17,16 @@ namespace {
 
 constexpr const char* kHeadNorm = "HeadNorm";
 
-/// The mean of the squares of x over its last dimension, (..., 1), of all
-/// processes.
-torch::Tensor mean_square_of(
-    const torch::Tensor& x,
-    const detail::HeadSplit& split) {
-  const auto own = x.square().mean(-1, /*keepdim=*/true);
-  return split.sum(own) / static_cast<double>(split.num_processes);
-}
-
 } // namespace
 
 HeadNormImpl::HeadNormImpl(
     int64_t num_heads_,
     int64_t head_dim_,
     const HeadNormOptions& options_)
-    : options(options_), num_heads(num_heads_), head_dim(head_dim_) {
+    : options(options_),
+      num_heads(num_heads_),
+      head_dim(head_dim_),
+      partition_(detail::whole_partition()) {
   HeadNormImpl::reset();
 }
 
@@ -85,6 +79,7 @@ torch::Tensor detail::normalised(
     HeadNormImpl& module,
     const torch::Tensor& x,
     Kernel kernel) {
+  const auto& partition = *PartitionAccess::of(module);
   const auto H = module.num_heads;
   const auto D = module.head_dim;
   TORCH_CHECK(
@@ -97,22 +92,18 @@ torch::Tensor detail::normalised(
       "), but got ",
       x.defined() ? c10::str(x.sizes()) : "an undefined tensor");
   const auto& options = module.options;
-  const auto& split = HeadSplitAccess::of(module);
   const bool joins = options.scope() == HeadNormScope::kAllHeads;
   // (B, T, H, D), or (B, T, H * D) where heads are normalised together.
   auto rows = x.transpose(1, 2);
   if (joins) {
     rows = rows.flatten(2);
   }
-  // Other processes may have some of the heads. A weight that all heads share
-  // has gradients from all processes, and so has one that other processes
-  // copied.
+  // A weight that all heads share has gradients from all processes, and so has
+  // one of key heads that several processes have.
   const auto own = [&](const torch::Tensor& each) {
-    if (split == nullptr || !each.defined()) {
-      return each;
-    }
-    return options.scope() == HeadNormScope::kHead ? split->enter(each)
-        : HeadSplitAccess::is_of_keys(module)      ? split->enter_keys(each)
+    return !each.defined()                        ? each
+        : options.scope() == HeadNormScope::kHead ? partition.enter_weight(each)
+        : PartitionAccess::is_norm_of_keys(module) ? partition.enter_keys(each)
                                                    : each;
   };
   const kernels::RmsNorm norm{
@@ -121,12 +112,15 @@ torch::Tensor detail::normalised(
       options.eps(),
       options.unit_offset()};
   const auto compute = [&] {
-    if (options.kind() == HeadNormKind::kRms && !(joins && split != nullptr)) {
+    const bool is_local = !joins || partition.is_whole();
+    if (options.kind() == HeadNormKind::kRms && is_local) {
       return kernels::rms_norm(rows, norm, kernel);
     }
     const auto wide = rows.to(kernels::compute_dtype(x.scalar_type()));
     if (options.kind() == HeadNormKind::kRms) {
-      return kernels::normalised_by(wide, mean_square_of(wide, *split), norm);
+      const auto mean_square =
+          partition.mean_of_heads(wide.square().mean(-1, /*keepdim=*/true));
+      return kernels::normalised_by(wide, mean_square, norm);
     }
     return kernels::weighted(
         torch::layer_norm(wide, {wide.size(-1)}, {}, {}, norm.eps), norm);

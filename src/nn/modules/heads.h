@@ -4,8 +4,8 @@
 #include <kernels/linear.h>
 #include <nn/checks.h>
 #include <nn/modules/func_options.h>
-#include <nn/modules/head_split.h>
 #include <nn/modules/projected.h>
+#include <nn/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>
@@ -205,84 +205,38 @@ inline torch::Tensor project_to_heads(
 /// Returns a layer of keys or values, which other processes may have as well.
 inline kernels::LinearLayer key_layer(
     const torch::nn::Linear& projection,
-    const HeadSplitPointer& split) {
+    const Partition& partition) {
   auto layer = layer_of(projection);
-  if (split != nullptr) {
-    for (auto* weight : {&layer.weight, &layer.bias}) {
-      if (weight->defined()) {
-        *weight = split->enter_keys(*weight);
-      }
-    }
+  layer.weight = partition.enter_keys(layer.weight);
+  if (layer.bias.defined()) {
+    layer.bias = partition.enter_keys(layer.bias);
   }
   return layer;
 }
 
-/// Returns the heads of keys or values, as `project_to_heads` does of queries.
+/// x (B, S, ...) -> keys or values (B, num_heads, S, size of a head).
 inline torch::Tensor project_to_key_heads(
     const torch::nn::Linear& projection,
     const torch::Tensor& x,
     int64_t num_heads,
     Kernel kernel,
-    const HeadSplitPointer& split) {
-  const auto layer = key_layer(projection, split);
+    const Partition& partition) {
+  const auto layer = key_layer(projection, partition);
   return kernels::split_heads(
       kernels::linear(x, layer.weight, layer.bias, kernel), num_heads);
 }
 
-/// Attention of queries (B, num_heads, T, head_dim) to the keys and values of
-/// `cache`, in its dtype.
-inline torch::Tensor attend_to_cache(
-    const torch::Tensor& queries,
-    const KVCache& cache,
-    const functional::ScaledDotProductAttentionFuncOptions& options) {
-  const auto keys = cache.keys();
-  return functional::scaled_dot_product_attention(
-             queries.to(keys.scalar_type()), keys, cache.values(), options)
-      .to(queries.scalar_type());
-}
-
-/// Context of the heads (B, num_heads, T, value_dim) -> (B, T, d_out), to which
-/// other processes may add theirs.
+/// Context of the heads (B, num_heads, T, value_dim) -> (B, T, d_out).
 template <typename Module>
 torch::Tensor project_out(
     Module& module,
     const torch::Tensor& context,
     Kernel kernel,
-    const HeadSplitPointer& split) {
+    const Partition& partition) {
   const auto combined = kernels::combine_heads(context);
-  if (split != nullptr) {
-    if (module.out_proj.is_empty()) {
-      return split->gather(combined);
-    }
-    const auto sum = split->leave(
-        kernels::linear(combined, module.out_proj->weight, {}, kernel));
-    const auto& bias = module.out_proj->bias;
-    // Autocast's linear gives the bias the dtype of the products, too.
-    return bias.defined() ? sum + bias.to(sum.scalar_type()) : sum;
-  }
-  return module.out_proj.is_empty() ? combined
-                                    : linear(module.out_proj, combined, kernel);
-}
-
-/// Checks that `cache` has the tokens of part `part` of `num_parts`.
-inline void check_part(
-    const char* name,
-    const KVCache& cache,
-    int64_t num_parts = 1,
-    int64_t part = 0) {
-  const auto& has = cache.options();
-  TORCH_CHECK(
-      has.num_parts() == num_parts && has.part() == part,
-      name,
-      ": expected a cache of num_parts = ",
-      num_parts,
-      " and part = ",
-      part,
-      ", but got ",
-      has.num_parts(),
-      " and ",
-      has.part(),
-      "; make_cache makes one that fits");
+  return module.out_proj.is_empty()
+      ? partition.gather(combined)
+      : partition.project(combined, layer_of(module.out_proj), kernel);
 }
 
 /// Checks that `cache` holds keys and values such as `module` makes, for as

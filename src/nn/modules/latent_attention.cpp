@@ -2,6 +2,7 @@
 
 #include <kernels/heads.h>
 #include <kernels/plain.h>
+#include <nn/cache_append.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
@@ -9,6 +10,7 @@
 #include <nn/modules/heads.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/rotation_of_call.h>
+#include <nn/partition.h>
 #include <nn/rotation.h>
 #include <torch_attention/nn/functional/attention.h>
 
@@ -168,8 +170,8 @@ Projected project_latent(
     const torch::Tensor& x,
     const ForwardOptions& call) {
   const auto positions = detail::positions_of(kLatent, call, x);
-  const auto rotation =
-      detail::rotation_of_call(kLatent, table, x, call, positions);
+  const auto rotation = detail::rotation_of_call(
+      kLatent, table, x, call, positions, *detail::whole_partition());
   const auto latents = latents_of(module, x, rotation);
   return expanded(module, queries_of(module, x, rotation), latents);
 }
@@ -220,7 +222,7 @@ void check_decode(
     const KVCache& cache) {
   const auto& options = module.options;
   detail::check_decodes(kLatent, module);
-  detail::check_part(kLatent, cache);
+  detail::check_cache_part(kLatent, cache, /*num_parts=*/1, /*part=*/0);
   const auto& has = cache.options();
   const auto row = options.kv_rank() + options.rope_dim();
   TORCH_CHECK(
@@ -247,6 +249,30 @@ void check_decode(
       has.batch_size(),
       " on ",
       has.device());
+}
+
+/// The options of functional attention for tokens that are in `cache`.
+LatentFuncOptions decode_options(
+    const LatentAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const detail::NewTokens& tokens) {
+  const auto& options = module.options;
+  const auto T = x.size(1);
+  auto func = func_options_of(module).kernel(options.kernel());
+  detail::set_rows_of_cache(cache, tokens.before, T, func);
+  detail::set_scores_of_call(
+      kLatent, call, cache, T, options.num_heads(), func);
+  detail::set_blocks_of_decode(
+      kLatent,
+      call,
+      cache,
+      tokens,
+      {x.size(0), T, T},
+      BlockScope::kCausal,
+      func);
+  return func;
 }
 
 } // namespace
@@ -385,46 +411,22 @@ torch::Tensor LatentAttentionImpl::decode(
   check_decode(*this, x, cache);
   const auto tokens =
       detail::new_tokens(kLatent, x, cache, call, options.context_length());
-  const auto was_long = cache.rotated_long_;
-  const bool is_long = call.rotary_cos().defined()
-      ? was_long
-      : detail::checked_rotation(kLatent, options.rotary(), tokens, was_long);
-  const auto T = x.size(1);
+  if (!call.rotary_cos().defined()) {
+    detail::check_rotates_alike(kLatent, options.rotary(), tokens, cache);
+  }
   const auto rotation =
       detail::rotation_of_call(kLatent, *rotary_table_, x, call, tokens);
-  const auto moved =
-      tokens.padding.defined() ? detail::moved_tokens(x, tokens.padding) : x;
-  const auto queries = queries_of(*this, moved, rotation);
-  const auto latents = latents_of(*this, moved, rotation);
-  // Held here until nothing can fail, even if the cache moves its rows.
-  auto rows_before = cache.rows_;
-  cache.append(latents, {}, tokens.counts);
-  cache.rotated_long_ = is_long;
-  try {
-    auto func = func_options_of(*this).kernel(options.kernel());
-    detail::set_rows_of_cache(cache, tokens.before, T, func);
-    detail::set_scores_of_call(
-        kLatent, call, cache, T, options.num_heads(), func);
-    detail::set_blocks_of_decode(
-        kLatent,
-        call,
-        cache,
-        tokens,
-        {x.size(0), T, T},
-        BlockScope::kCausal,
-        func);
-    const auto context = linear(
-        o_proj,
-        kernels::combine_heads(attend_to_latents(*this, queries, cache, func)),
-        options.kernel());
-    return tokens.padding.defined()
-        ? detail::moved_tokens(context, -tokens.padding)
-        : context;
-  } catch (...) {
-    cache.undo_append(std::move(rows_before), tokens.before);
-    cache.rotated_long_ = was_long;
-    throw;
-  }
+  const auto in_order = detail::padding_last(x, tokens);
+  const auto queries = queries_of(*this, in_order, rotation);
+  const auto latents = latents_of(*this, in_order, rotation);
+  detail::CacheAppend appended(cache, latents, {}, tokens.counts);
+  const auto func = decode_options(*this, x, cache, call, tokens);
+  const auto context = attend_to_latents(*this, queries, cache, func);
+  auto output = detail::padding_first(
+      linear(o_proj, kernels::combine_heads(context), options.kernel()),
+      tokens);
+  appended.commit();
+  return output;
 }
 
 KVCache LatentAttentionImpl::make_cache(int64_t batch_size) const {

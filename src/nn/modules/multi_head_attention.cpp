@@ -1,24 +1,19 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
-#include <kernels/choice.h>
 #include <kernels/rms_norm.h>
-#include <kernels/small_module.h>
+#include <nn/cache_append.h>
 #include <nn/checks.h>
-#include <nn/functional/attention_of_call.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
-#include <nn/modules/decode_parts.h>
 #include <nn/modules/head_norm.h>
-#include <nn/modules/head_split.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
-#include <nn/modules/option_fields.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotation_of_call.h>
+#include <nn/modules/small_module.h>
 #include <nn/modules/temperature.h>
-#include <nn/modules/token_split.h>
+#include <nn/partition.h>
 #include <nn/rotation.h>
-#include <nn/score_rule.h>
 
 #include <c10/util/Exception.h>
 
@@ -69,25 +64,22 @@ void check_options(const MultiHeadAttentionOptions& options) {
 }
 
 /// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
-/// values (B, num_kv_heads, T, value_dim); normalised, clipped, rotated if
-/// `table` is not null, and queries with their temperature, for tokens whose
-/// positions `places` has.
-template <typename Places>
+/// values (B, num_kv_heads, T, value_dim), of tokens x (B, T, d_in).
+template <typename Positions>
 Projected project_heads(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     Kernel kernel,
-    detail::RotaryTable* table,
-    const Places& places,
-    const detail::HeadSplitPointer& split) {
+    const Positions& positions) {
   const auto& options = module.options;
+  const auto& partition = *detail::PartitionAccess::of(module);
   // In the Python classes' order, keys first: it decides in which order
   // autograd adds the three gradients of x, hence their last bits.
   const auto outputs = kernels::linear_each(
       x,
-      {detail::key_layer(module.W_key, split),
+      {detail::key_layer(module.W_key, partition),
        layer_of(module.W_query),
-       detail::key_layer(module.W_value, split)},
+       detail::key_layer(module.W_value, partition)},
       kernel);
   const auto num_kv_heads = detail::num_kv_heads(options);
   Projected projected;
@@ -117,9 +109,9 @@ Projected project_heads(
       *each = each->clamp(-most, most);
     }
   }
-  if (table != nullptr) {
-    const auto rotation = places.rotation(*table);
-    const auto pairing = table->options().pairing();
+  if (positions.table != nullptr) {
+    const auto rotation = positions.rotation();
+    const auto pairing = options.rotary()->pairing();
     const auto rotate = [&](const torch::Tensor& heads) {
       return detail::rotate(heads, rotation, pairing, kernel);
     };
@@ -133,7 +125,7 @@ Projected project_heads(
     const auto& temperature = *options.temperature();
     projected.queries = detail::with_temperature(
         projected.queries,
-        temperature.by_order() ? places.order() : places.positions(),
+        temperature.by_order() ? positions.order() : positions.positions(),
         temperature);
   }
   return projected;
@@ -145,92 +137,73 @@ torch::Tensor project_context(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const torch::Tensor& context,
-    Kernel kernel,
-    const detail::HeadSplitPointer& split) {
+    Kernel kernel) {
+  const auto& partition = *detail::PartitionAccess::of(module);
   if (module.W_gate.is_empty()) {
-    return detail::project_out(module, context, kernel, split);
+    return detail::project_out(module, context, kernel, partition);
   }
   const auto gate = detail::project_to_heads(
       module.W_gate, x, module.options.num_heads(), kernel);
   return detail::project_out(
-      module, context * torch::sigmoid(gate), kernel, split);
+      module, context * torch::sigmoid(gate), kernel, partition);
 }
 
-/// Returns whether attention and projections are all there is to compute.
-bool is_plain(
-    const MultiHeadAttentionImpl& module,
+/// Returns whether the processes first exchange the length of the text, on
+/// which the angles depend.
+bool exchanges_length(
+    const detail::RotaryTable* table,
     const ForwardOptions& call) {
-  return detail::OptionFields::is_small(module.options) &&
-      detail::is_empty(call) && !detail::drops_weights(module) &&
-      detail::HeadSplitAccess::of(module) == nullptr &&
-      detail::TokenSplitAccess::of(module) == nullptr;
+  return table != nullptr && table->changes_with_length() &&
+      !call.rotary_cos().defined();
 }
 
-/// The module and its input, for a kernel that computes all of it.
-kernels::ModuleAttention whole_module(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x) {
-  static const torch::Tensor none;
-  const auto& options = module.options;
-  const auto tensors = [](const torch::nn::Linear& linear) {
-    return linear.is_empty()
-        ? kernels::LinearTensors{&none, &none}
-        : kernels::LinearTensors{&linear->weight, &linear->bias};
-  };
-  kernels::ModuleSettings settings;
-  settings.num_heads = options.num_heads();
-  settings.num_kv_heads = detail::num_kv_heads(options);
-  settings.rule = rule_of(options);
-  settings.rule.scale = settings.rule.factor(module.head_dim);
-  return {
-      &x,
-      tensors(module.W_query),
-      tensors(module.W_key),
-      tensors(module.W_value),
-      tensors(module.out_proj),
-      settings};
-}
-
-/// The positions of the tokens x (B, T, ...) of `forward`: `given`, or from 0
-/// on.
-struct PlacesOfCall {
+/// The positions of the tokens x (B, T, ...) of `forward`.
+struct PositionsOfCall {
+  const MultiHeadAttentionImpl& module;
+  /// Null without rotary embedding.
+  detail::RotaryTable* table;
   const torch::Tensor& x;
   const ForwardOptions& call;
+  /// (T) or (B, T); undefined: from 0 on.
   const torch::Tensor& given;
-  const detail::TokenSplitPointer& split;
 
-  detail::Rotation rotation(detail::RotaryTable& table) const {
-    return detail::rotation_of_call(kMultiHead, table, x, call, given, split);
+  detail::Rotation rotation() const {
+    return detail::rotation_of_call(
+        kMultiHead,
+        *table,
+        x,
+        call,
+        given,
+        *detail::PartitionAccess::of(module));
   }
 
   torch::Tensor positions() const {
-    return given.defined()
-        ? given
+    return or_from_0(given);
+  }
+
+  /// The positions in their sequences, whatever positions the caller gives.
+  torch::Tensor order() const {
+    return or_from_0(detail::order_of_call(module, x, call));
+  }
+
+  torch::Tensor or_from_0(const torch::Tensor& positions) const {
+    return positions.defined()
+        ? positions
         : torch::arange(
               x.size(1), torch::device(x.device()).dtype(torch::kLong));
   }
-
-  /// The places of the tokens in their sequences, whatever `positions` says.
-  torch::Tensor order() const {
-    if (!call.positions().defined()) {
-      return positions();
-    }
-    const auto without = ForwardOptions().cu_seqlens(call.cu_seqlens());
-    const auto places = split == nullptr
-        ? detail::positions_of(kMultiHead, without, x)
-        : split->positions(x.size(1));
-    return PlacesOfCall{x, without, places, split}.positions();
-  }
 };
 
-/// The places of the tokens that `decode` adds.
-struct PlacesInCache {
+/// The positions of the tokens that `decode` adds.
+struct PositionsInCache {
+  /// Null without rotary embedding.
+  detail::RotaryTable* table;
   const torch::Tensor& x;
   const DecodeOptions& call;
   const detail::NewTokens& tokens;
 
-  detail::Rotation rotation(detail::RotaryTable& table) const {
-    return detail::rotation_of_call(kMultiHead, table, x, call, tokens);
+  detail::Rotation rotation() const {
+    return detail::rotation_of_call(kMultiHead, *table, x, call, tokens);
   }
 
   torch::Tensor positions() const {
@@ -241,37 +214,6 @@ struct PlacesInCache {
     return positions();
   }
 };
-
-void check_decode(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x,
-    const KVCache& cache) {
-  detail::check_decodes(kMultiHead, module);
-  detail::check_cache(kMultiHead, module, x, cache);
-  const auto& split = detail::TokenSplitAccess::of(module);
-  if (split == nullptr) {
-    detail::check_part(kMultiHead, cache);
-  } else {
-    detail::check_part(kMultiHead, cache, split->num_processes, split->rank);
-  }
-  const auto& has = cache.options();
-  const auto window = module.options.window();
-  TORCH_CHECK(
-      !has.window() || (window && *window <= *has.window()),
-      kMultiHead,
-      ": expected a cache that keeps all tokens or at least the window of ",
-      window ? c10::str(*window) : "the module, which is all",
-      ", but got one of window = ",
-      has.window().value_or(0));
-  const auto chunk = module.options.chunk();
-  TORCH_CHECK(
-      !has.chunk() || (chunk && *has.chunk() % *chunk == 0),
-      kMultiHead,
-      ": expected a cache that keeps all tokens or chunks of a multiple of ",
-      chunk ? c10::str(*chunk) : "the module's, which is all",
-      ", but got one of chunk = ",
-      has.chunk().value_or(0));
-}
 
 } // namespace
 
@@ -289,7 +231,7 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
 
 MultiHeadAttentionImpl::MultiHeadAttentionImpl(
     const MultiHeadAttentionOptions& options_)
-    : options(options_) {
+    : options(options_), partition_(detail::whole_partition()) {
   MultiHeadAttentionImpl::reset();
 }
 
@@ -384,73 +326,43 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   if (detail::lacks_batch(x, call)) {
     return forward(x.unsqueeze(0), call).squeeze(0);
   }
-  // Modules that first ask for the length of the whole text are not told.
-  const bool asks_first =
-      rotary_table_ != nullptr && rotary_table_->changes_with_length();
-  detail::check_together(
-      kMultiHead, x, split_, asks_first ? nullptr : token_split_, [&] {
-        detail::check_input_of_call(*this, x, call);
-      });
-  if (rotary_table_ == nullptr && is_plain(*this, call)) {
-    const auto whole = whole_module(*this, x);
-    if (kernels::takes_module(whole, options.kernel())) {
-      return kernels::small_module(whole);
-    }
+  if (auto output = detail::small_module(*this, x, call); output.defined()) {
+    return output;
   }
-  const auto positions = detail::positions_of_call(*this, x, call);
-  const detail::Entered entered(kMultiHead, x, {}, split_);
+  detail::CheckedCall checked;
+  partition_->check_together(
+      kMultiHead, x, exchanges_length(rotary_table_.get(), call), [&] {
+        checked = detail::check_call(*this, x, call);
+      });
+  const auto input = partition_->enter(kMultiHead, x);
+  const PositionsOfCall positions{
+      *this, rotary_table_.get(), x, call, checked.positions};
   const auto attend = [&] {
-    const auto func = detail::call_options(*this, x, call, positions, split_)
-                          .kernel(options.kernel());
-    const auto projected = project_heads(
-        *this,
-        entered.x,
-        options.kernel(),
-        rotary_table_.get(),
-        PlacesOfCall{x, call, positions, token_split_},
-        split_);
-    if (token_split_ != nullptr) {
-      return token_split_->attend(
-          projected.queries, projected.keys, projected.values, func);
-    }
-    return functional::detail::attend(
-        projected.queries,
-        projected.keys,
-        projected.values,
-        func,
-        detail::heads_of(split_));
+    const auto heads =
+        project_heads(*this, input.x, options.kernel(), positions);
+    return partition_->attend(heads, checked.options.kernel(options.kernel()));
   };
   // Queries, keys and values are freed before there is an output.
   const auto context = attend();
-  entered.wait();
-  return project_context(*this, entered.x, context, options.kernel(), split_);
+  input.wait();
+  return project_context(*this, input.x, context, options.kernel());
 }
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   checks::check_not_packed(kMultiHead, call.cu_seqlens());
-  detail::check_has_all_tokens("forward_with_weights", *this);
-  detail::check_input_of_call(*this, x, call);
-  const auto positions = detail::positions_of_call(*this, x, call);
-  const auto func = detail::call_options(*this, x, call, positions, split_);
-  const detail::Entered entered(kMultiHead, x, {}, split_);
-  const auto projected = project_heads(
-      *this,
-      entered.x,
-      Kernel::kReference,
-      rotary_table_.get(),
-      PlacesOfCall{x, call, positions, token_split_},
-      split_);
-  const auto [context, weights] = functional::detail::attend_with_weights(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      func,
-      detail::heads_of(split_));
-  entered.wait();
+  partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
+  const auto checked = detail::check_call(*this, x, call);
+  const auto input = partition_->enter(kMultiHead, x);
+  const PositionsOfCall positions{
+      *this, rotary_table_.get(), x, call, checked.positions};
+  const auto heads =
+      project_heads(*this, input.x, Kernel::kReference, positions);
+  const auto [context, weights] =
+      partition_->attend_with_weights(heads, checked.options);
+  input.wait();
   return {
-      project_context(*this, entered.x, context, Kernel::kReference, split_),
-      weights};
+      project_context(*this, input.x, context, Kernel::kReference), weights};
 }
 
 torch::Tensor MultiHeadAttentionImpl::decode(
@@ -458,94 +370,35 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     KVCache& cache,
     const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
-  const auto* parts = token_split_ != nullptr && token_split_->num_processes > 1
-      ? token_split_.get()
-      : nullptr;
   detail::NewTokens tokens;
-  const auto was_long = cache.rotated_long_;
-  bool is_long = was_long;
-  const auto check = [&] {
-    detail::check_input(*this, x);
-    detail::check_length(kMultiHead, x, {}, options.context_length());
-    check_decode(*this, x, cache);
-    detail::check_no_function(kMultiHead, call.scores(), split_);
-    detail::check_has_blocks(*this, x, call.visible_blocks());
-    TORCH_CHECK(
-        parts == nullptr || !call.visible_blocks().defined(),
-        kMultiHead,
-        ": expected no visible_blocks, where several processes share the "
-        "tokens");
-    tokens = detail::new_tokens(
-        kMultiHead, x, cache, call, options.context_length());
-    if (options.rotary() && !call.rotary_cos().defined()) {
-      is_long = detail::checked_rotation(
-          kMultiHead, *options.rotary(), tokens, was_long);
-    }
-  };
-  const auto wait = detail::compared_decode(
-      kMultiHead, split_, parts, x, call.scores(), check, [&] {
-        return detail::text_of_decode(cache, call, tokens);
-      });
-  const auto T = x.size(1);
-  const detail::Entered entered(kMultiHead, x, {}, split_);
-  const auto moved =
-      tokens.padding.defined() ? detail::moved_tokens(x, tokens.padding) : x;
-  const auto projected = project_heads(
-      *this,
-      moved,
-      options.kernel(),
-      rotary_table_.get(),
-      PlacesInCache{x, call, tokens},
-      split_);
-  // Held here until nothing can fail, even if the cache moves its rows.
-  auto rows_before = cache.rows_;
-  cache.append(projected.keys, projected.values, tokens.counts);
-  cache.rotated_long_ = is_long;
-  try {
-    auto func = detail::head_options(*this, split_).kernel(options.kernel());
-    if (parts == nullptr) {
-      detail::set_rows_of_cache(cache, tokens.before, T, func);
-    }
-    auto own_call = call;
-    own_call.bias(detail::own_heads(kMultiHead, "bias", call.bias(), split_));
-    detail::set_scores_of_call(
-        kMultiHead, own_call, cache, T, options.num_heads(), func);
-    detail::set_blocks_of_decode(
-        kMultiHead,
-        call,
-        cache,
-        tokens,
-        {x.size(0), T, T},
-        options.block_scope(),
-        func);
-    wait();
-    const auto attended = parts != nullptr
-        ? detail::attend_to_parts(
-              *parts, projected.queries, cache, tokens.before, func)
-        : detail::attend_to_cache(projected.queries, cache, func);
-    entered.wait();
-    const auto context =
-        project_context(*this, moved, attended, options.kernel(), split_);
-    return tokens.padding.defined()
-        ? detail::moved_tokens(context, -tokens.padding)
-        : context;
-  } catch (...) {
-    cache.undo_append(std::move(rows_before), tokens.before);
-    cache.rotated_long_ = was_long;
-    throw;
-  }
+  const auto wait = partition_->check_decode_together(
+      kMultiHead,
+      x,
+      [&] { tokens = detail::check_decode(*this, x, cache, call); },
+      [&] { return detail::text_of_decode(cache, call, tokens); });
+  const auto input = partition_->enter(kMultiHead, x);
+  const auto in_order = detail::padding_last(x, tokens);
+  const PositionsInCache positions{rotary_table_.get(), x, call, tokens};
+  const auto heads =
+      project_heads(*this, in_order, options.kernel(), positions);
+  detail::CacheAppend appended(cache, heads.keys, heads.values, tokens.counts);
+  auto func = detail::decode_options(*this, x, cache, call, tokens);
+  wait();
+  const auto context = partition_->attend_to_cache(
+      heads.queries, cache, tokens.before, std::move(func));
+  input.wait();
+  auto output = detail::padding_first(
+      project_context(*this, in_order, context, options.kernel()), tokens);
+  appended.commit();
+  return output;
 }
 
 KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
-  const auto result = detail::cache_options(*this, batch_size)
-                          .max_length(options.context_length());
-  if (token_split_ != nullptr && token_split_->num_processes > 1) {
-    return KVCache(KVCacheOptions(result)
-                       .num_parts(token_split_->num_processes)
-                       .part(token_split_->rank));
-  }
   return KVCache(
-      KVCacheOptions(result).window(options.window()).chunk(options.chunk()));
+      partition_->cache_options(detail::cache_options(*this, batch_size)
+                                    .max_length(options.context_length())
+                                    .window(options.window())
+                                    .chunk(options.chunk())));
 }
 
 } // namespace torch_attention

@@ -3,7 +3,7 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/heads.h>
-#include <nn/modules/token_split.h>
+#include <nn/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
@@ -13,17 +13,12 @@
 
 namespace torch_attention::detail {
 
-namespace {
-
-/// Returns ALiBi's slopes of the module's heads, which may be some of all.
-torch::Tensor slopes_of(
-    const MultiHeadAttentionImpl& module,
-    const HeadSplitPointer& split) {
-  const auto num_heads = module.options.num_heads();
-  return split == nullptr ? functional::alibi_slopes(num_heads)
-                          : functional::alibi_slopes(split->heads.all)
-                                .narrow(0, split->heads.first, num_heads);
+void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
+  checks::check_input(
+      kMultiHead, x, module.W_query->weight, module.options.d_in());
 }
+
+namespace {
 
 /// Returns what ALiBi adds to the scores of tokens at `positions`, int64 (T) or
 /// (B, T): (H, T, T) or (B, H, T, T).
@@ -39,17 +34,42 @@ torch::Tensor alibi_bias(
       distance.unsqueeze(-3);
 }
 
-/// Returns the number of processes that share the tokens.
-int64_t processes_of(const MultiHeadAttentionImpl& module) {
-  const auto& split = TokenSplitAccess::of(module);
-  return split == nullptr ? 1 : split->num_processes;
+const Partition& partition_of(const MultiHeadAttentionImpl& module) {
+  return *PartitionAccess::of(module);
 }
 
-} // namespace
+/// Returns the options of functional attention that the module's own options
+/// and parameters make.
+functional::ScaledDotProductAttentionFuncOptions module_options(
+    const MultiHeadAttentionImpl& module) {
+  const auto& options = module.options;
+  auto result = head_options(module);
+  result.sinks(module.sinks);
+  if (options.alibi()) {
+    result.alibi_slopes(partition_of(module).own_slopes(options.num_heads()));
+  }
+  return result;
+}
 
-void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
-  checks::check_input(
-      kMultiHead, x, module.W_query->weight, module.options.d_in());
+/// Checks that the cache keeps all tokens that the module attends to.
+void check_reach(const MultiHeadAttentionImpl& module, const KVCache& cache) {
+  const auto& has = cache.options();
+  const auto window = module.options.window();
+  TORCH_CHECK(
+      !has.window() || (window && *window <= *has.window()),
+      kMultiHead,
+      ": expected a cache that keeps all tokens or at least the window of ",
+      window ? c10::str(*window) : "the module, which is all",
+      ", but got one of window = ",
+      has.window().value_or(0));
+  const auto chunk = module.options.chunk();
+  TORCH_CHECK(
+      !has.chunk() || (chunk && *has.chunk() % *chunk == 0),
+      kMultiHead,
+      ": expected a cache that keeps all tokens or chunks of a multiple of ",
+      chunk ? c10::str(*chunk) : "the module's, which is all",
+      ", but got one of chunk = ",
+      has.chunk().value_or(0));
 }
 
 void check_has_blocks(
@@ -73,52 +93,19 @@ void check_input_of_call(
   const auto length = module.options.context_length();
   check_length(kMultiHead, x, call, length);
   check_has_blocks(module, x, call.visible_blocks());
-  check_no_function(kMultiHead, call.scores(), HeadSplitAccess::of(module));
-  const auto processes = processes_of(module);
+  const auto& partition = partition_of(module);
+  partition.check_call(kMultiHead, call);
+  const auto parts = partition.num_token_parts();
   TORCH_CHECK(
-      processes == 1 ||
-          (!call.cu_seqlens().defined() && !call.scores() &&
-           !call.visible_blocks().defined()),
-      kMultiHead,
-      ": expected no ",
-      call.scores()                         ? "function `scores`"
-          : call.visible_blocks().defined() ? "visible_blocks"
-                                            : "cu_seqlens",
-      ", where several processes share the tokens");
-  TORCH_CHECK(
-      processes == 1 || x.size(1) * processes <= length,
+      parts == 1 || x.size(1) * parts <= length,
       kMultiHead,
       ": expected at most ",
       length,
       " tokens (context_length), but got ",
       x.size(1),
       " of each of ",
-      processes,
+      parts,
       " processes");
-}
-
-void check_has_all_tokens(
-    const char* what,
-    const MultiHeadAttentionImpl& module) {
-  TORCH_CHECK(
-      TokenSplitAccess::of(module) == nullptr,
-      kMultiHead,
-      ": ",
-      what,
-      " needs all tokens, of which other processes have some "
-      "(sequence_parallel)");
-}
-
-functional::ScaledDotProductAttentionFuncOptions head_options(
-    const MultiHeadAttentionImpl& module,
-    const HeadSplitPointer& split) {
-  const auto& options = module.options;
-  auto result = head_options(module);
-  result.sinks(module.sinks);
-  if (options.alibi()) {
-    result.alibi_slopes(slopes_of(module, split));
-  }
-  return result;
 }
 
 torch::Tensor positions_of_call(
@@ -130,19 +117,17 @@ torch::Tensor positions_of_call(
       !options.temperature()) {
     return {};
   }
-  const auto& split = TokenSplitAccess::of(module);
+  if (!call.positions().defined()) {
+    return order_of_call(module, x, call);
+  }
+  const bool has_all_tokens = partition_of(module).num_token_parts() == 1;
   TORCH_CHECK(
-      !call.positions().defined() || (!options.alibi() && !options.chunk()) ||
-          (split == nullptr && !call.cu_seqlens().defined()),
+      (!options.alibi() && !options.chunk()) ||
+          (has_all_tokens && !call.cu_seqlens().defined()),
       kMultiHead,
       ": expected no positions beside alibi or chunk, where ",
-      split != nullptr ? "several processes share the tokens"
-                       : "sequences are packed (cu_seqlens)");
-  if (split != nullptr) {
-    if (!call.positions().defined()) {
-      return split->positions(x.size(1));
-    }
-  }
+      has_all_tokens ? "sequences are packed (cu_seqlens)"
+                     : "several processes share the tokens");
   return positions_of(kMultiHead, call, x);
 }
 
@@ -150,10 +135,10 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& whole_call,
-    const torch::Tensor& positions,
-    const HeadSplitPointer& split) {
-  auto options = head_options(module, split);
-  const auto call = own_heads(kMultiHead, whole_call, split);
+    const torch::Tensor& positions) {
+  const auto& partition = partition_of(module);
+  auto options = module_options(module);
+  const auto call = own_heads(kMultiHead, whole_call, partition);
   if (is_empty(call)) {
     return options;
   }
@@ -161,10 +146,10 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
   set_call(
       kMultiHead,
       call,
-      {B, module.options.num_heads(), T, S * processes_of(module)},
+      {B, module.options.num_heads(), T, S * partition.num_token_parts()},
       options,
       module.options.block_scope());
-  if (TokenSplitAccess::of(module) != nullptr) {
+  if (partition.num_token_parts() > 1) {
     TORCH_CHECK(
         !options.chunk() ||
             !positions_after_padding(call.key_padding_mask()).defined(),
@@ -195,6 +180,85 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     options.chunk(std::nullopt);
   }
   return options;
+}
+
+} // namespace
+
+torch::Tensor order_of_call(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const auto own = partition_of(module).positions(x.size(1));
+  return own.defined()
+      ? own
+      : positions_of(
+            kMultiHead, ForwardOptions().cu_seqlens(call.cu_seqlens()), x);
+}
+
+CheckedCall check_call(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  check_input_of_call(module, x, call);
+  CheckedCall checked;
+  checked.positions = positions_of_call(module, x, call);
+  checked.options = call_options(module, x, call, checked.positions);
+  return checked;
+}
+
+NewTokens check_decode(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const DecodeOptions& call) {
+  const auto& options = module.options;
+  const auto& partition = partition_of(module);
+  check_input(module, x);
+  check_length(kMultiHead, x, {}, options.context_length());
+  check_decodes(kMultiHead, module);
+  check_cache(kMultiHead, module, x, cache);
+  partition.check_cache(kMultiHead, cache);
+  check_reach(module, cache);
+  partition.check_call(
+      kMultiHead,
+      ForwardOptions()
+          .scores(call.scores())
+          .visible_blocks(call.visible_blocks()));
+  check_has_blocks(module, x, call.visible_blocks());
+  auto tokens =
+      new_tokens(kMultiHead, x, cache, call, options.context_length());
+  if (options.rotary() && !call.rotary_cos().defined()) {
+    check_rotates_alike(kMultiHead, *options.rotary(), tokens, cache);
+  }
+  return tokens;
+}
+
+functional::ScaledDotProductAttentionFuncOptions decode_options(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const NewTokens& tokens) {
+  auto result = module_options(module).kernel(module.options.kernel());
+  auto own_call = call;
+  own_call.bias(
+      partition_of(module).own_heads(kMultiHead, "bias", call.bias()));
+  set_scores_of_call(
+      kMultiHead,
+      own_call,
+      cache,
+      x.size(1),
+      module.options.num_heads(),
+      result);
+  set_blocks_of_decode(
+      kMultiHead,
+      call,
+      cache,
+      tokens,
+      {x.size(0), x.size(1), x.size(1)},
+      module.options.block_scope(),
+      result);
+  return result;
 }
 
 } // namespace torch_attention::detail

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <nn/modules/head_split.h>
+#include <nn/modules/decode.h>
+#include <nn/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/options/forward.h>
@@ -13,44 +14,42 @@ namespace torch_attention::detail {
 
 constexpr const char* kMultiHead = "MultiHeadAttention";
 
+/// Checks the shape and dtype of tokens x (B, T, d_in).
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x);
 
-/// Checks that there are blocks for tokens x (B, T, ...) where the module needs
-/// them.
-void check_has_blocks(
-    const MultiHeadAttentionImpl& module,
-    const torch::Tensor& x,
-    const torch::Tensor& visible_blocks);
-
-/// Checks x, and that it is no part of longer sequences than it may be.
-void check_input_of_call(
+/// Returns the positions in their sequences of tokens x (B, T, ...), whatever
+/// positions `call` gives: int64 (T) or (B, T), or undefined for 0 to T - 1.
+torch::Tensor order_of_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call);
 
-/// Refuses what needs the tokens of all processes.
-void check_has_all_tokens(
-    const char* what,
-    const MultiHeadAttentionImpl& module);
+/// The arguments of one call of `forward` after their checks.
+struct CheckedCall {
+  /// int64 (T) or (B, T); undefined if they are 0 to T - 1 or not used.
+  torch::Tensor positions;
+  /// Without the kernel.
+  functional::ScaledDotProductAttentionFuncOptions options;
+};
 
-/// Returns what the heads ask of functional attention, but for the kernel.
-functional::ScaledDotProductAttentionFuncOptions head_options(
-    const MultiHeadAttentionImpl& module,
-    const HeadSplitPointer& split);
-
-/// Returns the checked positions of `call`, undefined if nothing depends on
-/// them.
-torch::Tensor positions_of_call(
+CheckedCall check_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call);
 
-/// Returns `head_options` with what one call hides and adds.
-functional::ScaledDotProductAttentionFuncOptions call_options(
+/// Checks a call of `decode`, and returns the tokens that it adds.
+NewTokens check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const ForwardOptions& whole_call,
-    const torch::Tensor& positions,
-    const HeadSplitPointer& split);
+    const KVCache& cache,
+    const DecodeOptions& call);
+
+/// Returns the options of functional attention for tokens that are in `cache`.
+functional::ScaledDotProductAttentionFuncOptions decode_options(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const DecodeOptions& call,
+    const NewTokens& tokens);
 
 } // namespace torch_attention::detail

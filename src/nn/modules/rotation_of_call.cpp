@@ -74,32 +74,32 @@ std::optional<Rotation> given_rotation(
       checked_table(name, "rotary_sin", sin, x, table.pairs())};
 }
 
-/// The length of the longest text, if the rotation goes by it and the tokens
-/// here do not tell: some are padding, or other processes have more.
+/// Returns the length of the longest text, if angles depend on it and it is not
+/// that of the tokens here: some are padding, or other processes have more.
 std::optional<int64_t> length_of(
     const RotaryTable& table,
     const torch::Tensor& x,
     const ForwardOptions& call,
     const torch::Tensor& positions,
-    const TokenSplitPointer& split) {
+    const Partition& partition) {
   if (!table.changes_with_length()) {
     return std::nullopt;
   }
   const auto& lengths = call.key_lengths();
   const bool goes_by_lengths =
       !call.positions().defined() && lengths.defined() && lengths.numel() > 0;
-  if (!goes_by_lengths && split == nullptr) {
+  const auto parts = partition.num_token_parts();
+  if (!goes_by_lengths && parts == 1) {
     return std::nullopt;
   }
-  const auto most = call.cu_seqlens().defined()
-      ? end_of(positions)
-      : x.size(1) * (split == nullptr ? 1 : split->num_processes);
+  const auto most =
+      call.cu_seqlens().defined() ? end_of(positions) : x.size(1) * parts;
   const auto own = goes_by_lengths
       ? std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most)
       : end_of(positions);
   // Every process must call this, even with other options; differences are
   // reported later.
-  return split == nullptr ? own : split->longest(own, x.device());
+  return partition.longest(own, x.device());
 }
 
 } // namespace
@@ -110,7 +110,7 @@ Rotation rotation_of_call(
     const torch::Tensor& x,
     const ForwardOptions& call,
     const torch::Tensor& positions,
-    const TokenSplitPointer& split) {
+    const Partition& partition) {
   const auto given =
       given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
   TORCH_CHECK(
@@ -120,7 +120,7 @@ Rotation rotation_of_call(
   if (given) {
     return *given;
   }
-  const auto length = length_of(table, x, call, positions, split);
+  const auto length = length_of(table, x, call, positions, partition);
   return positions.defined()
       ? table.at_positions(positions, x.device(), length)
       : table.at(/*first=*/{}, x.size(1), x.device(), length);

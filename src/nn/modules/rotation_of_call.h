@@ -1,7 +1,7 @@
 #pragma once
 
 #include <nn/modules/decode.h>
-#include <nn/modules/token_split.h>
+#include <nn/partition.h>
 #include <nn/rotation.h>
 #include <torch_attention/nn/options/forward.h>
 
@@ -12,16 +12,15 @@
 namespace torch_attention::detail {
 
 /// Returns the rotation of x (B, T, ...) in `forward`, whose checked positions
-/// are (T), (B, T) or undefined; `split` is given if other processes have
-/// tokens of the same text. Throws c10::Error if the caller's tables do not
-/// fit.
+/// are (T), (B, T) or undefined. Throws c10::Error if the caller's tables do
+/// not fit.
 Rotation rotation_of_call(
     const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
     const ForwardOptions& call,
     const torch::Tensor& positions,
-    const TokenSplitPointer& split = {});
+    const Partition& partition);
 
 /// Returns the rotation of x (B, T, ...) in `decode`.
 Rotation rotation_of_call(

@@ -21,10 +21,8 @@
 namespace torch_attention {
 
 namespace detail {
-class HeadSplit;
-struct HeadSplitAccess;
-class TokenSplit;
-struct TokenSplitAccess;
+class Partition;
+struct PartitionAccess;
 } // namespace detail
 
 /// Multi-head attention of the tokens of one sequence to those of another, such
@@ -113,16 +111,11 @@ class TORCH_ATTENTION_API CrossAttentionImpl
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(ForwardOptions())})
 
  private:
-  friend detail::HeadSplitAccess;
-  friend detail::TokenSplitAccess;
+  friend detail::PartitionAccess;
 
-  /// Null unless other processes have some of the heads
-  /// (distributed/tensor_parallel.h).
-  std::shared_ptr<const detail::HeadSplit> split_;
-
-  /// Null unless other processes have some of the tokens
-  /// (distributed/sequence_parallel.h).
-  std::shared_ptr<const detail::TokenSplit> token_split_;
+  /// The whole, or the heads (distributed/tensor_parallel.h) or tokens
+  /// (distributed/sequence_parallel.h) of this process.
+  std::shared_ptr<const detail::Partition> partition_;
 };
 
 /// A `ModuleHolder` for `CrossAttentionImpl`.

@@ -14,8 +14,8 @@
 namespace torch_attention {
 
 namespace detail {
-class HeadSplit;
-struct HeadSplitAccess;
+class Partition;
+struct PartitionAccess;
 } // namespace detail
 
 /// Root mean square or layer norm of the heads of queries or keys, computed in
@@ -55,10 +55,10 @@ class TORCH_ATTENTION_API HeadNormImpl
   torch::Tensor bias;
 
  private:
-  friend detail::HeadSplitAccess;
+  friend detail::PartitionAccess;
 
-  /// Null unless other processes have some of the heads.
-  std::shared_ptr<const detail::HeadSplit> split_;
+  /// The whole, or the heads of this process.
+  std::shared_ptr<const detail::Partition> partition_;
   bool of_keys_ = false;
 };
 

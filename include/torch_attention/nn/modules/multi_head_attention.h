@@ -21,11 +21,9 @@
 namespace torch_attention {
 
 namespace detail {
-class HeadSplit;
-struct HeadSplitAccess;
+class Partition;
+struct PartitionAccess;
 class RotaryTable;
-class TokenSplit;
-struct TokenSplitAccess;
 } // namespace detail
 
 /// Causal multi-head self-attention with weight splits; Python's
@@ -126,16 +124,11 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(ForwardOptions())})
 
  private:
-  friend detail::HeadSplitAccess;
-  friend detail::TokenSplitAccess;
+  friend detail::PartitionAccess;
 
-  /// Null unless other processes have some of the heads
-  /// (distributed/tensor_parallel.h).
-  std::shared_ptr<const detail::HeadSplit> split_;
-
-  /// Null unless other processes have some of the tokens
-  /// (distributed/sequence_parallel.h).
-  std::shared_ptr<const detail::TokenSplit> token_split_;
+  /// The whole, or the heads (distributed/tensor_parallel.h) or tokens
+  /// (distributed/sequence_parallel.h) of this process.
+  std::shared_ptr<const detail::Partition> partition_;
 
   /// Null without `rotary`.
   std::shared_ptr<detail::RotaryTable> rotary_table_;

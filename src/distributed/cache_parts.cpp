@@ -1,12 +1,12 @@
-#include <nn/modules/decode_parts.h>
+#include <distributed/cache_parts.h>
 
-#include <c10/util/StringUtil.h>
+#include <distributed/key_parts.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-namespace torch_attention::detail {
+namespace torch_attention::distributed {
 
 namespace {
 
@@ -112,32 +112,10 @@ torch::Tensor added_in(
   return added;
 }
 
-torch::IntArrayRef numbers(const torch::Tensor& x) {
-  return {x.const_data_ptr<int64_t>(), static_cast<size_t>(x.numel())};
-}
-
 } // namespace
 
-std::string text_of_decode(
-    const KVCache& cache,
-    const DecodeOptions& call,
-    const NewTokens& tokens) {
-  auto text = c10::str(
-      " to ",
-      cache.options().dtype(),
-      " of lengths ",
-      numbers(tokens.before),
-      call.left_padded() ? ", left_padded" : "");
-  if (tokens.counts.defined()) {
-    text += c10::str(", new_lengths ", numbers(tokens.counts));
-  }
-  return text + text_of("bias", call.bias()) +
-      text_of("rotary_cos", call.rotary_cos()) +
-      text_of("rotary_sin", call.rotary_sin());
-}
-
-torch::Tensor attend_to_parts(
-    const TokenSplit& split,
+torch::Tensor attend_to_cache_parts(
+    const Group& group,
     const torch::Tensor& queries,
     const KVCache& cache,
     const torch::Tensor& first,
@@ -160,14 +138,15 @@ torch::Tensor attend_to_parts(
     own.mask(hidden_in(piece, options))
         .bias(added_in(piece, cache, options))
         .key_lengths((rows - piece.row).clamp(0, piece.num_rows));
-    const auto context = split.attend_to_parts(
+    const auto context = attention_of_key_parts(
         in_cache.narrow(2, begin, end - begin),
         keys.narrow(2, piece.row, piece.num_rows),
         values.narrow(2, piece.row, piece.num_rows),
+        group,
         own);
     contexts.push_back(context.to(queries.scalar_type()));
   }
   return torch::cat(contexts, 2);
 }
 
-} // namespace torch_attention::detail
+} // namespace torch_attention::distributed

@@ -1,0 +1,185 @@
+#include <distributed/group_tokens.h>
+
+#include <distributed/cache_parts.h>
+#include <distributed/communication.h>
+#include <distributed/key_parts.h>
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <optional>
+#include <utility>
+
+namespace torch_attention::distributed {
+
+namespace {
+
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+constexpr const char* kLength = "the length of the text";
+
+const char* name_of_attention(const SequenceOptions& sequence) {
+  return sequence.all_to_all() ? "all_to_all_attention" : "ring_attention";
+}
+
+torch::Tensor attend_by(
+    const SequenceOptions& sequence,
+    const Projected& heads,
+    const Group& group,
+    const FuncOptions& options) {
+  const auto attention =
+      sequence.all_to_all() ? all_to_all_attention : ring_attention;
+  return attention(
+      heads.queries, heads.keys, heads.values, group, options, sequence);
+}
+
+/// Calls `check`. If it throws, the other processes get the error in the
+/// exchange `what`, which they begin with.
+void check_and_send(
+    const Group& group,
+    const char* what,
+    const torch::Tensor& x,
+    c10::function_ref<void()> check) {
+  try {
+    check();
+  } catch (const c10::Error& error) {
+    compare(group, what, error.what_without_backtrace(), sending_device(x))();
+    throw;
+  }
+}
+
+} // namespace
+
+GroupTokens::GroupTokens(const Group& group, const SequenceOptions& sequence)
+    : group_(group), sequence_(sequence) {}
+
+torch::Tensor GroupTokens::positions(int64_t T) const {
+  return own_positions(T * group_->getSize(), group_, sequence_.layout());
+}
+
+torch::Tensor GroupTokens::own_lengths(const torch::Tensor& lengths, int64_t S)
+    const {
+  return lengths.defined() ? positions(S).lt(lengths.unsqueeze(1)).sum(1)
+                           : lengths;
+}
+
+torch::Tensor GroupTokens::own_keys(const torch::Tensor& x, int64_t S) const {
+  return x.defined() && x.size(-1) != 1 ? x.index_select(-1, positions(S)) : x;
+}
+
+void GroupTokens::check_call(const char* name, const ForwardOptions& call)
+    const {
+  TORCH_CHECK(
+      num_token_parts() == 1 ||
+          (!call.cu_seqlens().defined() && !call.scores() &&
+           !call.visible_blocks().defined()),
+      name,
+      ": expected no ",
+      call.scores()                         ? "function `scores`"
+          : call.visible_blocks().defined() ? "visible_blocks"
+                                            : "cu_seqlens",
+      ", where several processes share the tokens");
+}
+
+void GroupTokens::check_together(
+    const char* /*name*/,
+    const torch::Tensor& x,
+    bool exchanges_length,
+    c10::function_ref<void()> check) const {
+  check_and_send(
+      group_,
+      exchanges_length ? kLength : name_of_attention(sequence_),
+      x,
+      check);
+}
+
+detail::WaitForOthers GroupTokens::check_decode_together(
+    const char* name,
+    const torch::Tensor& x,
+    c10::function_ref<void()> check,
+    c10::function_ref<std::string()> text) const {
+  if (num_token_parts() == 1) {
+    check();
+    return [] {};
+  }
+  check_and_send(group_, name, x, [&] {
+    check();
+    TORCH_CHECK(
+        x.is_cpu(),
+        name,
+        ": expected tokens on the CPU for decode, where several processes "
+        "share the keys, but got some on ",
+        x.device());
+  });
+  return compare(
+      group_,
+      name,
+      c10::str("decode of ", x.scalar_type(), ' ', x.sizes(), text()),
+      x.device());
+}
+
+int64_t GroupTokens::longest(int64_t own, torch::Device device) const {
+  return largest_of_all(group_, kLength, own, device);
+}
+
+torch::Tensor GroupTokens::attend(
+    const Projected& projected,
+    const FuncOptions& options) const {
+  return attend_by(
+      SequenceOptions(sequence_).whole_context(false),
+      projected,
+      group_,
+      options);
+}
+
+torch::Tensor GroupTokens::attend_to_context(
+    const Projected& projected,
+    const FuncOptions& options) const {
+  return attend_by(sequence_, projected, group_, options);
+}
+
+torch::Tensor GroupTokens::attend_to_cache(
+    const torch::Tensor& query,
+    const KVCache& cache,
+    const torch::Tensor& first,
+    FuncOptions options) const {
+  return num_token_parts() == 1
+      ? Partition::attend_to_cache(query, cache, first, std::move(options))
+      : attend_to_cache_parts(group_, query, cache, first, options);
+}
+
+torch::Tensor GroupTokens::attend_to_context_cache(
+    const torch::Tensor& query,
+    const KVCache& cache,
+    const FuncOptions& options) const {
+  if (num_token_parts() == 1) {
+    return Partition::attend_to_context_cache(query, cache, options);
+  }
+  const auto keys = cache.keys();
+  return attention_of_key_parts(
+             query.to(keys.scalar_type()),
+             keys,
+             cache.values(),
+             group_,
+             options)
+      .to(query.scalar_type());
+}
+
+KVCacheOptions GroupTokens::cache_options(const KVCacheOptions& options) const {
+  return num_token_parts() == 1 ? options
+                                : KVCacheOptions(options)
+                                      .window(std::nullopt)
+                                      .chunk(std::nullopt)
+                                      .num_parts(num_token_parts())
+                                      .part(group_->getRank());
+}
+
+void GroupTokens::check_cache(const char* name, const KVCache& cache) const {
+  detail::check_cache_part(name, cache, num_token_parts(), group_->getRank());
+}
+
+const detail::Partition& GroupTokens::of_context() const {
+  return sequence_.whole_context() ? *detail::whole_partition() : *this;
+}
+
+} // namespace torch_attention::distributed

@@ -1,0 +1,67 @@
+#include <nn/modules/small_module.h>
+
+#include <kernels/choice.h>
+#include <kernels/small_module.h>
+#include <nn/modules/call.h>
+#include <nn/modules/heads.h>
+#include <nn/modules/multi_head_call.h>
+#include <nn/modules/option_fields.h>
+#include <nn/partition.h>
+#include <nn/score_rule.h>
+
+namespace torch_attention::detail {
+
+namespace {
+
+/// Returns whether projections and attention are all there is to compute.
+bool is_plain(
+    const MultiHeadAttentionImpl& module,
+    const ForwardOptions& call) {
+  return OptionFields::is_small(module.options) &&
+      OptionFields::is_empty(call) && !drops_weights(module) &&
+      PartitionAccess::of(module)->is_whole();
+}
+
+/// The module and its input, as kernels take them.
+kernels::ModuleAttention whole_module(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x) {
+  static const torch::Tensor none;
+  const auto& options = module.options;
+  const auto tensors = [](const torch::nn::Linear& linear) {
+    return linear.is_empty()
+        ? kernels::LinearTensors{&none, &none}
+        : kernels::LinearTensors{&linear->weight, &linear->bias};
+  };
+  kernels::ModuleSettings settings;
+  settings.num_heads = options.num_heads();
+  settings.num_kv_heads = num_kv_heads(options);
+  settings.rule = rule_of(options);
+  settings.rule.scale = settings.rule.factor(module.head_dim);
+  return {
+      &x,
+      tensors(module.W_query),
+      tensors(module.W_key),
+      tensors(module.W_value),
+      tensors(module.out_proj),
+      settings};
+}
+
+} // namespace
+
+torch::Tensor small_module(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  if (!is_plain(module, call)) {
+    return {};
+  }
+  check_input(module, x);
+  check_length(kMultiHead, x, call, module.options.context_length());
+  const auto whole = whole_module(module, x);
+  return kernels::takes_module(whole, module.options.kernel())
+      ? kernels::small_module(whole)
+      : torch::Tensor();
+}
+
+} // namespace torch_attention::detail

@@ -1,0 +1,196 @@
+#include <nn/partition.h>
+
+#include <nn/functional/attention_of_call.h>
+#include <nn/modules/decode.h>
+
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace torch_attention::detail {
+
+namespace {
+
+using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+} // namespace
+
+torch::Tensor Partition::positions(int64_t /*T*/) const {
+  return {};
+}
+
+torch::Tensor Partition::own_lengths(
+    const torch::Tensor& lengths,
+    int64_t /*S*/) const {
+  return lengths;
+}
+
+torch::Tensor Partition::own_keys(const torch::Tensor& x, int64_t /*S*/) const {
+  return x;
+}
+
+torch::Tensor Partition::own_heads(
+    const char* /*name*/,
+    const char* /*what*/,
+    const torch::Tensor& x) const {
+  return x;
+}
+
+torch::Tensor Partition::own_slopes(int64_t num_heads) const {
+  const auto [first, all] = heads();
+  return all == 0 ? functional::alibi_slopes(num_heads)
+                  : functional::alibi_slopes(all).narrow(0, first, num_heads);
+}
+
+void Partition::check_call(const char* /*name*/, const ForwardOptions& /*call*/)
+    const {}
+
+void Partition::check_has_all_tokens(const char* name, const char* what) const {
+  TORCH_CHECK(
+      num_token_parts() == 1,
+      name,
+      ": ",
+      what,
+      " needs all tokens, of which other processes have some "
+      "(sequence_parallel)");
+}
+
+void Partition::check_together(
+    const char* /*name*/,
+    const torch::Tensor& /*x*/,
+    bool /*exchanges_length*/,
+    c10::function_ref<void()> check) const {
+  check();
+}
+
+WaitForOthers Partition::check_decode_together(
+    const char* name,
+    const torch::Tensor& x,
+    c10::function_ref<void()> check,
+    c10::function_ref<std::string()> /*text*/) const {
+  check_together(name, x, /*exchanges_length=*/false, check);
+  return [] {};
+}
+
+PartitionInput Partition::enter(
+    const char* /*name*/,
+    const torch::Tensor& x,
+    const torch::Tensor& context) const {
+  return {x, context};
+}
+
+torch::Tensor Partition::enter_weight(const torch::Tensor& weight) const {
+  return weight;
+}
+
+torch::Tensor Partition::enter_keys(const torch::Tensor& weight) const {
+  return weight;
+}
+
+torch::Tensor Partition::mean_of_heads(const torch::Tensor& x) const {
+  return x;
+}
+
+int64_t Partition::longest(int64_t own, torch::Device /*device*/) const {
+  return own;
+}
+
+torch::Tensor Partition::attend(
+    const Projected& projected,
+    const FuncOptions& options) const {
+  return functional::detail::attend(
+      projected.queries, projected.keys, projected.values, options, heads());
+}
+
+torch::Tensor Partition::attend_to_context(
+    const Projected& projected,
+    const FuncOptions& options) const {
+  return functional::detail::attend(
+      projected.queries, projected.keys, projected.values, options, heads());
+}
+
+std::tuple<torch::Tensor, torch::Tensor> Partition::attend_with_weights(
+    const Projected& projected,
+    const FuncOptions& options) const {
+  return functional::detail::attend_with_weights(
+      projected.queries, projected.keys, projected.values, options, heads());
+}
+
+torch::Tensor Partition::attend_to_cache(
+    const torch::Tensor& query,
+    const KVCache& cache,
+    const torch::Tensor& first,
+    FuncOptions options) const {
+  set_rows_of_cache(cache, first, query.size(2), options);
+  return Partition::attend_to_context_cache(query, cache, options);
+}
+
+torch::Tensor Partition::attend_to_context_cache(
+    const torch::Tensor& query,
+    const KVCache& cache,
+    const FuncOptions& options) const {
+  const auto keys = cache.keys();
+  return functional::scaled_dot_product_attention(
+             query.to(keys.scalar_type()), keys, cache.values(), options)
+      .to(query.scalar_type());
+}
+
+torch::Tensor Partition::gather(const torch::Tensor& combined) const {
+  return combined;
+}
+
+torch::Tensor Partition::project(
+    const torch::Tensor& combined,
+    const kernels::LinearLayer& layer,
+    Kernel kernel) const {
+  return kernels::linear(combined, layer.weight, layer.bias, kernel);
+}
+
+KVCacheOptions Partition::cache_options(const KVCacheOptions& options) const {
+  return options;
+}
+
+const Partition& Partition::of_context() const {
+  return *this;
+}
+
+void Partition::check_cache(const char* name, const KVCache& cache) const {
+  check_cache_part(name, cache, /*num_parts=*/1, /*part=*/0);
+}
+
+const PartitionPointer& whole_partition() {
+  static const PartitionPointer whole = std::make_shared<const Partition>();
+  return whole;
+}
+
+ForwardOptions own_heads(
+    const char* name,
+    const ForwardOptions& call,
+    const Partition& partition) {
+  auto own = call;
+  own.mask(partition.own_heads(name, "mask", call.mask()));
+  own.bias(partition.own_heads(name, "bias", call.bias()));
+  return own;
+}
+
+void check_cache_part(
+    const char* name,
+    const KVCache& cache,
+    int64_t num_parts,
+    int64_t part) {
+  const auto& has = cache.options();
+  TORCH_CHECK(
+      has.num_parts() == num_parts && has.part() == part,
+      name,
+      ": expected a cache of num_parts = ",
+      num_parts,
+      " and part = ",
+      part,
+      ", but got ",
+      has.num_parts(),
+      " and ",
+      has.part(),
+      "; make_cache makes one that fits");
+}
+
+} // namespace torch_attention::detail
