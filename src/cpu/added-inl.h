@@ -48,7 +48,7 @@ struct Added {
   }
 };
 
-/// Bits for as many keys as a lane of scores has.
+/// One bit for each key, as many as a lane of scores has bits.
 template <typename T>
 using KeyBits = hn::TFromD<hn::RebindToUnsigned<Tag<T>>>;
 
@@ -91,7 +91,7 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
     uint8_t stored[8] = {};
     const auto x = hn::LoadU(d, bytes + i);
     hn::StoreMaskBits(d, hn::Ne(x, hn::Zero(d)), stored);
-    // As many bytes as were stored, which the processor forwards.
+    // Loads as many bytes as were stored, so that the processor forwards them.
     std::conditional_t<N == 32, uint32_t, uint16_t> some = 0;
     static_assert(sizeof(some) * 8 == N);
     std::memcpy(&some, stored, sizeof(some));
@@ -104,7 +104,7 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
 }
 
 /// Returns which of n keys from s on, at most 64, mask and bias hide from a row
-/// of the head, where they do nothing else.
+/// of the head. They must do nothing else.
 template <typename X>
 HWY_INLINE uint64_t hidden_keys(
     const AttentionArguments<X>& a,
@@ -121,7 +121,7 @@ HWY_INLINE uint64_t hidden_keys(
 }
 
 /// Writes the keys that are hidden from each row of a tile as bits. Returns
-/// the number of them.
+/// their number.
 template <typename X, typename T = Compute<X>>
 int64_t gather_hidden(
     const AttentionArguments<X>& a,
@@ -172,7 +172,7 @@ HWY_NOINLINE void spread_hidden(
   }
 }
 
-/// n numbers of a bias up to `limit` become -inf.
+/// Replaces n numbers of a bias up to `limit` by -inf.
 template <typename T>
 HWY_INLINE void hide_low(T limit, int64_t n, T* row) {
   store_each<T>(row, n, [&](int64_t i, auto d) {
@@ -182,7 +182,8 @@ HWY_INLINE void hide_low(T limit, int64_t n, T* row) {
   });
 }
 
-/// Those of a tile (range.n, width) up to the limits of their rows.
+/// Replaces the numbers of a tile (range.n, width) up to the limits of their
+/// rows by -inf.
 template <typename X, typename T>
 HWY_NOINLINE void hide_low_in_tile(
     const Head<X>& head,
@@ -206,7 +207,7 @@ HWY_NOINLINE void hide_low_in_tile(
 }
 
 /// Writes bias and mask of one row of the head, for n keys from s on. Returns
-/// the number of hidden keys.
+/// the number of keys that the mask hides.
 template <typename X, typename T = Compute<X>>
 int64_t fill_added_row(
     const AttentionArguments<X>& a,
@@ -247,7 +248,7 @@ int64_t fill_added_row(
       }
     };
     if (a.mask.key == 1) {
-      hide(std::integral_constant<int64_t, 1>()); // becomes vectors
+      hide(std::integral_constant<int64_t, 1>()); // vectorized
     } else {
       hide(a.mask.key);
     }
@@ -267,7 +268,7 @@ Added<T> added_to_tile(
   if (!has_bias_or_mask(a)) {
     return added;
   }
-  // A bias or mask that is absent has distances of 0.
+  // An absent bias or mask has strides of 0.
   const auto differs = [&](const auto& x) {
     return x.query != 0 || (head.heads() > 1 && x.head != 0);
   };
@@ -293,7 +294,7 @@ Added<T> added_to_tile(
       if (x.key == 1) {
         const Rows<Y> rows{of_head + range.s, x.query, x.head, head.heads()};
         pack(rows, range.t);
-        // The rows of the next keys, too far apart for the processor to see.
+        // Prefetches the rows of the next keys: too far apart for the hardware.
         for (int64_t r = 0; r < range.rows; ++r) {
           prefetch_row(
               rows.at(range.t + r) + range.n,

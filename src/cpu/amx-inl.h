@@ -6,7 +6,7 @@
 //
 // a has its rows as they are in memory, b pairs of rows as `pair_rows` makes
 // them, and c has floats: tiles of scores and of outputs have the same order as
-// by all other products.
+// with all other products.
 
 #if defined(TORCH_ATTENTION_CPU_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_AMX_INL_H_
@@ -41,7 +41,8 @@ constexpr int64_t kTileDepth = 32;
 
 /// The keys of a block: so many that sums seldom leave the tiles for memory.
 constexpr int64_t kTileKeys = 128;
-/// The queries whose gradients are computed at once, for the same reason.
+/// The queries whose gradients are computed at once: so many that sums seldom
+/// leave the tiles.
 constexpr int64_t kWideQueries = 128;
 
 template <int64_t kMultiple>
@@ -93,9 +94,9 @@ HWY_INLINE void multiply_tiles() {
                    : "i"(kSum), "i"(kA), "i"(kB));
 }
 
-/// While it lives all tiles of the thread are of 16 rows of 64 bytes, unless
-/// none are `used`. Whoever used tiles before must be done with them;
-/// LibTorch's kernels are between calls, and configure them again.
+/// Configures all tiles of the thread as 16 rows of 64 bytes for the object's
+/// lifetime, if they are `used`. Discards their contents: LibTorch's kernels
+/// keep none between calls, and configure the tiles again.
 class Tiles {
  public:
   explicit Tiles(bool used) : used_(used) {
@@ -149,7 +150,7 @@ HWY_INLINE const void* bytes_after(const void* x, int64_t bytes) {
 }
 
 /// Computes kRowTiles x kColumnTiles tiles of sums, which start from 0 or, if
-/// kLoad, from what is there.
+/// kLoad, from `sums`.
 template <bool kLoad, int kRowTiles, int kColumnTiles>
 HWY_INLINE void multiply_block(
     const TileOperands& x,
@@ -210,7 +211,7 @@ HWY_INLINE void multiply_block(
 }
 
 /// Sets sums (rows, columns), or adds to them if kLoad. Rows and columns are
-/// multiples of 16, and so many are written.
+/// multiples of 16.
 template <bool kLoad>
 HWY_NOINLINE void multiply_by_tiles(
     const TileOperands& x,
@@ -284,8 +285,9 @@ HWY_INLINE bool is_finite(BFloat16 x) {
   return (x.bits & 0x7F80U) != 0x7F80U;
 }
 
-/// Copies rows, 0 in place of what is not finite, to `to` (rows, columns), and
-/// the numbers of the rows that have some to `unusual`. Returns how many have.
+/// Copies rows to `to` (rows, columns), with 0 for non-finite numbers, and
+/// writes the indices of rows with such numbers to `unusual`. Returns their
+/// count.
 template <typename X>
 int64_t copy_finite_rows(
     const X* from,
@@ -360,8 +362,8 @@ HWY_INLINE void transpose_32_rows(
   store_four(high, 4);
 }
 
-/// Sets to[c][r] = from[r][c]; zeros in the columns up to a multiple of 16, and
-/// in the rows up to one of 32.
+/// Sets to[c][r] = from[r][c]. Pads with zeros: columns up to a multiple of 16,
+/// rows up to one of 32.
 template <typename X>
 HWY_NOINLINE void transpose_rows(
     const X* from,

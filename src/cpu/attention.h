@@ -12,7 +12,7 @@
 /// T queries, S keys, D head_dim of query and key, E head_dim of value.
 namespace torch_attention::cpu {
 
-/// Storage formats with the layout of c10's; computed with in float.
+/// Storage formats with the layout of c10's types; computed in float.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -102,31 +102,33 @@ struct AttentionArguments {
   const int64_t* query_offsets = nullptr;
   /// (B), hides the keys from here on, which are not read. Default: S.
   const int64_t* key_lengths = nullptr;
-  /// Added to the scores after those of `rule` that change them.
+  /// Added to the scores after the scale and softcap of `rule`.
   Scores<const X> bias;
-  /// `bias` in the type that is computed with, where X has too few bits.
+  /// `bias` in the compute type, where X has too few bits.
   Scores<const Compute<X>> wide_bias;
   /// True hides; what is hidden may be NaN.
   Scores<const bool> mask;
-  /// For tests: false reads mask and bias tile by tile alone.
+  /// For tests: false reads mask and bias only tile by tile, without a map.
   bool maps_mask = true;
-  /// In [0, 1], of the weights; in steps of 2^-16.
+  /// The probability, in [0, 1] and in steps of 2^-16, that a weight is
+  /// dropped.
   double dropout = 0.0;
   /// Chooses the weights that are dropped: the same for any number of threads
   /// and any instruction set.
   uint64_t dropout_seed = 0;
-  /// Dropout is keyed by the head's number in the whole sequence: the number of
-  /// heads before these, and of all heads. 0: these are all.
+  /// Dropout is keyed by a head's index among all heads of a sequence: the
+  /// number of heads before these, and of all heads. 0: these are all.
   int64_t dropout_first_head = 0;
   int64_t dropout_num_heads = 0;
-  /// The places of the first query (even) and key (a multiple of 4) in the
-  /// whole sequence, which dropout is keyed by as well.
+  /// The positions of the first query (even) and key (a multiple of 4) in the
+  /// whole sequence, by which dropout is keyed as well.
   int64_t dropout_first_query = 0;
   int64_t dropout_first_key = 0;
 
   /// Packed sequences of different lengths: B is 1, and T and S count the
-  /// tokens of all, one sequence after the other. B above then means the
-  /// sequences; those of bias and mask begin at their (0, 0).
+  /// tokens of all, one sequence after the other. The B of offsets, lengths,
+  /// bias and mask is then the number of sequences, whose bias and mask begin
+  /// at (0, 0).
   int64_t num_sequences = 0;
   /// (num_sequences + 1), from 0 to T: sequence i has the queries
   /// [query_starts[i], query_starts[i + 1]). Null: not packed.
@@ -135,10 +137,9 @@ struct AttentionArguments {
   const int64_t* key_starts = nullptr;
 };
 
-/// The softmax statistics of each row, for `backward`. (B, H, T), contiguous;
-/// for packed sequences (H, T) of each in turn. Their logsumexp would not do:
-/// beside a bias of the lowest number that hides all keys it cannot tell how
-/// many there are.
+/// Softmax statistics of each row, for `backward`: (B, H, T), contiguous; for
+/// packed sequences (H, T) of each in turn. A logsumexp would not do: with a
+/// bias of the lowest number on all keys it loses the number of keys.
 template <typename T>
 struct RowStatistics {
   /// of the scores that the query sees, and its sink; 0 if it sees none
@@ -147,9 +148,9 @@ struct RowStatistics {
   T* sum = nullptr;
 };
 
-/// Computes the output (B, H, T, E) and, unless its pointers are null, what is
-/// for `backward`.
-/// Few queries are split over their keys: this is the decode step as well.
+/// Computes the output (B, H, T, E) and, unless its pointers are null,
+/// `statistics`. Few queries are split over their keys, so this serves the
+/// decode step as well.
 template <typename X>
 void forward(
     const AttentionArguments<X>& arguments,
@@ -157,8 +158,8 @@ void forward(
     const RowStatistics<Compute<X>>& statistics,
     const Threads& threads);
 
-/// The results of `forward`, their gradient, and where to put the gradients of
-/// what went in. Those are overwritten.
+/// The results of `forward`, the gradient of the output, and the memory for the
+/// gradients of the inputs, which is overwritten.
 template <typename X>
 struct BackwardArguments {
   /// (B, H, T, E)
@@ -172,39 +173,39 @@ struct BackwardArguments {
   Heads<X> grad_key;
   /// (B, G, S, E)
   Heads<X> grad_value;
-  /// (H); null: not asked for
+  /// (H); null: not requested
   Compute<X>* grad_alibi_slopes = nullptr;
-  /// (H); null: not asked for
+  /// (H); null: not requested
   Compute<X>* grad_sinks = nullptr;
   /// (B, H, T, S), of zeros, which stay where a key is hidden; absent: not
-  /// asked for. Not broadcast, even where the bias itself is, and with
+  /// requested. Not broadcast, even where the bias itself is, and with
   /// contiguous rows.
   Scores<Compute<X>> grad_bias;
 };
 
-/// The gradients of query, key, value, slopes, sinks and bias; `arguments` as
-/// given to `forward`.
+/// Computes the gradients of query, key, value, slopes, sinks and bias;
+/// `arguments` as given to `forward`.
 template <typename X>
 void backward(
     const AttentionArguments<X>& arguments,
     const BackwardArguments<X>& gradients,
     const Threads& threads);
 
-/// The sets that the kernels are compiled for, slowest first. kAvx512Bf16 is
-/// kAvx512 with products of bfloat16 by pairs, kAmxBf16 that with products by
-/// tiles.
+/// Instruction sets that the kernels are compiled for, slowest first.
+/// kAvx512Bf16 is kAvx512 with products of bfloat16 by pairs; kAmxBf16 adds
+/// products by tiles.
 enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
-/// Returns true if this machine has it, and this build a kernel for it.
+/// Returns true if this machine has the set, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
-/// The fastest supported, unless set otherwise, here or by the environment:
-/// ATEN_CPU_CAPABILITY=avx512 (without pairs of bfloat16), =avx2 or =default,
-/// LibTorch's variable, holds for us too; and ONEDNN_MAX_CPU_ISA of a set
-/// without AMX (avx512_core_bf16), which LibTorch's products by tiles obey.
+/// Returns the set in use. Default: the fastest supported, which LibTorch's
+/// variables limit: ATEN_CPU_CAPABILITY=avx512 (without pairs of bfloat16),
+/// =avx2 or =default; and ONEDNN_MAX_CPU_ISA of a set without AMX
+/// (avx512_core_bf16), which LibTorch's products by tiles obey.
 InstructionSet instruction_set();
 
-/// For tests and benchmarks; must be supported.
+/// Overrides the set, for tests and benchmarks; it must be supported.
 void set_instruction_set(InstructionSet instruction_set);
 
 } // namespace torch_attention::cpu

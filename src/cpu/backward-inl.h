@@ -1,4 +1,4 @@
-// The pass backward: the scores are computed again, tile by tile.
+// The backward pass: the scores are computed again, tile by tile.
 
 #if defined(TORCH_ATTENTION_CPU_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_BACKWARD_INL_H_
@@ -47,8 +47,8 @@ void store_rows(
   }
 }
 
-/// The rows of the tiles, of `heads` heads interleaved, in which a query sees
-/// some of the keys [s, s_end). `map` may be null.
+/// Returns the rows of the tiles, of `heads` interleaved heads, in which a
+/// query sees some of the keys [s, s_end). `map` may be null.
 template <typename T, typename X>
 Queries rows_of_tiles(
     const AttentionArguments<X>& a,
@@ -59,8 +59,8 @@ Queries rows_of_tiles(
     int64_t s_end) {
   constexpr int64_t W = kMaxTileQueries<T>;
   auto queries = visibility_of(a, b).queries_of(a.num_queries, s, s_end);
-  // In steps that are the same for all keys: those of a part of the keys are
-  // among those of the whole.
+  // Steps are the same for all keys, so that the rows for a part of the keys
+  // are among the rows for all.
   const auto sees_none = [&](int64_t begin, int64_t end) {
     return map != nullptr &&
         !map->sees(b, a.num_heads, Queries{begin, end}, s, s_end);
@@ -83,7 +83,7 @@ Queries rows_of_tiles(
   return {queries.begin * heads / W * W, std::min(end, a.num_queries * heads)};
 }
 
-/// The pairs of `n` keys and values from `s` on.
+/// Packs the pairs of `n` keys and values from `s` on.
 template <typename X, typename T>
 void pack_key_pairs(
     const AttentionArguments<X>& a,
@@ -136,16 +136,17 @@ void pack_chunk(
   }
 }
 
-/// Keys [s, s_end) of one key/value head, against all queries.
+/// Computes the gradients of keys [s, s_end) of one key/value head, by all
+/// queries.
 ///
 ///   reads   query and output (H / G, T, ...), key (n, D), value (n, E)
-///   writes  the gradients of key (n, D) and value (n, E), and adds to those of
-///           the query heads, of which the plan has some in the same tiles
+///   writes  the gradients of key (n, D) and value (n, E), and adds to the
+///           gradients of the query heads, several of which may share tiles
 ///
 ///   1. The gradients are set to 0.
 ///   2. All tiles of queries that see some of the keys, which are packed for
 ///      the first one, add to the gradients.
-///   3. Those of key and value are stored.
+///   3. The gradients of key and value are stored.
 template <typename X, typename GradientsOf, typename T>
 void differentiate_chunk(
     const AttentionArguments<X>& a,
@@ -165,7 +166,7 @@ void differentiate_chunk(
   const auto n = s_end - s;
 
   // 1.
-  // Beyond the length nothing is read.
+  // Keys beyond the length are not read.
   const auto seen = std::min(s_end, visibility_of(a, b).num_keys) - s;
   m.first_key = s;
   fill(m.grad_key, n * D, T(0));
@@ -240,8 +241,8 @@ void zero_rows(T* to, int64_t to_row, int64_t rows, int64_t columns) {
 
 /// The memory that several tasks of `backward` add to: the gradients of the
 /// query heads and their slopes, once for each split of the keys. The first
-/// split adds to the gradient itself, if that is as exact as sums should be.
-/// Copies are touched only in the rows of queries that see the split's keys.
+/// split adds to the gradient itself, if that has the dtype of the sums. Copies
+/// are touched only in the rows of queries that see the split's keys.
 template <typename X, typename T>
 class SharedGradients {
  public:
@@ -282,7 +283,7 @@ class SharedGradients {
     }
   }
 
-  /// Those of the heads of the same tiles, of which h is the first.
+  /// Returns the gradients of head h and the heads that share its tiles.
   HeadGradients<T> at_head(int64_t split, int64_t b, int64_t h) const {
     const auto head = b * a_.num_heads + h;
     auto* slopes =
@@ -318,7 +319,7 @@ class SharedGradients {
     }
   }
 
-  /// The gradient of the slope of head h.
+  /// Returns the gradient of the slope of head h.
   double slope(int64_t h) const {
     double sum = 0;
     for (auto i = h; i < splits_ * num_heads_; i += a_.num_heads) {
@@ -332,7 +333,7 @@ class SharedGradients {
     return num_copies_ == 0 ? 0 : num_heads_ * sums_per_head();
   }
 
-  /// Adds the splits of the query's gradient up.
+  /// Adds up the splits of the query's gradient.
   void add_up(int64_t i) const {
     const auto first = i % sums_per_head() * kSumRows;
     const auto end = std::min(first + kSumRows, a_.num_queries);
@@ -384,8 +385,8 @@ class SharedGradients {
   double* slopes_ = nullptr; // (splits, B, H)
 };
 
-/// The gradient of the sink of head h: its weight in each row, which multiplies
-/// nothing, times what the row's weights share in sum.
+/// Returns the gradient of the sink of head h: minus the sum over rows of its
+/// weight, which multiplies no value, times output * grad_output.
 template <typename X>
 double differentiate_sink(
     const AttentionArguments<X>& a,
@@ -487,18 +488,18 @@ class BackwardWork {
   SharedGradients<X, T> shared_;
 };
 
-/// The gradients of all heads.
+/// Computes the gradients of all heads.
 ///
 ///   reads   query (B, H, T, D), key (B, G, S, D), value (B, G, S, E), output
 ///           and its gradient (B, H, T, E), statistics (B, H, T)
 ///   writes  the gradients of query, key and value, slopes and sinks (H) and
 ///           bias (B, H, T, S)
 ///
-///   1. Mask and bias are read once, and the work is divided: by heads of keys,
-///      and by keys.
+///   1. Mask and bias are read once, and the work is divided: by key/value
+///      heads, and by keys.
 ///   2. Each task takes its keys through all queries.
 ///   3. The tasks' own copies are added up.
-///   4. Sinks, which meet no key, have sums of their own.
+///   4. The gradients of sinks, which have no key, are summed separately.
 template <typename X>
 void backward(
     const AttentionArguments<X>& a,

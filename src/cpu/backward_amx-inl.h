@@ -1,4 +1,4 @@
-// The pass backward by the tiles of AMX: several tiles of queries at once, so
+// The backward pass by the tiles of AMX: several tiles of queries at once, so
 // that the gradients of keys and values seldom leave the tiles for memory.
 
 #if defined(TORCH_ATTENTION_CPU_BACKWARD_AMX_INL_H_) == \
@@ -27,7 +27,7 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// The memory of tile `i` of a wide one.
+/// Returns the memory of tile `i` of `m`.
 template <typename X, typename T>
 BackwardMemory<T> part_of(
     const AttentionArguments<X>& a,
@@ -68,7 +68,7 @@ void pack_key_lanes(
   transpose_rows(key, key_row, n, head_dim, m.key_lanes, m.key_lanes_row);
 }
 
-/// x[i] becomes 0 where it is not finite.
+/// Sets x[i] to 0 where it is not finite.
 template <typename T>
 HWY_INLINE void clear_unusual(T* x, int64_t n) {
   const Tag<T> d;
@@ -79,9 +79,9 @@ HWY_INLINE void clear_unusual(T* x, int64_t n) {
   }
 }
 
-/// Packs a tile of queries in whole tiles; rows that are summed up have 0 in
-/// place of what is not finite. Returns whether all is finite, what its softmax
-/// was made of, too.
+/// Packs a tile of queries in whole AMX tiles; rows that are summed up have 0
+/// for non-finite numbers. Returns whether queries, gradients and softmax
+/// statistics are finite.
 template <typename X, typename T>
 bool load_whole_tile(
     const AttentionArguments<X>& a,
@@ -119,8 +119,8 @@ bool load_whole_tile(
       all_finite(part.inverse_sum, W) && all_finite(part.delta, W);
 }
 
-/// Weights, and gradients of scores, of one tile of queries and the keys of
-/// `range`. False: it sees none of them, and nothing is stored.
+/// Computes weights and gradients of scores of one tile of queries and the keys
+/// of `range`. Returns false, and stores nothing, if it sees none of them.
 template <typename X, typename T>
 bool differentiate_scores(
     const AttentionArguments<X>& a,
@@ -191,8 +191,8 @@ bool differentiate_scores(
   return true;
 }
 
-/// Adds what a block of keys, `keys` of them, and the tiles [first, last) of
-/// queries give to the gradients of query, key and value.
+/// Adds the share of a block of `keys` keys and the tiles [first, last) of
+/// queries to the gradients of query, key and value.
 template <typename X, typename T>
 void add_gradients_by_tiles(
     const AttentionArguments<X>& a,
@@ -300,19 +300,19 @@ void add_unusual_gradients(
   }
 }
 
-/// `differentiate_tile` for up to kWideQueries queries, against the packed keys
-/// of `chunk`.
+/// Computes `differentiate_tile` for up to kWideQueries queries and the packed
+/// keys of `chunk`.
 ///
 ///   reads   query (rows, D), output and its gradient (rows, E), the rows'
-///           statistics; the keys (n, D) and values (n, E) that m has packed
+///           statistics; the keys (n, D) and values (n, E) packed in m
 ///   writes  adds to m.grad_key (n, D), m.grad_value (n, E), and the gradients
 ///           of the head's query (rows, D), slope and bias (rows, n)
 ///
 ///   1. The tiles are packed, and the sums set to 0.
 ///   2. For each block of keys: weights and gradients of scores of each tile,
-///      then the three products of all tiles together; with care also those
-///      of values that are not finite.
-///   3. The gradient of the query is added to that of its head.
+///      then the three products of all tiles together; if NaN-safe, also the
+///      products with values that are not finite.
+///   3. The gradient of the query is added to the gradient of its head.
 template <typename X, typename T>
 void differentiate_wide_tile(
     const AttentionArguments<X>& a,

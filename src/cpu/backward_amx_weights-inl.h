@@ -1,5 +1,5 @@
-// Scores become weights and their gradients, in the pass backward by the tiles
-// of AMX.
+// Turns scores into weights and their gradients, in the backward pass by the
+// tiles of AMX.
 
 #if defined(TORCH_ATTENTION_CPU_BACKWARD_AMX_WEIGHTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -24,20 +24,20 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_AVX3
 
 /// Weights and the gradients of scores of a tile of queries, as the products
-/// read them. The rows are of kWideQueries.
+/// read them. A row has kWideQueries.
 struct TileGradients {
   BFloat16* weights; // (keys, width)
   BFloat16* grad_scores; // (keys, width)
   float* grad_score_pairs; // (keys / 2, width)
 
-  /// Those of the queries from `column` on.
+  /// Returns the part of the queries from `column` on.
   TileGradients from(int64_t column) const {
     return {weights + column, grad_scores + column, grad_score_pairs + column};
   }
 };
 
-/// Stores what keys i and i + 1 have: of each a row of weights and one of
-/// gradients, and pairs of the gradients.
+/// Stores a row of weights and a row of gradients of each of keys i and i + 1,
+/// and pairs of the gradients.
 template <int kVectors>
 HWY_INLINE void store_two_keys(
     const Vector<float> (&weight)[2][kVectors],
@@ -59,9 +59,9 @@ HWY_INLINE void store_two_keys(
   }
 }
 
-/// `differentiate_weights` of raw products of query and key, and of gradients
-/// and values: scale, exponential, and all roundings at once. kCareful: what is
-/// hidden stays 0 where all else is NaN.
+/// Computes `differentiate_weights` from raw products of query and key, and of
+/// gradients and values: scale, exponential, and all roundings at once.
+/// kCareful: hidden keys stay 0 where all else is NaN.
 template <int kVectors, bool kCareful, typename T>
 HWY_NOINLINE void differentiate_raw(
     int64_t n,
@@ -110,7 +110,7 @@ HWY_NOINLINE void differentiate_raw(
   }
 }
 
-/// Rounds the weights and gradients that `m` has.
+/// Rounds the weights and gradients in `m`.
 template <int kVectors, typename T>
 HWY_NOINLINE void round_gradients(
     int64_t n,
@@ -135,8 +135,8 @@ HWY_NOINLINE void round_gradients(
   }
 }
 
-/// Zeros beside the keys [n, end) of a tile of queries, and beside all of its
-/// rows that are none. `end` is even.
+/// Sets the keys [n, end) of a tile of queries, and its padding queries, to 0.
+/// `end` is even.
 template <typename T>
 void clear_beside(
     int64_t n,
@@ -155,7 +155,7 @@ void clear_beside(
       clear(to.grad_scores + row + column, W - column);
     }
   }
-  // `round_gradients` has filled up the pair of the last key.
+  // `store_two_keys` has filled up the pair of the last key.
   for (auto i = num_pairs(n); i < end / 2; ++i) {
     clear(to.grad_score_pairs + i * kWideQueries, W);
   }

@@ -28,10 +28,10 @@ namespace HWY_NAMESPACE {
 ///
 /// A task takes a range of keys of one key/value head through all queries that
 /// see them, with five products for each tile. The gradients of key and value
-/// need no other task, but that of query does: where there are few heads, each
-/// range of keys adds to a copy of the query's gradient, and the copies are
-/// summed at the end. (Separate passes for the gradients of query and of key
-/// and value would need no copies, but seven products.)
+/// need no other task, but the gradient of query does: where there are few
+/// heads, each range of keys adds to a copy of it, and the copies are summed at
+/// the end. (Separate passes for the gradients of query and of key and value
+/// would need no copies, but seven products.)
 struct BackwardPlan {
   /// The heads whose queries are rows of the same tiles, interleaved: 1, or all
   /// that read the same keys.
@@ -43,8 +43,8 @@ struct BackwardPlan {
   int64_t chunk_keys = 0;
 };
 
-/// Returns true if tiles of queries are computed by AMX, whose tiles fewer
-/// queries do not fill.
+/// Returns true if tiles of queries are computed by AMX, whose tiles would not
+/// be filled by fewer queries.
 template <typename X>
 bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
   return multiplies_tiles<X>() && a.num_queries > kTileRows;
@@ -88,8 +88,8 @@ inline int64_t lane_rows(int64_t size) {
       round_up_to_lanes<float>(size), round_up_to<kTileDepth>(size) / 2);
 }
 
-/// The sizes below are those of a tile of queries; `wide` is as many of them as
-/// are computed at once, which are more than one only by tiles of AMX.
+/// The memory of a task. `width` is the queries of a tile, and `wide` all
+/// queries that are computed at once: more than one tile only by AMX.
 template <typename T>
 struct BackwardMemory {
   // For a chunk of keys; D and E are padded to vectors.
@@ -100,8 +100,8 @@ struct BackwardMemory {
   T* grad_key = nullptr; // (chunk, D)
   T* grad_value = nullptr; // (chunk, E)
   // For a tile of queries
-  T* query_lanes = nullptr; // (D, width), scaled; as many as `wide` has tiles
-  T* grad_output_lanes = nullptr; // (E, width), scaled by what dropout keeps
+  T* query_lanes = nullptr; // (D, width), scaled; for each tile of `wide`
+  T* grad_output_lanes = nullptr; // (E, width), times the scale of dropout
   T* query_rows = nullptr; // (width, D)
   T* grad_output_rows = nullptr; // (width, E)
   T* grad_query_lanes = nullptr; // (D, wide)
@@ -110,13 +110,13 @@ struct BackwardMemory {
   T* inverse_sum = nullptr; // (wide), of the weights
   T* delta = nullptr; // (wide), sum of output * grad_output
   T* scale = nullptr; // (wide)
-  // For both; of AMX's larger blocks of keys, too
+  // For both, and for AMX's larger blocks of keys
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
   T* derivative = nullptr; // (kKeyBlock, width), of `bend_scores`
   AddedMemory<T> added;
   TileMap map; // of the chunk
-  T* distances = nullptr; // (wide), of keys times gradients of their scores
+  T* distances = nullptr; // (wide), of distances times gradients of scores
   // Used if bfloat16 is multiplied by pairs; the lanes above are then pairs of
   // D and E, not scaled.
   int64_t key_columns_row = 0; // D / 2, of whole tiles
@@ -126,8 +126,8 @@ struct BackwardMemory {
   T* key_rows = nullptr; // (chunk / 2, D)
   T* query_row_pairs = nullptr; // (wide / 2, D)
   T* grad_output_row_pairs = nullptr; // (wide / 2, E)
-  T* grad_score_pairs = nullptr; // (kKeyBlock / 2, width), or as the next two
-  // Used if it is multiplied by tiles
+  T* grad_score_pairs = nullptr; // (half a block of keys, width or wide)
+  // Used if bfloat16 is multiplied by tiles.
   BFloat16* weight_rows = nullptr; // (kTileKeys, wide)
   BFloat16* grad_score_rows = nullptr; // (kTileKeys, wide)
   int64_t key_lanes_row =
@@ -135,7 +135,7 @@ struct BackwardMemory {
   BFloat16* key_lanes = nullptr; // (D, chunk)
   // Used if a key is not finite: copies with 0 in its place.
   BFloat16* finite_keys_copy = nullptr; // (chunk, D)
-  int64_t* unusual_keys = nullptr; // (chunk), counted from the first
+  int64_t* unusual_keys = nullptr; // (chunk), counted from `first_key`
   int64_t num_unusual_keys = 0;
 
   BackwardMemory() = default;

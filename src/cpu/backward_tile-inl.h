@@ -1,4 +1,4 @@
-// The pass backward of one tile of queries.
+// The backward pass of one tile of queries.
 
 #if defined(TORCH_ATTENTION_CPU_BACKWARD_TILE_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -124,14 +124,15 @@ T dot(const X* x, const X* y, int64_t n) {
 /// heads of its tiles.
 template <typename T>
 struct HeadGradients {
-  /// itself, or a copy
+  /// the gradient itself, or a copy
   Rows<T> query;
-  /// of their slopes; null: not asked for
+  /// of the heads' slopes; null: not requested
   double* slopes = nullptr;
 };
 
-/// Packs what is read of a tile of queries, both ways round, and what its
-/// softmax was made of. Returns whether all of it is finite.
+/// Packs queries and gradients of outputs of a tile, as rows and on lanes, and
+/// its softmax statistics. Returns whether the queries and gradients are
+/// finite.
 template <int kVectors, typename X, typename T>
 bool load_tile(
     const AttentionArguments<X>& a,
@@ -149,7 +150,7 @@ bool load_tile(
   bool finite = pack_rows(query, t, rows, a.head_dim, T(1), m.query_rows, D);
   finite &=
       pack_rows(grad_output, t, rows, a.value_dim, T(1), m.grad_output_rows, E);
-  // Scaled numbers may not be bfloat16: with pairs the products are scaled.
+  // Scaled numbers may not fit bfloat16: with pairs the products are scaled.
   const bool pairs = multiplies_pairs<X>();
   pack_transposed(
       query,
@@ -188,8 +189,8 @@ bool load_tile(
   return finite;
 }
 
-/// Scores (n, width) of a block of keys, computed again, and the gradients of
-/// their weights. `cut`: not as the product gives them.
+/// Computes the scores (n, width) of a block of keys again, and the gradients
+/// of their weights. `cut`: the products are not yet the scores.
 template <int kVectors, typename X, typename T>
 void compute_again(
     const AttentionArguments<X>& a,
@@ -261,8 +262,8 @@ void compute_again(
   }
 }
 
-/// The gradients of the scores that the softmax got become those of the
-/// products; on the way those of what was added to them are taken in.
+/// Turns the gradients of the softmax's inputs into gradients of the raw
+/// scores. Collects the gradients of slopes and bias.
 template <int kVectors, typename X, typename T>
 void differentiate_rule(
     const AttentionArguments<X>& a,
@@ -312,9 +313,9 @@ struct Products {
       Product<kStart, kSkip>>;
 };
 
-/// Adds what one block of keys gives to the gradients of query, key and value.
-/// `careful`: leaves out what is hidden; `started`: that of query holds
-/// something yet.
+/// Adds the share of one block of keys to the gradients of query, key and
+/// value. `careful`: leaves out hidden keys; `started`: the gradient of query
+/// holds a sum already.
 template <int kVectors, typename X, typename T>
 void add_gradients(
     const AttentionArguments<X>& a,
@@ -326,7 +327,7 @@ void add_gradients(
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto first = range.s - m.first_key;
-  // scores (n, row) times rows (n, size), and their key (n, D) times the same
+  // scores (n, row) times grad_output_rows, grad_scores times query_rows
   const auto add = [&](auto product,
                        int64_t row,
                        const T* grad_output_rows,
@@ -387,7 +388,7 @@ void add_gradients(
   if constexpr (kHasPairs<X>) {
     if (multiplies_pairs<X>()) {
       pair_rows(m.grad_scores, range.n, kWidth, m.grad_score_pairs);
-      // The last of an odd number of rows is beside one that is none.
+      // With an odd number of rows, the column after the last becomes 0.
       const auto beside = range.rows % 2 == 0 ? kWidth : range.rows;
       pair_columns(m.scores, range.n, kWidth, beside);
       pair_columns(m.grad_scores, range.n, kWidth, beside);
@@ -399,8 +400,8 @@ void add_gradients(
   careful ? add_by(Products<false, true>()) : add_by(Products<false, false>());
 }
 
-/// Adds the gradients of a tile of queries, `width` with those that are none,
-/// to those of its heads.
+/// Adds the gradients of a tile of queries, `width` with padding, to the
+/// gradients of its heads.
 template <typename X, typename T>
 void store_tile(
     const AttentionArguments<X>& a,
@@ -432,7 +433,7 @@ void store_tile(
   }
 }
 
-/// One tile of queries against one chunk of keys, which `m` has.
+/// Computes the gradients of one tile of queries and the chunk of keys in `m`.
 ///
 ///   reads   query (rows, D), output and its gradient (rows, E), the rows'
 ///           statistics; m.key (n, D), m.value (n, E)
@@ -441,8 +442,8 @@ void store_tile(
 ///
 ///   1. The tile is packed.
 ///   2. For each block of keys: scores again, weights and the gradients of
-///      scores, those of the products, and three products.
-///   3. The gradient of the query is added to that of its heads.
+///      scores, gradients of raw scores, and three products.
+///   3. The gradient of the query is added to the gradient of its heads.
 template <int kVectors, typename X, typename T>
 void differentiate_tile(
     const AttentionArguments<X>& a,

@@ -1,4 +1,4 @@
-// Converts elements in memory to the lanes that are computed with, and back.
+// Converts elements in memory to lanes of the compute type, and back.
 
 #if defined(TORCH_ATTENTION_CPU_CONVERSION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_CONVERSION_INL_H_
@@ -57,7 +57,7 @@ HWY_INLINE void store(V x, D d, hn::TFromD<D>* to) {
   hn::StoreU(x, d, to);
 }
 
-/// Stores rounded to the nearest number; to the even one between two.
+/// Stores rounded to the nearest number, ties to even.
 template <typename V, typename D>
 HWY_INLINE void store(V x, D /*d*/, BFloat16* to) {
   const hn::Rebind<uint16_t, D> d16;
@@ -124,8 +124,8 @@ HWY_INLINE void put(T value, X* x) {
   store(hn::Set(d, value), d, x);
 }
 
-/// Calls `fn(i, d)` for all i below n: for all lanes while as many are left,
-/// then for one.
+/// Calls `fn(i, d)` for all i below n: for whole vectors while they fit, then
+/// for one lane at a time.
 template <typename T, typename Fn>
 HWY_INLINE void for_lanes(int64_t n, const Fn& fn) {
   constexpr int N = kLanes<T>;

@@ -22,7 +22,7 @@ struct Dropout {
   /// dropout
   uint32_t threshold = 0;
   uint64_t seed = 0;
-  /// The places of the first query and key in the whole.
+  /// The positions of the first query and key in the whole sequence.
   int64_t first_query = 0;
   int64_t first_key = 0;
 

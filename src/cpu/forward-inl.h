@@ -44,7 +44,7 @@ class ForwardWork {
         splits_(a, plan_.key_splits),
         result_{output, statistics, a.sinks} {}
 
-  /// The heads that tasks have, which may be several, interleaved.
+  /// Returns the number of heads, interleaved heads of a task counted as one.
   int64_t heads() const {
     return a_.batch_size * heads_per_batch();
   }
@@ -71,7 +71,7 @@ class ForwardWork {
     return plan_.key_splits > 1 ? a_.batch_size * a_.num_heads : 0;
   }
 
-  /// The numbers that are added up by `join`.
+  /// Returns how many numbers `join` adds up.
   int64_t num_joined() const {
     return plan_.key_splits > 1 ? plan_.key_splits * splits_.rows * a_.value_dim
                                 : 0;
@@ -142,13 +142,14 @@ inline bool heaviest_first(int64_t heads, const Threads& threads) {
   return heads < 8 * threads.count;
 }
 
-/// Waking the threads takes longer than to add up a few rows.
+/// Returns the threads for `join`: waking them takes longer than adding up a
+/// few rows.
 inline Threads threads_to_join(int64_t num_joined, const Threads& threads) {
   constexpr int64_t kFew = 64 * 1024;
   return num_joined < kFew ? Threads{} : threads;
 }
 
-/// Each sequence is planned by itself, and the threads take the tasks of all.
+/// Plans each sequence by itself; the threads take the tasks of all.
 template <typename X>
 void forward_packed(
     const AttentionArguments<X>& packed,
@@ -192,13 +193,13 @@ void forward_packed(
       [](const Work& work, int64_t i) { work.join(i); });
 }
 
-/// Softmax attention of all heads.
+/// Computes softmax attention of all heads.
 ///
 ///   reads   query (B, H, T, D), key (B, G, S, D), value (B, G, S, E)
 ///   writes  output (B, H, T, E), statistics (B, H, T)
 ///
 ///   1. Mask and bias are read once, and the work is divided: by heads, by
-///      queries, and by keys where those are too few.
+///      queries, and by keys where heads and queries are too few.
 ///   2. Each task attends, by tiles or by rows.
 ///   3. The results of parts of the keys are joined.
 template <typename X>

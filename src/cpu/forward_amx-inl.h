@@ -1,5 +1,5 @@
 // The forward pass by the tiles of AMX: `attend_tiles` with other products,
-// beside which exponentials take most of the time.
+// next to which exponentials take most of the time.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_AMX_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -27,8 +27,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// Returns true if tiles of queries are computed by AMX, whose tiles fewer keys
-/// do not fill.
+/// Returns true if tiles of queries are computed by AMX, whose tiles would not
+/// be filled by fewer keys.
 template <typename X>
 bool forward_goes_by_tiles(const AttentionArguments<X>& a) {
   return multiplies_tiles<X>() && a.num_keys > kTileRows;
@@ -42,8 +42,8 @@ struct TileBlock {
   int64_t key_row = 0;
   const BFloat16* value = nullptr; // (E padded, keys)
   int64_t value_row = 0;
-  /// With care: 0 is in place of values that are not finite, and these are the
-  /// keys that have some, counted from `begin`.
+  /// NaN-safe: `value` has 0 for non-finite numbers, and these are the keys
+  /// that have some, counted from `begin`.
   const int64_t* unusual = nullptr;
   int64_t num_unusual = 0;
 };
@@ -81,8 +81,8 @@ TileBlock pack_tile_block(
   return block;
 }
 
-/// Hides the raw scores that some query does not see, and takes the largest of
-/// all, times the scale, into `memory.highest`.
+/// Hides the raw scores of keys that a query does not see, and writes the
+/// largest of all, times the scale, to `memory.highest`.
 template <int kVectors, typename T>
 void hide_raw_scores(
     const HeadRule<T>& rule,
@@ -101,8 +101,8 @@ void hide_raw_scores(
       memory.scores + (s - range.s) * kWidth, n, rule.scale, memory.highest);
 }
 
-/// Notes which queries see the keys of unusual values: those whose `score`, or
-/// weight, is not `hidden`.
+/// Records which queries see the keys of non-finite values, to `memory.seen`:
+/// those whose score, or weight, is not `hidden`.
 template <int kVectors, typename T, typename ScoreOf>
 void note_seen(
     const TileBlock& block,
@@ -122,8 +122,8 @@ void note_seen(
   }
 }
 
-/// Adds the unusual values that were left out to the queries that see them; any
-/// weight of them gives the same.
+/// Adds the non-finite values that were left out to the queries that see them;
+/// any weight gives the same result.
 template <int kVectors, typename X, typename T>
 void add_unusual_values(
     const AttentionArguments<X>& a,
@@ -148,13 +148,13 @@ void add_unusual_values(
   }
 }
 
-/// One tile of queries against one block of keys.
+/// Attends from one tile of queries to one block of keys.
 ///
 ///   reads   tile.query (D / 2, width), pairs; block.key (n, D) and block.value
 ///           (E, n), bfloat16
 ///   writes  adds to tile.output (E, width); tile.maximum and tile.sum (width)
 ///
-///   1. Scores (n, width) by the rule, their maximum of each query.
+///   1. Scores (n, width) by the rule, and their maximum for each query.
 ///   2. Weights, as pairs of bfloat16.
 ///   3. Their product with values is added to the output, which is scaled first
 ///      if a maximum was raised.
@@ -173,7 +173,7 @@ void attend_by_tiles(
   if (!tile.map.sees(block.begin, block.end)) {
     return;
   }
-  // Whole steps of the product with values.
+  // Starts at a whole step of the product with values.
   const auto unseen = visibility.first(range.t) - block.begin;
   range.s =
       block.begin + std::max<int64_t>(unseen, 0) / kTileDepth * kTileDepth;
@@ -247,7 +247,7 @@ void attend_by_tiles(
               tile, range.n, rule.scale, raised, memory)
         : weigh_for_tiles<kVectors, false>(tile, range.n, T(1), raised, memory);
   }
-  // Values meet no number that was there before.
+  // Pads with zeros, so that values meet no stale numbers.
   const auto keys = round_up_to<kTileDepth>(range.n);
   const auto pairs = num_pairs(range.n);
   fill(memory.scores + pairs * kWidth, (keys / 2 - pairs) * kWidth, T(0));
@@ -270,9 +270,9 @@ void attend_by_tiles(
   add_unusual_values<kVectors>(a, head, block, tile, memory);
 }
 
-/// All keys [begin, end) against the tiles of queries of a task, which
-/// `start_tile` packed as pairs. With care no NaN comes from what is hidden,
-/// and what is finite is the same to the last bit.
+/// Attends from the tiles of queries of a task, which `start_tile` packed as
+/// pairs, to keys [begin, end). `careful`: NaN-safe, and finite results are the
+/// same to the last bit.
 template <typename X, typename T>
 void attend_keys_by_tiles(
     const AttentionArguments<X>& a,

@@ -1,4 +1,4 @@
-// Scores become weights, in the forward pass by the tiles of AMX.
+// Turns scores into weights, in the forward pass by the tiles of AMX.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_AMX_WEIGHTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -19,8 +19,8 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// highest[query] becomes the largest score[key][query] of n keys, times
-/// `factor`, unless it is larger.
+/// Raises highest[query] to the largest score[key][query] of n keys, times
+/// `factor`, if that is larger.
 template <int kVectors, typename T>
 HWY_NOINLINE void take_maximum(
     const T* scores,
@@ -56,11 +56,10 @@ HWY_NOINLINE void take_maximum(
   }
 }
 
-/// Takes `memory.highest`, the largest scores of a block of keys, into
-/// `tile.maximum` if one is much larger. That what weights are measured by is
-/// no less than the largest score would only be needed beyond e^88; seldom to
-/// change it saves scaling the output. Returns whether that is due, by
-/// `memory.scale`.
+/// Raises `tile.maximum` to `memory.highest`, the largest scores of a block of
+/// keys, if one is much larger. Weights relative to a lower maximum overflow
+/// only beyond e^88, and rare raises save scaling the output. Returns whether
+/// the output has to be scaled, by `memory.scale`.
 template <int kVectors, typename T>
 HWY_INLINE bool raise_maximum(
     const QueryTile<T>& tile,
@@ -93,8 +92,8 @@ HWY_INLINE bool raise_maximum(
   return true;
 }
 
-/// Scores, times `factor` if they are raw, become weights exp(score - maximum)
-/// by pairs of keys, up to whole steps of a product; the sum grows by them.
+/// Turns scores, times `factor` if they are raw, into weights exp(score -
+/// maximum) as pairs of keys, and adds them to the sum.
 template <int kVectors, bool kRaw, typename T>
 HWY_NOINLINE void weigh_for_tiles(
     const QueryTile<T>& tile,
@@ -124,15 +123,15 @@ HWY_NOINLINE void weigh_for_tiles(
   }
   const auto weigh = [&](int64_t i, int v) {
     const auto score = load(d, scores + (i * kVectors + v) * N);
-    // Bias and scores may be as large as numbers are: then no product with
-    // them, but their difference is one.
+    // Scores with a bias may be near the largest number, where their product
+    // with log2e overflows: multiplies the difference.
     const auto weight = exp2_to_18_bits(
         kRaw ? hn::MulSub(score, log2e, shift[v])
              : hn::Mul(hn::Sub(score, shift[v]), log2e));
     sum[v] = hn::Add(sum[v], weight);
     return weight;
   };
-  // A pair takes a place that has been read.
+  // A pair overwrites scores that have been read.
   const auto put_pair =
       [&](Vector<T> first, Vector<T> second, int64_t i, int v) {
         store(pairs_of(first, second), d, scores + (i / 2 * kVectors + v) * N);

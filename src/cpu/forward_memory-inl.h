@@ -25,8 +25,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Up to kMaxTileQueries rows of a head, or of several interleaved, on the
-/// lanes.
+/// Up to kMaxTileQueries rows of a head, or of several interleaved heads, on
+/// the lanes.
 template <typename T>
 struct QueryTile {
   int64_t first = 0;
@@ -34,9 +34,9 @@ struct QueryTile {
   int vectors = 0;
   /// whether `output` and `sum` hold something yet
   bool started = false;
-  /// between the rows of `query` and `output`
+  /// distance between the rows of `query` and `output`
   int64_t row = 0;
-  T* query = nullptr; // (D, width), scaled; or pairs of it, which are not
+  T* query = nullptr; // (D, width), scaled; or unscaled pairs
   T* output = nullptr; // (E, width), not divided by the sum
   T* maximum = nullptr; // (width), of the scores
   T* sum = nullptr; // (width), of the weights
@@ -58,18 +58,18 @@ struct KeyBlock {
   int64_t value_row = 0;
   /// prefetch distance in keys; 0: none
   int64_t ahead = 0;
-  /// true if a row of `key` is pairs of its numbers, and one of `value` those
-  /// of two keys
+  /// true if rows of `key` are pairs of columns, and rows of `value` pairs of
+  /// keys
   bool pairs = false;
 
   const T* key_at(int64_t s) const {
     return key + (s - begin) * key_row;
   }
-  /// With pairs, of an even number of keys after `begin`.
+  /// With pairs, `s` is an even number of keys after `begin`.
   const T* value_at(int64_t s) const {
     return value + (pairs ? (s - begin) / 2 : s - begin) * value_row;
   }
-  /// Without those before `s`.
+  /// Returns the block without the keys before `s`.
   KeyBlock from(int64_t s) const {
     auto rest = *this;
     rest.begin = s;
@@ -84,12 +84,12 @@ template <typename T>
 struct ForwardMemory {
   QueryTile<T> tiles[kMaxTiles];
   T* scores = nullptr; // (keys of a block, width), then the weights
-  T* highest = nullptr; // (width), score of a block, where it goes by tiles
+  T* highest = nullptr; // (width), largest score of a block, with AMX
   T* previous = nullptr; // (width), maximum before a block of keys
   T* scale = nullptr; // (width)
   AddedMemory<T> added;
   T* key = nullptr; // (kKeyBlock, D padded), or a `TileBlock`'s
-  T* value = nullptr; // (kKeyBlock, E padded), or the same
+  T* value = nullptr; // (kKeyBlock, E padded), or a `TileBlock`'s
 
   // Used only by AMX tiles, when values may be NaN or infinite
   BFloat16* finite_values = nullptr; // (kTileKeys, E)
@@ -105,7 +105,7 @@ struct ForwardMemory {
     const bool by_tiles = multiplies_tiles<X>();
     const auto D = a.head_dim;
     const auto E = a.value_dim;
-    // Pairs in whole tiles, two of which take as much memory as a number.
+    // bfloat16 in whole tiles, of which two take the memory of a float.
     const auto tile_D = by_tiles ? round_up_to<kTileDepth>(D) : 0;
     const auto tile_E = by_tiles ? round_up_to<kTileRows>(E) : 0;
     const auto tile_keys = by_tiles ? kTileKeys : 0;
@@ -140,8 +140,8 @@ struct ForwardMemory {
   }
 };
 
-/// Returns whether some row of the first tiles may see one of the keys [s,
-/// s_end), by mask and bias.
+/// Returns whether some row of the first `tiles` tiles may see one of the keys
+/// [s, s_end), by mask and bias.
 template <typename T>
 bool any_tile_sees(
     const ForwardMemory<T>& memory,
@@ -153,7 +153,7 @@ bool any_tile_sees(
   });
 }
 
-/// Keys [s, s_end) where they are in memory, or packed.
+/// Returns keys [s, s_end) as they are in memory, or packed.
 template <typename X, typename T>
 KeyBlock<T> block_of(
     const AttentionArguments<X>& a,

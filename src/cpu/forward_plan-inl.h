@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Queries that pass over the keys together, so that a block of keys is read
-/// from far away once for all of them.
+/// The most tiles of queries in a task: a block of keys is read from memory
+/// once for all of them.
 constexpr int kMaxTiles = 8;
 
 /// The division of `forward`'s work. Depends on sizes only, not on threads.
@@ -35,8 +35,7 @@ struct ForwardPlan {
   int64_t query_tasks = 1; // of the heads of a task
   int64_t key_splits = 1;
   bool packs_keys = false;
-  /// whether rows of keys are asked for before they are read: pays only where
-  /// they come from memory
+  /// whether keys are prefetched: pays only where they come from memory
   bool prefetches = false;
 
   int64_t tasks(int64_t heads) const {
@@ -47,15 +46,16 @@ struct ForwardPlan {
 /// Enough for the threads of large machines.
 constexpr int64_t kEnoughTasks = 64;
 
-/// Returns how many of the last of `n` rows of a task are computed as rows: as
-/// a tile they would leave most of its lanes empty.
+/// Returns the number of remainder rows, the last of the `n` rows of a task,
+/// which are computed as rows: as a tile they would leave most of its lanes
+/// empty.
 template <typename X, typename T = Compute<X>>
 int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   constexpr int64_t N = kLanes<T>;
   if (a.dropout > 0) {
     return 0;
   }
-  // Measured: from here on a tile of its own is faster, and so is one more
+  // Measured: with more rows a tile of their own is faster, and so is one more
   // vector of an existing tile.
   constexpr int64_t kFewKeys = 64;
   if (multiplies_tiles<X>() && a.num_keys >= kFewKeys) {
@@ -72,11 +72,11 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
 template <typename X, typename T = Compute<X>>
 ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t W = kMaxTileQueries<T>;
-  // The bytes that stay in the level 2 cache beside a block of keys.
+  // The bytes that stay in the level 2 cache with a block of keys.
   constexpr int64_t kTileBytes = 256 * 1024;
-  // A split of so many keys is worth its joining.
+  // A split of so many keys is worth joining.
   constexpr int64_t kMinSplitKeys = 512;
-  // With so many keys for each, queries are the last ones of a long text.
+  // With so many keys for each query, the queries are the last of a long text.
   constexpr int64_t kFewOfKeys = 8;
   const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
   ForwardPlan plan;
@@ -125,7 +125,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   return plan;
 }
 
-/// The task `i` of a plan: which head, which queries, which keys.
+/// A task of a plan: which head, which queries, which keys.
 struct ForwardTask {
   int64_t b;
   int64_t head;
@@ -153,8 +153,8 @@ inline ForwardTask task_at(
   return task;
 }
 
-/// The results of a task of `forward`: the output and statistics, or those of
-/// its share of the keys.
+/// The results of a task of `forward`: output and statistics, of all keys or of
+/// its share of them.
 template <typename Y>
 struct ForwardResult {
   Heads<Y> output; // (B, H, T, E)
@@ -163,8 +163,8 @@ struct ForwardResult {
   const Compute<Y>* sinks = nullptr;
 };
 
-/// Lets a sink into the statistics of a row. Returns the factor for what was
-/// summed beside the maximum before.
+/// Adds a sink to the statistics of a row. Returns the factor for earlier sums,
+/// which are relative to the earlier maximum.
 template <typename T>
 T add_sink(T sink, T& maximum, T& sum) {
   const auto highest = std::max(maximum, sink);

@@ -34,10 +34,10 @@ inline int64_t padded_to_pairs(int64_t n) {
 /// head_dim, and the keys are read once for all.
 template <typename T>
 struct RowMemory {
-  /// between the rows of `output`
+  /// distance between the rows of `output`
   int64_t output_row = 0;
   HeadRule<T>* rules = nullptr; // (rows)
-  T* query = nullptr; // (rows, D padded), scaled; or pairs of it, which are not
+  T* query = nullptr; // (rows, D padded), scaled; or unscaled pairs
   T* output = nullptr; // (rows, E padded)
   T* maximum = nullptr; // (rows)
   T* sum = nullptr; // (rows)
@@ -71,20 +71,20 @@ struct RowMemory {
   }
 };
 
-/// Keys that rows are multiplied with, and what comes from memory after them.
+/// Keys that rows are multiplied with, and the prefetches meanwhile.
 template <typename X>
 struct RowKeys {
   const X* key;
   int64_t key_row;
   int64_t n;
-  /// The values of the same tokens.
+  /// The values of the keys, to be prefetched.
   NextRows values = {};
   /// Keys are prefetched so many keys before they are read; 0: not at all.
   int64_t ahead = 0;
 };
 
-/// The rows of `size` numbers of X from token s on, to be asked for; none if
-/// not `prefetches`.
+/// Returns the rows of `size` numbers of X from token s on, to be prefetched;
+/// none if not `prefetches`.
 template <typename X>
 NextRows next_rows(
     const X* tokens,
@@ -100,7 +100,7 @@ NextRows next_rows(
       prefetches ? size * kBytes : 0};
 }
 
-/// The keys after those of `range`, asked for while values are multiplied.
+/// Returns the keys after `range`, prefetched while values are multiplied.
 template <typename X>
 NextRows next_keys(
     const AttentionArguments<X>& a,
@@ -111,7 +111,7 @@ NextRows next_keys(
       head.key, a.key.strides, range.s + kKeyBlock, a.head_dim, prefetches);
 }
 
-/// The values of `range`, asked for while its keys are multiplied.
+/// Returns the values of `range`, prefetched while its keys are multiplied.
 template <typename X>
 NextRows next_values(
     const AttentionArguments<X>& a,
@@ -122,8 +122,8 @@ NextRows next_values(
       head.value, a.value.strides, range.s, a.value_dim, prefetches);
 }
 
-/// scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows rows.
-/// `asked`: the bits of those of four keys that memory is asked for.
+/// Sets scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows
+/// rows. `asked`: which of four keys are prefetched, as bits.
 template <int kRows, typename Add, typename T, typename X>
 HWY_NOINLINE void multiply_row_scores(
     const T* query,

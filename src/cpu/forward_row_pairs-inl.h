@@ -1,7 +1,7 @@
 // The products of the forward pass over rows, by pairs of bfloat16.
 //
-// Scores are sums over pairs of neighbours in head_dim, which are read where
-// they are. For sums of values, pairs of the numbers of two keys are made in
+// Scores are sums over pairs of neighbours in head_dim, which are read in
+// place. For sums of values, pairs of the numbers of two keys are made in
 // registers; these come out of order, and so do the columns of the sums until
 // `order_columns`.
 
@@ -30,12 +30,12 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// Returns whether rows are whole vectors of pairs, and lie as floats do.
+/// Returns whether rows are whole vectors of pairs, readable as floats.
 inline bool is_of_pairs(int64_t columns, int64_t row) {
   return columns % kNumbersOfPairs == 0 && row % 2 == 0;
 }
 
-/// Sets the scores of rows and the keys [s, s + n) of `range`.
+/// Computes the scores of rows and the keys of `range`.
 template <typename X>
 void multiply_keys_by_pairs(
     const AttentionArguments<X>& a,
@@ -57,7 +57,7 @@ void multiply_keys_by_pairs(
   }
   multiply_scores_of_rows<AddProductOfPairs>(
       memory.query, range.rows, keys, D, memory.scores);
-  // Scaled queries may not be bfloat16.
+  // Scaled queries may not fit bfloat16.
   const auto scale = hn::Set(d, head.rule.scale);
   for (int64_t r = 0; r < range.rows; ++r) {
     auto* scores = memory.scores + r * kKeyBlock;
@@ -71,9 +71,8 @@ void multiply_keys_by_pairs(
 constexpr int kMaxPairRows = 8;
 
 /// Adds to output[r][c] the sum over keys of weights[r][key] * value[key][c],
-/// for kRows rows and the columns of one vector of pairs. kCareful: values
-/// beside weights of 0 are left out. The first n rows of `next` are asked for
-/// meanwhile.
+/// for kRows rows and the columns of one vector of pairs. kCareful: leaves out
+/// values whose weight is 0. Prefetches the first n rows of `next`.
 template <int kRows, bool kCareful, typename X>
 HWY_NOINLINE void multiply_pairs_of_keys(
     const float* weights, // pairs (kRows, kKeyBlock / 2)
@@ -122,7 +121,7 @@ HWY_NOINLINE void multiply_pairs_of_keys(
   }
 }
 
-/// Adds the values [s, s + n) of `range` by their weights, which become pairs.
+/// Adds the values of `range` by their weights, which become pairs.
 template <typename X>
 void add_values_by_pairs(
     const AttentionArguments<X>& a,
@@ -163,8 +162,8 @@ void add_values_by_pairs(
   }
 }
 
-/// Puts the columns of sums in order, of which each vector of pairs has four of
-/// its first half, alternately four of its second.
+/// Puts the columns of sums in order: alternately four of the first and four of
+/// the second half of each vector of pairs.
 inline void order_columns(float* sums, int64_t n) {
   constexpr int64_t kFour = 4;
   for (int64_t i = 0; i < n; i += kNumbersOfPairs) {

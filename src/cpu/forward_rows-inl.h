@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Row range.t, the one with number `row` here, against the keys of `range`:
-/// scores become weights, and what was summed before is scaled.
+/// Turns the scores of row range.t, number `row` in `memory`, and the keys of
+/// `range` into weights, and scales earlier sums.
 template <typename X, typename T>
 HWY_NOINLINE void weigh_row(
     const AttentionArguments<X>& a,
@@ -112,7 +112,7 @@ void start_rows(
   fill(memory.output, range.rows * memory.output_row, T(0));
 }
 
-/// The scores of rows and the keys [s, s + n).
+/// Computes the scores of rows and the keys of `range`.
 template <typename X, typename T>
 void multiply_keys(
     const AttentionArguments<X>& a,
@@ -127,9 +127,9 @@ void multiply_keys(
     multiply_scores_of_rows<AddProduct>(
         memory.query, range.rows, keys, D, memory.scores);
   };
-  // Read where they are if they are whole vectors.
+  // Keys of whole vectors are read in place.
   if (D == a.head_dim) {
-    // Far enough ahead: `next_keys` has brought all but the first ones near.
+    // Far enough ahead: `next_keys` has prefetched all but the first block.
     constexpr int64_t kAhead = 8;
     multiply(RowKeys<X>{
         key,
@@ -143,7 +143,7 @@ void multiply_keys(
   }
 }
 
-/// Adds the values [s, s + n) by their weights.
+/// Adds the values of `range` by their weights.
 template <typename X, typename T>
 void add_values_to_rows(
     const AttentionArguments<X>& a,
@@ -211,8 +211,8 @@ void finish_rows(
   }
 }
 
-/// Rows `range` of a head, or of several interleaved, against the keys of
-/// `range`.
+/// Attends from rows `range` of a head, or of several interleaved heads, to the
+/// keys of `range`.
 ///
 ///   reads   query (heads, T, D), key (S, D), value (S, E)
 ///   writes  output (heads, T, E), statistics (heads, T)
@@ -220,8 +220,8 @@ void finish_rows(
 ///   1. The queries are packed as rows (D).
 ///   2. For each block of keys: scores of all rows, their weights, and the sums
 ///      of values.
-///   3. The sums are divided and stored. If NaN may have come from what was
-///      hidden, all again with care.
+///   3. The sums are divided and stored. If NaN may have come from hidden keys,
+///      all steps run again, NaN-safe.
 template <typename X, typename Y, typename T>
 void attend_rows(
     const AttentionArguments<X>& a,

@@ -1,4 +1,4 @@
-// Joins what the parts of the keys gave.
+// Joins the results of the splits of the keys.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_SPLITS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -63,7 +63,7 @@ struct SplitResults {
 };
 
 /// Joins the results of one head: each split counts as much as the sum of its
-/// weights. Overwrites the output of the first.
+/// weights. Overwrites the output of the first split.
 template <typename X, typename T>
 void join_splits(
     const AttentionArguments<X>& a,
@@ -100,7 +100,7 @@ void join_splits(
         : T(1);
     auto* total = outputs + row * a.value_dim;
     for (int64_t i = 0; i < splits; ++i) {
-      // The first part has room for the sum of all.
+      // The output of the first split becomes the sum of all.
       const auto weight = weight_of(i);
       const auto share = weight == 0 ? T(0) : factor * weight / sum;
       const auto* part = outputs + (i * split_rows + row) * a.value_dim;

@@ -30,9 +30,9 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// The scores (n, width) of one tile of queries and the keys of `block` that
-/// are in `range`, and the largest of them. `cut`: not as the product gives
-/// them.
+/// Computes the scores (n, width) of one tile of queries and the keys of
+/// `block` that are in `range`, and their maximum. `cut`: the products are not
+/// yet the scores.
 template <int kVectors, typename X, typename T>
 HWY_INLINE void compute_scores(
     const AttentionArguments<X>& a,
@@ -120,14 +120,13 @@ void add_values(
   tile.started = true;
 }
 
-/// One tile of queries against one block of keys.
+/// Attends from one tile of queries to one block of keys.
 ///
 ///   reads   tile.query (D, width), block.key (n, D), block.value (n, E)
 ///   writes  tile.output (E, width), tile.maximum and tile.sum (width)
 ///
 ///   1. scores (n, width) and their maximum
-///   2. weights exp(score - maximum), their sum, and the scale of what was
-///      there before
+///   2. weights exp(score - maximum), their sum, and the scale of earlier sums
 ///   3. output += value^T weights
 template <int kVectors, typename X, typename T>
 void attend(
@@ -143,8 +142,8 @@ void attend(
   Range range{tile.first, tile.rows};
   range.s = std::max(block.begin, visibility.first(range.t) / 4 * 4);
   range.n = std::min(block.end, visibility.end(range.t_end() - 1)) - range.s;
-  // If nothing else changes the scores, their products start from the bias,
-  // whatever the map takes from the range: sums are rounded alike.
+  // If nothing else changes the scores, the products start from the bias, even
+  // where the map trims the range: sums are rounded alike.
   auto added_memory = memory.added;
   if (visibility.tile(range) == Tile::kFull && !head.rule.bends &&
       !head.rule.adds && !careful && !block.pairs) {
@@ -183,8 +182,8 @@ void attend(
   weigh_and_multiply(std::false_type());
 }
 
-/// `attend` in steps down a causal diagonal: keys that the first vector of
-/// queries does not see are for the others alone.
+/// Calls `attend` in steps down a causal diagonal: keys that the first vector
+/// of queries does not see are left to the others.
 template <int kVectors, typename X, typename T>
 void attend_in_steps(
     const AttentionArguments<X>& a,
@@ -241,7 +240,7 @@ void start_tile(
       first,
       tile.rows,
       a.head_dim,
-      // Scaled numbers may not be bfloat16: with pairs the scores are scaled.
+      // Scaled numbers may not fit bfloat16: with pairs the scores are scaled.
       pairs ? T(1) : head.rule.scale,
       tile.query,
       tile.width());
@@ -253,8 +252,8 @@ void start_tile(
   fill(tile.maximum, tile.width(), -kInfinity<T>);
 }
 
-/// Lets the sinks of the heads into the statistics of the rows that see a key,
-/// and what they scale their sums by into `scale` (width).
+/// Adds the sinks of the heads to the statistics of the rows that see a key,
+/// and multiplies `scale` (width) by the factors of their sums.
 template <typename T>
 void add_sinks_to_tile(
     const T* sinks,
@@ -269,8 +268,8 @@ void add_sinks_to_tile(
   }
 }
 
-/// Divides by the sum and stores. False, and nothing stored, if NaN may have
-/// come from what was hidden.
+/// Divides by the sum and stores. Returns false, and stores nothing, if NaN may
+/// have come from hidden keys.
 template <typename X, typename Y, typename T>
 bool finish_tile(
     const AttentionArguments<X>& a,
@@ -286,7 +285,7 @@ bool finish_tile(
     fill(tile.output, a.value_dim * width, T(0));
     fill(tile.sum, width, T(0));
   }
-  // Dropout may have taken what is not finite from the output alone.
+  // Dropout may have removed non-finite numbers from the output, not the sum.
   if (!careful &&
       !(all_finite(tile.output, a.value_dim * width) &&
         all_finite(tile.sum, width))) {
@@ -336,16 +335,16 @@ bool finish_tile(
   return true;
 }
 
-/// The tiles of a task, rows from `range.t` on of a head or of several by
-/// turns, against the keys of `range`.
+/// Attends from the tiles of a task, rows from `range.t` on of a head or of
+/// several interleaved heads, to the keys of `range`.
 ///
 ///   reads   query (heads, T, D), key (S, D), value (S, E)
 ///   writes  output (heads, T, E), statistics (heads, T)
 ///
 ///   1. The queries are packed as tiles (D, width).
-///   2. Each block of keys passes under all tiles.
-///   3. The sums are divided and stored. If NaN may have come from what was
-///      hidden, all again with care.
+///   2. For each block of keys: all tiles attend to it.
+///   3. The sums are divided and stored. If NaN may have come from hidden keys,
+///      all steps run again, NaN-safe.
 template <typename X, typename Y, typename T>
 void attend_tiles(
     const AttentionArguments<X>& a,

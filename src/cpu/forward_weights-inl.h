@@ -1,4 +1,4 @@
-// Scores become weights, in the forward pass.
+// Turns scores into weights, in the forward pass.
 
 #if defined(TORCH_ATTENTION_CPU_FORWARD_WEIGHTS_INL_H_) == \
     defined(HWY_TARGET_TOGGLE)
@@ -21,9 +21,9 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Scores become weights exp(score - maximum), dropped ones 0; the sum grows by
-/// all, and `scale` takes what was there before to the new maximum. kPairs: the
-/// weights become pairs of those of two keys.
+/// Turns scores into weights exp(score - maximum), 0 where dropped. The sum
+/// grows by all of them, and `scale` becomes the factor for earlier sums.
+/// kPairs: the weights of two keys become pairs.
 template <int kVectors, bool kCut, bool kDropout, bool kPairs, typename T>
 HWY_NOINLINE void weigh_scores(
     const QueryTile<T>& tile,
@@ -64,7 +64,7 @@ HWY_NOINLINE void weigh_scores(
   const auto put_weight = [&](Vector<T> weight, int64_t row, int v) {
     store(weight, d, scores + (row * kVectors + v) * N);
   };
-  // A pair takes a place that has been read.
+  // A pair overwrites scores that have been read.
   if constexpr (kDropout) {
     for (int64_t i = 0; i < n; i += 4) {
       HWY_UNROLL(3)
@@ -113,7 +113,7 @@ HWY_NOINLINE void weigh_scores(
   }
 }
 
-/// Scores become weights, by the form of `weigh_scores` for what they are.
+/// Turns scores into weights, by the instance of `weigh_scores` that fits.
 template <int kVectors, bool kPairs, typename X, typename T>
 void weigh(
     const AttentionArguments<X>& a,

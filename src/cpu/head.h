@@ -13,10 +13,9 @@ template <typename T>
 struct HeadRule {
   T scale = 1;
   double softcap = 0;
-  /// The number that scores lose for each position between query and key, of
-  /// this head and those after it; null: none
+  /// ALiBi slopes of this head and the heads after it; null: none
   const T* alibi_slopes = nullptr;
-  /// As `ScoreRule` has them, for this head.
+  /// `ScoreRule::bends()`, and `adds()` or slopes, for this head.
   bool bends = false;
   bool adds = false;
 };
@@ -60,9 +59,9 @@ struct Rows {
   }
 };
 
-/// One query head: what it reads, and what becomes of its scores. Or several by
-/// turns, as `Rows` has them, that read the same keys; `h`, `index` and the
-/// pointers are then of the first.
+/// One query head with its tensors and its rule. Or several interleaved heads,
+/// as in `Rows`, that read the same keys; `h`, `index` and the pointers are
+/// then of the first.
 template <typename X>
 struct Head {
   int64_t b;
@@ -74,7 +73,7 @@ struct Head {
   const X* query; // (T, D)
   const X* key; // (S, D)
   const X* value; // (S, E)
-  const X* bias; // (T, S) or null, as the next two
+  const X* bias; // (T, S) or null, like `wide_bias` and `mask`
   const Compute<X>* wide_bias;
   const bool* mask;
   Visibility visibility;
@@ -91,7 +90,7 @@ struct Head {
     return visibility.heads;
   }
 
-  /// The head and the query of a row, the head counted from the first.
+  /// Return the head and the query of a row; the head is counted from `h`.
   int64_t head_of(int64_t row) const {
     return heads() == 1 ? 0 : row % heads();
   }
@@ -99,12 +98,12 @@ struct Head {
     return visibility.query(row);
   }
 
-  /// Collects what mask and bias say of the rows and keys of `range`.
+  /// Collects the map's bits for the rows and keys of `range`.
   void collect(const Range& range, TileMap& to) const {
     to.collect(map, b, h, heads(), range);
   }
 
-  /// The number up to which those of the bias hide keys from a row.
+  /// Returns the number up to which the bias hides keys from a row.
   Compute<X> low_limit(int64_t row) const {
     return map->limit(b, h + head_of(row), query_of(row));
   }
@@ -112,7 +111,7 @@ struct Head {
     return map != nullptr && map->limits != nullptr;
   }
 
-  /// Returns the place of a row in (B, H, T).
+  /// Returns the index of a row in (B, H, T).
   int64_t row_index(int64_t row, int64_t num_queries) const {
     return (index + head_of(row)) * num_queries + query_of(row);
   }
@@ -124,7 +123,7 @@ struct Head {
   }
 };
 
-/// Head h and the `heads - 1` after it.
+/// Returns head h, interleaved with the `heads - 1` after it.
 template <typename X>
 Head<X> head_at(
     const AttentionArguments<X>& a,

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string>
 
-// No tiles where the assembler is too old for them.
+// No AMX where the assembler is too old for it.
 #if HWY_ARCH_X86 && defined(__linux__) && !defined(TORCH_ATTENTION_NO_AMX)
 #define TORCH_ATTENTION_ASKS_FOR_TILES
 #include <cpuid.h>
@@ -47,8 +47,8 @@ InstructionSet most_allowed() {
 }
 
 #if defined(TORCH_ATTENTION_ASKS_FOR_TILES)
-/// Returns whether the processor has tiles of bfloat16, and asks the system for
-/// the room to keep them in for this process, as it has to be once.
+/// Returns whether the processor has AMX tiles of bfloat16, and the system
+/// grants this process, once, the memory to save them.
 bool may_use_tiles() {
   unsigned int eax = 0;
   unsigned int ebx = 0;
@@ -61,7 +61,7 @@ bool may_use_tiles() {
     return false;
   }
   // ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA. Fails where the system does not
-  // keep tiles.
+  // save tiles.
   constexpr int kRequest = 0x1023;
   constexpr int kTileData = 18;
   static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
@@ -114,7 +114,7 @@ bool is_supported(InstructionSet set) {
   }
 #endif
 #endif
-  // Where all of the library is compiled for a higher set, there is no other.
+  // Where all of the library is compiled for a higher set, it has no other.
   return set == InstructionSet::kPortable &&
       (HWY_TARGETS & ~(HWY_AVX2 | HWY_AVX3)) != 0;
 }

@@ -37,7 +37,7 @@ struct ByNumbers {
   }
 };
 
-/// Operands as pairs of bfloat16, each in the place of a float.
+/// Operands as pairs of bfloat16, each stored as a float.
 struct ByPairs {
   static constexpr int64_t size = 2;
 
@@ -53,7 +53,7 @@ struct ByPairs {
   }
 };
 
-/// Numbers [begin, end) of the output of all rows.
+/// Computes numbers [begin, end) of the output of all rows.
 template <typename X, typename Operands, typename T = Compute<X>>
 HWY_NOINLINE void multiply_weight(
     const LinearInput<X>& input,
@@ -64,14 +64,13 @@ HWY_NOINLINE void multiply_weight(
   constexpr int64_t kStep = Operands::size;
   constexpr int64_t N = kLanes<T> * kStep;
   const auto in = input.in;
-  // As far as the weight is asked for before it is read, in whole groups of
-  // four rows.
+  // The prefetch distance of the weight, in whole groups of four rows.
   constexpr int64_t kLeast = 12 * 1024 / sizeof(X);
   const auto ahead = (kLeast + 4 * in - 1) / (4 * in) * (4 * in);
   const auto whole = in / N * N;
   const auto passes = (input.rows + kMaxRowsAtOnce - 1) / kMaxRowsAtOnce;
   for (auto o = begin; o < end; o += 4) {
-    // The last four may begin among those before them, which are left alone.
+    // The last four may overlap earlier ones, which are not stored again.
     const auto first = std::max<int64_t>(0, std::min(o, layer.out - 4));
     const auto* weight = layer.weight + first * in;
     for (int64_t pass = 0; pass < passes; ++pass) {
@@ -108,14 +107,14 @@ HWY_NOINLINE void multiply_weight(
   }
 }
 
-/// `operands_of(weight)` returns the operands of a layer with this weight.
+/// Computes all layers. `operands_of(weight)` returns a layer's operands.
 template <typename X, typename OperandsOf>
 void multiply_all(
     const LinearInput<X>& input,
     const std::vector<LinearLayer<X>>& layers,
     const OperandsOf& operands_of,
     const Threads& threads) {
-  // Enough of the weight that to wake a thread for it pays.
+  // Enough of the weight to pay for waking a thread.
   constexpr int64_t kTaskNumbers = 64 * 1024;
   const auto per_task = std::max<int64_t>(4, kTaskNumbers / input.in / 4 * 4);
   run_tasks_of_stream(

@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-/// Linear layers of few tokens, at the speed at which memory gives their
-/// weights.
+/// Linear layers of few tokens, as fast as memory delivers their weights.
 namespace torch_attention::cpu {
 
 /// The input of linear layers. X is float, BFloat16 or Float16.
@@ -17,7 +16,7 @@ struct LinearInput {
   const X* data = nullptr; // (rows, in), contiguous
 };
 
-/// output = input W^T + bias, of at least 4 numbers; sums are float's.
+/// output = input W^T + bias, with at least 4 outputs; sums are in float.
 template <typename X>
 struct LinearLayer {
   int64_t out = 0;

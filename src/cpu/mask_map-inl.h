@@ -37,7 +37,7 @@ class MaskReader {
  public:
   using T = Compute<X>;
 
-  /// 1. `grad_output` is that of the backward pass, or absent.
+  /// 1. `grad_output` is given in the backward pass, else absent.
   MaskReader(const AttentionArguments<X>& a, const Heads<const X>& grad_output)
       : a_(a),
         mask_(a, a.mask),
@@ -238,8 +238,7 @@ class MaskReader {
 template <typename X>
 class MaskMaps {
  public:
-  /// Reads the mask and bias of each, and those of `grad_outputs` that there
-  /// are.
+  /// Reads the mask and bias of each, and `grad_outputs` unless it is empty.
   MaskMaps(
       const std::vector<AttentionArguments<X>>& attentions,
       const std::vector<Heads<const X>>& grad_outputs,

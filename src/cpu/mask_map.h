@@ -38,10 +38,9 @@ bool any_word(int64_t s, int64_t s_end, const Fn& fn) {
   return false;
 }
 
-/// The bits of a mask or bias (B, H, T, S), whose rows are there once where
-/// they are broadcast.
+/// The bits of a mask or bias (B, H, T, S), with broadcast rows stored once.
 struct UnitBits {
-  /// of a row; 0: nothing was read, and all bits count as set
+  /// of a row; 0: the tensor was not read, and all bits count as set
   int64_t words = 0;
   // Distances in rows
   int64_t batch = 0;
@@ -58,8 +57,8 @@ struct UnitBits {
     return b * batch + h * head + t * query;
   }
 
-  /// Returns which of the up to 64 keys from s on are hidden; of a bias, if it
-  /// hides or is 0.
+  /// Returns the hidden ones of up to 64 keys from s on, as bits. They are all
+  /// that a bias does only if it hides or is 0.
   uint64_t hidden_from(int64_t row, int64_t s) const {
     if (words == 0) {
       return 0;
@@ -190,7 +189,7 @@ struct TileMap {
     return words == 0 || any(changed, s, s_end);
   }
 
-  /// Takes the keys that no row sees from both ends of `range`.
+  /// Trims the keys that no row sees from both ends of `range`.
   void trim(Range& range) const {
     if (words == 0) {
       return;

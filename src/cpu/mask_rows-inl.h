@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// The different rows of a mask or bias (B, H, T, S): broadcast ones are there
+/// The different rows of a mask or bias (B, H, T, S): broadcast rows count
 /// once.
 template <typename Y>
 struct ScoreRows {
@@ -61,7 +61,7 @@ struct ScoreRows {
         row / queries % heads * x.head + row % queries * x.query;
   }
 
-  /// Calls `fn(row, numbers)` for `n` rows, whose keys are then neighbours.
+  /// Calls `fn(row, numbers)` for `n` rows, with contiguous keys.
   template <typename Fn>
   void for_rows(int64_t first, int64_t n, const Fn& fn) const {
     if (x.key == 1) {
@@ -70,7 +70,7 @@ struct ScoreRows {
       }
       return;
     }
-    // Keys outside: their rows may be neighbours.
+    // Keys outside: a key's rows may be neighbours in memory.
     const auto size = static_cast<size_t>(n * num_keys) * sizeof(Y);
     auto* copies = reinterpret_cast<Y*>(thread_memory(size));
     constexpr int64_t kTogether = 16;
@@ -117,8 +117,8 @@ constexpr uint64_t any_of_16(uint64_t x) {
 }
 static_assert(kUnitKeys == 16);
 
-/// Writes the bits of a row of n keys, of which `hidden_from(s, n)` are hidden,
-/// at most 64. Those that are not are not changed either.
+/// Writes the bits of a row of n keys. `hidden_from(s, n)` returns which of n
+/// keys from s on, at most 64, are hidden. Counts no other key as changed.
 template <typename HiddenFrom>
 HWY_INLINE void write_bits(
     int64_t n,
@@ -140,11 +140,11 @@ HWY_INLINE void write_bits(
     to.seen[first / kWordKeys] = seen;
     to.changed[first / kWordKeys] = hidden;
   }
-  // Read with those before, and not used.
+  // `UnitBits::hidden_from` reads it with the word before, but uses none of it.
   to.hidden[(n + 63) / 64] = 0;
 }
 
-/// A row of a mask.
+/// Writes the bits of a row of a mask.
 HWY_NOINLINE inline void read_row(
     const bool* mask,
     int64_t n,
@@ -165,8 +165,8 @@ HWY_INLINE uint64_t bits_of_lanes(D d, M mask) {
                : stored[0] & ((1U << N) - 1);
 }
 
-/// A row of a bias, of which numbers up to `limit` hide. Returns whether all
-/// others are 0.
+/// Writes the bits of a row of a bias, whose numbers up to `limit` hide.
+/// Returns whether all others are 0.
 template <typename T, typename Y>
 HWY_NOINLINE bool read_row(
     const Y* bias,

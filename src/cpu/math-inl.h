@@ -25,8 +25,8 @@ HWY_INLINE V at_least(V low, V x) {
 #endif
 }
 
-/// The exponential of this number is as good as 0 beside the largest weight, 1,
-/// yet so far from denormal numbers that products with it are not denormal.
+/// The exponential of this number is as good as 0 next to the largest weight,
+/// 1, yet so far from denormal numbers that products with it are not denormal.
 template <typename T>
 constexpr T kLowestExponent = sizeof(T) == 4 ? T(-69) : T(-460);
 
@@ -113,8 +113,8 @@ HWY_INLINE V exp(V x) {
 /// Returns 2^x to 18 bits; 0 where that is too small, 2^0 exactly.
 HWY_INLINE Vector<float> exp2_to_18_bits(Vector<float> x) {
   const Tag<float> d;
-  // 2^r = 1 + r + r (1 - r) q(r) on [0, 1), q by a minimax fit: it meets itself
-  // at both ends.
+  // 2^r = 1 + r + r (1 - r) q(r) on [0, 1), q by a minimax fit: the result is
+  // continuous at integers.
   const Vector<float> r{_mm512_reduce_ps(x.raw, /*down*/ 9)};
   auto y = hn::Set(d, 0.013555747456848621F);
   y = hn::MulAdd(y, r, hn::Set(d, 0.05203237012028694F));

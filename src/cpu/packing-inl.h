@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Asks for a row before it is read.
+/// Prefetches a row.
 HWY_INLINE void prefetch_row(const void* row, int64_t bytes) {
   const auto* line = static_cast<const char*>(row);
   for (int64_t i = 0; i < bytes; i += 64) {

@@ -1,9 +1,9 @@
 // Products of bfloat16 by pairs: two multiply-adds in the time of one, where
 // the processor has them (AVX512_BF16).
 //
-// A pair takes the place of a float, so that memory, vectors and broadcasts are
-// those of floats: the first number in the low half of its bits, the second in
-// the high half.
+// A pair is stored as a float, so that memory, vectors and broadcasts are those
+// of floats: the first number in the low half of its bits, the second in the
+// high half.
 
 #if defined(TORCH_ATTENTION_CPU_PAIRS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TORCH_ATTENTION_CPU_PAIRS_INL_H_
@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 template <typename X>
 constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
 
-/// True if they do.
+/// Returns true if the kernels multiply numbers stored as X by pairs.
 template <typename X>
 bool multiplies_pairs() {
   return kHasPairs<X> && instruction_set() >= InstructionSet::kAvx512Bf16;
@@ -53,7 +53,7 @@ HWY_INLINE V add_products_of_pairs(V a, V b, V sum) {
   return sum;
 }
 
-/// Returns `pairs` with 0 for the numbers beside which `other` has 0.
+/// Returns `pairs` with 0 for each number where `other` has 0.
 template <typename V>
 HWY_INLINE V zero_beside_zero(V pairs, V other) {
   const Tag<float> d;
@@ -63,9 +63,9 @@ HWY_INLINE V zero_beside_zero(V pairs, V other) {
       d, hn::IfThenZeroElse(is_zero, hn::BitCast(numbers, pairs)));
 }
 
-/// Returns the pairs of what is stored in two vectors, rounded to the nearest
-/// bfloat16. NaN may become another number if its lowest bits are set, as they
-/// are not after conversion from bfloat16 or arithmetic.
+/// Returns the pairs of the lanes of two vectors, rounded to the nearest
+/// bfloat16. NaN may become another number if its lowest bits are set, which
+/// they are not after conversion from bfloat16 or arithmetic.
 template <typename V>
 HWY_INLINE V pairs_of(V first, V second) {
   const Tag<float> d;
@@ -77,9 +77,8 @@ HWY_INLINE V pairs_of(V first, V second) {
   return hn::BitCast(d, hn::Or(low, high));
 }
 
-/// Sets pairs[i] to row 2 i and row 2 i + 1 of `x` (rows, width), which holds
-/// bfloat16 as floats; of an odd number of rows the last is beside zeros. May
-/// be in place.
+/// Sets pairs[i] to rows 2 i and 2 i + 1 of `x` (rows, width), which holds
+/// bfloat16 as floats; a last odd row is paired with zeros. May be in place.
 HWY_INLINE void pair_rows(
     const float* x,
     int64_t rows,
@@ -96,8 +95,8 @@ HWY_INLINE void pair_rows(
 }
 
 /// Turns x (rows, width), whole vectors, into pairs of neighbours (rows, width
-/// / 2) in the first half of its place. Column `zero`, if there is one, becomes
-/// 0.
+/// / 2) in the first half of its memory. Column `zero`, if there is one,
+/// becomes 0.
 HWY_INLINE void pair_columns(
     float* x,
     int64_t rows,

@@ -83,13 +83,12 @@ struct Broadcast {
   const T* data;
   int64_t row;
   int64_t step;
-  /// The distance of what is asked for meanwhile, since it comes next from
-  /// memory; 0: nothing.
+  /// The prefetch distance in elements; 0: no prefetch.
   int64_t ahead = 0;
 };
 
-/// Asks for what is `a.ahead` of a[0 to kRows][i], by the lines of the cache:
-/// all lines once as i passes over the rows.
+/// Prefetches the elements `a.ahead` after a[0 to kRows][i]: each cache line
+/// once as i passes over the rows.
 template <int kRows, bool kUnitStep, typename T>
 HWY_INLINE void prefetch_ahead(const Broadcast<T>& a, int64_t i) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -105,19 +104,19 @@ HWY_INLINE void prefetch_ahead(const Broadcast<T>& a, int64_t i) {
   }
 }
 
-/// Rows that come next from memory, and the bytes of each that are asked for
-/// while others are multiplied.
+/// The rows that are read next, and the bytes of each that are prefetched
+/// during a product.
 struct NextRows {
   const void* data = nullptr;
   int64_t row = 0; // bytes apart
   int64_t begin = 0;
-  int64_t end = 0; // none are asked for if it is `begin`
+  int64_t end = 0; // none are prefetched if it is `begin`
 
   HWY_INLINE bool any() const {
     return begin < end;
   }
 
-  /// The bytes from `first` to `last` of `all` parts of these.
+  /// Returns the bytes from `first` to `last` of `all` parts of the rows.
   HWY_INLINE NextRows part(int64_t first, int64_t last, int64_t all) const {
     constexpr int64_t kLine = 64;
     if (!any()) {
@@ -133,7 +132,7 @@ struct NextRows {
   HWY_INLINE void ask_for(int64_t i) const {
     const auto* at = static_cast<const char*>(data) + i * row;
     for (auto b = begin; b < end; b += 64) {
-      __builtin_prefetch(at + b, 0, 2); // into the second cache
+      __builtin_prefetch(at + b, 0, 2); // into the level 2 cache
     }
   }
 };
@@ -149,7 +148,7 @@ template <Start kStart_, Skip kSkip_ = Skip::kNothing, bool kMaximum_ = false>
 struct Product {
   static constexpr Start kStart = kStart_;
   static constexpr Skip kSkip = kSkip_;
-  /// True if `maximum` takes in the results.
+  /// True if `maximum` is raised to the results.
   static constexpr bool kMaximum = kMaximum_;
   /// True if a and x are pairs of bfloat16.
   static constexpr bool kPairs = false;
@@ -164,7 +163,7 @@ struct PairProduct : P {
   static constexpr bool kFactor = kFactor_;
 };
 
-/// The places of `scale` and `maximum`, with one number for each lane, and the
+/// Pointers to `scale` and `maximum`, with one number for each lane, and the
 /// factor of all results.
 template <typename T>
 struct Lanes {
@@ -276,7 +275,7 @@ HWY_INLINE void product_in_registers(
   }
 }
 
-/// Computes the rows from `r` on: kRows at a time, then the rest by halves.
+/// Computes the rows from `r` on: kRows at a time, then 4, 2 and 1.
 template <
     typename P,
     int kVectors,
@@ -308,7 +307,7 @@ HWY_INLINE void product_rows(
         next.part(r, r + kRows, rows));
   }
   if constexpr (kRows > 1) {
-    // By halves, to compile fewer shapes.
+    // Few sizes, to compile fewer shapes.
     constexpr int kFewer = kRows > 4 ? 4 : kRows / 2;
     if (r < rows) {
       product_rows<P, kVectors, kFewer, kUnitStep>(
@@ -359,7 +358,7 @@ HWY_NOINLINE void multiply_output(
 
 /// Adds to gradient[key][d] the sum over i of weights[key][i] * x[i][d]. The
 /// keys of `weights` are weight_row apart; head_dim, padded to vectors, is on
-/// the lanes. The first n rows of `next` are asked for meanwhile.
+/// the lanes. Prefetches the first n rows of `next`.
 template <typename P, typename T, typename X>
 HWY_NOINLINE void multiply_features(
     const T* weights,

@@ -34,8 +34,8 @@ HWY_INLINE void rotate_halves(
   });
 }
 
-/// Rotates (x[2 i], x[2 i + 1]) by the angle i: `cos` has each number twice,
-/// `sin` its negative and itself. An even number of both, `n`.
+/// Rotates (x[2 i], x[2 i + 1]) by the angle i: `cos` has each cosine twice,
+/// `sin` each sine negated and as it is. `n`, the length of both, is even.
 template <typename X, typename T = Compute<X>>
 HWY_INLINE void rotate_neighbours(
     const X* x,

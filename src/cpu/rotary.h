@@ -14,8 +14,8 @@ struct RotaryArguments {
   int64_t num_heads = 0;
   int64_t num_tokens = 0;
   int64_t head_dim = 0;
-  /// Half the numbers of a head that are rotated: the first. The others are
-  /// copied.
+  /// Half the number of rotated elements, which are the first of a head. The
+  /// others are copied.
   int64_t pairs = 0;
   /// True: number i is paired with i + pairs; else with its neighbour.
   bool by_halves = false;

@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// The sum of the 128-bit blocks of `x`.
+/// Stores the sum of the 128-bit blocks of `x`.
 template <typename V, typename D>
 HWY_INLINE void store_sum_of_blocks(V x, D d, hn::TFromD<D>* to) {
   if constexpr (hn::MaxLanes(d) * sizeof(hn::TFromD<D>) <= 16) {
@@ -28,8 +28,8 @@ HWY_INLINE void store_sum_of_blocks(V x, D d, hn::TFromD<D>* to) {
   }
 }
 
-/// to[i] = sum of the lanes of `sums[i]`, of four vectors at once: on their own
-/// they would take three times the shuffles.
+/// Sets to[i] = sum of the lanes of `sums[i]`, for four vectors at once: one at
+/// a time would take three times the shuffles.
 template <typename T>
 HWY_INLINE void store_sums_of_lanes(
     Vector<T> sum0,
@@ -65,7 +65,7 @@ constexpr int kMaxRowsAtOnce = HWY_TARGET <= HWY_AVX3 ? 4
     : HWY_TARGET == HWY_EMU128                        ? 1
                                                       : 2;
 
-/// The sum of a multiplication.
+/// A multiply-add of numbers.
 struct AddProduct {
   template <typename V>
   HWY_INLINE V operator()(V a, V b, V sum) const {
@@ -73,7 +73,7 @@ struct AddProduct {
   }
 };
 
-/// The sum of a multiplication of pairs of bfloat16 in the places of floats.
+/// A multiply-add of pairs of bfloat16, each stored as a float.
 struct AddProductOfPairs {
   template <typename V>
   HWY_INLINE V operator()(V a, V b, V sum) const {
@@ -81,15 +81,15 @@ struct AddProductOfPairs {
   }
 };
 
-/// The prefetches while rows are read: for each bit j of `rows`, the place
-/// `numbers` after row j.
+/// The prefetches while rows are read: for each bit j of `rows`, the position
+/// `numbers` ahead in row j.
 struct Ahead {
   int64_t numbers = 0;
   unsigned rows = 0;
 };
 
-/// The rows among four that are prefetched in one of the passes over them, as
-/// bits, so that memory is read in each.
+/// Returns which of four rows one of the passes over them prefetches, as bits:
+/// the prefetches are spread over the passes.
 inline unsigned rows_asked_in(int64_t pass, int64_t passes) {
   unsigned rows = 0;
   for (unsigned j = 0; j < 4; ++j) {
@@ -127,9 +127,9 @@ HWY_INLINE void multiply_four_rows(
     HWY_UNROLL(4)
     for (int j = 0; j < 4; ++j) {
       if ((ahead.rows >> j & 1) != 0) {
-        // Into the second cache, since it may be far. Here and not in a lambda:
-        // GCC takes one that does nothing else for one without effect, and
-        // leaves it out.
+        // Into the level 2 cache, since it may be far ahead. Not in a lambda:
+        // GCC takes one that only prefetches for one without effect, and leaves
+        // it out.
         __builtin_prefetch(y + j * y_row + i + ahead.numbers, 0, 2);
       }
       in[j] = load(d, y + j * y_row + i);

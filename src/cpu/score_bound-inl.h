@@ -23,15 +23,14 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// Returns the number up to which those of a row of the bias hide their keys,
-/// if no score is larger than `bound` or lower than -bound: exp(score +
-/// number - maximum) is then exactly 0, since the key of the row's largest
-/// number is seen and the maximum no less than its score. -inf if none do: all
-/// numbers may be low, and then all keys are seen.
+/// Returns the number up to which numbers of a row of the bias hide their keys,
+/// if all scores are in [-bound, bound]: exp(score + number - maximum) is then
+/// exactly 0, since the key of the row's largest number is seen and the maximum
+/// is no less than its score. -inf if none do: all numbers may be low, and then
+/// all keys are seen.
 template <typename X, typename Y, typename T = Compute<X>>
 T low_limit(const Y* bias, int64_t num_keys, double bound) {
-  // exp(-kUnderflow) is 0 for the numbers that are computed with, and so for
-  // those that are stored. Sums are rounded to either.
+  // exp(-kUnderflow) is 0 in T, and so in X. Sums are rounded to either.
   constexpr double kUnderflow = sizeof(T) == 4 ? 105 : 747;
   constexpr double kRounding = sizeof(X) == 2 ? 0x1p-6
       : sizeof(X) == 4                        ? 0x1p-20
@@ -48,8 +47,8 @@ T low_limit(const Y* bias, int64_t num_keys, double bound) {
                                                 : static_cast<T>(rounded);
 }
 
-/// Returns no less than the largest norm of n rows; infinity if a number is not
-/// finite, or its square.
+/// Returns an upper bound of the largest norm of n rows; infinity if a number
+/// or its square is not finite.
 template <typename X, typename T = Compute<X>>
 HWY_NOINLINE T
 largest_norm(const X* rows, int64_t row, int64_t n, int64_t size) {
@@ -72,7 +71,7 @@ largest_norm(const X* rows, int64_t row, int64_t n, int64_t size) {
       const auto y = load(d, rest);
       sum = hn::MulAdd(y, y, sum);
     }
-    // Each lane's largest, which together are no less than one row's.
+    // The largest sum of each lane; added up they bound the sum of any row.
     most = hn::Max(most, sum);
     unusual = hn::MulAdd(sum, hn::Zero(d), unusual);
   }
@@ -91,14 +90,14 @@ class ScoreBound {
   ScoreBound(const AttentionArguments<X>& a, const Heads<const X>& grad_output)
       : a_(a), grad_output_(grad_output) {}
 
-  /// Returns whether numbers of the bias can hide keys: what else hides keys
-  /// might hide that of a row's largest number, and slopes lower its score.
+  /// Returns whether numbers of the bias can hide keys: other rules might hide
+  /// the key of a row's largest number, and slopes lower its score.
   bool can_prove() const {
     return !a_.rule.hides() && a_.key_lengths == nullptr &&
         a_.mask.data == nullptr && a_.alibi_slopes == nullptr;
   }
 
-  /// The tasks of `read_norm`: a head of one of the tensors each.
+  /// Returns the number of tasks of `read_norm`: a head of one tensor each.
   int64_t num_norms() const {
     return heads_end(3);
   }
@@ -133,7 +132,7 @@ class ScoreBound {
     }
   }
 
-  /// Infinity if there is none.
+  /// Returns the bound; infinity if there is none.
   double value() const {
     const auto most = [&](int64_t begin, int64_t end) {
       T result = 0;

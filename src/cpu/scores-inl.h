@@ -1,10 +1,10 @@
-// Makes scores of the products of queries and keys by a `ScoreRule`, and takes
+// Turns products of queries and keys into scores by a `ScoreRule`, and takes
 // gradients back through it. A tile is S[key][query], `width` queries in a row;
 // a row has one query, and its keys on the lanes. In this order:
 //
-//   1. bend_scores, by their value      (backward: unbend_gradients)
+//   1. bend_scores: softcap             (backward: unbend_gradients)
 //   2. place_scores, place_row:         (backward: add_distances)
-//      adds by position and bias, hides keys
+//      add biases by position and tensor, hide keys
 //   3. weight_of
 
 #if defined(TORCH_ATTENTION_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -26,9 +26,9 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-/// x[i] becomes softcap * tanh(x[i] / softcap) for i < n, and the rest of the
-/// last vector anything. `derivative` takes in the derivatives, unless it is
-/// null.
+/// Sets x[i] = softcap * tanh(x[i] / softcap) for i < n, and the rest of the
+/// last vector to anything. Writes the derivatives to `derivative`, unless it
+/// is null.
 template <typename T>
 HWY_NOINLINE void cap_scores(double softcap, int64_t n, T* x, T* derivative) {
   const Tag<T> d;
@@ -43,9 +43,9 @@ HWY_NOINLINE void cap_scores(double softcap, int64_t n, T* x, T* derivative) {
   }
 }
 
-/// n scores change by their value alone, where the rule says so; the rest of
-/// the last vector becomes anything. `derivative` takes in the derivatives,
-/// unless it is null.
+/// Applies the softcap to n scores, where the rule has one; the rest of the
+/// last vector becomes anything. Writes the derivatives to `derivative`, unless
+/// it is null.
 template <typename T>
 HWY_INLINE void bend_scores(
     const HeadRule<T>& rule,
@@ -57,8 +57,8 @@ HWY_INLINE void bend_scores(
   }
 }
 
-/// The gradients of bent scores become those of the scores. A gradient of 0 may
-/// be that of a hidden score, whose derivative may be NaN.
+/// Takes gradients of scores back through the softcap. Keeps a gradient of 0,
+/// which may belong to a hidden score, whose derivative may be NaN.
 template <typename T>
 HWY_NOINLINE void unbend_gradients(const T* derivative, int64_t n, T* x) {
   const Tag<T> d;
@@ -72,7 +72,7 @@ HWY_NOINLINE void unbend_gradients(const T* derivative, int64_t n, T* x) {
   }
 }
 
-/// x[i] becomes 0 for i < n, but NaN stays, and infinity becomes NaN.
+/// Sets x[i] to 0 for i < n, but keeps NaN, and turns infinity into NaN.
 template <typename T>
 HWY_INLINE void scale_by_0(int64_t n, T* x) {
   const Tag<T> d;
@@ -81,30 +81,30 @@ HWY_INLINE void scale_by_0(int64_t n, T* x) {
   }
 }
 
-/// A vector of scores: one query or one key for each lane. All are counted from
-/// the first key of the block on.
+/// The positions of a vector of scores: one query or one key for each lane. All
+/// are counted from the first key of the block on.
 template <typename T>
 struct Place {
   using Ints = hn::VFromD<IntTag<T>>;
 
   /// of the queries; exact below 2^24, and beyond it as a float is
   Vector<T> position;
-  /// what their heads' scores lose for each position of distance
+  /// ALiBi slopes of their heads
   Vector<T> slope;
   /// the keys that the queries see: [first, end)
   Ints first;
   Ints end;
 };
 
-/// Keys counted from s on, and no farther than the lanes can tell apart, the
-/// narrow ones too.
+/// Returns `key` counted from s on, clamped to the range of the narrowest
+/// lanes.
 template <typename T>
 HWY_INLINE hn::TFromD<IntTag<T>> near(int64_t key, int64_t s) {
   constexpr int64_t kFar = 1 << 20;
   return static_cast<hn::TFromD<IntTag<T>>>(std::clamp(key - s, -kFar, kFar));
 }
 
-/// x[i] = of(i) for each lane.
+/// Returns the vector with of(i) in each lane i.
 template <typename T, typename Of>
 HWY_INLINE hn::VFromD<hn::ScalableTag<T>> each_lane(const Of& of) {
   const hn::ScalableTag<T> d;
@@ -115,7 +115,7 @@ HWY_INLINE hn::VFromD<hn::ScalableTag<T>> each_lane(const Of& of) {
   return hn::Load(d, x);
 }
 
-/// Rows t, t + 1, … on the lanes, beside keys from s on.
+/// Returns the positions of rows t, t + 1, … on the lanes, for keys from s on.
 template <typename T>
 HWY_INLINE Place<T> place_of_queries(
     const HeadRule<T>& rule,
@@ -151,7 +151,8 @@ HWY_INLINE Place<T> place_of_queries(
   return place;
 }
 
-/// Row range.t on all lanes, beside the keys of `range`; `rule` is of its head.
+/// Returns the position of row range.t on all lanes, for the keys of `range`;
+/// `rule` is of its head.
 template <typename T>
 HWY_INLINE Place<T> place_of_keys(
     const HeadRule<T>& rule,
@@ -169,9 +170,9 @@ HWY_INLINE Place<T> place_of_keys(
       hn::Set(di, near<T>(end, range.s))};
 }
 
-/// Adds what the rule says to a vector of scores, by the positions of queries
-/// and keys, then bias and mask; -inf where a key is hidden, whatever the
-/// score. The one place for tiles and rows, forward and backward.
+/// Adds the ALiBi bias by the positions of queries and keys, then bias and
+/// mask, to a vector of scores; -inf where a key is hidden, whatever the score.
+/// Used for tiles and rows, forward and backward.
 template <typename T, typename Load>
 HWY_INLINE Vector<T> place_score(
     const HeadRule<T>& rule,
@@ -195,8 +196,8 @@ HWY_INLINE Vector<T> place_score(
   return hn::IfThenElse(hn::RebindMask(d, seen), score, hidden);
 }
 
-/// `place_score` for a tile of scores (range.n, width). If `maximum` (width) is
-/// not null it takes in the results.
+/// Applies `place_score` to a tile of scores (range.n, width). Raises `maximum`
+/// (width) to the results, unless it is null.
 template <int kVectors, typename T>
 HWY_NOINLINE void place_scores(
     const HeadRule<T>& head_rule,
@@ -205,7 +206,7 @@ HWY_NOINLINE void place_scores(
     const Added<T>& added,
     T* scores,
     T* maximum) {
-  // A copy, which is no memory that `scores` might overwrite.
+  // A copy, which stores to `scores` cannot change.
   const auto rule = head_rule;
   using Int = hn::TFromD<IntTag<T>>;
   const Tag<T> d;
@@ -243,9 +244,9 @@ struct Keys {
   int64_t n;
 };
 
-/// `place_scores` where only positions hide keys: of those alone that some
-/// query does not see. Returns the keys that all see, whose scores `maximum`
-/// does not have.
+/// Applies `place_scores`, where only positions hide keys, to the keys that
+/// some query does not see. Returns the keys that all see, whose scores are not
+/// in `maximum`.
 template <int kVectors, typename T>
 Keys place_cut_scores(
     const HeadRule<T>& rule,
@@ -272,9 +273,9 @@ Keys place_cut_scores(
   return {begin, end - begin};
 }
 
-/// `place_scores` for one row of kKeyBlock scores: the keys of `range`, and the
-/// rest is hidden. `added` is null or has what bias and mask add. Returns
-/// the largest score, or `highest`.
+/// Applies `place_score` to one row of kKeyBlock scores: to the keys of
+/// `range`, and the rest is hidden. `added` is null or has bias and mask.
+/// Returns the largest score of each lane, or `highest`.
 template <typename T>
 HWY_INLINE Vector<T> place_row(
     const HeadRule<T>& head_rule,
@@ -309,10 +310,10 @@ HWY_INLINE Vector<T> place_row(
   return highest;
 }
 
-/// sums[query] += sum over the keys of grad_scores[key][query] * distance.
-/// `adds_up_to_0`: so do the gradients of each query's scores, except for
-/// rounding. A constant may then be subtracted from all distances: that of the
-/// nearest key is, lest large distances multiply the rounding.
+/// Adds to sums[query] the sum over keys of grad_scores[key][query] * distance.
+/// `adds_up_to_0`: the gradients of each query's scores add up to 0, except for
+/// rounding. The distance of the nearest key is then subtracted from all, lest
+/// large distances multiply the rounding.
 template <int kVectors, typename T>
 HWY_NOINLINE void add_distances(
     const HeadRule<T>& rule,
@@ -345,8 +346,8 @@ HWY_NOINLINE void add_distances(
   }
 }
 
-/// exp(score - shift), and exactly 0 for what `place_score` hid; for what is
-/// seen never, so that NaN in its value is not taken for hidden.
+/// Returns exp(score - shift): exactly 0 for keys that `place_score` hid, and
+/// never 0 for others, so that NaN in their values is not taken for hidden.
 template <bool kCut, typename T>
 HWY_INLINE Vector<T> weight_of(Vector<T> score, Vector<T> shift) {
   const auto weight = exp<false, T>(hn::Sub(score, shift));

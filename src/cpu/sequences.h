@@ -77,7 +77,7 @@ AttentionArguments<X> sequence_of(
   return a;
 }
 
-/// The gradients of sequence `i`.
+/// Returns the gradients of sequence `i`.
 template <typename X>
 BackwardArguments<X> sequence_of(
     const AttentionArguments<X>& packed,
@@ -97,7 +97,7 @@ BackwardArguments<X> sequence_of(
   return g;
 }
 
-/// The sequences, those with the most scores first, so that threads end
+/// Returns the sequences with the most scores first, so that threads end
 /// together.
 template <typename X>
 std::vector<PackedSequence> heaviest_sequences_first(

@@ -44,7 +44,7 @@ void add_up(const X* weights, const X* rows, int64_t row, int64_t n, X* sums) {
   std::copy(sum, sum + kCount, sums);
 }
 
-/// Sets sums[d] for all d < D.
+/// Sets sums[d] as `add_up<kCount>` does, for all d < D.
 template <typename X>
 void add_up(
     const X* weights,
@@ -81,7 +81,7 @@ struct SmallMemory {
   }
 };
 
-/// The gradients of these.
+/// The gradients of the intermediate results.
 template <typename X>
 struct SmallGradients {
   X* query = nullptr;
@@ -187,8 +187,8 @@ void compute_scores(
   }
 }
 
-/// Attends, one step at a time for all rows: vectors must not be read just
-/// after their parts were written one by one.
+/// Attends, one step at a time for all rows: reading a vector right after its
+/// parts were written one by one would stall.
 ///
 ///   reads   query (T, H * D), key and value (T, G * D)
 ///   writes  weights (H, T, T), context (T, H * D)
@@ -236,15 +236,15 @@ void attend(const SmallModule<X>& m, const SmallMemory<X>& memory) {
   }
 }
 
-/// Computes the gradients of query, key and value from that of the context.
+/// Computes the gradients of query, key and value from the context's gradient.
 ///
 ///   reads   weights (H, T, T), query and gradient of the context (T, H * D),
 ///           key and value (T, G * D)
 ///   writes  the gradients of query (T, H * D), key and value (T, G * D)
 ///
-///   1. All are set to 0.
+///   1. The gradients are set to 0.
 ///   2. For each query: the gradients of values and weights.
-///   3. The gradients of its scores, and through them those of query and keys.
+///   3. The gradients of its scores, and from them those of query and keys.
 template <typename X>
 void attend_backward(
     const SmallModule<X>& m,

@@ -46,7 +46,7 @@ struct SmallModule {
   Projections<const X*> projections;
 };
 
-/// Returns the multiplications and additions of the forward pass.
+/// Returns the number of multiply-adds of the forward pass.
 template <typename X>
 int64_t work_of(const SmallModule<X>& module);
 

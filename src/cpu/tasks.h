@@ -9,8 +9,8 @@
 
 namespace torch_attention::cpu {
 
-/// Calls `task(0)` to `task(n - 1)`. Threads take the next tasks as they become
-/// free: those from `i` on, `num_from(i)` at once.
+/// Calls `task(0)` to `task(n - 1)`. A thread that becomes free takes the next
+/// `num_from(i)` tasks, from `i` on.
 template <typename Num, typename Task>
 void take_tasks(
     const Threads& threads,
@@ -39,11 +39,11 @@ void take_tasks(
   });
 }
 
-/// The number of times that each thread comes back for more of many tasks.
+/// How often each thread takes more tasks, where there are many.
 constexpr int64_t kTimesPerThread = 32;
 
-/// Calls `task(i)` for i of [0, n), of much the same weight. Many are taken a
-/// few at a time: neighbours read and write the same memory.
+/// Calls `task(i)` for i in [0, n), of similar cost. Many are taken a few at a
+/// time: neighbours read and write the same memory.
 template <typename Task>
 void run_tasks(const Threads& threads, int64_t n, const Task& task) {
   const auto step = std::max<int64_t>(1, n / (threads.count * kTimesPerThread));
@@ -52,8 +52,7 @@ void run_tasks(const Threads& threads, int64_t n, const Task& task) {
 }
 
 /// Calls `task(b, t)` for each token t of each b, which has so many `numbers`
-/// that are read once: as many tokens at once as pay for the waking of a
-/// thread.
+/// that are read once. Takes as many tokens at once as pay for waking a thread.
 template <typename Task>
 void run_tasks_of_tokens(
     const Threads& threads,
@@ -73,9 +72,9 @@ void run_tasks_of_tokens(
   });
 }
 
-/// Calls `task(work, i)` for i of [0, count_of(work)), for each of the works,
-/// one after the other. Threads take tasks from `begin` of all n on,
-/// `num_from(begin, n)` at once.
+/// Calls `task(work, i)` for i in [0, count_of(work)), for each of the works,
+/// one after the other. A thread takes `num_from(begin, n)` of all n tasks at
+/// once, from `begin` on.
 template <typename Works, typename Num, typename Count, typename Task>
 void take_tasks_of(
     const Threads& threads,
@@ -98,8 +97,8 @@ void take_tasks_of(
   });
 }
 
-/// Calls the tasks of works that pointers lead to, the heaviest first: their
-/// tasks are taken one by one, and light ones after them a few at a time.
+/// Calls the tasks of works behind pointers, which are sorted heaviest first:
+/// heavy tasks are taken one by one, later ones a few at a time.
 template <typename Works, typename Count, typename Task>
 void run_tasks_of(
     const Threads& threads,

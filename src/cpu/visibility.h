@@ -30,7 +30,7 @@ struct Queries {
   int64_t end = 0;
 };
 
-/// The way to compute a tile of scores.
+/// How a tile of scores is computed: skipped, full, or as a partial tile.
 enum class Tile { kSkipped, kFull, kCut };
 
 /// The keys that the query of each row sees: [first(row), end(row)), both
@@ -44,14 +44,15 @@ struct Visibility {
   int64_t lower = 0;
   int64_t upper = 0;
   /// The position of query 0 from which distances are counted. Farther from the
-  /// keys it would change all scores of a query alike, which only a sink tells.
+  /// keys it would change all scores of a query alike, which matters only with
+  /// a sink.
   int64_t offset = 0;
   int64_t num_keys = 0;
-  /// > 0: the size of the chunks, whose keys the queries of others do not see.
+  /// > 0: the size of chunks; a query sees no key of another chunk.
   int64_t chunk = 0;
-  /// The position of query 0 as it is, by which chunks go.
+  /// The unclamped position of query 0, for chunks.
   int64_t position = 0;
-  /// The heads whose queries the rows are, interleaved.
+  /// The number of heads whose queries are the rows, interleaved.
   int64_t heads = 1;
 
   int64_t query(int64_t row) const {
@@ -70,7 +71,7 @@ struct Visibility {
     return chunk > 0 ? std::min(end, chunk_end(t)) : end;
   }
 
-  /// Without mask and bias.
+  /// Returns how a tile is computed, without mask and bias.
   Tile tile(const Range& range) const {
     const auto last = range.t_end() - 1;
     if (range.s_end() <= first(range.t) || range.s >= end(last)) {
@@ -80,7 +81,7 @@ struct Visibility {
     return full ? Tile::kFull : Tile::kCut;
   }
 
-  /// Those of T queries of one head that see some of the keys [s, s_end).
+  /// Returns which of T queries of one head see some of the keys [s, s_end).
   Queries queries_of(int64_t T, int64_t s, int64_t s_end) const {
     Queries queries;
     queries.begin = first_query(0, T, [&](int64_t t) { return end(t) > s; });
@@ -90,7 +91,7 @@ struct Visibility {
   }
 
  private:
-  /// The first t of [begin, end) from which on `holds(t)`, or `end`.
+  /// Returns the first t of [begin, end) from which on `holds(t)`, or `end`.
   template <typename Holds>
   static int64_t first_query(int64_t begin, int64_t end, const Holds& holds) {
     while (begin < end) {
@@ -104,7 +105,8 @@ struct Visibility {
     return begin;
   }
 
-  /// As large as numbers are, which is beyond the keys.
+  /// Returns the position of query t, at most the largest number, which is
+  /// beyond the keys.
   int64_t position_of(int64_t t) const {
     constexpr auto kMost = std::numeric_limits<int64_t>::max();
     return position > kMost - t ? kMost : position + t;
@@ -127,7 +129,7 @@ struct Visibility {
   }
 };
 
-/// For T queries from position `offset` on, and S keys.
+/// Returns the visibility for T queries from position `offset` on, and S keys.
 inline Visibility visibility_of(
     const ScoreRule& rule,
     int64_t T,
@@ -154,14 +156,14 @@ inline Visibility visibility_of(
   return v;
 }
 
-/// For sequence b.
+/// Returns the visibility for sequence b.
 template <typename X>
 Visibility visibility_of(const AttentionArguments<X>& a, int64_t b) {
   const auto offset = a.query_offsets != nullptr ? a.query_offsets[b]
                                                  : a.num_keys - a.num_queries;
   auto v = visibility_of(a.rule, a.num_queries, a.num_keys, offset);
   if (a.sinks != nullptr) {
-    // Far enough from the largest numbers to be added to.
+    // Leaves room to add to it without overflow.
     constexpr auto kFar = int64_t{1} << 62;
     v.offset = std::clamp(offset, -kFar, kFar);
   }
