@@ -9,15 +9,15 @@
 #include <tuple>
 #include <type_traits>
 
-/// The kernels behind `functional::scaled_dot_product_attention`. They trust
-/// their arguments: what users pass is checked before.
+/// The kernels behind `functional::scaled_dot_product_attention`. They do not
+/// check their arguments: what users pass is checked before.
 namespace torch_attention::kernels {
 
 using cpu::ScoreRule;
 
 /// Rules that have tensors, each of which may be undefined.
 struct ScoreTensors {
-  /// int64 (B) beside the query (B, ..., T, D): hides the keys from here on
+  /// int64 (B) for a query (B, ..., T, D): hides the keys from here on
   torch::Tensor key_lengths;
   /// int64 (B), the position of the first query. Undefined: S - T
   torch::Tensor query_offsets;
@@ -25,30 +25,30 @@ struct ScoreTensors {
   torch::Tensor mask;
   /// broadcasts to (..., T, S)
   torch::Tensor bias;
-  /// float32 or float64 (H) beside the query (B, H, T, D): what scores lose for
-  /// each position between query and key
+  /// float32 or float64 (H) for a query (B, H, T, D): ALiBi slopes, which
+  /// scores lose for each position between query and key
   torch::Tensor alibi_slopes;
-  /// the same shape and dtypes: a score more for each query, without a value
+  /// float32 or float64 (H): one more score for each query, without a value
   torch::Tensor sinks;
-  /// int64 (B + 1) on the CPU, from 0 to T, beside the query (1, H, T, D): the
+  /// int64 (B + 1) on the CPU, from 0 to T, for a query (1, H, T, D): the
   /// sequences are packed one after the other, and sequence i has the queries
   /// from `query_starts[i]` to `query_starts[i + 1]`. Mask and bias are then
   /// those of a padded batch, and broadcast to (B, H, longest T, longest S).
   torch::Tensor query_starts;
-  /// the same of keys, from 0 to S
+  /// int64 (B + 1) on the CPU, from 0 to S, for the keys
   torch::Tensor key_starts;
 };
 
-/// The heads of a query among those of a whole that several processes share,
-/// by whose numbers dropout goes.
+/// The query's heads among all heads, which tensor-parallel processes share.
+/// Dropout is keyed by their indices.
 struct SharedHeads {
   int64_t first = 0;
-  /// 0: they are the whole
+  /// 0: these are all
   int64_t all = 0;
 };
 
-/// The places of the first query and key among the tokens of a whole that
-/// several processes share, by which dropout goes.
+/// The positions of the first query and key among all tokens, which
+/// context-parallel processes share. Dropout is keyed by them.
 struct SharedTokens {
   /// even
   int64_t first_query = 0;
@@ -69,10 +69,11 @@ struct Attention : ScoreTensors {
   /// Changes the scores (..., T, S) before the softmax. Empty: none. Only the
   /// reference calls it.
   std::function<torch::Tensor(const torch::Tensor&)> score_function;
-  /// Changes the weights (..., T, S) after the softmax, likewise.
+  /// Changes the weights (..., T, S) after the softmax. Empty: none. Only the
+  /// reference calls it.
   std::function<torch::Tensor(const torch::Tensor&)> weight_function;
 
-  /// Returns whether the caller has a function in it.
+  /// Returns whether a caller's function is set.
   bool calls_back() const {
     return score_function || weight_function;
   }
@@ -85,11 +86,11 @@ struct Attention : ScoreTensors {
   torch::Tensor value;
 };
 
-/// The places in `tensors_of` of the tensors that gradients are computed of.
+/// The indices in `tensors_of` of the tensors that have gradients.
 enum Input : size_t { kQuery, kKey, kValue, kBias, kSlopes, kSinks };
 
-/// All tensors of `attention`, which is an Attention or a const one; those that
-/// gradients are computed of first.
+/// Returns all tensors of `attention`, which is an Attention or a const one.
+/// Tensors that have gradients come first.
 template <typename T>
 auto tensors_of(T& attention) {
   // A tensor that is added must be listed: this does not compile without it.
@@ -111,30 +112,31 @@ auto tensors_of(T& attention) {
       &key_starts};
 }
 
-/// Output (..., T, Dv) and weights (..., T, S), the latter after dropout.
+/// Returns the output (..., T, Dv) and the weights (..., T, S) after dropout.
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);
 
-/// Output (..., T, Dv), with weights that are multiplied by `kept` (..., T, S),
-/// if that is defined, in place of dropout.
+/// Returns the output (..., T, Dv). If the dropout mask `kept` (..., T, S) is
+/// defined, it multiplies the weights in place of dropout.
 torch::Tensor reference(const Attention& attention, const torch::Tensor& kept);
 
-/// Softmax of masked and scaled scores (..., T, S), which are overwritten where
-/// autograd allows. query, key and value of `attention` are not read.
+/// Returns the softmax of masked and scaled scores (..., T, S), which are
+/// overwritten where autograd allows. query, key and value of `attention` are
+/// not read.
 torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention);
 
-/// Output (..., T, Dv), by our own kernels on the CPU.
+/// Returns the output (..., T, Dv), by our own kernels on the CPU.
 torch::Tensor tiled(const Attention& attention);
 
-/// Returns true if `tiled` computes it.
+/// Returns true if `tiled` computes `attention`.
 bool is_tiled(const Attention& attention);
 
-/// Output (..., T, Dv), by LibTorch's kernels, on any device.
+/// Returns the output (..., T, Dv), by LibTorch's kernels, on any device.
 torch::Tensor libtorch(const Attention& attention);
 
-/// Returns true if `libtorch` computes it.
+/// Returns true if `libtorch` computes `attention`.
 bool is_libtorch(const Attention& attention);
 
 } // namespace torch_attention::kernels

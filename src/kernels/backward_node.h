@@ -31,16 +31,15 @@ struct BackwardRequest {
   torch::Tensor grad_output;
   /// For each input, true if its gradient is wanted.
   std::vector<bool> wanted;
-  /// True if the gradients must come from operators that autograd and its
-  /// wrappers know: they are to be differentiated in turn (create_graph), or
-  /// `grad_output` has no memory of its own (vmap).
+  /// True if the gradients must come from operators: they are to be
+  /// differentiated in turn (create_graph), or `grad_output` has no memory of
+  /// its own (vmap).
   bool by_operators = false;
 };
 
 /// An output that its own backward pass reads. Users may change it in place, as
-/// `y += x` does, which is no error where a product with values made it:
-/// autograd is not to compare its version, and who reads it asks `is_changed`
-/// first.
+/// `y += x` does, which is no error for the output of a matmul. So autograd
+/// must not compare its version, and readers check `is_changed` first.
 class SavedOutput {
  public:
   SavedOutput() = default;
@@ -48,7 +47,7 @@ class SavedOutput {
       : version_(torch::autograd::impl::version_counter(output)),
         saved_(version_.current_version()) {}
 
-  /// Returns the numbers of `output`, to be saved, with a version of their own.
+  /// Returns the data of `output`, to be saved, with a version of its own.
   static torch::Tensor numbers(const torch::Tensor& output) {
     return output.variable_data();
   }
@@ -141,9 +140,9 @@ inline bool is_recorded(TensorPointers inputs) {
   return false;
 }
 
-/// Makes `output`, which nobody else must have seen yet, the result of `inputs`
-/// in autograd's graph. The backward pass gets `inputs` and `others`, which
-/// must not contain `output` itself: pass the `numbers` of a SavedOutput.
+/// Records `output`, which must not be shared yet, as the result of `inputs` in
+/// autograd's graph. The backward pass gets `inputs` and `others`, which must
+/// not contain `output` itself: pass the `numbers` of a SavedOutput.
 template <typename Backward>
 void record_backward(
     Backward backward,
@@ -166,7 +165,7 @@ void record_backward(
 
 /// Returns the gradients of the `wanted` ones of `inputs`, which can be
 /// differentiated again if GradMode is enabled. `output_of` computes the output
-/// from such inputs by operators that autograd knows.
+/// from such inputs by operators that autograd records.
 template <typename OutputOf>
 variable_list differentiable_gradients(
     const variable_list& inputs,

@@ -29,7 +29,7 @@ void copy_memory(
   const auto row_bytes = rows.size(3) * size;
   const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
   auto* to = static_cast<std::byte*>(cache.mutable_data_ptr());
-  // A graph that read the cache before must notice.
+  // Autograd must detect the change of a cache that a graph has saved.
   cache.unsafeGetTensorImpl()->bump_version();
   const auto T = rows.size(2);
   // Copies tokens [begin, end) of one head.
@@ -156,7 +156,7 @@ void replace_sequences(
   }
   const auto* from = static_cast<const std::byte*>(sequences.const_data_ptr());
   auto* all = static_cast<std::byte*>(cache.mutable_data_ptr());
-  // A graph that read the cache before must notice.
+  // Autograd must detect the change of a cache that a graph has saved.
   cache.unsafeGetTensorImpl()->bump_version();
   const auto grain = kManyBytes / head_bytes + 1;
   at::parallel_for(

@@ -20,7 +20,7 @@ void write_rows(
     torch::IntArrayRef first,
     torch::IntArrayRef counts);
 
-/// Returns whether `replace_sequences` takes such a cache.
+/// Returns whether `replace_sequences` supports `cache`.
 bool can_replace(const torch::Tensor& cache);
 
 /// Writes `sequences` (N, G, R, D), contiguous, over the sequences `to` of

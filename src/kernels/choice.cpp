@@ -32,8 +32,8 @@ namespace kernels {
 
 namespace {
 
-/// Returns whether NaN or infinities go in. The reference would multiply those
-/// that are hidden by 0, which gives NaN.
+/// Returns whether an input has NaN or infinities. The reference would multiply
+/// hidden ones by 0, which gives NaN.
 bool has_non_finite(const Attention& a) {
   const auto inputs = {&a.query, &a.key, &a.value};
   return !std::all_of(inputs.begin(), inputs.end(), [](const auto* x) {
@@ -53,9 +53,9 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
   }
   const auto asked = resolved(asked_in_call);
   const bool by_tiles = is_tiled(a);
-  // Kernels differ in what they make of empty tensors. For a single key, whose
-  // weight is 1, LibTorch's give rounding noise as the gradients of query and
-  // key, which are zero. LibTorch's lack operators for the device meta in C++.
+  // Kernels differ for empty tensors. For a single key, whose weight is 1,
+  // LibTorch's kernels give rounding noise as the gradients of query and key,
+  // which are zero. On the meta device they lack operators in C++.
   if (a.query.numel() == 0 || a.value.numel() == 0 || a.query.is_meta() ||
       (a.key.size(-2) == 1 && !by_tiles)) {
     return Choice::kReference;
@@ -67,8 +67,8 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
   if (by_tiles) {
     return Choice::kTiled;
   }
-  // LibTorch's fused kernels have no dropout on the CPU: it would form the
-  // T x S weights there as well, so take the kernel with Python's stream.
+  // LibTorch's fused kernels have no dropout on the CPU: LibTorch would form
+  // the T x S weights as well, so take the reference, with Python's stream.
   const bool drops_on_cpu = a.dropout > 0 && a.query.is_cpu();
   if (!is_libtorch(a) || (asked == Kernel::kAuto && drops_on_cpu)) {
     return Choice::kReference;

@@ -9,29 +9,29 @@
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192
 ///   multiplications, in float32 or float64 on the CPU, that only projects,
-///   scales and hides, without dropout, unless kReference is asked for.
+///   scales and hides, without dropout, unless kReference is requested.
 /// - `tiled`: tensors in the CPU's memory that are not traced or vmapped and
-///   carry no forward derivatives, unless kReference is asked for. Beside
-///   kReference, without dropout, it computes what is not finite.
+///   carry no forward derivatives, unless kReference is requested. Even for
+///   kReference, without dropout, it computes inputs that are not finite.
 /// - `libtorch`: other tensors without softcap, sinks and forward derivatives;
 ///   on the CPU with dropout only for kFused.
-/// - `reference`: kReference; weights to be returned; empty tensors; the device
-///   meta; a single key that `tiled` does not take; the rest.
+/// - `reference`: kReference; weights to be returned; empty tensors; the meta
+///   device; a single key that `tiled` does not take; the rest.
 namespace torch_attention::kernels {
 
 enum class Choice { kTiled, kLibTorch, kReference };
 
-/// Returns the kernel that the user asked for: `default_kernel` instead of
+/// Returns the kernel that the user requested: `default_kernel` instead of
 /// kAuto.
 Kernel resolved(Kernel asked);
 
-/// Returns the kernel for `attention` if the user asked for `asked`.
+/// Returns the kernel for `attention` if the user requested `asked`.
 Choice choose(const Attention& attention, Kernel asked);
 
-/// Output (..., T, Dv).
+/// Returns the output (..., T, Dv).
 torch::Tensor compute(Choice choice, const Attention& attention);
 
-/// Returns whether `small_module` computes a module.
+/// Returns whether `small_module` computes `module`.
 bool takes_module(const ModuleAttention& module, Kernel asked);
 
 } // namespace torch_attention::kernels

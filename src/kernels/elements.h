@@ -32,12 +32,12 @@ inline bool has_element(torch::ScalarType dtype) {
       dtype == torch::kBFloat16 || dtype == torch::kHalf;
 }
 
-/// The dtype that the kernels compute in.
+/// Returns the dtype that the kernels compute in.
 inline torch::ScalarType compute_dtype(torch::ScalarType dtype) {
   return dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-/// The rows, which the kernels read as they lie in memory, contiguous.
+/// Returns x with contiguous rows, as the kernels read them.
 inline torch::Tensor with_contiguous_rows(const torch::Tensor& x) {
   return x.size(-1) == 1 || x.stride(-1) == 1 ? x : x.contiguous();
 }

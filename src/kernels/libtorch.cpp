@@ -26,7 +26,7 @@ namespace {
 torch::ScalarType dtype_of_libtorch(const Attention& a) {
   const auto device = a.query.device().type();
   const auto dtype = a.query.scalar_type();
-  // Autocast may not know other devices.
+  // Autocast may not support other devices.
   const bool known = device == torch::kCPU || device == torch::kCUDA;
   return known && dtype != torch::kDouble &&
           at::autocast::is_autocast_enabled(device)
@@ -34,7 +34,7 @@ torch::ScalarType dtype_of_libtorch(const Attention& a) {
       : dtype;
 }
 
-/// Returns whether the numbers added to the scores have more bits than these.
+/// Returns whether the biases, ALiBi included, have more bits than the scores.
 /// LibTorch would round them to the scores' dtype, in which a distance of 1100
 /// may be off by 4.
 bool rounds_what_is_added(const Attention& a) {
@@ -100,7 +100,7 @@ torch::Tensor flash(const Operands& x) {
   return output.slice(-1, 0, D);
 }
 
-/// Calls the memory-efficient kernel, which is told to align with the last key.
+/// Calls the memory-efficient kernel, with its mask aligned with the last key.
 torch::Tensor efficient(const Operands& x) {
   constexpr int64_t kByLastKey = 2;
   return std::get<0>(at::_efficient_attention_forward(
@@ -126,7 +126,7 @@ torch::Tensor efficient(const Operands& x) {
 /// choice:
 ///
 /// - flash: flash, for half precision; its mask is aligned with the last key.
-/// - efficient: efficient, for float32 and older devices; it is told the key.
+/// - efficient: efficient, for float32 and older devices; set to the last key.
 /// - cuDNN: flash, where the user allows it, since cuDNN's mask is aligned with
 ///   the first key; flash runs on the devices for which cuDNN is chosen.
 /// - math and others: none, since they form (T, S) in any case.
@@ -135,7 +135,7 @@ std::optional<torch::Tensor> causal_block(const Operands& x) {
   constexpr int64_t kMostBlocks = 65535;
   const bool fits = x.query.size(2) <= x.key.size(2) &&
       x.query.size(0) <= kMostBlocks && x.query.size(1) <= kMostBlocks;
-  // Autocast does not know all of these operators; ROCm's have no such mask.
+  // Autocast does not cover all of these operators; ROCm's have no such mask.
   if (!x.query.is_cuda() || !fits || at::globalContext().hasROCM() ||
       at::autocast::is_autocast_enabled(at::kCUDA)) {
     return std::nullopt;
@@ -162,8 +162,8 @@ std::optional<torch::Tensor> causal_block(const Operands& x) {
 }
 
 /// Computes in float32 and rounds at the end. Converts all keys, even in a
-/// decode step: LibTorch has no kernel for halves that keeps the bits of the
-/// numbers added to the scores.
+/// decode step: LibTorch has no half-precision kernel that keeps the bits of
+/// the biases.
 torch::Tensor in_float(const Attention& attention) {
   const auto dtype = dtype_of_libtorch(attention);
   // Autocast would round again.
@@ -216,9 +216,8 @@ torch::Tensor libtorch(const Attention& attention) {
     query = query * *scale;
     scale = 1.0;
   }
-  // LibTorch aligns its causal mask with the first key, we with the last. These
-  // agree only for as many keys as queries, and it takes no other mask beside
-  // it.
+  // LibTorch aligns its causal mask with the first key, we with the last, which
+  // agree only for as many keys as queries. It takes no other mask with it.
   const bool only_causal = a.rule.is_only_causal() && !a.mask.defined() &&
       !a.bias.defined() && !a.alibi_slopes.defined() &&
       !a.key_lengths.defined() && !a.query_offsets.defined();

@@ -144,7 +144,8 @@ bool is_onednn_faster() {
   return is_faster;
 }
 
-/// Returns whether it is as many multiplications of as many rows.
+/// Returns whether a product has at least `least_rows` rows and kLittleWork
+/// multiplications.
 bool pays(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -153,8 +154,8 @@ bool pays(
   return rows >= least_rows && rows * weight.numel() >= kLittleWork;
 }
 
-/// Returns whether `x`, `weight` and `bias` are of a layer of this dtype whose
-/// memory may be read, outside of what needs LibTorch's own operator.
+/// Returns whether `x`, `weight` and `bias` belong to a layer of this dtype
+/// whose memory may be read, outside of traces and autocast.
 bool is_plain_layer(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -201,7 +202,7 @@ bool has_few_rows(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  // Below it LibTorch's overhead is all that there is to save.
+  // Below this size only LibTorch's overhead can be saved.
   constexpr int64_t kLeastNumbers = 1 << 12;
   constexpr int64_t kLeastOut = 4;
   const auto dtype = x.scalar_type();
@@ -235,7 +236,7 @@ std::vector<torch::Tensor> few_rows_by(
          static_cast<X*>(outputs.back().mutable_data_ptr())});
     numbers += layer.weight.numel();
   }
-  // To wake the threads for less takes longer than they save.
+  // Waking the threads for less takes longer than they save.
   constexpr int64_t kManyNumbers = 1 << 18;
   cpu::linear(
       input, tasks, numbers < kManyNumbers ? cpu::Threads() : threads());
@@ -255,8 +256,7 @@ std::vector<torch::Tensor> few_rows_linear(
   }
 }
 
-/// Returns whether the layer is of half precision, and float32's would be
-/// faster.
+/// Returns whether a layer of half precision would be faster in float32.
 bool pays_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -271,8 +271,7 @@ torch::Tensor wide(const torch::Tensor& tensor) {
   return tensor.defined() ? tensor.to(torch::kFloat) : tensor;
 }
 
-/// The gradients of `linear_in_float32`. What is kept for them is in half
-/// precision.
+/// The gradients of `linear_in_float32`. Tensors are saved in half precision.
 struct WideLinearBackward {
   static constexpr const char* kName = "WideLinearBackward";
 
@@ -335,8 +334,8 @@ torch::Tensor linear_in_float32(
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto input = wide(x).contiguous();
   const auto wide_bias = wide(bias);
-  // A part of the weight after the other, in memory that is there: as much as
-  // a large weight takes would be new, page by page.
+  // Converts the weight part by part, in memory that is reused: a large weight
+  // as a whole would need new pages.
   constexpr int64_t kPartNumbers = int64_t{1} << 20;
   const auto out = weight.size(0);
   const auto part = std::max<int64_t>(1, kPartNumbers / weight.size(1));
@@ -354,7 +353,7 @@ torch::Tensor linear_in_float32(
   return output;
 }
 
-/// `linear_in_float32` that autograd records, if a gradient is wanted.
+/// Computes `linear_in_float32`, recorded if a gradient is wanted.
 torch::Tensor recorded_linear_in_float32(
     const torch::Tensor& x,
     const torch::Tensor& weight,

@@ -28,7 +28,8 @@ struct LinearLayer {
 };
 
 /// Returns `linear` of x by each of the layers, computed in their order; few
-/// rows by all layers at once. With `Kernel::kReference` as below.
+/// rows by all layers at once. `Kernel::kReference` takes
+/// `torch.nn.functional.linear`.
 std::vector<torch::Tensor> linear_each(
     const torch::Tensor& x,
     const std::vector<LinearLayer>& layers,
@@ -37,7 +38,7 @@ std::vector<torch::Tensor> linear_each(
 /// Returns x (..., in) times the weight (out, in), with the bias (out) if it is
 /// defined: (..., out). With `Kernel::kReference` it is Python's
 /// `torch.nn.functional.linear`. (LibTorch's C++ `Linear::forward` multiplies
-/// and then adds the bias, which rounds otherwise in bfloat16.)
+/// and then adds the bias, which rounds differently in bfloat16.)
 torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -51,7 +52,7 @@ bool is_linear_layer(
     const torch::Tensor& bias,
     int64_t in);
 
-/// Returns whether this LibTorch can compute it by oneDNN: float32 on the CPU.
+/// Returns whether this LibTorch has oneDNN for `linear`: float32 on the CPU.
 bool has_onednn_linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,

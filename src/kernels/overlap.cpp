@@ -16,11 +16,11 @@ struct Term {
   int64_t last;
 };
 
-/// Looks for numbers n with which terms add up to a distance. Of memory as
-/// tensors have it, each stride leaves one or two numbers to try.
+/// Searches for numbers n with which terms add up to a distance. For usual
+/// strides of tensors, each stride leaves one or two numbers to try.
 class Search {
  public:
-  /// `terms` of positive strides.
+  /// `terms` must have positive strides.
   explicit Search(std::vector<Term> terms) : terms_(std::move(terms)) {
     std::sort(terms_.begin(), terms_.end(), [](const Term& a, const Term& b) {
       return a.stride > b.stride;
@@ -52,8 +52,8 @@ class Search {
         std::max(first, floor_div(distance - most_[i + 1] - 1, stride) + 1);
     const auto to = std::min(last, floor_div(distance - least_[i + 1], stride));
     for (auto n = from; n <= to; ++n) {
-      // Strides that fit into each other end soon; of others there is no
-      // telling.
+      // Nested strides end soon; for others an overlap is assumed after too
+      // many steps.
       if (++steps_ > kMostSteps || finds(distance - n * stride, i + 1)) {
         return true;
       }
@@ -68,7 +68,7 @@ class Search {
   static constexpr int64_t kMostSteps = 100000;
 
   std::vector<Term> terms_;
-  /// the sums that terms from i on can have
+  /// the least and largest sums of the terms from i on
   std::vector<int64_t> least_;
   std::vector<int64_t> most_;
   int64_t steps_ = 0;

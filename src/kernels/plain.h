@@ -14,14 +14,15 @@ inline bool has_tangent(const torch::Tensor& x) {
 }
 
 /// Returns whether our own kernels may read the memory of `x`: not if it is on
-/// another device, stands for something else, or carries a forward derivative.
+/// another device, does not hold the tensor's numbers, or `x` carries a forward
+/// derivative.
 inline bool is_plain(const torch::Tensor& x) {
   return x.is_cpu() && x.layout() == torch::kStrided && !x.is_neg() &&
       !x._is_zerotensor() && !at::isTensorSubclassLike(x) && !has_tangent(x);
 }
 
-/// Returns a gradient with memory of its own numbers. Autograd may hand on a
-/// sparse one, the negative of what memory holds, or zeros without memory.
+/// Returns the gradient as a dense tensor in memory. Autograd may pass a sparse
+/// one, a negative view, or zeros without memory.
 inline torch::Tensor materialized(const torch::Tensor& gradient) {
   if (gradient._is_zerotensor()) {
     return at::zeros(gradient.sizes(), gradient.options());
@@ -30,10 +31,10 @@ inline torch::Tensor materialized(const torch::Tensor& gradient) {
       .resolve_neg();
 }
 
-/// Checks that `x`, which `what` names and may be undefined, is on `device`, as
-/// the first tensor is. `elsewhere`: it may be on another one if it has numbers
-/// there. LibTorch's operators take their kernels for the device meta, which
-/// compute nothing, if only one tensor is on it.
+/// Throws unless `x`, which `what` names, is undefined or on `device`, where
+/// the first tensor is. `elsewhere`: another device than meta will do, too.
+/// LibTorch's operators compute nothing if only one tensor is on the meta
+/// device.
 inline void check_device(
     const char* name,
     const char* what,
@@ -57,8 +58,8 @@ const X* data_of(const torch::Tensor& x) {
   return x.defined() ? static_cast<const X*>(x.const_data_ptr()) : nullptr;
 }
 
-/// Returns whether a trace is being made: it records operators, which our own
-/// kernels are not.
+/// Returns whether a trace is being recorded: it consists of operators, which
+/// our own kernels are not.
 inline bool is_traced() {
   return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
 }

@@ -8,7 +8,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// (B) as (B, 1, ..., 1), which broadcasts to scores of `dim` dimensions.
+/// Returns (B) as (B, 1, ..., 1), which broadcasts to scores of `dim`
+/// dimensions.
 torch::Tensor for_each_batch(const torch::Tensor& x, int64_t dim) {
   std::vector<int64_t> sizes(static_cast<size_t>(dim), 1);
   sizes.front() = x.size(0);
@@ -19,10 +20,9 @@ torch::TensorOptions positions_on(torch::Device device) {
   return torch::device(device).dtype(torch::kLong);
 }
 
-/// The positions `before` those of the queries, or after them if it is
-/// negative: (T, 1) or (B, ..., T, 1) of `dim` dimensions. Those beyond all
-/// keys are moved up to them, where they make no difference, so that nothing
-/// overflows.
+/// Returns the positions of the queries minus `before`: (T, 1) or (B, ..., T,
+/// 1) of `dim` dimensions. Positions beyond all keys are clamped next to them,
+/// where they make no difference, so that nothing overflows.
 torch::Tensor query_positions(
     const Attention& a,
     int64_t dim,
@@ -43,8 +43,8 @@ torch::Tensor query_positions(
   return for_each_batch(first, dim) + torch::arange(T, options).unsqueeze(1);
 }
 
-/// The positions that distances are counted from. Beyond the keys they change
-/// all scores of a query alike, which only a sink tells.
+/// Returns the positions that distances are counted from. Beyond the keys they
+/// change all scores of a query alike, which matters only with a sink.
 torch::Tensor distant_positions(
     const Attention& a,
     int64_t dim,
@@ -59,14 +59,13 @@ torch::Tensor distant_positions(
       torch::arange(T, positions_on(device)).unsqueeze(1);
 }
 
-/// floor(x / size)
+/// Returns floor(x / size).
 torch::Tensor floor_div(const torch::Tensor& x, int64_t size) {
   return torch::div(x, size, "floor");
 }
 
-/// The number of the chunk that each query is in, of the shape of
-/// `query_positions`. Adds to the position within its chunk only, so that
-/// nothing overflows.
+/// Returns the index of each query's chunk, in the shape of `query_positions`.
+/// Adds to the position within its chunk only, so that nothing overflows.
 torch::Tensor query_chunks(
     const Attention& a,
     int64_t dim,
@@ -144,7 +143,7 @@ torch::Tensor added_by_position(
   }
   const auto keys = torch::arange(S, positions_on(device));
   const auto ahead = distant_positions(a, dim, T, S, device) - keys;
-  // Not abs, which C++ has not got for the device meta.
+  // Not abs, which C++ lacks on the meta device.
   const auto distance = torch::maximum(ahead, -ahead);
   return distance * a.alibi_slopes.neg().view({-1, 1, 1});
 }

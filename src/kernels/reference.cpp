@@ -15,7 +15,7 @@ namespace {
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
 void hide(torch::Tensor& scores, const torch::Tensor& hidden) {
-  // In place torch.vmap takes no mask that differs where the scores do not.
+  // In place, torch.vmap rejects a batched mask for unbatched scores.
   if (at::isTensorSubclassLike(scores) || at::isTensorSubclassLike(hidden)) {
     scores = scores.masked_fill(hidden, kHidden);
   } else {
@@ -38,8 +38,8 @@ void hide(torch::Tensor& scores, const Attention& attention) {
   }
 }
 
-/// The score of a hidden key that the caller's function gets. Gradients of what
-/// it multiplies by -inf would be NaN, and so those of sums that overflow.
+/// Returns the score of hidden keys for the caller's function. Not -inf, whose
+/// products have NaN gradients, nor so low that sums overflow.
 double hidden_for_function(torch::ScalarType dtype) {
   return dtype == torch::kHalf ? -1e4 : -1e30;
 }
@@ -60,8 +60,8 @@ bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
       (a.rule.hides() && scores.size(-2) > scores.size(-1));
 }
 
-/// The softmax of scores (..., T, S) beside `sinks` (H), of which each is a
-/// score more of its head; without it the weights add up to less than 1.
+/// Returns the softmax of scores (..., T, S) and `sinks` (H), one more score
+/// for each head, whose weights are left out: the rest add up to less than 1.
 torch::Tensor softmax_with_sinks(
     const torch::Tensor& scores,
     const torch::Tensor& sinks) {
@@ -75,7 +75,7 @@ torch::Tensor softmax_with_sinks(
       .slice(-1, 0, scores.size(-1));
 }
 
-/// Zeros for a query that sees no key.
+/// Returns the softmax, with zeros for a query that sees no key.
 torch::Tensor softmax_of(
     const torch::Tensor& scores,
     const Attention& attention) {
@@ -94,7 +94,7 @@ torch::Tensor softmax_of(
 // Products (..., T, S) -> weights before dropout (..., T, S):
 //
 //   1. Scale, softcap, and what is hidden by position, lengths or mask.
-//   2. Bias, and what is added by position.
+//   2. Bias, and bias by position.
 //   3. The caller's own function.
 //   4. Softmax, in the dtype of the scores with bias; zeros where no key is
 //      seen.
@@ -144,7 +144,7 @@ torch::Tensor weights_of_scores(
 
 namespace {
 
-/// Before dropout.
+/// Returns the weights before dropout.
 torch::Tensor weights_of(const Attention& attention) {
   const auto key = share_heads(attention.key, attention.query);
   auto scores = torch::matmul(attention.query, key.transpose(-2, -1));
@@ -152,8 +152,8 @@ torch::Tensor weights_of(const Attention& attention) {
       std::move(scores), attention.query.size(-1), attention);
 }
 
-/// Python's dropout of weights (..., H, T, S); of a part of the heads as it
-/// would be among all of them.
+/// Applies Python's dropout to weights (..., H, T, S); a part of the heads gets
+/// its part of the dropout mask of all heads.
 torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
   if (a.heads.all == 0 || a.dropout == 0) {
     return torch::dropout(weights, a.dropout, /*train=*/true);
@@ -164,7 +164,7 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
       torch::ones(sizes, weights.options().requires_grad(false)),
       a.dropout,
       /*train=*/true);
-  // The heads of a packed sequence are counted from those before it on.
+  // In packed sequences `first` counts the heads of earlier ones, too.
   const auto first = a.heads.first % a.heads.all;
   return weights * kept.narrow(-3, first, weights.size(-3));
 }
@@ -172,8 +172,8 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
   auto value = share_heads(a.value, a.query);
   if (a.calls_back()) {
-    // No kernel else computes it: NaN that no query sees are not to be
-    // multiplied by 0. Weights are NaN where those of the query are.
+    // No other kernel computes callbacks, so NaN that no query sees must not be
+    // multiplied by 0. A query with NaN has NaN weights in any case.
     const auto seen = weights.abs().gt(0).any(/*dim=*/-2).unsqueeze(-1);
     value = value.masked_fill(seen.logical_not(), 0);
   }

@@ -15,7 +15,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// Returns whether it is undefined or a weight or bias that the kernel reads.
+/// Returns whether `each` is undefined or a weight or bias that the kernel
+/// reads.
 bool fits(const torch::Tensor& each, const torch::Tensor& x) {
   if (!each.defined()) {
     return true;
@@ -28,7 +29,7 @@ bool fits(const torch::Tensor& each, const torch::Tensor& x) {
       is_plain(each);
 }
 
-/// Returns whether the kernel computes it.
+/// Returns whether the kernel computes `norm` of x.
 bool is_taken(const torch::Tensor& x, const RmsNorm& norm) {
   const bool same_shape = !norm.bias.defined() ||
       (norm.weight.defined() && norm.weight.sizes() == norm.bias.sizes());
@@ -45,7 +46,7 @@ torch::Tensor by_kernel(const torch::Tensor& given, const RmsNorm& norm) {
   const bool by_heads =
       of_heads || (given.dim() == 4 && !given.is_contiguous());
   const auto x = by_heads ? with_contiguous_rows(given) : given.contiguous();
-  // As the operators lay it out; rows may not share memory.
+  // In the layout of the operators' output; rows must not share memory.
   auto output = x.is_non_overlapping_and_dense()
       ? at::empty_like(x)
       : at::empty(x.sizes(), x.options());

@@ -43,13 +43,13 @@ torch::Tensor by_operators(
   return whole.contiguous();
 }
 
-/// Returns whether it is the `cos` or `sin` of (T, pairs) or (B, 1, T, pairs)
-/// for the heads x.
+/// Returns whether `table` is a `cos` or `sin` of (T, pairs) or (B, 1, T,
+/// pairs) for the heads x.
 bool is_table_for(const torch::Tensor& x, const torch::Tensor& table) {
   const bool for_all = table.dim() == 2;
   const bool for_each =
       table.dim() == 4 && table.size(0) == x.size(0) && table.size(1) == 1;
-  // Others would decide the dtype that the operators compute in.
+  // Other dtypes would decide the dtype that the operators compute in.
   const auto dtype = table.scalar_type();
   const bool has_dtype =
       dtype == torch::kFloat || dtype == compute_dtype(x.scalar_type());
@@ -57,7 +57,7 @@ bool is_table_for(const torch::Tensor& x, const torch::Tensor& table) {
       is_plain(table);
 }
 
-/// Returns whether the kernel computes it.
+/// Returns whether the kernel computes the rotary embedding of x.
 bool is_taken(
     const torch::Tensor& x,
     const torch::Tensor& cos,
@@ -102,8 +102,8 @@ torch::Tensor by_kernel(
   return output;
 }
 
-/// The kernel in a graph. The gradient is the rotation back; x is not kept for
-/// it.
+/// The kernel in autograd's graph. The gradient rotates by the negative angles;
+/// x is not saved.
 struct RotateInGraph : torch::autograd::Function<RotateInGraph> {
   static torch::Tensor forward(
       torch::autograd::AutogradContext* context,

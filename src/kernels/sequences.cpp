@@ -19,7 +19,7 @@ Tokens tokens_of(const torch::Tensor& starts, int64_t i) {
   return {start[0], start[1] - start[0]};
 }
 
-/// The part of a mask or bias that one sequence reads: its first rows and
+/// Returns the part of a mask or bias that sequence i reads: its first rows and
 /// columns.
 torch::Tensor scores_of_sequence(
     const torch::Tensor& x,

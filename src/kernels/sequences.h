@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-/// Packed sequences one by one, for kernels that know none.
+/// Packed sequences one by one, for kernels that do not support them.
 namespace torch_attention::kernels {
 
 inline bool is_packed(const Attention& attention) {
@@ -21,7 +21,7 @@ torch::Tensor by_sequences(
     const Attention& packed,
     const std::function<torch::Tensor(const Attention&)>& output_of);
 
-/// Returns the number of tokens of the longest sequence, where `starts` is as
+/// Returns the number of tokens of the longest sequence of `starts`, such as
 /// `query_starts`.
 int64_t longest_sequence(const torch::Tensor& starts);
 

@@ -133,7 +133,7 @@ variable_list run_backward(
   return gradients;
 }
 
-/// Computes the same by operators that can be differentiated again.
+/// Computes the module by operators that can be differentiated again.
 torch::Tensor by_operators(const ModuleAttention& m) {
   const auto project = [&](const LinearTensors& linear, int64_t heads) {
     return split_heads(

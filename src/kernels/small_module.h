@@ -33,7 +33,7 @@ struct ModuleAttention {
   ModuleSettings settings;
 };
 
-/// Returns whether `small_module` computes it, and faster than the tensor
+/// Returns whether `small_module` computes `module`, and faster than the tensor
 /// operators, whose calls alone take longer than a few multiplications.
 bool is_small_module(const ModuleAttention& module);
 

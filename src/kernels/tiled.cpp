@@ -23,8 +23,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// (B, heads, T, D) as the projection after attention wants it in memory: (B,
-/// T, heads, D).
+/// Returns an empty (B, heads, T, D) in the memory layout that the projection
+/// after attention reads: (B, T, heads, D).
 torch::Tensor empty_heads(
     const torch::Tensor& like,
     int64_t heads,
@@ -56,13 +56,13 @@ cpu::Scores<const X> read_scores(const torch::Tensor& x) {
   return {data_of<X>(x), x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
 }
 
-/// One after the other in `n` numbers.
+/// Returns maximum and sum, one after the other in `n` numbers.
 template <typename T>
 cpu::RowStatistics<T> rows_of(T* statistics, int64_t n) {
   return {statistics, statistics + n / 2};
 }
 
-/// `a` is as `prepared` gives it.
+/// Returns the kernels' arguments for `a`, which `prepared` returned.
 template <typename X>
 cpu::AttentionArguments<X> arguments_of(
     const Attention& a,
@@ -79,7 +79,7 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.key = read<X>(a.key);
   arguments.value = read<X>(a.value);
   arguments.rule = a.rule;
-  // Once, since it takes a root.
+  // Computed once, since it takes a root.
   arguments.rule.scale = a.rule.factor(a.query.size(3));
   arguments.alibi_slopes = data_of<cpu::Compute<X>>(a.alibi_slopes);
   arguments.sinks = data_of<cpu::Compute<X>>(a.sinks);
@@ -112,7 +112,7 @@ TiledResults run_forward(
     uint64_t dropout_seed,
     bool with_statistics,
     OutputLayout layout) {
-  // Tensors that are allocated here are views of nothing.
+  // Tensors allocated here need no tracking of views.
   const at::AutoDispatchBelowADInplaceOrView guard;
   const auto& query = a.query;
   TiledResults results;
@@ -200,9 +200,9 @@ variable_list run_backward(
 
 namespace {
 
-/// Returns the factors of the weights (B, H, T, S) under dropout: 0 where they
-/// are dropped. The kernels draw them again: among equal scores, with the rows
-/// of the unit matrix as values, the output is the weights.
+/// Returns the dropout mask (B, H, T, S): factors of the weights, 0 where they
+/// are dropped. The kernels draw it again: with equal scores and the identity
+/// matrix as values, the output is the weights.
 torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   const torch::NoGradGuard no_grad;
   const auto S = attention.key.size(2);
@@ -270,7 +270,7 @@ struct TiledBackward {
         OutputLayout::kTokensFirst);
   }
 
-  /// With the first of `tensors`.
+  /// Returns the attention of the first of `tensors`.
   Attention attention_of(const variable_list& tensors) const {
     Attention a;
     a.rule = rule;
@@ -311,8 +311,8 @@ Attention prepared(const Attention& attention) {
     a.mask = as_scores(a.mask);
   }
   if (a.bias.defined()) {
-    // Half precision would round what has more bits, and gradients before they
-    // are summed over the dimensions that the bias is broadcast along.
+    // Half precision would round a bias with more bits, and gradients before
+    // they are summed over the dimensions that the bias is broadcast along.
     const auto dtype = a.query.scalar_type();
     const bool keeps_dtype =
         a.bias.scalar_type() == dtype && !is_recorded({&a.bias});
@@ -324,7 +324,7 @@ Attention prepared(const Attention& attention) {
       *x = x->to(compute_dtype(a.query.scalar_type())).contiguous();
     }
   }
-  // The kernels count on the CPU, one number after the other.
+  // The kernels read them as contiguous numbers.
   if (a.key_lengths.defined()) {
     a.key_lengths = a.key_lengths.contiguous();
   }
@@ -336,8 +336,8 @@ Attention prepared(const Attention& attention) {
 
 namespace {
 
-/// Makes the output (B, H, T, Dv) of `results` that of `a`, which is as
-/// `prepared` gives it, in autograd's graph.
+/// Records the output (B, H, T, Dv) of `results` as the output of `a`, which
+/// `prepared` returned, in autograd's graph.
 void record(const Attention& a, const TiledResults& results) {
   const auto numbers = SavedOutput::numbers(results.output);
   record_backward(

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-/// The steps of `tiled`, for callers that keep autograd's books themselves.
+/// The steps of `tiled`, for callers that handle autograd themselves.
 namespace torch_attention::kernels {
 
 /// The order of an output (B, H, T, Dv) in memory.
 enum class OutputLayout {
-  /// (B, T, H, Dv), as the projection after attention wants it
+  /// (B, T, H, Dv), as the projection after attention reads it
   kTokensFirst,
   /// (B, H, T, Dv)
   kHeadsFirst,
@@ -18,7 +18,7 @@ enum class OutputLayout {
   kLikeQuery,
 };
 
-/// Needed by a backward pass beside the attention itself.
+/// The results that a backward pass needs in addition to the attention.
 struct TiledResults {
   /// (B, H, T, Dv)
   torch::Tensor output;
@@ -28,34 +28,35 @@ struct TiledResults {
 };
 
 /// Returns `attention` as the kernels read it: (B, H, T, D) and so on with
-/// contiguous rows, none expanded where the kernels can do without. Mask and
-/// bias (B, H, T, S).
+/// contiguous rows. Broadcast dimensions are copied only where needed. Mask and
+/// bias are (B, H, T, S).
 Attention prepared(const Attention& attention);
 
 /// Draws from LibTorch's default generator.
 uint64_t draw_seed();
 
-/// Computes what is `prepared`. Statistics stay undefined if not asked for.
+/// Computes the `prepared` attention. Statistics stay undefined unless
+/// requested.
 TiledResults run_forward(
     const Attention& attention,
     uint64_t dropout_seed,
     bool with_statistics,
     OutputLayout layout);
 
-/// Returns the gradients of what `tensors_of` lists first; of slopes, sinks and
-/// bias if they are wanted. `attention` as given to `run_forward`; of `request`
-/// only `grad_output` and `wanted` are read.
+/// Returns the gradients of the first tensors of `tensors_of`; of slopes, sinks
+/// and bias if they are wanted. `attention` as given to `run_forward`; only
+/// `grad_output` and `wanted` of `request` are read.
 variable_list run_backward(
     const Attention& attention,
     const TiledResults& results,
     const BackwardRequest& request);
 
-/// `tiled`, with the output in the memory layout that is asked for if query has
+/// Computes `tiled` with the output in memory layout `layout`, if query has
 /// four dimensions.
 torch::Tensor tiled(const Attention& attention, OutputLayout layout);
 
-/// Computes the forward pass of `tiled`, which autograd does not record. The
-/// output is (..., T, Dv), and the statistics have one dimension.
+/// Computes the forward pass of `tiled` without recording it. The output is
+/// (..., T, Dv), and the statistics have one dimension.
 TiledResults tiled_forward(const Attention& attention);
 
 /// Returns the output of `tiled_forward` with the history that `tiled` would
