@@ -127,7 +127,7 @@ bool differentiate_scores(
     const BackwardArguments<X>& gradients,
     const Head<X>& head,
     const Range& range,
-    bool careful,
+    bool nan_safe,
     const BackwardMemory<T>& part,
     const TileGradients& to) {
   constexpr int kVectors = kMaxVectors;
@@ -166,20 +166,20 @@ bool differentiate_scores(
       part.grad_output_lanes,
       part.grad_scores);
   const auto dropout = dropout_of(a);
-  const bool raw = !rule.bends && !rule.adds && added.data == nullptr &&
+  const bool raw = !rule.has_softcap && !rule.adds && added.data == nullptr &&
       rule.scale > 0 && dropout.threshold == 0 && a.num_keys > 1 &&
       gradients.grad_bias.data == nullptr;
   if (raw) {
     place_cut_scores<kVectors>(
         rule, visibility, range, part.scores, static_cast<T*>(nullptr));
-    const auto differentiate = careful ? differentiate_raw<kVectors, true, T>
-                                       : differentiate_raw<kVectors, false, T>;
+    const auto differentiate = nan_safe ? differentiate_raw<kVectors, true, T>
+                                        : differentiate_raw<kVectors, false, T>;
     differentiate(range.n, rule.scale, part, to);
     return true;
   }
   scale_all(part.scores, range.n * W, rule.scale);
   scale_all(part.grad_scores, range.n * W, static_cast<T>(dropout.scale()));
-  bend_scores(rule, range.n * W, part.scores, part.derivative);
+  apply_softcap(rule, range.n * W, part.scores, part.derivative);
   place_scores<kVectors>(
       rule, visibility, range, added, part.scores, static_cast<T*>(nullptr));
   const auto differentiate = dropout.threshold > 0
@@ -332,11 +332,11 @@ void differentiate_wide_tile(
   // 1.
   const auto tiles = (chunk.rows + W - 1) / W;
   BackwardMemory<T> parts[kTiles];
-  bool careful = !m.finite_keys;
+  bool nan_safe = !m.finite_keys;
   for (int64_t i = 0; i < tiles; ++i) {
     const auto tile = tile_of(i);
     parts[i] = part_of(a, i, m);
-    careful |=
+    nan_safe |=
         !load_whole_tile(a, gradients, head, tile.t, tile.rows, parts[i]);
   }
   if (to_add.slopes != nullptr) {
@@ -368,7 +368,7 @@ void differentiate_wide_tile(
       tile.n = std::min(s_end, visibility.end(tile.t_end() - 1)) - s;
       const auto to = scores.from(i * W);
       if (differentiate_scores(
-              a, gradients, head, tile, careful, parts[i], to)) {
+              a, gradients, head, tile, nan_safe, parts[i], to)) {
         first = last == 0 ? i : first;
         last = i + 1;
         clear_beside<T>(tile.n, padded, tile.rows, to);
@@ -379,7 +379,7 @@ void differentiate_wide_tile(
     if (first < last) {
       add_gradients_by_tiles(a, s, s_end - s, first, last, scores, m);
     }
-    if (first < last && careful) {
+    if (first < last && nan_safe) {
       const Range seen{
           chunk.t + first * W,
           std::min(last * W, chunk.rows) - first * W,

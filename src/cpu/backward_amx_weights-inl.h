@@ -61,8 +61,8 @@ HWY_INLINE void store_two_keys(
 
 /// Computes `differentiate_weights` from raw products of query and key, and of
 /// gradients and values: scale, exponential, and all roundings at once.
-/// kCareful: hidden keys stay 0 where all else is NaN.
-template <int kVectors, bool kCareful, typename T>
+/// kNanSafe: hidden keys stay 0 where all else is NaN.
+template <int kVectors, bool kNanSafe, typename T>
 HWY_NOINLINE void differentiate_raw(
     int64_t n,
     T scale,
@@ -99,7 +99,7 @@ HWY_NOINLINE void differentiate_raw(
             exp2_to_18_bits(hn::MulSub(score, log2e, shift[v])), factor[v]);
         grad[j][v] = hn::Mul(
             weight[j][v], hn::Sub(load(d, m.grad_scores + at), mean[v]));
-        if constexpr (kCareful) {
+        if constexpr (kNanSafe) {
           const auto hidden = hn::Eq(score, hn::Set(d, -kInfinity<T>));
           weight[j][v] = hn::IfThenZeroElse(hidden, weight[j][v]);
           grad[j][v] = hn::IfThenZeroElse(hidden, grad[j][v]);

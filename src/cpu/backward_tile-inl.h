@@ -250,7 +250,7 @@ void compute_again(
     multiply(Plain(), m.key, D, lanes, a.head_dim, T(1), m.scores);
     multiply(Plain(), m.value, E, grad_lanes, a.value_dim, T(1), m.grad_scores);
   }
-  bend_scores(head.rule, range.n * kWidth, m.scores, m.derivative);
+  apply_softcap(head.rule, range.n * kWidth, m.scores, m.derivative);
   if (cut) {
     place_scores<kVectors>(
         head.rule,
@@ -293,18 +293,18 @@ void differentiate_rule(
       row[i] = m.grad_scores[i * kWidth + r];
     }
   }
-  if (head.rule.bends) {
-    unbend_gradients(m.derivative, range.n * kWidth, m.grad_scores);
+  if (head.rule.has_softcap) {
+    undo_softcap(m.derivative, range.n * kWidth, m.grad_scores);
   }
 }
 
 /// The forms of products that add up gradients.
-template <bool kPairs, bool kCareful>
+template <bool kPairs, bool kNanSafe>
 struct Products {
   static constexpr bool kInPairs = kPairs;
   static constexpr auto kBroadcast =
-      kCareful ? Skip::kZeroBroadcast : Skip::kNothing;
-  static constexpr auto kVector = kCareful ? Skip::kZeroVector : Skip::kNothing;
+      kNanSafe ? Skip::kZeroBroadcast : Skip::kNothing;
+  static constexpr auto kVector = kNanSafe ? Skip::kZeroVector : Skip::kNothing;
 
   template <Start kStart, Skip kSkip>
   using Of = std::conditional_t<
@@ -314,13 +314,13 @@ struct Products {
 };
 
 /// Adds the share of one block of keys to the gradients of query, key and
-/// value. `careful`: leaves out hidden keys; `started`: the gradient of query
+/// value. `nan_safe`: leaves out hidden keys; `started`: the gradient of query
 /// holds a sum already.
 template <int kVectors, typename X, typename T>
 void add_gradients(
     const AttentionArguments<X>& a,
     const Range& range,
-    bool careful,
+    bool nan_safe,
     bool started,
     const BackwardMemory<T>& m) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
@@ -392,12 +392,12 @@ void add_gradients(
       const auto beside = range.rows % 2 == 0 ? kWidth : range.rows;
       pair_columns(m.scores, range.n, kWidth, beside);
       pair_columns(m.grad_scores, range.n, kWidth, beside);
-      careful ? add_by(Products<true, true>())
-              : add_by(Products<true, false>());
+      nan_safe ? add_by(Products<true, true>())
+               : add_by(Products<true, false>());
       return;
     }
   }
-  careful ? add_by(Products<false, true>()) : add_by(Products<false, false>());
+  nan_safe ? add_by(Products<false, true>()) : add_by(Products<false, false>());
 }
 
 /// Adds the gradients of a tile of queries, `width` with padding, to the
@@ -482,8 +482,8 @@ void differentiate_tile(
     if (added.hides_all) {
       continue;
     }
-    const bool cut = verdict == Tile::kCut || added.data != nullptr ||
-        head.rule.bends || head.rule.adds || !finite;
+    const bool cut = verdict == Tile::kPartial || added.data != nullptr ||
+        head.rule.has_softcap || head.rule.adds || !finite;
     compute_again<kVectors>(a, head, range, added, cut, m);
     const auto differentiate = dropout.threshold > 0
         ? (cut ? differentiate_weights<kVectors, true, true, T>

@@ -54,7 +54,7 @@ TileBlock pack_tile_block(
     const Head<X>& head,
     int64_t s,
     int64_t s_end,
-    bool careful,
+    bool nan_safe,
     const ForwardMemory<T>& memory) {
   auto* key = reinterpret_cast<BFloat16*>(memory.key);
   auto* value = reinterpret_cast<BFloat16*>(memory.value);
@@ -65,7 +65,7 @@ TileBlock pack_tile_block(
   copy_rows(head.key + s * key_row, key_row, n, a.head_dim, key, D);
   TileBlock block{s, s_end, key, D, value, kTileKeys};
   const auto* values = head.value + s * value_row;
-  if (careful) {
+  if (nan_safe) {
     block.unusual = memory.unusual;
     block.num_unusual = copy_finite_rows(
         values,
@@ -201,14 +201,14 @@ void attend_by_tiles(
       kWidth,
       memory.scores,
       kWidth);
-  const bool raw = !rule.bends && !rule.adds && added.data == nullptr &&
+  const bool raw = !rule.has_softcap && !rule.adds && added.data == nullptr &&
       rule.scale > 0 && a.dropout == 0;
   fill(memory.highest, kWidth, -kInfinity<T>);
   if (raw) {
     hide_raw_scores<kVectors>(rule, visibility, range, memory);
   } else {
     scale_all(memory.scores, range.n * kWidth, rule.scale);
-    bend_scores<T>(rule, range.n * kWidth, memory.scores, nullptr);
+    apply_softcap<T>(rule, range.n * kWidth, memory.scores, nullptr);
     place_scores<kVectors>(
         rule, visibility, range, added, memory.scores, memory.highest);
   }
@@ -271,15 +271,15 @@ void attend_by_tiles(
 }
 
 /// Attends from the tiles of queries of a task, which `start_tile` packed as
-/// pairs, to keys [begin, end). `careful`: NaN-safe, and finite results are the
-/// same to the last bit.
+/// pairs, to keys [begin, end). `nan_safe`: NaN-safe, and finite results are
+/// the same to the last bit.
 template <typename X, typename T>
 void attend_keys_by_tiles(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     int64_t begin,
     int64_t end,
-    bool careful,
+    bool nan_safe,
     int tiles,
     ForwardMemory<T>& memory) {
   const Tiles configured(true);
@@ -294,7 +294,7 @@ void attend_keys_by_tiles(
     if (!any_tile_sees(memory, tiles, s, s_end)) {
       continue;
     }
-    const auto block = pack_tile_block(a, head, s, s_end, careful, memory);
+    const auto block = pack_tile_block(a, head, s, s_end, nan_safe, memory);
     for (int i = 0; i < tiles; ++i) {
       with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
         attend_by_tiles<decltype(vectors)::value>(

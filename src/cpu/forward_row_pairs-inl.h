@@ -71,9 +71,9 @@ void multiply_keys_by_pairs(
 constexpr int kMaxPairRows = 8;
 
 /// Adds to output[r][c] the sum over keys of weights[r][key] * value[key][c],
-/// for kRows rows and the columns of one vector of pairs. kCareful: leaves out
+/// for kRows rows and the columns of one vector of pairs. kNanSafe: leaves out
 /// values whose weight is 0. Prefetches the first n rows of `next`.
-template <int kRows, bool kCareful, typename X>
+template <int kRows, bool kNanSafe, typename X>
 HWY_NOINLINE void multiply_pairs_of_keys(
     const float* weights, // pairs (kRows, kKeyBlock / 2)
     const X* value,
@@ -109,7 +109,7 @@ HWY_NOINLINE void multiply_pairs_of_keys(
       for (int v = 0; v < 2; ++v) {
         sum[r][v] = add_products_of_pairs(
             weight,
-            kCareful ? zero_beside_zero(pairs[v], weight) : pairs[v],
+            kNanSafe ? zero_beside_zero(pairs[v], weight) : pairs[v],
             sum[r][v]);
       }
     }
@@ -128,7 +128,7 @@ void add_values_by_pairs(
     const Head<X>& head,
     const Range& range,
     bool prefetches,
-    bool careful,
+    bool nan_safe,
     const RowMemory<float>& memory) {
   const auto E = memory.output_row;
   auto value_row = a.value.strides.token;
@@ -147,8 +147,9 @@ void add_values_by_pairs(
       const auto rows = std::min<int64_t>(range.rows - r, kMaxPairRows);
       with_constant<kMaxPairRows>(static_cast<int>(rows), [&](auto count) {
         constexpr int kRows = decltype(count)::value;
-        const auto multiply = careful ? multiply_pairs_of_keys<kRows, true, X>
-                                      : multiply_pairs_of_keys<kRows, false, X>;
+        const auto multiply = nan_safe
+            ? multiply_pairs_of_keys<kRows, true, X>
+            : multiply_pairs_of_keys<kRows, false, X>;
         multiply(
             memory.scores + r * (kKeyBlock / 2),
             value + c,

@@ -41,7 +41,7 @@ HWY_NOINLINE void weigh_row(
   const auto& rule = memory.rules[row];
   auto* scores = memory.scores + row * kKeyBlock;
   const auto hidden = -kInfinity<T>;
-  bend_scores<T>(rule, n, scores, nullptr);
+  apply_softcap<T>(rule, n, scores, nullptr);
   const bool has_added =
       has_bias_or_mask(a) && memory.map.changes(range.s, range.s_end());
   if (has_added) {
@@ -150,14 +150,14 @@ void add_values_to_rows(
     const Head<X>& head,
     const Range& range,
     bool prefetches,
-    bool careful,
+    bool nan_safe,
     const RowMemory<T>& memory) {
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto value_row = a.value.strides.token;
   const auto* value = head.value + range.s * value_row;
   const auto multiply_value = [&](const auto* x, int64_t x_row) {
     using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
-    const auto multiply = careful
+    const auto multiply = nan_safe
         ? multiply_features<
               Product<Start::kLoad, Skip::kZeroBroadcast>,
               T,
@@ -230,7 +230,7 @@ void attend_rows(
     const Range& range,
     const ForwardResult<Y>& result,
     RowMemory<T>& memory,
-    bool careful = false) {
+    bool nan_safe = false) {
   const bool pairs = multiplies_pairs<X>();
   const auto& visibility = head.visibility;
 
@@ -260,16 +260,16 @@ void attend_rows(
     }
     if constexpr (kHasPairs<X>) {
       if (pairs) {
-        add_values_by_pairs(a, head, block, asks_for_next, careful, memory);
+        add_values_by_pairs(a, head, block, asks_for_next, nan_safe, memory);
       }
     }
     if (!pairs) {
-      add_values_to_rows(a, head, block, asks_for_next, careful, memory);
+      add_values_to_rows(a, head, block, asks_for_next, nan_safe, memory);
     }
   }
 
   // 3.
-  if (!careful && !all_finite(memory.output, range.rows * memory.output_row)) {
+  if (!nan_safe && !all_finite(memory.output, range.rows * memory.output_row)) {
     attend_rows(a, plan, head, range, result, memory, true);
     return;
   }

@@ -78,7 +78,7 @@ HWY_INLINE void compute_scores(
     return;
   }
   multiply(Product<Start::kZero>(), nullptr);
-  bend_scores<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
+  apply_softcap<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
   place_scores<kVectors>(
       head.rule, head.visibility, range, added, memory.scores, tile.maximum);
 }
@@ -89,7 +89,7 @@ void add_values(
     const AttentionArguments<X>& a,
     const KeyBlock<T>& block,
     const Range& range,
-    bool careful,
+    bool nan_safe,
     QueryTile<T>& tile,
     const ForwardMemory<T>& memory) {
   const auto multiply = [&](auto product) {
@@ -110,7 +110,7 @@ void add_values(
     using P = decltype(product);
     multiply(std::conditional_t<kPairs, PairProduct<P>, P>());
   };
-  if (careful) {
+  if (nan_safe) {
     tile.started ? multiply_as(Product<Start::kScale, Skip::kZeroVector>())
                  : multiply_as(Product<Start::kZero, Skip::kZeroVector>());
   } else {
@@ -133,7 +133,7 @@ void attend(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     const KeyBlock<T>& block,
-    bool careful,
+    bool nan_safe,
     QueryTile<T>& tile,
     ForwardMemory<T>& memory) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
@@ -145,8 +145,8 @@ void attend(
   // If nothing else changes the scores, the products start from the bias, even
   // where the map trims the range: sums are rounded alike.
   auto added_memory = memory.added;
-  if (visibility.tile(range) == Tile::kFull && !head.rule.bends &&
-      !head.rule.adds && !careful && !block.pairs) {
+  if (visibility.tile(range) == Tile::kFull && !head.rule.has_softcap &&
+      !head.rule.adds && !nan_safe && !block.pairs) {
     added_memory.tile = memory.scores;
   }
   tile.map.trim(range);
@@ -163,15 +163,15 @@ void attend(
 
   // 1.
   std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
-  const bool cut = verdict == Tile::kCut || added.data != nullptr ||
-      head.rule.bends || head.rule.adds || careful;
+  const bool cut = verdict == Tile::kPartial || added.data != nullptr ||
+      head.rule.has_softcap || head.rule.adds || nan_safe;
   compute_scores<kVectors>(a, head, block, range, added, cut, tile, memory);
 
   // 2. and 3.
   const auto weigh_and_multiply = [&](auto pairs) {
     constexpr bool kPairs = decltype(pairs)::value;
     weigh<kVectors, kPairs>(a, head, range, cut, tile, memory);
-    add_values<kVectors, kPairs>(a, block, range, careful, tile, memory);
+    add_values<kVectors, kPairs>(a, block, range, nan_safe, tile, memory);
   };
   if constexpr (kHasPairs<X>) {
     if (block.pairs) {
@@ -189,7 +189,7 @@ void attend_in_steps(
     const AttentionArguments<X>& a,
     const Head<X>& head,
     const KeyBlock<T>& block,
-    bool careful,
+    bool nan_safe,
     QueryTile<T>& tile,
     ForwardMemory<T>& memory) {
   constexpr int N = kLanes<T>;
@@ -202,7 +202,7 @@ void attend_in_steps(
     if (seen < end) {
       auto before = block;
       before.end = std::max(seen, block.begin);
-      attend<kVectors>(a, head, before, careful, tile, memory);
+      attend<kVectors>(a, head, before, nan_safe, tile, memory);
       if (tile.started) {
         auto others = tile;
         others.first += N;
@@ -213,12 +213,12 @@ void attend_in_steps(
         others.maximum += N;
         others.sum += N;
         attend_in_steps<kVectors - 1>(
-            a, head, block.from(before.end), careful, others, memory);
+            a, head, block.from(before.end), nan_safe, others, memory);
         return;
       }
     }
   }
-  attend<kVectors>(a, head, block, careful, tile, memory);
+  attend<kVectors>(a, head, block, nan_safe, tile, memory);
 }
 
 template <typename X, typename T>
@@ -274,7 +274,7 @@ template <typename X, typename Y, typename T>
 bool finish_tile(
     const AttentionArguments<X>& a,
     const Head<X>& head,
-    bool careful,
+    bool nan_safe,
     const ForwardResult<Y>& result,
     QueryTile<T>& tile,
     T* scale) {
@@ -286,7 +286,7 @@ bool finish_tile(
     fill(tile.sum, width, T(0));
   }
   // Dropout may have removed non-finite numbers from the output, not the sum.
-  if (!careful &&
+  if (!nan_safe &&
       !(all_finite(tile.output, a.value_dim * width) &&
         all_finite(tile.sum, width))) {
     return false;
@@ -353,7 +353,7 @@ void attend_tiles(
     const Range& range,
     const ForwardResult<Y>& result,
     ForwardMemory<T>& memory,
-    bool careful = false) {
+    bool nan_safe = false) {
   const bool pairs = multiplies_pairs<X>();
 
   // 1.
@@ -374,7 +374,7 @@ void attend_tiles(
   bool done = false;
   if constexpr (kHasPairs<X>) {
     if (forward_goes_by_tiles(a)) {
-      attend_keys_by_tiles(a, head, begin, end, careful, tiles, memory);
+      attend_keys_by_tiles(a, head, begin, end, nan_safe, tiles, memory);
       done = true;
     }
   }
@@ -387,7 +387,7 @@ void attend_tiles(
     for (int i = 0; i < tiles; ++i) {
       with_constant<kMaxVectors>(memory.tiles[i].vectors, [&](auto vectors) {
         attend_in_steps<decltype(vectors)::value>(
-            a, head, block, careful, memory.tiles[i], memory);
+            a, head, block, nan_safe, memory.tiles[i], memory);
       });
     }
   }
@@ -396,7 +396,7 @@ void attend_tiles(
   bool finished = true;
   for (int i = 0; i < tiles; ++i) {
     finished =
-        finish_tile(a, head, careful, result, memory.tiles[i], memory.scale) &&
+        finish_tile(a, head, nan_safe, result, memory.tiles[i], memory.scale) &&
         finished;
   }
   if (!finished) {

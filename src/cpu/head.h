@@ -15,8 +15,8 @@ struct HeadRule {
   double softcap = 0;
   /// ALiBi slopes of this head and the heads after it; null: none
   const T* alibi_slopes = nullptr;
-  /// `ScoreRule::bends()`, and `adds()` or slopes, for this head.
-  bool bends = false;
+  /// `ScoreRule::has_softcap()`, and `adds()` or slopes, for this head.
+  bool has_softcap = false;
   bool adds = false;
 };
 
@@ -29,7 +29,7 @@ HeadRule<Compute<X>> head_rule(const AttentionArguments<X>& a, int64_t h) {
   rule.scale = static_cast<T>(a.rule.factor(a.head_dim));
   rule.softcap = softcap;
   rule.alibi_slopes = a.alibi_slopes != nullptr ? a.alibi_slopes + h : nullptr;
-  rule.bends = a.rule.bends();
+  rule.has_softcap = a.rule.has_softcap();
   rule.adds = a.rule.adds() || rule.alibi_slopes != nullptr;
   return rule;
 }

@@ -37,7 +37,7 @@ struct ScoreRule {
   }
 
   /// Returns whether a softcap is applied.
-  bool bends() const {
+  bool has_softcap() const {
     return softcap > 0;
   }
 
@@ -55,7 +55,7 @@ struct ScoreRule {
   /// own position.
   bool is_only_causal() const {
     return causal && window == 0 && window_after < 0 && chunk == 0 &&
-        !bends() && !adds();
+        !has_softcap() && !adds();
   }
 };
 

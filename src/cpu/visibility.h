@@ -31,7 +31,7 @@ struct Queries {
 };
 
 /// How a tile of scores is computed: skipped, full, or as a partial tile.
-enum class Tile { kSkipped, kFull, kCut };
+enum class Tile { kSkipped, kFull, kPartial };
 
 /// The keys that the query of each row sees: [first(row), end(row)), both
 /// growing with the row.
@@ -78,7 +78,7 @@ struct Visibility {
       return Tile::kSkipped;
     }
     const bool full = range.s >= first(last) && range.s_end() <= end(range.t);
-    return full ? Tile::kFull : Tile::kCut;
+    return full ? Tile::kFull : Tile::kPartial;
   }
 
   /// Returns which of T queries of one head see some of the keys [s, s_end).

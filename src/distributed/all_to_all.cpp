@@ -3,7 +3,7 @@
 #include <distributed/communication.h>
 #include <distributed/tokens.h>
 #include <kernels/backward_node.h>
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/attend.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>

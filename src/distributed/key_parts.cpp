@@ -2,7 +2,7 @@
 
 #include <distributed/communication.h>
 #include <distributed/ring_blocks.h>
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/checked_attention.h>
 
 #include <c10/util/Exception.h>
 
@@ -24,7 +24,7 @@ torch::Tensor attention_of_key_parts(
       .chunk(std::nullopt)
       .alibi_slopes({});
   const auto a =
-      functional::detail::attention_of_call(query, key, value, of_parts);
+      functional::detail::checked_attention(query, key, value, of_parts);
   TORCH_CHECK(
       kernels::is_tiled(a),
       "decode: expected, where several processes share the keys, plain tensors "

@@ -5,7 +5,7 @@
 #include <distributed/tokens.h>
 #include <kernels/backward_node.h>
 #include <kernels/tiled.h>
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/checked_attention.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -463,7 +463,7 @@ RingCall call_of(
   auto of_own = options;
   of_own.mask({}).bias({});
   const auto a =
-      functional::detail::attention_of_call(query, key, value, of_own);
+      functional::detail::checked_attention(query, key, value, of_own);
   TORCH_CHECK(
       kernels::is_tiled(a),
       kRing,

@@ -203,7 +203,7 @@ void check_tokens(
 }
 
 /// A text of everything that has to be the same in all processes.
-std::string text_of_call(
+std::string describe_call(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
@@ -302,7 +302,7 @@ void check_call(
   compare(
       group,
       name,
-      error.empty() ? text_of_call(query, key, value, options, sequence)
+      error.empty() ? describe_call(query, key, value, options, sequence)
                     : error,
       sending_device(query))();
   TORCH_CHECK(error.empty(), error);

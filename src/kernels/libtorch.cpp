@@ -199,7 +199,7 @@ Attention simplified(const Attention& attention) {
 bool is_libtorch(const Attention& attention) {
   // LibTorch's kernels take masks, but not scores that change by their value,
   // nor sinks, nor forward derivatives.
-  return !attention.rule.bends() && !attention.sinks.defined() &&
+  return !attention.rule.has_softcap() && !attention.sinks.defined() &&
       !has_tangents(attention);
 }
 

@@ -106,7 +106,7 @@ torch::Tensor weights_of_scores(
   // `hide` has the rules that hide by position.
   const auto& [scale, softcap, causal, window, window_after, chunk] =
       attention.rule;
-  if (scale || attention.rule.bends()) {
+  if (scale || attention.rule.has_softcap()) {
     scores = scores * attention.rule.factor(head_dim);
     if (softcap > 0) {
       scores = torch::tanh(scores / softcap) * softcap;

@@ -1,6 +1,6 @@
 #include <nn/partition.h>
 
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/attend.h>
 #include <nn/modules/decode.h>
 
 #include <c10/util/Exception.h>

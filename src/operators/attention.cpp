@@ -2,7 +2,7 @@
 
 #include <kernels/choice.h>
 #include <kernels/tiled.h>
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/checked_attention.h>
 #include <operators/attention_call.h>
 #include <operators/recorded.h>
 #include <torch_attention/nn/functional/attention.h>
@@ -165,7 +165,7 @@ void attention_with_weights_vmap(const Operator& op, Stack* stack) {
 void attention_forward(const Operator& /*op*/, Stack* stack) {
   const torch::NoGradGuard no_grad;
   const auto call = read_call(*stack);
-  const auto a = functional::detail::attention_of_call(
+  const auto a = functional::detail::checked_attention(
       call.query, call.key, call.value, call.options);
   kernels::TiledResults results;
   const auto choice = kernels::choose(a, Kernel::kAuto);

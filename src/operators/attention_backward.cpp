@@ -4,7 +4,7 @@
 #include <kernels/heads.h>
 #include <kernels/plain.h>
 #include <kernels/tiled.h>
-#include <nn/functional/attention_of_call.h>
+#include <nn/functional/checked_attention.h>
 #include <operators/attention_call.h>
 #include <torch_attention/nn/functional/attention.h>
 
@@ -133,7 +133,7 @@ void attention_backward(const Operator& /*op*/, Stack* stack) {
     const AutogradInside autograd;
     const auto leaves = make_leaves(request);
     const auto call = read_call(request.arguments);
-    const auto a = functional::detail::attention_of_call(
+    const auto a = functional::detail::checked_attention(
         call.query, call.key, call.value, call.options);
     const bool lacks_batch =
         functional::detail::lacks_batch(call.options, call.query);

@@ -44,7 +44,7 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
       !at::globalContext().userEnabledFlashSDP()) {
     return {};
   }
-  const auto attention = attention_of_call(x, shares_heads);
+  const auto attention = checked_attention(x, shares_heads);
   if (!attention) {
     return {};
   }

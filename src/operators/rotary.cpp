@@ -1,7 +1,7 @@
 #include <operators/rotary.h>
 
 #include <kernels/plain.h>
-#include <nn/functional/rotary_of_call.h>
+#include <nn/functional/rotary.h>
 #include <operators/attention_call.h>
 #include <operators/recorded.h>
 #include <torch_attention/nn/functional/rotary.h>
@@ -121,7 +121,7 @@ void rotary_backward(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const torch::NoGradGuard no_grad;
   const auto call = read_rotary(*stack);
   put(stack,
-      functional::detail::rotary_of_call(
+      functional::detail::apply_rotary(
           call.x, call.positions, call.options, /*backwards=*/true)
           .contiguous());
 }

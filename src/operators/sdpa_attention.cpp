@@ -126,7 +126,7 @@ bool is_readable(const SdpaArguments& x) {
         x.mask->scalar_type() == torch::kBool));
 }
 
-std::optional<Attention> attention_of_call(
+std::optional<Attention> checked_attention(
     const SdpaArguments& x,
     bool shares_heads) {
   const int64_t kept = shares_heads ? 3 : 2;
@@ -173,7 +173,7 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
       x.value.size(3) != x.query.size(3)) {
     return std::nullopt;
   }
-  auto a = attention_of_call(x, /*shares_heads=*/true);
+  auto a = checked_attention(x, /*shares_heads=*/true);
   // It does not broadcast either.
   if (!a || a->query.sizes() != x.query.sizes() ||
       a->key.sizes() != x.key.sizes() || a->value.sizes() != x.value.sizes()) {

@@ -43,7 +43,7 @@ bool is_readable(const SdpaArguments& x);
 /// Returns the attention that `scaled_dot_product_attention` is asked for, of
 /// what `is_readable`; nothing if we do not compute it, be it wrong or unusual.
 /// Heads that share keys get a batch of size 1 if there is none.
-std::optional<kernels::Attention> attention_of_call(
+std::optional<kernels::Attention> checked_attention(
     const SdpaArguments& x,
     bool shares_heads);
 

@@ -2,8 +2,8 @@
 
 #include <kernels/plain.h>
 #include <nn/checks.h>
-#include <nn/functional/rotary_of_call.h>
-#include <nn/rotation.h>
+#include <nn/functional/rotary.h>
+#include <nn/rotary.h>
 
 #include <c10/util/Exception.h>
 
@@ -155,7 +155,7 @@ torch::Tensor for_heads(torch::Tensor table, int64_t dim) {
 
 namespace detail {
 
-torch::Tensor rotary_of_call(
+torch::Tensor apply_rotary(
     const torch::Tensor& x,
     const torch::Tensor& positions,
     const RotaryOptions& options,
@@ -164,7 +164,7 @@ torch::Tensor rotary_of_call(
   check_positions(x, positions);
   torch_attention::detail::check_rotary(kRotary, options, x.size(-1));
   const auto [cos, sin] =
-      torch_attention::detail::rotation_at(positions, options, x.size(-1));
+      torch_attention::detail::rotary_angles_at(positions, options, x.size(-1));
   return torch_attention::detail::rotate(
       x,
       {for_heads(cos, x.dim()),
@@ -179,7 +179,7 @@ torch::Tensor rotary_embedding(
     const torch::Tensor& x,
     const torch::Tensor& positions,
     const RotaryOptions& options) {
-  return detail::rotary_of_call(x, positions, options, /*backwards=*/false);
+  return detail::apply_rotary(x, positions, options, /*backwards=*/false);
 }
 
 torch::Tensor rotary_embedding(

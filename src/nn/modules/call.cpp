@@ -142,7 +142,7 @@ bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call) {
   return call.cu_seqlens().defined() && x.defined() && x.dim() == 2;
 }
 
-CallSizes sizes_of_call(
+CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call) {
@@ -160,7 +160,7 @@ CallSizes sizes_of_call(
   return {starts.size(0) - 1, longest, longest};
 }
 
-CallSizes sizes_of_call(
+CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
     const torch::Tensor& context,
@@ -194,7 +194,7 @@ void check_length(
     const torch::Tensor& x,
     const ForwardOptions& call,
     int64_t context_length) {
-  const auto longest = sizes_of_call(name, x, call).T;
+  const auto longest = call_sizes(name, x, call).T;
   TORCH_CHECK(
       longest <= context_length,
       name,

@@ -29,13 +29,13 @@ struct CallSizes {
 
 /// Returns the sizes of self-attention of x (B, T, ...) or (T, ...). Checks
 /// `cu_seqlens`.
-CallSizes sizes_of_call(
+CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call);
 
 /// Returns the sizes of attention of x (B, T, ...) to `context` (B, S, ...).
-CallSizes sizes_of_call(
+CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
     const torch::Tensor& context,

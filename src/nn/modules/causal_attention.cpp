@@ -31,7 +31,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const ForwardOptions& call) {
   auto options = func_options(module);
   if (!detail::is_empty(call)) {
-    const auto [B, T, S] = detail::sizes_of_call(kCausal, x, call);
+    const auto [B, T, S] = detail::call_sizes(kCausal, x, call);
     detail::set_call(kCausal, call, {B, T, S}, options);
   }
   return options;

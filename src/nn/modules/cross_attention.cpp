@@ -169,7 +169,7 @@ FuncOptions decode_options(
 }
 
 /// Returns what has to be the same in all processes of a call of `decode`.
-std::string text_of_call(
+std::string describe_call(
     const KVCache& cache,
     const ForwardOptions& call,
     const detail::Partition& partition) {
@@ -202,7 +202,7 @@ FuncOptions check_call(
       x.size(0),
       ", but got ",
       context.size(0));
-  auto sizes = detail::sizes_of_call(kCross, x, context, call);
+  auto sizes = detail::call_sizes(kCross, x, context, call);
   sizes.S *= partition.num_context_parts();
   return func_options_of(module, call, sizes);
 }
@@ -351,7 +351,7 @@ torch::Tensor CrossAttentionImpl::decode(
         check_decode(*this, x, cache, call);
         func = decode_options(*this, x, cache, call, partition);
       },
-      [&] { return text_of_call(cache, call, partition); });
+      [&] { return describe_call(cache, call, partition); });
   const auto input = partition.enter(kCross, x);
   const auto queries = queries_of(*this, input.x, options.kernel());
   wait();

@@ -89,7 +89,7 @@ std::string text_of(const char* what, const torch::Tensor& x) {
                      : "";
 }
 
-std::string text_of_decode(
+std::string describe_decode(
     const KVCache& cache,
     const DecodeOptions& call,
     const NewTokens& tokens) {
@@ -154,7 +154,7 @@ void set_rows_of_cache(
   }
 }
 
-void set_blocks_of_decode(
+void set_decode_blocks(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,
@@ -175,7 +175,7 @@ void set_blocks_of_decode(
   set_visible_blocks(name, blocks, scope, scores, options);
 }
 
-void set_scores_of_call(
+void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,

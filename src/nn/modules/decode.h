@@ -42,7 +42,7 @@ NewTokens new_tokens(
 std::string text_of(const char* what, const torch::Tensor& x);
 
 /// Returns what has to be the same in all processes of a call of `decode`.
-std::string text_of_decode(
+std::string describe_decode(
     const KVCache& cache,
     const DecodeOptions& call,
     const NewTokens& tokens);
@@ -72,7 +72,7 @@ void set_rows_of_cache(
 
 /// Puts the blocks of `call` into `options`, beside the mask there: those of
 /// `sizes.T` queries that see rows of `cache`.
-void set_blocks_of_decode(
+void set_decode_blocks(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,
@@ -83,7 +83,7 @@ void set_blocks_of_decode(
 
 /// Checks bias and function of `call` for T queries of `num_heads` heads and
 /// the rows of `cache`, and puts them into `options`.
-void set_scores_of_call(
+void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,

@@ -9,9 +9,9 @@
 #include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/projected.h>
-#include <nn/modules/rotation_of_call.h>
+#include <nn/modules/rotary_angles.h>
 #include <nn/partition.h>
-#include <nn/rotation.h>
+#include <nn/rotary.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
@@ -71,7 +71,7 @@ void check_input(
 torch::Tensor latents_of(
     LatentAttentionImpl& module,
     const torch::Tensor& x,
-    const detail::Rotation& rotation) {
+    const detail::RotaryAngles& angles) {
   const auto& options = module.options;
   const auto kernel = options.kernel();
   const auto compressed = kernels::split_heads(
@@ -80,7 +80,7 @@ torch::Tensor latents_of(
   const auto latent = detail::normalised(
       *module.kv_a_layernorm, compressed.slice(-1, 0, rank), kernel);
   const auto rotated = detail::rotate(
-      compressed.slice(-1, rank), rotation, options.rotary().pairing(), kernel);
+      compressed.slice(-1, rank), angles, options.rotary().pairing(), kernel);
   return torch::cat({latent, rotated}, -1);
 }
 
@@ -93,7 +93,7 @@ struct LatentQueries {
 LatentQueries queries_of(
     LatentAttentionImpl& module,
     const torch::Tensor& x,
-    const detail::Rotation& rotation) {
+    const detail::RotaryAngles& angles) {
   const auto& options = module.options;
   const auto kernel = options.kernel();
   const auto project = [&] {
@@ -111,7 +111,7 @@ LatentQueries queries_of(
       queries.slice(-1, 0, options.nope_dim()),
       detail::rotate(
           queries.slice(-1, options.nope_dim()),
-          rotation,
+          angles,
           options.rotary().pairing(),
           kernel)};
 }
@@ -156,7 +156,7 @@ LatentFuncOptions call_options_of(
     const ForwardOptions& call) {
   auto options = func_options_of(module);
   if (!detail::is_empty(call)) {
-    const auto [B, T, S] = detail::sizes_of_call(kLatent, x, call);
+    const auto [B, T, S] = detail::call_sizes(kLatent, x, call);
     detail::set_call(
         kLatent, call, {B, module.options.num_heads(), T, S}, options);
   }
@@ -170,10 +170,10 @@ Projected project_latent(
     const torch::Tensor& x,
     const ForwardOptions& call) {
   const auto positions = detail::positions_of(kLatent, call, x);
-  const auto rotation = detail::rotation_of_call(
+  const auto angles = detail::rotary_angles(
       kLatent, table, x, call, positions, *detail::whole_partition());
-  const auto latents = latents_of(module, x, rotation);
-  return expanded(module, queries_of(module, x, rotation), latents);
+  const auto latents = latents_of(module, x, angles);
+  return expanded(module, queries_of(module, x, angles), latents);
 }
 
 /// Returns whether to form keys and values for T queries takes fewer products
@@ -262,9 +262,8 @@ LatentFuncOptions decode_options(
   const auto T = x.size(1);
   auto func = func_options_of(module).kernel(options.kernel());
   detail::set_rows_of_cache(cache, tokens.before, T, func);
-  detail::set_scores_of_call(
-      kLatent, call, cache, T, options.num_heads(), func);
-  detail::set_blocks_of_decode(
+  detail::set_decode_scores(kLatent, call, cache, T, options.num_heads(), func);
+  detail::set_decode_blocks(
       kLatent,
       call,
       cache,
@@ -414,11 +413,11 @@ torch::Tensor LatentAttentionImpl::decode(
   if (!call.rotary_cos().defined()) {
     detail::check_rotates_alike(kLatent, options.rotary(), tokens, cache);
   }
-  const auto rotation =
-      detail::rotation_of_call(kLatent, *rotary_table_, x, call, tokens);
+  const auto angles =
+      detail::rotary_angles(kLatent, *rotary_table_, x, call, tokens);
   const auto in_order = detail::padding_last(x, tokens);
-  const auto queries = queries_of(*this, in_order, rotation);
-  const auto latents = latents_of(*this, in_order, rotation);
+  const auto queries = queries_of(*this, in_order, angles);
+  const auto latents = latents_of(*this, in_order, angles);
   detail::CacheAppend appended(cache, latents, {}, tokens.counts);
   const auto func = decode_options(*this, x, cache, call, tokens);
   const auto context = attend_to_latents(*this, queries, cache, func);

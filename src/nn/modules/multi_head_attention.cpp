@@ -9,11 +9,11 @@
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
 #include <nn/modules/python_mask.h>
-#include <nn/modules/rotation_of_call.h>
+#include <nn/modules/rotary_angles.h>
 #include <nn/modules/small_module.h>
 #include <nn/modules/temperature.h>
 #include <nn/partition.h>
-#include <nn/rotation.h>
+#include <nn/rotary.h>
 
 #include <c10/util/Exception.h>
 
@@ -110,10 +110,10 @@ Projected project_heads(
     }
   }
   if (positions.table != nullptr) {
-    const auto rotation = positions.rotation();
+    const auto angles = positions.angles();
     const auto pairing = options.rotary()->pairing();
     const auto rotate = [&](const torch::Tensor& heads) {
-      return detail::rotate(heads, rotation, pairing, kernel);
+      return detail::rotate(heads, angles, pairing, kernel);
     };
     projected.queries = rotate(projected.queries);
     projected.keys = rotate(projected.keys);
@@ -167,8 +167,8 @@ struct PositionsOfCall {
   /// (T) or (B, T); undefined: from 0 on.
   const torch::Tensor& given;
 
-  detail::Rotation rotation() const {
-    return detail::rotation_of_call(
+  detail::RotaryAngles angles() const {
+    return detail::rotary_angles(
         kMultiHead,
         *table,
         x,
@@ -183,7 +183,7 @@ struct PositionsOfCall {
 
   /// The positions in their sequences, whatever positions the caller gives.
   torch::Tensor order() const {
-    return or_from_0(detail::order_of_call(module, x, call));
+    return or_from_0(detail::sequence_positions(module, x, call));
   }
 
   torch::Tensor or_from_0(const torch::Tensor& positions) const {
@@ -202,8 +202,8 @@ struct PositionsInCache {
   const DecodeOptions& call;
   const detail::NewTokens& tokens;
 
-  detail::Rotation rotation() const {
-    return detail::rotation_of_call(kMultiHead, *table, x, call, tokens);
+  detail::RotaryAngles angles() const {
+    return detail::rotary_angles(kMultiHead, *table, x, call, tokens);
   }
 
   torch::Tensor positions() const {
@@ -375,7 +375,7 @@ torch::Tensor MultiHeadAttentionImpl::decode(
       kMultiHead,
       x,
       [&] { tokens = detail::check_decode(*this, x, cache, call); },
-      [&] { return detail::text_of_decode(cache, call, tokens); });
+      [&] { return detail::describe_decode(cache, call, tokens); });
   const auto input = partition_->enter(kMultiHead, x);
   const auto in_order = detail::padding_last(x, tokens);
   const PositionsInCache positions{rotary_table_.get(), x, call, tokens};

@@ -152,7 +152,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const ForwardOptions& call) {
   functional::ScaledDotProductAttentionFuncOptions options;
   if (!detail::is_empty(call)) {
-    const auto [B, T, S] = detail::sizes_of_call(kWrapper, x, call);
+    const auto [B, T, S] = detail::call_sizes(kWrapper, x, call);
     const auto H = static_cast<int64_t>(heads->size());
     detail::set_call(kWrapper, call, {B, H, T, S}, options);
   }
@@ -226,19 +226,19 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
     return forward(x.unsqueeze(0), call).squeeze(0);
   }
   check_input(heads, x, call);
-  const auto options_of_call = options_of(heads, x, call);
+  const auto call_options = options_of(heads, x, call);
   if (has_function(heads, call) ||
       (kernels::resolved(head(heads, 0).options.kernel()) !=
            Kernel::kReference &&
        x.size(0) * x.size(1) >= kFewTokens && are_alike(heads))) {
     return std::get<0>(
-        forward_together(heads, x, options_of_call, /*with_weights=*/false));
+        forward_together(heads, x, call_options, /*with_weights=*/false));
   }
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
     contexts.push_back(
-        head(heads, i).forward(x, call_of_head(options_of_call, i)));
+        head(heads, i).forward(x, call_of_head(call_options, i)));
   }
   return torch::cat(contexts, -1);
 }
@@ -247,15 +247,15 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   checks::check_not_packed(kWrapper, call.cu_seqlens());
   check_input(heads, x, call);
-  const auto options_of_call = options_of(heads, x, call);
+  const auto call_options = options_of(heads, x, call);
   if (has_function(heads, call)) {
-    return forward_together(heads, x, options_of_call, /*with_weights=*/true);
+    return forward_together(heads, x, call_options, /*with_weights=*/true);
   }
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {
-    auto [context, head_weights] = head(heads, i).forward_with_weights(
-        x, call_of_head(options_of_call, i));
+    auto [context, head_weights] =
+        head(heads, i).forward_with_weights(x, call_of_head(call_options, i));
     contexts.push_back(std::move(context));
     weights.push_back(std::move(head_weights));
   }

@@ -85,7 +85,7 @@ void check_has_blocks(
       "token");
 }
 
-void check_input_of_call(
+void check_arguments(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
@@ -108,7 +108,7 @@ void check_input_of_call(
       " processes");
 }
 
-torch::Tensor positions_of_call(
+torch::Tensor token_positions(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
@@ -118,7 +118,7 @@ torch::Tensor positions_of_call(
     return {};
   }
   if (!call.positions().defined()) {
-    return order_of_call(module, x, call);
+    return sequence_positions(module, x, call);
   }
   const bool has_all_tokens = partition_of(module).num_token_parts() == 1;
   TORCH_CHECK(
@@ -142,7 +142,7 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
   if (is_empty(call)) {
     return options;
   }
-  const auto [B, T, S] = sizes_of_call(kMultiHead, x, call);
+  const auto [B, T, S] = call_sizes(kMultiHead, x, call);
   set_call(
       kMultiHead,
       call,
@@ -184,7 +184,7 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
 
 } // namespace
 
-torch::Tensor order_of_call(
+torch::Tensor sequence_positions(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
@@ -199,9 +199,9 @@ CheckedCall check_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  check_input_of_call(module, x, call);
+  check_arguments(module, x, call);
   CheckedCall checked;
-  checked.positions = positions_of_call(module, x, call);
+  checked.positions = token_positions(module, x, call);
   checked.options = call_options(module, x, call, checked.positions);
   return checked;
 }
@@ -243,14 +243,14 @@ functional::ScaledDotProductAttentionFuncOptions decode_options(
   auto own_call = call;
   own_call.bias(
       partition_of(module).own_heads(kMultiHead, "bias", call.bias()));
-  set_scores_of_call(
+  set_decode_scores(
       kMultiHead,
       own_call,
       cache,
       x.size(1),
       module.options.num_heads(),
       result);
-  set_blocks_of_decode(
+  set_decode_blocks(
       kMultiHead,
       call,
       cache,

@@ -19,7 +19,7 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x);
 
 /// Returns the positions in their sequences of tokens x (B, T, ...), whatever
 /// positions `call` gives: int64 (T) or (B, T), or undefined for 0 to T - 1.
-torch::Tensor order_of_call(
+torch::Tensor sequence_positions(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const ForwardOptions& call);

@@ -30,7 +30,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   functional::ScaledDotProductAttentionFuncOptions result;
   detail::copy_rule_options(options, result);
   if (!detail::is_empty(call)) {
-    const auto [B, T, S] = detail::sizes_of_call(name, x, call);
+    const auto [B, T, S] = detail::call_sizes(name, x, call);
     detail::set_call(
         name,
         call,

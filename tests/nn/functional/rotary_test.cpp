@@ -318,7 +318,7 @@ TEST_CASE("Rotary scaling that says too little is refused") {
   THROWS_WITH(rotated(llama), "rotary scaling llama3 has no attention_factor");
 }
 
-TEST_CASE("The gradient of rotary embedding is the rotation back") {
+TEST_CASE("The gradient of rotary embedding is the angles back") {
   const auto pairing = GENERATE(values(kPairings));
   torch::manual_seed(7);
   const auto options = RotaryOptions().pairing(pairing).dim(6);

@@ -2,19 +2,19 @@
 
 #include <nn/modules/decode.h>
 #include <nn/partition.h>
-#include <nn/rotation.h>
+#include <nn/rotary.h>
 #include <torch_attention/nn/options/forward.h>
 
 #include <torch/types.h>
 
-/// The rotation of the tokens of one call: the caller's own, or that of their
+/// The angles of the tokens of one call: the caller's own, or those of their
 /// positions. `name` is the module that the messages name.
 namespace torch_attention::detail {
 
-/// Returns the rotation of x (B, T, ...) in `forward`, whose checked positions
+/// Returns the angles of x (B, T, ...) in `forward`, whose checked positions
 /// are (T), (B, T) or undefined. Throws c10::Error if the caller's tables do
 /// not fit.
-Rotation rotation_of_call(
+RotaryAngles rotary_angles(
     const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
@@ -22,8 +22,8 @@ Rotation rotation_of_call(
     const torch::Tensor& positions,
     const Partition& partition);
 
-/// Returns the rotation of x (B, T, ...) in `decode`.
-Rotation rotation_of_call(
+/// Returns the angles of x (B, T, ...) in `decode`.
+RotaryAngles rotary_angles(
     const char* name,
     RotaryTable& table,
     const torch::Tensor& x,

@@ -10,12 +10,13 @@
 #include <mutex>
 #include <optional>
 
-/// Rotary position embedding in its steps: angles, then the rotation.
+/// Rotary position embedding in two steps: the angles of positions, then the
+/// rotation of heads by them.
 namespace torch_attention::detail {
 
 /// Cosines and sines of the angles of tokens, float32; `pairs` is half the
 /// rotated part of a head.
-struct Rotation {
+struct RotaryAngles {
   /// (..., T, pairs)
   torch::Tensor cos;
   /// (..., T, pairs)
@@ -33,40 +34,40 @@ int64_t end_of(const torch::Tensor& positions);
 
 /// Positions of an integer dtype (..., T) -> (..., T, pairs), on their device.
 /// The text is `length` tokens long; default: up to the highest of them.
-Rotation rotation_at(
+RotaryAngles rotary_angles_at(
     const torch::Tensor& positions,
     const RotaryOptions& options,
     int64_t head_dim,
     const std::optional<int64_t>& length = std::nullopt);
 
-/// Rotates x (..., T, D); `rotation` broadcasts to it.
+/// Rotates x (..., T, D); `angles` broadcast to it.
 torch::Tensor rotate(
     const torch::Tensor& x,
-    const Rotation& rotation,
+    const RotaryAngles& angles,
     RotaryPairing pairing,
     Kernel kernel);
 
-/// The rotations of positions 0, 1, ... of one module, computed when first
-/// asked for. Any number of threads may ask.
+/// The angles of positions 0, 1, ... of one module, computed when first
+/// requested, from any thread.
 class RotaryTable {
  public:
   RotaryTable(RotaryOptions options, int64_t head_dim);
 
-  /// Returns the rotation of T tokens of each sequence, the first of which is
+  /// Returns the angles of T tokens of each sequence, the first of which is
   /// at position `first`, int64 (B) on the CPU: (T, pairs) if it is the same
   /// for all, else (B, 1, T, pairs). Undefined `first` means 0. The longest
   /// text is `length` tokens long, if some of the T are padding; default: up to
   /// the last of them.
-  Rotation at(
+  RotaryAngles at(
       const torch::Tensor& first,
       int64_t T,
       torch::Device device,
       const std::optional<int64_t>& length = std::nullopt);
 
-  /// Returns the rotation of tokens at `positions`, int64 (T) or (B, T), none
+  /// Returns the angles of tokens at `positions`, int64 (T) or (B, T), none
   /// negative: (T, pairs) or (B, 1, T, pairs). The longest text is `length`
   /// tokens long; default: up to the highest of them.
-  Rotation at_positions(
+  RotaryAngles at_positions(
       const torch::Tensor& positions,
       torch::Device device,
       const std::optional<int64_t>& length = std::nullopt);
@@ -84,23 +85,23 @@ class RotaryTable {
   }
 
  private:
-  /// Returns the rotation of tokens at `positions` in a text of `length`
+  /// Returns the angles of tokens at `positions` in a text of `length`
   /// tokens: from the table of the first `rows`, or computed if there is none.
-  Rotation gathered(
+  RotaryAngles gathered(
       const torch::Tensor& positions,
       const std::optional<int64_t>& rows,
       int64_t length,
       torch::Device device);
 
-  /// Returns the rotation of at least the first `rows` positions, in a text of
+  /// Returns the angles of at least the first `rows` positions, in a text of
   /// `length` tokens.
-  Rotation up_to(int64_t rows, int64_t length, torch::Device device);
+  RotaryAngles up_to(int64_t rows, int64_t length, torch::Device device);
 
   RotaryOptions options_;
   int64_t head_dim_;
   std::mutex mutex_;
   /// For short texts, and for those that rotate otherwise.
-  std::array<Rotation, 2> tables_;
+  std::array<RotaryAngles, 2> tables_;
 };
 
 } // namespace torch_attention::detail

@@ -4,9 +4,10 @@
 
 #include <torch_attention/nn/options/attention.h>
 
-#include <tuple>
-
 namespace torch_attention::functional::detail {
+
+/// The function that messages name.
+inline constexpr const char* kAttentionName = "scaled_dot_product_attention";
 
 /// Returns whether heads of a query (H, T, D) share keys. The kernels take the
 /// first of three dimensions for a batch, and so want one of size 1 before it;
@@ -17,26 +18,16 @@ bool lacks_batch(
 
 /// Checks the arguments of `scaled_dot_product_attention`, and returns them as
 /// the kernels take them; with a batch of size 1 if `lacks_batch`.
-kernels::Attention attention_of_call(
+kernels::Attention checked_attention(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
     const ScaledDotProductAttentionFuncOptions& options);
 
-/// `scaled_dot_product_attention` of `heads` of more that other processes have.
-torch::Tensor attend(
-    const torch::Tensor& query,
-    const torch::Tensor& key,
-    const torch::Tensor& value,
+/// Checks `options` for scores (..., T, S), and returns them as the kernels
+/// take them, without query, key, value and dropout.
+kernels::Attention checked_options(
     const ScaledDotProductAttentionFuncOptions& options,
-    const kernels::SharedHeads& heads);
-
-/// `scaled_dot_product_attention_with_weights` of such heads.
-std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
-    const torch::Tensor& query,
-    const torch::Tensor& key,
-    const torch::Tensor& value,
-    const ScaledDotProductAttentionFuncOptions& options,
-    const kernels::SharedHeads& heads);
+    const torch::Tensor& scores);
 
 } // namespace torch_attention::functional::detail

@@ -1,4 +1,4 @@
-#include <nn/rotation.h>
+#include <nn/rotary.h>
 
 #include <kernels/rotary.h>
 
@@ -308,7 +308,7 @@ int64_t end_of(const torch::Tensor& positions) {
   return highest == std::numeric_limits<int64_t>::max() ? highest : highest + 1;
 }
 
-Rotation rotation_at(
+RotaryAngles rotary_angles_at(
     const torch::Tensor& positions,
     const RotaryOptions& options,
     int64_t head_dim,
@@ -328,11 +328,11 @@ Rotation rotation_at(
 
 torch::Tensor rotate(
     const torch::Tensor& x,
-    const Rotation& rotation,
+    const RotaryAngles& angles,
     RotaryPairing pairing,
     Kernel kernel) {
   return kernels::rotate(
-      x, rotation.cos, rotation.sin, pairing == RotaryPairing::kHalves, kernel);
+      x, angles.cos, angles.sin, pairing == RotaryPairing::kHalves, kernel);
 }
 
 RotaryTable::RotaryTable(RotaryOptions options, int64_t head_dim)
@@ -342,7 +342,7 @@ bool RotaryTable::changes_with_length() const {
   return detail::changes_with_length(options_);
 }
 
-Rotation RotaryTable::at(
+RotaryAngles RotaryTable::at(
     const torch::Tensor& first,
     int64_t T,
     torch::Device device,
@@ -370,7 +370,7 @@ Rotation RotaryTable::at(
       device);
 }
 
-Rotation RotaryTable::at_positions(
+RotaryAngles RotaryTable::at_positions(
     const torch::Tensor& positions,
     torch::Device device,
     const std::optional<int64_t>& length) {
@@ -388,7 +388,7 @@ Rotation RotaryTable::at_positions(
       device);
 }
 
-Rotation RotaryTable::gathered(
+RotaryAngles RotaryTable::gathered(
     const torch::Tensor& positions,
     const std::optional<int64_t>& rows,
     int64_t length,
@@ -398,7 +398,7 @@ Rotation RotaryTable::gathered(
     return places.dim() == 1 ? x : x.unsqueeze(1);
   };
   if (!rows) {
-    const auto made = rotation_at(places, options_, head_dim_, length);
+    const auto made = rotary_angles_at(places, options_, head_dim_, length);
     return {with_heads(made.cos), with_heads(made.sin)};
   }
   const auto table = up_to(*rows, length, device);
@@ -407,7 +407,7 @@ Rotation RotaryTable::gathered(
       with_heads(table.sin.index({places}))};
 }
 
-Rotation RotaryTable::up_to(
+RotaryAngles RotaryTable::up_to(
     int64_t rows,
     int64_t length,
     torch::Device device) {
@@ -421,7 +421,7 @@ Rotation RotaryTable::up_to(
     const auto wanted =
         have >= rows ? have : std::max({rows, 2 * have, kFirstLength});
     const auto made =
-        rotation_at(torch::arange(wanted), options_, head_dim_, length);
+        rotary_angles_at(torch::arange(wanted), options_, head_dim_, length);
     table = {made.cos.to(device), made.sin.to(device)};
   }
   return table;

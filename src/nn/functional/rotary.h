@@ -7,7 +7,7 @@
 namespace torch_attention::functional::detail {
 
 /// `rotary_embedding`, or its gradient: rotates `backwards`.
-torch::Tensor rotary_of_call(
+torch::Tensor apply_rotary(
     const torch::Tensor& x,
     const torch::Tensor& positions,
     const RotaryOptions& options,

@@ -1,4 +1,4 @@
-#include <nn/modules/rotation_of_call.h>
+#include <nn/modules/rotary_angles.h>
 
 #include <nn/checks.h>
 
@@ -53,8 +53,8 @@ torch::Tensor checked_table(
   return wide.dim() == 3 ? wide.unsqueeze(1) : wide;
 }
 
-/// The caller's own rotation, if there is one.
-std::optional<Rotation> given_rotation(
+/// Returns the caller's own angles, if given.
+std::optional<RotaryAngles> given_angles(
     const char* name,
     const RotaryTable& table,
     const torch::Tensor& x,
@@ -69,7 +69,7 @@ std::optional<Rotation> given_rotation(
   if (!cos.defined()) {
     return std::nullopt;
   }
-  return Rotation{
+  return RotaryAngles{
       checked_table(name, "rotary_cos", cos, x, table.pairs()),
       checked_table(name, "rotary_sin", sin, x, table.pairs())};
 }
@@ -104,7 +104,7 @@ std::optional<int64_t> length_of(
 
 } // namespace
 
-Rotation rotation_of_call(
+RotaryAngles rotary_angles(
     const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
@@ -112,7 +112,7 @@ Rotation rotation_of_call(
     const torch::Tensor& positions,
     const Partition& partition) {
   const auto given =
-      given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
+      given_angles(name, table, x, call.rotary_cos(), call.rotary_sin());
   TORCH_CHECK(
       !given || !call.positions().defined(),
       name,
@@ -126,14 +126,14 @@ Rotation rotation_of_call(
       : table.at(/*first=*/{}, x.size(1), x.device(), length);
 }
 
-Rotation rotation_of_call(
+RotaryAngles rotary_angles(
     const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
     const DecodeOptions& call,
     const NewTokens& tokens) {
   const auto given =
-      given_rotation(name, table, x, call.rotary_cos(), call.rotary_sin());
+      given_angles(name, table, x, call.rotary_cos(), call.rotary_sin());
   TORCH_CHECK(
       !given || !tokens.padding.defined(),
       name,
