@@ -1,7 +1,7 @@
 #pragma once
 
 #include <distributed/communication.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <torch_attention/weights/load.h>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <torch_attention/distributed/sequence_parallel.h>
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <distributed/communication.h>
 #include <distributed/find_attention.h>
 #include <distributed/group_tokens.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 
 #include <c10/util/Exception.h>
 

@@ -3,7 +3,7 @@
 #include <distributed/find_attention.h>
 #include <distributed/group_heads.h>
 #include <nn/modules/heads.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 
 #include <c10/util/Exception.h>
 

@@ -5,7 +5,7 @@
 #include <distributed/group_heads.h>
 #include <distributed/weight_parts.h>
 #include <error_message.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <weights/load_by_agreement.h>
 #include <weights/plan.h>
 #include <weights/save_tensors.h>

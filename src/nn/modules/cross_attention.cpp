@@ -5,7 +5,7 @@
 #include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>

@@ -4,7 +4,7 @@
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
 #include <nn/modules/head_norm.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 
 #include <c10/util/Exception.h>
 

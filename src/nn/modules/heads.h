@@ -4,8 +4,8 @@
 #include <kernels/linear.h>
 #include <nn/checks.h>
 #include <nn/modules/func_options.h>
+#include <nn/modules/partition.h>
 #include <nn/modules/projected.h>
-#include <nn/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>

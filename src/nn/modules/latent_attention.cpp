@@ -8,9 +8,9 @@
 #include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
+#include <nn/modules/partition.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/rotary_angles.h>
-#include <nn/partition.h>
 #include <nn/rotary.h>
 #include <torch_attention/nn/functional/attention.h>
 

@@ -8,11 +8,11 @@
 #include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
+#include <nn/modules/partition.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotary_angles.h>
 #include <nn/modules/small_module.h>
 #include <nn/modules/temperature.h>
-#include <nn/partition.h>
 #include <nn/rotary.h>
 
 #include <c10/util/Exception.h>

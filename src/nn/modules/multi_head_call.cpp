@@ -3,7 +3,7 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/heads.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>

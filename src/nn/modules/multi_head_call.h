@@ -1,7 +1,7 @@
 #pragma once
 
 #include <nn/modules/decode.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/options/forward.h>

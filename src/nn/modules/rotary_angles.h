@@ -1,7 +1,7 @@
 #pragma once
 
 #include <nn/modules/decode.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <nn/rotary.h>
 #include <torch_attention/nn/options/forward.h>
 

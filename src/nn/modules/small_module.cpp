@@ -6,7 +6,7 @@
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
 #include <nn/modules/option_fields.h>
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 #include <nn/score_rule.h>
 
 namespace torch_attention::detail {

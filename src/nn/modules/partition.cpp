@@ -1,4 +1,4 @@
-#include <nn/partition.h>
+#include <nn/modules/partition.h>
 
 #include <nn/functional/attend.h>
 #include <nn/modules/decode.h>
