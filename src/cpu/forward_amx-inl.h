@@ -148,6 +148,84 @@ void add_unusual_values(
   }
 }
 
+/// Turns the scores of `range` into weights, as pairs with zeros up to whole
+/// steps of a product, and raises the maximum of the rows. `raw`: the scores
+/// are not scaled yet. Returns whether earlier sums have to be scaled.
+template <int kVectors, typename X, typename T>
+bool weigh_scores_by_tiles(
+    const AttentionArguments<X>& a,
+    const Head<X>& head,
+    const TileBlock& block,
+    const Range& range,
+    bool raw,
+    QueryTile<T>& tile,
+    ForwardMemory<T>& memory) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  bool raised = true;
+  if (a.dropout > 0) {
+    std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
+    take_maximum<kVectors>(memory.highest, 1, T(1), tile.maximum);
+    weigh<kVectors, /*kPairs=*/true>(
+        a, head, range, /*cut=*/true, tile, memory);
+    // Dropped keys count as hidden.
+    note_seen<kVectors>(
+        block,
+        range,
+        [&](int64_t key, int64_t lane) {
+          const auto* numbers = reinterpret_cast<const BFloat16*>(
+              memory.scores + key / 2 * kWidth + lane);
+          return get(numbers + key % 2);
+        },
+        T(0),
+        memory);
+  } else {
+    note_seen<kVectors>(
+        block,
+        range,
+        [&](int64_t key, int64_t lane) {
+          return memory.scores[key * kWidth + lane];
+        },
+        -kInfinity<T>,
+        memory);
+    raised = raise_maximum<kVectors>(tile, memory);
+    raw ? weigh_for_tiles<kVectors, true>(
+              tile, range.n, head.rule.scale, raised, memory)
+        : weigh_for_tiles<kVectors, false>(tile, range.n, T(1), raised, memory);
+  }
+  // Pads with zeros, so that values meet no stale numbers.
+  const auto keys = round_up_to<kTileDepth>(range.n);
+  const auto pairs = num_pairs(range.n);
+  fill(memory.scores + pairs * kWidth, (keys / 2 - pairs) * kWidth, T(0));
+  return raised;
+}
+
+/// Adds the values of `range` by their weights.
+template <int kVectors, typename X, typename T>
+void add_values_by_tiles(
+    const AttentionArguments<X>& a,
+    const TileBlock& block,
+    const Range& range,
+    bool raised,
+    QueryTile<T>& tile,
+    ForwardMemory<T>& memory) {
+  constexpr int64_t kWidth = kVectors * kLanes<T>;
+  constexpr auto kWidthBytes = kWidth * static_cast<int64_t>(sizeof(T));
+  const TileOperands values{
+      block.value + (range.s - block.begin),
+      block.value_row * 2,
+      memory.scores,
+      kWidthBytes,
+      round_up_to<kTileDepth>(range.n) / kTileDepth};
+  const auto E = round_up_to<kTileRows>(a.value_dim);
+  if (tile.started && raised) {
+    scale_lanes<kVectors>(memory.scale, a.value_dim, tile.output);
+  }
+  tile.started
+      ? multiply_by_tiles<true>(values, E, kWidth, tile.output, kWidth)
+      : multiply_by_tiles<false>(values, E, kWidth, tile.output, kWidth);
+  tile.started = true;
+}
+
 /// Attends from one tile of queries to one block of keys.
 ///
 ///   reads   tile.query (D / 2, width), pairs; block.key (n, D) and block.value
@@ -214,59 +292,11 @@ void attend_by_tiles(
   }
 
   // 2.
-  if (a.dropout == 0) {
-    note_seen<kVectors>(
-        block,
-        range,
-        [&](int64_t key, int64_t lane) {
-          return memory.scores[key * kWidth + lane];
-        },
-        -kInfinity<T>,
-        memory);
-  }
-  bool raised = true;
-  if (a.dropout > 0) {
-    std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
-    take_maximum<kVectors>(memory.highest, 1, T(1), tile.maximum);
-    weigh<kVectors, /*kPairs=*/true>(
-        a, head, range, /*cut=*/true, tile, memory);
-    // Dropped keys count as hidden.
-    note_seen<kVectors>(
-        block,
-        range,
-        [&](int64_t key, int64_t lane) {
-          const auto* numbers = reinterpret_cast<const BFloat16*>(
-              memory.scores + key / 2 * kWidth + lane);
-          return get(numbers + key % 2);
-        },
-        T(0),
-        memory);
-  } else {
-    raised = raise_maximum<kVectors>(tile, memory);
-    raw ? weigh_for_tiles<kVectors, true>(
-              tile, range.n, rule.scale, raised, memory)
-        : weigh_for_tiles<kVectors, false>(tile, range.n, T(1), raised, memory);
-  }
-  // Pads with zeros, so that values meet no stale numbers.
-  const auto keys = round_up_to<kTileDepth>(range.n);
-  const auto pairs = num_pairs(range.n);
-  fill(memory.scores + pairs * kWidth, (keys / 2 - pairs) * kWidth, T(0));
+  const bool raised =
+      weigh_scores_by_tiles<kVectors>(a, head, block, range, raw, tile, memory);
 
   // 3.
-  const TileOperands values{
-      block.value + first,
-      block.value_row * 2,
-      memory.scores,
-      kWidthBytes,
-      keys / kTileDepth};
-  const auto E = round_up_to<kTileRows>(a.value_dim);
-  if (tile.started && raised) {
-    scale_lanes<kVectors>(memory.scale, a.value_dim, tile.output);
-  }
-  tile.started
-      ? multiply_by_tiles<true>(values, E, kWidth, tile.output, kWidth)
-      : multiply_by_tiles<false>(values, E, kWidth, tile.output, kWidth);
-  tile.started = true;
+  add_values_by_tiles<kVectors>(a, block, range, raised, tile, memory);
   add_unusual_values<kVectors>(a, head, block, tile, memory);
 }
 

@@ -172,6 +172,24 @@ struct Lanes {
   T factor = 1;
 };
 
+/// Returns sum + factor * in, of pairs if P has them, leaving out what P skips.
+template <typename P, typename V>
+HWY_INLINE V multiply_add(V factor, V in, V sum) {
+  if constexpr (P::kPairs) {
+    return add_products_of_pairs(
+        P::kSkip == Skip::kZeroVector ? zero_beside_zero(factor, in) : factor,
+        P::kSkip == Skip::kZeroBroadcast ? zero_beside_zero(in, factor) : in,
+        sum);
+  } else if constexpr (P::kSkip == Skip::kNothing) {
+    return hn::MulAdd(factor, in, sum);
+  } else {
+    const auto weight = P::kSkip == Skip::kZeroVector ? in : factor;
+    const auto zero = hn::Zero(hn::DFromV<V>());
+    return hn::IfThenElse(
+        hn::Eq(weight, zero), sum, hn::MulAdd(factor, in, sum));
+  }
+}
+
 /// Computes kRows rows of kVectors vectors. The rows of `x` and `result` are
 /// x_row and result_row apart. kUnitStep: a.step is 1, else a.row is.
 template <
@@ -223,23 +241,7 @@ HWY_INLINE void product_in_registers(
       const auto factor = hn::Set(d, kUnitStep ? a_data[r * a.row] : a_data[r]);
       HWY_UNROLL(4)
       for (int v = 0; v < kVectors; ++v) {
-        if constexpr (P::kPairs) {
-          sum[r][v] = add_products_of_pairs(
-              P::kSkip == Skip::kZeroVector ? zero_beside_zero(factor, in[v])
-                                            : factor,
-              P::kSkip == Skip::kZeroBroadcast ? zero_beside_zero(in[v], factor)
-                                               : in[v],
-              sum[r][v]);
-          continue;
-        }
-        const auto added = hn::MulAdd(factor, in[v], sum[r][v]);
-        if constexpr (P::kSkip == Skip::kNothing) {
-          sum[r][v] = added;
-        } else {
-          const auto weight = P::kSkip == Skip::kZeroVector ? in[v] : factor;
-          sum[r][v] =
-              hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), sum[r][v], added);
-        }
+        sum[r][v] = multiply_add<P>(factor, in[v], sum[r][v]);
       }
     }
     x += x_row;
