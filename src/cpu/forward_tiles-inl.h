@@ -74,7 +74,7 @@ HWY_INLINE void compute_scores(
     return;
   }
   if (added.data == memory.scores) {
-    multiply(Product<Start::kLoad, Skip::kNothing, true>(), tile.maximum);
+    multiply(Product<Start::kAddLast, Skip::kNothing, true>(), tile.maximum);
     return;
   }
   multiply(Product<Start::kZero>(), nullptr);
@@ -142,8 +142,7 @@ void attend(
   Range range{tile.first, tile.rows};
   range.s = std::max(block.begin, visibility.first(range.t) / 4 * 4);
   range.n = std::min(block.end, visibility.end(range.t_end() - 1)) - range.s;
-  // If nothing else changes the scores, the products start from the bias, even
-  // where the map trims the range: sums are rounded alike.
+  // If nothing else changes the scores, the product adds the bias itself.
   auto added_memory = memory.added;
   if (visibility.tile(range) == Tile::kFull && !head.rule.has_softcap &&
       !head.rule.adds && !nan_safe && !block.pairs) {

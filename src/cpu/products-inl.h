@@ -137,8 +137,9 @@ struct NextRows {
   }
 };
 
-/// The start values of the accumulators.
-enum class Start { kZero, kLoad, kScale };
+/// The start values of the accumulators. kAddLast starts at 0 and adds the
+/// earlier results to the sums, so that large ones do not round each term.
+enum class Start { kZero, kLoad, kScale, kAddLast };
 
 /// The terms that are left out of the sum, so that 0 * NaN is not NaN.
 enum class Skip { kNothing, kZeroVector, kZeroBroadcast };
@@ -215,7 +216,7 @@ HWY_INLINE void product_in_registers(
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(4)
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (P::kStart == Start::kZero) {
+      if constexpr (P::kStart == Start::kZero || P::kStart == Start::kAddLast) {
         sum[r][v] = hn::Zero(d);
       } else {
         sum[r][v] = load(d, result + r * result_row + v * N);
@@ -246,6 +247,16 @@ HWY_INLINE void product_in_registers(
     }
     x += x_row;
     a_data += kUnitStep ? 1 : a.step;
+  }
+  if constexpr (P::kStart == Start::kAddLast) {
+    HWY_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      HWY_UNROLL(4)
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] =
+            hn::Add(sum[r][v], load(d, result + r * result_row + v * N));
+      }
+    }
   }
   if constexpr (P::kFactor) {
     const auto factor = hn::Set(d, lanes.factor);

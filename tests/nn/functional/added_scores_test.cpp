@@ -207,4 +207,30 @@ TEST_CASE("The gradient of a half bias is summed before it is rounded") {
   }
 }
 
+TEST_CASE("A large bias of all keys rounds scores once") {
+  // Old masks of models hide by -10000; rows that see nothing else keep it.
+  const double value = GENERATE(-100.0, -1e4, 3e3);
+  const int64_t T = GENERATE(3, 70);
+  CAPTURE(value, T);
+  torch::manual_seed(11);
+  Inputs inputs(T, 70, torch::kFloat);
+  inputs.slopes = torch::Tensor();
+  inputs.options.causal(false);
+  inputs.bias = torch::full({T, 70}, value, torch::kDouble);
+  const auto exact =
+      inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference);
+  const auto python =
+      inputs.attend(torch::kFloat, torch::kFloat, Kernel::kReference);
+  const auto ours = inputs.attend(torch::kFloat, torch::kFloat, Kernel::kFused);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    CAPTURE(i);
+    const auto error = [&](const torch::Tensor& x) {
+      return (x.to(torch::kDouble) - exact[i]).abs().max().item<double>();
+    };
+    CHECK(error(ours[i]) <= 1.5 * error(python[i]) + 2e-6);
+  }
+  // Scores do not change if all keys move alike.
+  CHECK(ours[2].sum(-2).abs().max().item<double>() <= 1e-5);
+}
+
 } // namespace added_scores_test
