@@ -24,7 +24,11 @@ add_library(torch_attention_build INTERFACE)
 target_compile_options(
   torch_attention_build
   INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
-            $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+            $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+            # LibTorch's assertions name their files: without the folders of the
+            # machine that compiled them.
+            "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
+            "-fmacro-prefix-map=${TORCH_ATTENTION_LIBTORCH_ROOT}/include/=")
 # at::parallel_for is defined in a header, and is serial without OpenMP.
 find_package(OpenMP QUIET COMPONENTS CXX)
 if(OpenMP_CXX_FOUND)
