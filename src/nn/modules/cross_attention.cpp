@@ -274,12 +274,9 @@ torch::Tensor CrossAttentionImpl::forward(
     func = check_call(*this, x, context, call).kernel(options.kernel());
   });
   const auto input = partition_->enter(kCross, x, context);
-  const auto attend = [&] {
-    return partition_->attend_to_context(
-        project_heads(*this, input, options.kernel()), func);
-  };
-  // Queries, keys and values are freed before there is an output.
-  const auto result = attend();
+  // Queries, keys and values are a temporary, freed before there is an output.
+  const auto result = partition_->attend_to_context(
+      project_heads(*this, input, options.kernel()), func);
   input.wait();
   return detail::project_out(*this, result, options.kernel(), *partition_);
 }

@@ -337,13 +337,10 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   const auto input = partition_->enter(kMultiHead, x);
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
-  const auto attend = [&] {
-    const auto heads =
-        project_heads(*this, input.x, options.kernel(), positions);
-    return partition_->attend(heads, checked.options.kernel(options.kernel()));
-  };
-  // Queries, keys and values are freed before there is an output.
-  const auto context = attend();
+  // Queries, keys and values are a temporary, freed before there is an output.
+  const auto context = partition_->attend(
+      project_heads(*this, input.x, options.kernel(), positions),
+      checked.options.kernel(options.kernel()));
   input.wait();
   return project_context(*this, input.x, context, options.kernel());
 }
