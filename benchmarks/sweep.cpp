@@ -35,7 +35,7 @@ struct Size {
   int64_t group;
 
   /// Operations on the scores that are visible: two products, and five of the
-  /// pass backward.
+  /// backward pass.
   double flops(bool backward) const {
     const auto pairs = T * S - T * (T - 1) / 2;
     return (backward ? 14.0 : 4.0) *

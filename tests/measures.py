@@ -65,13 +65,20 @@ def count_lines(files, pattern):
     )
 
 
+def read_sources(root, folders):
+    """Returns the text of each C++ source by its path from `root`."""
+    return {
+        path.relative_to(root).as_posix(): path.read_text()
+        for folder in folders
+        for path in sorted((root / folder).rglob("*"))
+        if path.suffix in (".h", ".cpp")
+    }
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    files = {}
-    for folder in ("include", "src", "examples", "benchmarks"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".h", ".cpp"):
-                files[path.relative_to(root).as_posix()] = path.read_text()
+    files = read_sources(root, ("include", "src", "examples", "benchmarks"))
+    tests = read_sources(root, ("tests",))
     ours = {name: text for name, text in files.items() if name.startswith(("include/", "src/"))}
     modules = {
         name: text
@@ -100,7 +107,7 @@ def main():
         ),
         (
             "lines with private words",
-            count_lines(ours, rf"\b({'|'.join(PRIVATE_WORDS)})\b"),
+            count_lines(files | tests, rf"(?i)\b({'|'.join(PRIVATE_WORDS)})\b"),
             0,
         ),
         (

@@ -42,8 +42,8 @@ inline void compare_times(
               .count());
     }
   }
-  for (auto& of_call : times) {
-    std::sort(of_call.begin(), of_call.end());
+  for (auto& call_times : times) {
+    std::sort(call_times.begin(), call_times.end());
   }
   std::cout << "before: " << times[0][kTurns / 2]
             << " ms, after: " << times[1][kTurns / 2] << " ms\n";

@@ -263,7 +263,7 @@ TEST_CASE("What is saved and then changed in place is an error") {
   THROWS_WITH(output.sum().backward(), "modified by an inplace operation");
 }
 
-TEST_CASE("What was saved is freed by the first pass backward") {
+TEST_CASE("What was saved is freed by the first backward pass") {
   Leaves leaves;
   const auto output = leaves.attend(causal(Kernel::kFused));
   output.sum().backward({}, /*retain_graph=*/true);

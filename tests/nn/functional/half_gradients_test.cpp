@@ -1,6 +1,6 @@
 // How exact gradients in half precision are.
 //
-// The pass backward takes from the gradient of each weight the row's mean, the
+// The backward pass takes from the gradient of each weight the row's mean, the
 // product of the output and its gradient. The output is there in half
 // precision, as it is in memory, so that the mean is wrong by the rounding of
 // the output; where one key has almost all of the weight, the difference should

@@ -257,7 +257,7 @@ TEST_CASE("Rotary scaling is transformers'") {
           Tolerance(0, 1e-6 + 1.2e-7 * static_cast<double>(position))));
 }
 
-TEST_CASE("Rotary scaling by turns of one's own") {
+TEST_CASE("Rotary scaling takes fast_turns and slow_turns") {
   // Pairs turn 16 / 2 pi = 2.5 times, and 0.25.
   const auto options = RotaryOptions()
                            .theta(100)

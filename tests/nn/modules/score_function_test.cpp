@@ -112,8 +112,8 @@ std::vector<Subject> every_module() {
       subject("LatentAttention", all, LatentAttention(latent_options()), x)};
 }
 
-/// Bends scores, as no option beside another softcap does.
-torch::Tensor bent(const torch::Tensor& scores) {
+/// Compresses scores, as no option beside another softcap does.
+torch::Tensor compressed(const torch::Tensor& scores) {
   return torch::asinh(2 * scores);
 }
 
@@ -157,13 +157,14 @@ TEST_CASE("The function gets scores after bias and masks, before sinks") {
                            .sinks(sinks)
                            .scores([&](const torch::Tensor& given) {
                              seen = given;
-                             return bent(given);
+                             return compressed(given);
                            });
   const auto hidden = mask.logical_or(causal);
   const auto column = sinks.view({-1, 1, 1}).expand({kBatch, kHeads, 3, 1});
   const auto expected =
       torch::softmax(
-          torch::cat({bent(scores).masked_fill(hidden, kHidden), column}, -1),
+          torch::cat(
+              {compressed(scores).masked_fill(hidden, kHidden), column}, -1),
           -1)
           .slice(-1, 0, 5);
   const auto weights = std::get<1>(
@@ -252,10 +253,11 @@ TEST_CASE("Steps of decode give what forward gives under the function") {
   const auto compare = [&](auto module) {
     module->to(torch::kDouble);
     module->eval();
-    const auto expected = module->forward(x, ForwardOptions().scores(bent));
+    const auto expected =
+        module->forward(x, ForwardOptions().scores(compressed));
     CHECK_FALSE(torch::allclose(expected, module->forward(x)));
     auto cache = module->make_cache(kBatch);
-    const auto call = DecodeOptions().scores(bent);
+    const auto call = DecodeOptions().scores(compressed);
     std::vector<torch::Tensor> steps = {
         module->decode(x.slice(1, 0, 4), cache, call)};
     for (int64_t t = 4; t < kTokens; ++t) {
@@ -265,7 +267,7 @@ TEST_CASE("Steps of decode give what forward gives under the function") {
     const auto before = cache.lengths();
     THROWS_WITH(
         module->decode(
-            x, cache, DecodeOptions().left_padded(true).scores(bent)),
+            x, cache, DecodeOptions().left_padded(true).scores(compressed)),
         "expected a function `scores` beside a cache that keeps all tokens, "
         "and tokens that are not left_padded");
     CHECK_THAT(cache.lengths(), IsEqualTo(before));
@@ -275,7 +277,7 @@ TEST_CASE("Steps of decode give what forward gives under the function") {
   CrossAttention cross(kIn, 3, 8, kHeads);
   cross->to(torch::kDouble);
   const auto context = torch::randn({kBatch, 5, 3}, torch::kDouble);
-  const auto call = ForwardOptions().scores(bent);
+  const auto call = ForwardOptions().scores(compressed);
   CHECK_THAT(
       cross->decode(x, cross->make_cache(context), call),
       IsCloseTo(cross(x, context, call)));
@@ -292,10 +294,10 @@ TEST_CASE("The function is called for each packed sequence") {
           .cu_seqlens(torch::tensor({0, 4, 9}))
           .scores([&](const torch::Tensor& scores) {
             lengths.push_back(scores.size(-1));
-            return bent(scores);
+            return compressed(scores);
           }));
   CHECK(lengths == std::vector<int64_t>{4, 5});
-  const auto call = ForwardOptions().scores(bent);
+  const auto call = ForwardOptions().scores(compressed);
   CHECK_THAT(
       packed,
       IsCloseTo(torch::cat(
@@ -310,7 +312,8 @@ TEST_CASE("Padding of NaN stays hidden beside a function") {
   auto padding = torch::zeros({kBatch, kTokens}, torch::kBool);
   padding[0].slice(0, 5).fill_(true);
   padding[1].slice(0, 0, 2).fill_(true);
-  const auto call = ForwardOptions().key_padding_mask(padding).scores(bent);
+  const auto call =
+      ForwardOptions().key_padding_mask(padding).scores(compressed);
   const auto output =
       attention(x.masked_fill(padding.unsqueeze(-1), std::nan("")), call);
   const auto kept = padding.logical_not();
@@ -370,7 +373,7 @@ TEST_CASE("Functions that give or get the wrong are refused") {
   refused(
       [](const torch::Tensor& scores) { return scores.to_sparse(); },
       "tensor that `scores` gave");
-  const auto call = ForwardOptions().scores(bent);
+  const auto call = ForwardOptions().scores(compressed);
   attention->options.kernel(Kernel::kFused);
   THROWS_WITH(
       attention(x, call),
