@@ -11,7 +11,7 @@ namespace torch_attention {
 /// Returns the device with this name: "cpu", "cuda", "cuda:N", or "auto", which
 /// is CUDA if this machine has it and the CPU otherwise.
 ///
-/// Throws c10::Error that says what was asked for and what exists.
+/// Throws c10::Error, which names the requested device and the available ones.
 ///
 /// Example:
 /// ```

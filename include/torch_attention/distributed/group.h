@@ -17,9 +17,9 @@
 /// Attention shared by many processes, on PyTorch's own c10d.
 namespace torch_attention::distributed {
 
-/// Processes that work together: the caller's own, of any backend, or one that
-/// the functions below make. It is c10d's, so that LibTorch's own operators and
-/// Python's `torch.distributed` work with it too.
+/// A process group of c10d: the caller's, with any backend, or one made by the
+/// functions below. LibTorch's collectives and Python's `torch.distributed`
+/// work with it, too.
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 /// Options for `group_from_environment` and `gloo_group`.
@@ -29,27 +29,25 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 /// GroupOptions().timeout(std::chrono::minutes(2))
 /// ```
 struct TORCH_ATTENTION_API GroupOptions {
-  /// how long a process waits for the others, in each operation. Default: 30
-  /// minutes, as in Python
+  /// timeout of each operation. Default: 30 minutes, as in Python
   TORCH_ARG(std::chrono::milliseconds, timeout) = std::chrono::minutes(30);
 
-  /// name of the group in the store. "0" is the first one that Python's
-  /// `init_process_group` makes, which processes of both languages may join.
-  /// Default: "0"
+  /// name of the group in the store. Python's `init_process_group` names its
+  /// first group "0", so processes of both languages may join it. Default: "0"
   TORCH_ARG(std::string, name) = "0";
 };
 
-/// Returns whether this library was built with a LibTorch that has Gloo, so
-/// that it can make groups of its own. Without it they are the caller's.
+/// Returns whether this library was built with a LibTorch that has Gloo and can
+/// therefore make groups itself. Without Gloo the caller has to provide them.
 TORCH_ATTENTION_API bool has_gloo();
 
-/// Returns the group of all processes that `torchrun` started, on CPUs by Gloo:
-/// what `torch.distributed.init_process_group("gloo")` makes in Python. Reads
-/// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE and
+/// Returns the group of all processes that `torchrun` started, on CPUs by Gloo,
+/// like `torch.distributed.init_process_group("gloo")` in Python. Reads RANK,
+/// WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE and
 /// GLOO_SOCKET_IFNAME, the network interface to use.
 ///
-/// Throws c10::Error if a variable is missing or wrong, if the others do not
-/// come within the timeout, or without Gloo.
+/// Throws c10::Error if a variable is missing or wrong, if the other processes
+/// do not join within the timeout, or if LibTorch lacks Gloo.
 ///
 /// Example:
 /// ```
@@ -59,9 +57,10 @@ TORCH_ATTENTION_API bool has_gloo();
 TORCH_ATTENTION_API Group
 group_from_environment(const GroupOptions& options = {});
 
-/// Returns the store by which the processes that `torchrun` started find each
-/// other, for groups of some of them. Reads and throws as
-/// `group_from_environment` does, without need of Gloo.
+/// Returns the store through which the processes that `torchrun` started find
+/// each other. With it, `gloo_group` makes groups of some of them. Reads the
+/// same variables and throws the same errors as `group_from_environment`, but
+/// does not need Gloo.
 ///
 /// Example:
 /// ```
@@ -72,11 +71,11 @@ group_from_environment(const GroupOptions& options = {});
 TORCH_ATTENTION_API c10::intrusive_ptr<c10d::Store> store_from_environment(
     const GroupOptions& options = {});
 
-/// Returns a group of `size` processes, of which this is number `rank`, that
-/// find each other in `store`, on CPUs by Gloo.
+/// Returns a group of `size` processes on CPUs by Gloo. The processes find each
+/// other in `store`; this one has the number `rank`.
 ///
-/// Throws c10::Error if the others do not come within the timeout, or without
-/// Gloo.
+/// Throws c10::Error if the others do not join within the timeout, or if
+/// LibTorch lacks Gloo.
 ///
 /// Example:
 /// ```
@@ -89,18 +88,20 @@ TORCH_ATTENTION_API Group gloo_group(
     int64_t size,
     const GroupOptions& options = {});
 
-/// The traffic of this process by the functions of this folder.
+/// The traffic that functions of `torch_attention::distributed` caused in this
+/// process.
 struct TORCH_ATTENTION_API Traffic {
-  /// operations of a group, among them comparisons of what is asked for.
+  /// number of collective and point-to-point operations, including the
+  /// comparisons of arguments between processes.
   int64_t operations = 0;
 
-  /// bytes of tensors that a process of a ring sends: for n bytes and P
-  /// processes 2 n (P - 1) / P in an all-reduce, n (P - 1) in an all-gather,
-  /// n (P - 1) / P in an all-to-all, n to one other process.
+  /// bytes of tensors that a process sends if the collectives are rings: for n
+  /// bytes and P processes 2 n (P - 1) / P in an all-reduce, n (P - 1) in an
+  /// all-gather, n (P - 1) / P in an all-to-all, n to one other process.
   int64_t bytes = 0;
 
-  /// seconds that the calling threads waited for operations to end. The rest of
-  /// a step is computing; messages that travel meanwhile cost no time here.
+  /// seconds for which calling threads waited for operations to end. Messages
+  /// that travel during computation do not count.
   double waited = 0;
 };
 

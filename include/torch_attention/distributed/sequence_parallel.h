@@ -10,18 +10,19 @@
 #include <cstdint>
 #include <vector>
 
-/// Long sequences, of which each process of a group has some of the tokens.
+/// Long sequences whose tokens are distributed over the processes of a group.
 ///
-/// Sizes: `P` processes, `T` tokens of a whole sequence, `T/P` of each process.
+/// Sizes: `P` processes, `T` tokens of a whole sequence, `T/P` tokens per
+/// process.
 namespace torch_attention::distributed {
 
-/// The tokens of a sequence that a process has.
+/// Which tokens of a sequence a process has.
 enum class TokenLayout {
-  /// T/P in a row: the process `rank` those from rank * T/P on.
+  /// T/P consecutive tokens, from `rank` * T/P on.
   kContiguous,
-  /// Two halves, of 2P parts the one with the number `rank` and the one that is
-  /// as far from the end. In causal attention early tokens see few others and
-  /// late ones many: so all processes have the same work.
+  /// Parts `rank` and 2P - 1 - `rank` of 2P equal parts. In causal attention
+  /// early tokens see few others and late ones see many, so this gives all
+  /// processes the same work.
   kBalanced,
 };
 
@@ -36,22 +37,23 @@ struct TORCH_ATTENTION_API SequenceOptions {
   /// which tokens each process has. Default: TokenLayout::kContiguous
   TORCH_ARG(TokenLayout, layout) = TokenLayout::kContiguous;
 
-  /// exchange heads for tokens, and compute some heads of the whole sequence
-  /// (`all_to_all_attention`), rather than send keys around
-  /// (`ring_attention`). Read by `sequence_parallel`. Default: false
+  /// exchange heads for tokens, so that each process computes some heads of the
+  /// whole sequence (`all_to_all_attention`), instead of passing keys and
+  /// values around (`ring_attention`). Only `sequence_parallel` reads it.
+  /// Default: false
   TORCH_ARG(bool, all_to_all) = false;
 
-  /// keys and values, and the context of `CrossAttention`, are whole in all
-  /// processes, as a short one that each has anyway; by default they are split
-  /// as the queries are, by the same layout. `sequence_parallel` reads it for
-  /// `CrossAttention` alone. Default: false
+  /// every process has all keys and values, or the whole context of
+  /// `CrossAttention`, which suits a short context. By default they are
+  /// distributed with the same layout as the queries. `sequence_parallel` reads
+  /// it only for `CrossAttention`. Default: false
   TORCH_ARG(bool, whole_context) = false;
 };
 
-/// Returns the positions of this process's tokens, int64 (T/P) on the CPU, of
-/// sequences of `num_tokens` = T.
+/// Returns the positions of this process's tokens in sequences of `num_tokens`
+/// = T, int64 (T/P) on the CPU.
 ///
-/// Throws c10::Error if T cannot be divided: by P, or by 2P for kBalanced.
+/// Throws c10::Error if T is not divisible by P, or by 2P for kBalanced.
 ///
 /// Example:
 /// ```
@@ -63,30 +65,32 @@ TORCH_ATTENTION_API torch::Tensor own_positions(
     const Group& group,
     TokenLayout layout = TokenLayout::kContiguous);
 
-/// Returns this process's part of x, which all have, along the dimension of
-/// tokens `dim`: (..., T, ...) -> (..., T/P, ...). Sends nothing.
+/// Returns this process's part of x along the token dimension `dim`:
+/// (..., T, ...) -> (..., T/P, ...). Every process has the whole x; nothing is
+/// sent.
 TORCH_ATTENTION_API torch::Tensor own_tokens(
     const torch::Tensor& x,
     int64_t dim,
     const Group& group,
     TokenLayout layout = TokenLayout::kContiguous);
 
-/// Returns the whole of which each process has its part x: (..., T/P, ...) ->
-/// (..., T, ...). Autograd does not record it.
+/// Gathers the parts x of all processes along `dim`:
+/// (..., T/P, ...) -> (..., T, ...). Autograd does not record it.
 TORCH_ATTENTION_API torch::Tensor joined_tokens(
     const torch::Tensor& x,
     int64_t dim,
     const Group& group,
     TokenLayout layout = TokenLayout::kContiguous);
 
-/// `functional::scaled_dot_product_attention` of a sequence of which each
-/// process has some tokens (Liu et al. 2023, "Ring Attention with Blockwise
-/// Transformers for Near-Infinite Context"). In step s each process computes
-/// with the keys and values of the process s before it, while those of the next
-/// step arrive; the parts are joined exactly by their maxima and sums. Only
-/// what a process's queries can see is sent to it: of causal attention the
-/// past, of a window what is in it. Backward asks for keys and values again and
-/// sends their gradients back. No process ever has all of them.
+/// Computes `functional::scaled_dot_product_attention` of a sequence whose
+/// tokens are distributed over the processes (Liu et al. 2023, "Ring Attention
+/// with Blockwise Transformers for Near-Infinite Context"). In step s each
+/// process computes with the keys and values of the process s before it, while
+/// the next ones arrive; partial results are merged exactly by their maxima and
+/// sums. A process receives only the keys that its queries can see: the past
+/// with `causal`, the keys in range with a window. The backward pass receives
+/// keys and values again and sends their gradients back. No process ever holds
+/// all of them.
 ///
 /// query (B, H, T/P, D), key (B, G, S/P, D), value (B, G, S/P, E), H divisible
 /// by G with `enable_gqa`, float32, float64, bfloat16 or float16 on the CPU ->
@@ -94,16 +98,17 @@ TORCH_ATTENTION_API torch::Tensor joined_tokens(
 /// without `causal`, windows, `chunk` and slopes. With `whole_context` keys are
 /// (B, G, S, D) and values (B, G, S, E), and nothing is sent.
 ///
-/// In `options`, `key_lengths` are of whole sequences, and a `mask` or `bias`
-/// is for the own queries and all S keys in their order, each size or 1; the
-/// gradients of sinks and slopes, of a bias that is one for all queries, and of
-/// whole keys and values, are those of the own queries, which `sum_gradients`
-/// adds up. With `dropout` S is to be divisible by 4P, or 8P for kBalanced, and
-/// T by half as much; processes of the same seed drop what one process drops.
+/// In `options`, `key_lengths` are lengths of whole sequences. A `mask` or
+/// `bias` covers this process's queries and all S keys in their order; each of
+/// its sizes may be 1. Some gradients cover this process's queries only and
+/// need `sum_gradients`: those of sinks and slopes, of a bias shared by all
+/// queries, and of whole keys and values. With `dropout` S has to be divisible
+/// by 4P, or 8P for kBalanced, and T by half as much; with equal seeds the
+/// processes drop the weights that a single process would drop.
 ///
-/// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit; for `query_offsets`, `cu_seqlens` and `scores`; if another
-/// process ends.
+/// Throws c10::Error if shapes, dtypes or options are not supported or differ
+/// between processes; if `query_offsets`, `cu_seqlens` or `scores` are given;
+/// if another process ends.
 ///
 /// Example:
 /// ```
@@ -121,18 +126,18 @@ TORCH_ATTENTION_API torch::Tensor ring_attention(
     const functional::ScaledDotProductAttentionFuncOptions& options = {},
     const SequenceOptions& sequence = {});
 
-/// Attention to the tokens of all processes by exchanging heads for tokens
-/// (Jacobs et al. 2023, "DeepSpeed
-/// Ulysses: System Optimizations for Enabling Training of Extreme Long Sequence
-/// Transformer Models"): each process gets all tokens of H/P heads, computes
-/// their attention as one process does, by any kernel and with dropout, and
-/// sends the results back. H is to be divisible by P; where there are fewer key
-/// heads than processes, they are repeated. Each takes its heads of whole keys
-/// and values.
+/// Computes attention over the tokens of all processes by exchanging heads for
+/// tokens (Jacobs et al. 2023, "DeepSpeed Ulysses: System Optimizations for
+/// Enabling Training of Extreme Long Sequence Transformer Models"). Each
+/// process gets all tokens of H/P heads, computes their attention as a single
+/// process would, with any kernel and with dropout, and sends the results back.
+/// H has to be divisible by P. Key heads are repeated if there are fewer of
+/// them than processes. With `whole_context` each process slices its heads from
+/// the whole keys and values.
 ///
-/// Throws c10::Error if shapes, dtypes or options differ between processes or
-/// do not fit, for `query_offsets`, `cu_seqlens` and `scores`, and if another
-/// process ends.
+/// Throws c10::Error if shapes, dtypes or options are not supported or differ
+/// between processes; if `query_offsets`, `cu_seqlens` or `scores` are given;
+/// if another process ends.
 ///
 /// Example:
 /// ```
@@ -147,38 +152,39 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
     const functional::ScaledDotProductAttentionFuncOptions& options = {},
     const SequenceOptions& sequence = {});
 
-/// Lets every `MultiHeadAttention` and `CrossAttention` in `module`, itself
-/// included, attend over the tokens of all processes of `group`: `forward`
-/// takes the own ones, x (B, T/P, d_in) -> (B, T/P, d_out), and of a context
-/// its own ones (B, S/P, d_context), or the whole with `whole_context`.
-/// Everything else that a transformer does to tokens one by one needs no other
-/// processes, but for learned embeddings of positions, which `own_positions`
-/// selects.
+/// Makes every `MultiHeadAttention` and `CrossAttention` in `module`, including
+/// `module` itself, attend to the tokens of all processes of `group`. `forward`
+/// takes this process's tokens, x (B, T/P, d_in) -> (B, T/P, d_out), and its
+/// tokens of a context (B, S/P, d_context), or the whole one with
+/// `whole_context`. The other layers of a transformer work token by token and
+/// need no change. Learned position embeddings have to be looked up by
+/// `own_positions`.
 ///
-/// All processes have all parameters, and each the gradients of its own tokens:
-/// `sum_gradients` adds them up. In a call `positions` are those of the own
-/// tokens, by default their places in the whole, `key_lengths` and
-/// `key_padding_mask` of whole sequences, and a mask or bias is for the own
-/// queries and all keys. `forward_with_weights` is refused, but for a whole
-/// context.
+/// Every process has all parameters, and gradients from its own tokens only:
+/// `sum_gradients` adds them up. In a call, `positions` are the positions of
+/// this process's tokens, by default those in the whole sequence; `key_lengths`
+/// and `key_padding_mask` describe whole sequences; a mask or bias covers this
+/// process's queries and all keys. `forward_with_weights` throws unless the
+/// context is whole.
 ///
-/// `decode` takes all new tokens in all processes, and returns the same in all,
-/// on CPUs. Each process attends to the keys that it has, and rows are joined
-/// by their maxima and sums. Caches of `MultiHeadAttention::make_cache`, made
-/// after this call, have the tokens alternately (`KVCacheOptions::num_parts`),
-/// and keep all, also of windows and chunks. Those of
-/// `CrossAttention::make_cache` have the own tokens of the context, of which
-/// `lengths` are those of the whole. Long prompts are best decoded some
-/// thousand tokens at a time.
+/// `decode` takes all new tokens in every process, returns the same result in
+/// every process, and works on CPUs. Each process attends to its part of the
+/// keys, and the rows are merged by their maxima and sums. Make caches after
+/// this call. In caches of `MultiHeadAttention::make_cache` tokens are dealt
+/// out to the processes in turn (`KVCacheOptions::num_parts`), and all are
+/// stored, even with windows and chunks. Caches of `CrossAttention::make_cache`
+/// hold this process's tokens of the context; their `lengths` are lengths of
+/// whole contexts. Decode long prompts a few thousand tokens at a time.
 ///
-/// Returns the number of modules.
+/// Returns the number of modules that were changed.
 ///
 /// Throws c10::Error, and changes nothing, if modules or options differ between
-/// processes, if a module was split before, and if `module` has attention of
-/// another class, which would see the own tokens only: `LatentAttention`,
-/// `CausalAttention`, `MultiHeadAttentionWrapper`, `SelfAttentionV1` and `V2`,
-/// and `torch::nn::MultiheadAttention`, which LibTorch's transformers have in
-/// each layer. Classes of your own are not known to it.
+/// processes, if a module is parallel already, or if `module` contains
+/// attention of another class, which would see this process's tokens only:
+/// `LatentAttention`, `CausalAttention`, `MultiHeadAttentionWrapper`,
+/// `SelfAttentionV1` and `V2`, and `torch::nn::MultiheadAttention`, which
+/// LibTorch's transformers have in each layer. Attention classes of your own
+/// are not detected.
 ///
 /// Example:
 /// ```
@@ -192,11 +198,11 @@ TORCH_ATTENTION_API int64_t sequence_parallel(
     const Group& group,
     const SequenceOptions& sequence = {});
 
-/// Sums the gradients of `parameters` over the processes, those of one dtype in
-/// one operation, and divides them by `divisor`: 1 where processes have
-/// different tokens of one sum, P where they have different batches of a mean.
-/// All processes need the same parameters in the same order; those without a
-/// gradient count as zeros where another process has one.
+/// Sums the gradients of `parameters` over the processes, with one all-reduce
+/// per dtype, and divides them by `divisor`: 1 if each process has some of the
+/// tokens of a summed loss, P if each has its own batch of an averaged loss.
+/// All processes need the same parameters in the same order. A missing gradient
+/// counts as zeros if another process has one.
 ///
 /// Throws c10::Error if shapes or dtypes differ between processes, or if
 /// another process ends.

@@ -19,39 +19,39 @@ namespace torch_attention::distributed {
 /// TensorParallelOptions().compare(false)
 /// ```
 struct TORCH_ATTENTION_API TensorParallelOptions {
-  /// compare modules, and in each call shapes and dtypes of inputs, between
-  /// processes: about 1 kB to each of the others, on its way while attention is
-  /// computed. Without it processes that differ fail in the words of the
-  /// group's backend, or wait for its timeout. Not for groups with processes
+  /// compare modules, and in each call the shapes and dtypes of inputs, between
+  /// processes. Costs about 1 kB sent to each other process, which overlaps
+  /// with the computation. Without it, differences end in an error of the
+  /// group's backend or in its timeout. Turn it off for groups with processes
   /// that do not run this library. Default: true
   TORCH_ARG(bool, compare) = true;
 };
 
-/// Leaves each process of `group` its part of the heads of every
-/// `MultiHeadAttention` and `CrossAttention` in `module`, itself included
-/// (Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter
-/// Language Models Using Model Parallelism", section 3): projections of
-/// queries, keys and values are split by their outputs, `out_proj` by its
-/// inputs. `forward` sums the parts, one all-reduce of the output, and backward
-/// those of the input's gradient, so that inputs, outputs and their gradients
-/// are the same in all processes, and those of the whole module.
+/// Splits the heads of every `MultiHeadAttention` and `CrossAttention` in
+/// `module`, including `module` itself, over the processes of `group` (Shoeybi
+/// et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language Models
+/// Using Model Parallelism", section 3). Projections of queries, keys and
+/// values are split by their outputs, `out_proj` by its inputs. The forward
+/// pass sums the partial outputs with one all-reduce, the backward pass sums
+/// the gradients of the input. So inputs, outputs and their gradients are the
+/// same in all processes and equal to those of the whole module.
 ///
-/// The modules stay what they are, with their parts as parameters and the
-/// number of their own heads in the options; `decode` fills caches of their own
-/// heads, and `forward_with_weights` returns the weights of these. Masks and
-/// biases of a call are for all heads. All that was learned stays; optimizers
-/// and references to parameters are to be made afterwards. Dropout drops what
-/// the whole module would drop, if generators have the same seed in all
-/// processes.
+/// The modules keep their class; their parameters and the number of heads in
+/// their options become this process's part. `decode` fills caches of these
+/// heads, and `forward_with_weights` returns their weights. Masks and biases of
+/// a call cover all heads. Parameter values are preserved, but the parameters
+/// are new tensors: make optimizers and references to parameters afterwards.
+/// Dropout drops what the whole module would drop, if the generators have the
+/// same seed in all processes.
 ///
-/// num_heads is to be divisible by the number of processes. Where there are
-/// fewer key heads than processes, neighbours have the same ones, and
-/// `backward` sums their gradients.
+/// num_heads has to be divisible by the number of processes. If there are fewer
+/// key heads than processes, neighbouring processes share a key head, and the
+/// backward pass sums its gradients.
 ///
 /// Returns the number of modules that were split.
 ///
 /// Throws c10::Error, and changes nothing, if heads cannot be divided, if a
-/// module was split before, if `qk_norm` is a layer norm of all heads, and if
+/// module is split already, if `qk_norm` is a layer norm over all heads, or if
 /// modules, their options or dtypes differ between processes. `forward` throws
 /// if inputs differ in shape or dtype, before it sends any, or if another
 /// process ends.
@@ -66,8 +66,8 @@ TORCH_ATTENTION_API int64_t tensor_parallel(
     const Group& group,
     const TensorParallelOptions& options = {});
 
-/// Makes a module and splits it, with the initial values that the whole one has
-/// under the same seed.
+/// Makes a module and splits it. With the same seed its initial values are
+/// those of the whole module.
 ///
 /// Example:
 /// ```

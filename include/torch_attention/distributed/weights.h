@@ -12,8 +12,9 @@
 
 namespace torch_attention::distributed {
 
-/// Returns the tensors of `module` of which this process has a part, by their
-/// keys in the state dict: those of the modules that `tensor_parallel` split.
+/// Returns the tensors of which this process has only a part, by their keys in
+/// the state dict of `module`: the parameters of modules that `tensor_parallel`
+/// split.
 ///
 /// Example:
 /// ```
@@ -23,12 +24,13 @@ namespace torch_attention::distributed {
 TORCH_ATTENTION_API std::vector<WeightShard> weight_shards(
     const torch::nn::Module& module);
 
-/// `torch_attention::load_weights` of a model that was split: each process
-/// reads its parts of the file, which has the whole, in any format and layout,
-/// and checks its share of the checksums. All processes load, or none changes.
+/// Loads a split model from a file of the whole model, in any format and
+/// layout, as `torch_attention::load_weights` does. Each process reads its
+/// parts and verifies its share of the checksums. Either all processes load or
+/// none changes.
 ///
-/// Throws c10::Error in all processes if one of them cannot load, with what is
-/// wrong there; and if a process ends.
+/// Throws c10::Error in all processes if one of them cannot load, with its
+/// error message; also if a process ends.
 ///
 /// Example:
 /// ```
@@ -41,26 +43,28 @@ TORCH_ATTENTION_API LoadReport load_weights(
     const Group& group,
     const LoadOptions& options = {});
 
-/// `torch_attention::save_weights` of a model that was split, into files of the
-/// whole. Every process has to call it. Besides its own parts each holds one
-/// whole tensor at a time, and all that it writes:
+/// Saves a split model into files of the whole model, as
+/// `torch_attention::save_weights` does. Every process has to call it. In
+/// addition to its own parts, each process holds one whole tensor at a time and
+/// all tensors that it writes. Files by extension:
 ///
 ///   model.safetensors             one file, which process 0 writes as one
 ///                                 process would
-///   model.safetensors.index.json  an index and a file of each process beside
-///                                 it, in a folder that all share, of about as
-///                                 many bytes each. `load_weights` reads them,
-///                                 and `from_pretrained` in Python. Takes no
+///   model.safetensors.index.json  an index and one file per process next to
+///                                 it, in a folder that all processes share;
+///                                 the files have about equal sizes.
+///                                 `load_weights` and Python's
+///                                 `from_pretrained` read them. Takes no
 ///                                 `layout`.
 ///
-/// The index is replaced when all files are complete, and then those that the
-/// old one alone named are removed. A crash leaves the old ones, or the new
-/// ones, whole; and maybe files that no index names, "model-2-00001-of-00002"
-/// or such, which can be deleted. A folder is loaded from its
-/// model.safetensors, if it has one as well.
+/// The index is replaced after all files are complete; then files that only the
+/// old index named are removed. After a crash either the old or the new files
+/// are complete. Files that no index names, such as "model-2-00001-of-00002",
+/// may remain and can be deleted. If the folder also has a model.safetensors,
+/// that file is loaded from it.
 ///
-/// Throws c10::Error in all processes if a file cannot be written, which then
-/// leaves the old ones, and if a process ends.
+/// Throws c10::Error in all processes if a file cannot be written, which leaves
+/// the old files in use, or if a process ends.
 ///
 /// Example:
 /// ```

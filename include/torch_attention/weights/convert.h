@@ -21,18 +21,18 @@ namespace torch_attention {
 
 /// The result of `convert_layout` and `convert_weights`.
 struct TORCH_ATTENTION_API ConvertedWeights {
-  /// The tensors of each attention module under the target's names and in its
-  /// shapes, at the place of the first of them; all other tensors as they were.
+  /// The tensors of each attention module with the target's names and shapes,
+  /// at the position of the module's first tensor; all other tensors unchanged.
   torch::OrderedDict<std::string, torch::Tensor> tensors;
-  /// The keys of the source for which the target has no use: masks, and tensors
-  /// that the source's layout ignores. Of a file also values that are no
+  /// The keys of the source that the target has no use for: masks, and tensors
+  /// that the source's layout ignores. For a file, also values that are not
   /// tensors.
   std::vector<std::string> left_out;
 
-  /// Sentences that say what is not certain: keys and shapes that are also
-  /// those of another layout.
+  /// Sentences about what is ambiguous: keys and shapes that also fit another
+  /// layout.
   std::vector<std::string> remarks;
-  /// The file that `convert_weights` read: in a folder, the one that was found.
+  /// The file that `convert_weights` read; for a folder, the file chosen in it.
   std::string path;
 };
 
@@ -41,14 +41,15 @@ struct TORCH_ATTENTION_API ConvertedWeights {
 /// as the target, the results have the canonical names and shapes (see
 /// `WeightLayout`); with it as the source, `tensors` must have them.
 ///
-/// Results that need no joining are views of `tensors`: they share memory.
+/// Results that are not concatenated are views of `tensors` and share their
+/// memory.
 ///
-/// `source` may be `automatic()`, which finds the layout of each module from
-/// its names and shapes; `target` may not. `num_heads` is needed by targets
-/// that list heads, unless the source lists them as well.
+/// `source` may be `automatic()`, which recognises the layout of each module by
+/// its names and shapes; `target` may not. Targets that list heads need
+/// `num_heads`, unless the source lists them as well.
 ///
-/// Throws c10::Error if there is no attention in layout `source`, several
-/// layouts fit, the shapes are not those of one attention, or `target` cannot
+/// Throws c10::Error if no attention has the layout `source`, several layouts
+/// fit, the shapes do not belong to one attention module, or `target` cannot
 /// hold a tensor.
 ///
 /// Example:
@@ -74,18 +75,17 @@ TORCH_ATTENTION_API ConvertedWeights convert_layout(
 struct TORCH_ATTENTION_API ConvertOptions {
   using Progress = std::function<void(uint64_t bytes, uint64_t of_all)>;
 
-  /// how the file that is read stores attention. Default:
-  /// WeightLayout::automatic()
+  /// layout of attention in the source file. Default: WeightLayout::automatic()
   TORCH_ARG(WeightLayout, source) = WeightLayout::automatic();
 
-  /// how the file that is written stores attention. Default: as the other does
+  /// layout of attention in the written file. Default: as in the source file
   TORCH_ARG(std::optional<WeightLayout>, target) = std::nullopt;
 
-  /// dotted path inside the file; only tensors below it are taken, and their
-  /// names are without it. Default: the file's state dict
+  /// dotted path inside the file; only tensors below it are converted, and the
+  /// prefix is removed from their names. Default: the file's state dict
   TORCH_ARG(std::string, prefix) = "";
 
-  /// kind of file that is written. Default: FileFormat::kByExtension
+  /// format of the written file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
   /// dtype of the floating-point tensors. Default: unchanged
@@ -94,22 +94,24 @@ struct TORCH_ATTENTION_API ConvertOptions {
   /// number of heads, for layouts that list them. Default: not known
   TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;
 
-  /// function that is called after each tensor with the number of bytes that it
-  /// is written in, and that of all tensors as `from` has them. Default: none
+  /// function that is called after each tensor with the number of its bytes as
+  /// written, and the number of bytes of all tensors as `from` stores them.
+  /// Default: none
   TORCH_ARG(Progress, progress);
 };
 
 /// Reads the weights of `from` as `read_weights` does, and writes them to `to`
-/// as `write_weights` does: in another format, layout or dtype. Where two
-/// layouts have the same keys and shapes, a `config.json` beside `from`
-/// decides. Values stay in the file, which is mapped into memory, until they
-/// are written.
+/// as `write_weights` does: in another format, layout or dtype. If the keys and
+/// shapes fit two layouts, a `config.json` next to `from` decides. Values stay
+/// in the file, which is mapped into memory, until they are written.
 ///
-/// Returns what was written, in the file's dtypes, and what was left out, which
-/// includes values that are not tensors. The tensors are `from`'s bytes: if it
-/// is changed in place later, so are they. Throws c10::Error for what these
-/// functions and `convert_layout` refuse, and if tensors repeat the file's
-/// bytes so often that a small file would become a huge one.
+/// Returns the tensors that were written, in the dtypes of `from`, and what was
+/// left out, including values that are not tensors. The tensors refer to the
+/// mapped bytes of `from`: if that file is changed in place later, so are they.
+///
+/// Throws c10::Error in the cases of these functions and of `convert_layout`,
+/// and if tensors repeat the file's bytes so often that a small file would
+/// become a huge one.
 ///
 /// Example:
 /// ```

@@ -12,9 +12,9 @@ namespace torch_attention {
 /// that Python does not name, returns LibTorch's own name.
 TORCH_ATTENTION_API std::string dtype_name(c10::ScalarType dtype);
 
-/// Returns the dtype that Python names so, "bfloat16" for example.
+/// Returns the dtype with this name in Python, such as "bfloat16".
 ///
-/// Throws c10::Error that says what was asked for if there is none.
+/// Throws c10::Error, which names the unknown dtype, if there is none.
 ///
 /// Example:
 /// ```

@@ -19,13 +19,12 @@ namespace torch_attention {
 /// inspect_weights("checkpoint.pt", InspectOptions().prefix("model"));
 /// ```
 struct TORCH_ATTENTION_API InspectOptions {
-  /// dotted path inside the file; only names below it are listed, and without
-  /// it. Default: the whole file
+  /// dotted path inside the file; only names below it are listed, with the path
+  /// removed. Default: the whole file
   TORCH_ARG(std::string, prefix) = "";
 
-  /// read all values and compare their checksums, where the file has any, and
-  /// without `prefix` those of code and whatever else is in the file.
-  /// Default: false
+  /// read all values and verify their checksums, if the file has any; without
+  /// `prefix` also those of code and other records of the file. Default: false
   TORCH_ARG(bool, check) = false;
 };
 
@@ -37,7 +36,7 @@ struct TORCH_ATTENTION_API WeightsInfo {
     std::string key;
     std::vector<int64_t> shape;
     torch::ScalarType dtype;
-    /// Bytes of the elements that it shows; an expanded tensor has fewer in the
+    /// Bytes of the tensor's elements; an expanded tensor takes fewer in the
     /// file.
     uint64_t bytes;
   };
@@ -53,30 +52,30 @@ struct TORCH_ATTENTION_API WeightsInfo {
   struct TORCH_ATTENTION_API Attention {
     /// Its path, for `LoadOptions::prefix`; "" if the file is the module.
     std::string path;
-    /// Names of the layouts that fit: one, or several if names and shapes do
-    /// not decide. With several, nothing that follows is known.
+    /// Names of the layouts that fit: one, or several if names and shapes are
+    /// ambiguous. With several, the fields below are empty.
     std::vector<std::string> layouts;
-    /// A sentence, if the keys and shapes are also those of another layout, and
-    /// nothing beside the file decides; otherwise empty.
+    /// A sentence if the keys and shapes also fit another layout and no file
+    /// next to this one decides; otherwise empty.
     std::string remark;
 
     /// Shapes of the tensors by canonical key (see `WeightLayout`).
     std::map<std::string, std::vector<int64_t>> shapes;
-    /// The numbers of query heads that fit the shapes, ascending; one if the
-    /// file lists its heads. Weights do not show more.
+    /// The numbers of query heads that fit the shapes, ascending; exactly one
+    /// if the file lists its heads. Weights alone reveal no more.
     std::vector<int64_t> possible_num_heads;
-    /// True if the file lists its heads.
+    /// Whether the file lists its heads.
     bool lists_heads = false;
-    /// The first 20 names below the path that the layout does not know:
+    /// The first 20 names below the path that are not part of the layout:
     /// `load_weights` refuses them unless `strict` is off.
     std::vector<std::string> unknown_keys;
 
-    /// Returns the size of the input: the columns of the queries' weight. 0 if
-    /// not known, like the sizes that follow.
+    /// Returns the input size, the number of columns of the query weight; 0 if
+    /// unknown. The sizes below are 0 if unknown, too.
     int64_t d_in() const;
-    /// Returns the rows of the queries' weight: heads times head_dim.
+    /// Returns the number of rows of the query weight: heads times head_dim.
     int64_t d_out() const;
-    /// Returns the rows of the causal mask, if there is one.
+    /// Returns the number of rows of the causal mask, if there is one.
     int64_t context_length() const;
     /// Returns the number of key heads for `num_heads` query heads, one of
     /// `possible_num_heads`.
@@ -87,36 +86,34 @@ struct TORCH_ATTENTION_API WeightsInfo {
     bool out_proj() const;
   };
 
-  /// The file; for a folder, the file that was chosen in it.
+  /// The file; for a folder, the file chosen in it.
   std::string path;
-  /// The kind of file, for example "safetensors file".
+  /// The format, for example "safetensors file".
   std::string format;
   /// Path of the state dict among other values of the file, such as
-  /// "model_state_dict"; empty if the file is the state dict.
+  /// "model_state_dict"; empty if the file is the state dict itself.
   std::string state_dict;
-  /// Sentences that say why `load_weights` cannot read the file without more
-  /// options: it has several state dicts, or none, or attention whose order of
-  /// rows its names do not tell.
+  /// Sentences about why `load_weights` needs more options for this file: it
+  /// has several state dicts, or none, or attention whose names do not
+  /// determine the order of rows.
   std::vector<std::string> remarks;
   /// The tensors, in the file's order.
   std::vector<Tensor> tensors;
   /// Names of values that are not tensors.
   std::vector<std::string> other_values;
   std::vector<Unreadable> unreadable;
-  /// Objects of other classes than tensors need, wherever in the file they are:
-  /// they are described and passed over, with what is in them. The reason says
-  /// what they are.
+  /// Objects, anywhere in the file, of classes that tensors do not need. They
+  /// are skipped with their contents; the reason describes them.
   std::vector<Unreadable> passed_over;
   std::vector<Attention> attention;
 };
 
-/// Looks at a file of weights: which tensors it has under which paths, and
-/// where there is attention, in which layouts and sizes. Reads all formats and
-/// folders that `load_weights` reads, with the same safety. Reads values only
-/// if asked to.
+/// Lists the contents of a file of weights: its tensors with their paths, and
+/// its attention modules with their layouts and sizes. Reads all formats and
+/// folders that `load_weights` reads, with the same safety. Reads no values
+/// unless `check` is set.
 ///
-/// Throws c10::Error that says what is wrong with the file, or that nothing is
-/// below the prefix.
+/// Throws c10::Error if the file is invalid or nothing is below the prefix.
 ///
 /// Example:
 /// ```

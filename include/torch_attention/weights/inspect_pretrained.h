@@ -11,41 +11,41 @@ namespace torch_attention {
 
 /// The attention of a model, as its configuration describes it.
 struct TORCH_ATTENTION_API PretrainedInfo {
-  /// Layers with the same attention.
+  /// A group of layers with the same attention.
   struct Layers {
     /// The part of the model; `kAuto` if it has no parts.
     PretrainedPart part = PretrainedPart::kAuto;
     /// The `model_type` of that part.
     std::string model_type;
-    /// True for the decoder's attention to what the encoder gave.
+    /// Whether this is the decoder's attention to the output of the encoder.
     bool is_cross = false;
-    /// True for latent attention, a `LatentAttention`.
+    /// Whether this is latent attention, computed by `LatentAttention`.
     bool is_latent = false;
-    /// True if only the caller can give a bias by the distance of tokens
+    /// Whether the caller has to pass a relative position bias
     /// (`PretrainedOptions::bias_by_caller`).
     bool needs_bias = false;
-    /// True if only the caller can give the angles of the rotary embedding
+    /// Whether the caller has to pass the angles of the rotary embedding
     /// (`PretrainedOptions::rotary_by_caller`).
     bool needs_rotary = false;
-    /// True if tokens of an image in the prompt see each other to both sides,
-    /// and only the caller can say which they are
+    /// Whether the tokens of an image in the prompt attend to each other in
+    /// both directions. The caller has to pass their positions
     /// (`ForwardOptions::visible_blocks`).
     bool has_image_blocks = false;
-    /// True if the patches of an image see those of their window alone, which
-    /// only the caller can say (`ForwardOptions::cu_seqlens`, as
-    /// `rotary_from_pretrained` makes it).
+    /// Whether the patches of an image attend only within their window. The
+    /// caller has to pass the windows (`ForwardOptions::cu_seqlens`, which
+    /// `rotary_from_pretrained` makes).
     bool has_image_windows = false;
-    /// The layers' numbers, ascending; none for a part that cannot be loaded
-    /// beside one that can.
+    /// The numbers of the layers, ascending; empty for a part that cannot be
+    /// loaded next to one that can.
     std::vector<int64_t> numbers;
-    /// A few words, for example "12 heads of 64, causal, rotary, no bias"; for
-    /// layers that cannot be loaded, the reason.
+    /// A short description, for example "12 heads of 64, causal, rotary, no
+    /// bias"; for layers that cannot be loaded, the reason.
     std::string description;
-    /// C++ that makes the same `MultiHeadAttentionOptions`; empty if there is
-    /// none, or the attention is of another class.
+    /// C++ code that makes the layers' `MultiHeadAttentionOptions`; empty if
+    /// there is none, or if the attention is of another class.
     std::string options;
-    /// C++ that loads one of the layers, for example
-    /// `attention_from_pretrained("gpt2", layer)`; empty if none can be.
+    /// C++ code that loads one of the layers, for example
+    /// `attention_from_pretrained("gpt2", layer)`; empty if none can be loaded.
     std::string call;
   };
 
@@ -53,14 +53,14 @@ struct TORCH_ATTENTION_API PretrainedInfo {
   std::vector<Layers> layers;
 };
 
-/// Looks at the `config.json` in `folder`, as `save_pretrained` wrote it, and
-/// at no weights: returns what the attention of each layer is, and how it is
-/// loaded. Layers of the same part with the same attention come together, in
-/// the order of their first ones.
+/// Describes the attention of each layer, and how to load it, from the
+/// `config.json` that `save_pretrained` wrote to `folder`. Does not read
+/// weights. Layers of a part with the same attention form one group; groups are
+/// in the order of their first layers.
 ///
-/// Throws c10::Error if the configuration is of an unknown model, whose
-/// attention is not computed, or cannot be read. A part of which this is so
-/// beside others has the reason as its description.
+/// Throws c10::Error if the configuration cannot be read, or if its model is
+/// unknown or has attention that this library does not compute. If that
+/// concerns only one of several parts, the part's description gives the reason.
 ///
 /// Example:
 /// ```

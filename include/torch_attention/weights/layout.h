@@ -9,32 +9,31 @@
 
 namespace torch_attention {
 
-/// The way in which a file names and stores the weights of an attention module,
-/// in relation to the canonical keys, which are those of the book's
-/// `MultiHeadAttention`:
+/// How a file names and stores the weights of an attention module, relative to
+/// the canonical keys, which are the keys of the book's `MultiHeadAttention`:
 ///
 /// | canonical key | shape |
 /// | --- | --- |
 /// | `W_query.weight`, `W_key.weight`, `W_value.weight` | (d_out, d_in) |
 /// | `W_query.bias`, `W_key.bias`, `W_value.bias` | (d_out) |
 /// | `out_proj.weight`, `out_proj.bias` | (d_out, d_out), (d_out) |
-/// | `q_norm.weight`, `k_norm.weight`, and `.bias` | those of `HeadNorm` |
-/// | `W_gate.weight`, `W_gate.bias` | those of the gate |
+///  `q_norm.weight`, `k_norm.weight`, and `.bias` | as in `HeadNorm` |
+///  `W_gate.weight`, `W_gate.bias` | as in the gate's linear layer |
 /// | `sinks` | (num_heads) |
 /// | `mask` | (context_length, context_length) |
 ///
-/// (d_out of keys and values is smaller with grouped heads.) A layout is a list
-/// of rules, read in both directions: from a file into a module, and from a
-/// module into a file. Its keys are relative to the attention module, so that
-/// one layout serves every layer of a model. `{}` in a file key stands for
-/// the heads 0, 1, 2, ... Tensors that no rule names keep their names.
+/// (Keys and values have a smaller d_out with grouped heads.) A layout is a
+/// list of rules, used in both directions: from a file to a module, and from a
+/// module to a file. Its keys are relative to the attention module, so one
+/// layout serves every layer of a model. `{}` in a file key stands for the
+/// heads 0, 1, 2, ... Tensors without a rule keep their names.
 ///
-/// If several rules have the same canonical key, the first whose tensors are
-/// there is read. One file key may feed several canonical keys, by a rule for
-/// each.
+/// If several rules have the same canonical key, the first rule whose tensors
+/// are in the file is used. One file key may occur in several rules, with
+/// different canonical keys.
 ///
-/// `load_weights` finds the built-in layouts by itself. Example of your own,
-/// for DistilBERT's attention:
+/// `load_weights` recognises the built-in layouts. Example of a custom one, for
+/// DistilBERT's attention:
 /// ```
 /// auto distilbert = WeightLayout("distilbert")
 ///                       .rename("q_lin.weight", "W_query.weight")
@@ -50,84 +49,88 @@ namespace torch_attention {
 /// ```
 class TORCH_ATTENTION_API WeightLayout {
  public:
-  /// The tensors of `file_key`, each transposed if so said, joined along
-  /// dimension 0, equal those of `canonical_keys`, joined along dimension 0.
+  /// The tensors of `file_key`, transposed if `transposed` is set and
+  /// concatenated along dimension 0, equal the tensors of `canonical_keys`,
+  /// concatenated along dimension 0.
   struct Rule {
-    /// Key in the file, `{}` standing for the heads.
+    /// Key in the file; `{}` stands for the number of a head.
     std::string file_key;
-    /// Keys of the tensors that it holds.
+    /// Keys of the canonical tensors that the file's tensor holds.
     std::vector<std::string> canonical_keys;
-    /// True if the file has the tensors transposed.
+    /// Whether the file stores the tensors transposed.
     bool transposed = false;
-    /// Each of the heads' tensors is the canonical one; they are not joined.
+    /// Whether the tensor of every head equals the canonical one, so that they
+    /// are not concatenated.
     bool tied = false;
-    /// Each of the heads' tensors is one row of the canonical one.
+    /// Whether the tensor of each head is one row of the canonical one.
     bool stacked = false;
-    /// The rows of the file's tensor come in so many groups, each with a share
-    /// of every canonical tensor.
+    /// The number of equal groups into which the rows of the file's tensor are
+    /// divided; each group has a share of every canonical tensor.
     int64_t groups = 1;
-    /// The relative sizes of these shares; empty: as the shapes of the module
-    /// say, or equal.
+    /// The relative sizes of these shares. Empty: given by the shapes of the
+    /// module, or equal.
     std::vector<int64_t> shares = {};
   };
 
-  /// A layout without rules, to which yours are added.
+  /// Makes a layout without rules; add them with the methods below.
   explicit WeightLayout(std::string name);
 
-  /// The file's tensor is the canonical one under another name. With `{}` the
-  /// heads' tensors, stacked along dimension 0, are.
+  /// Adds a rule: the file's tensor is the canonical one under another name.
+  /// With `{}`, the tensors of the heads are concatenated along dimension 0.
   WeightLayout& rename(std::string file_key, std::string canonical_key);
 
-  /// The file's tensor is the canonical one under another name and transposed:
-  /// (d_in, d_out), as in Hugging Face's `Conv1D`.
+  /// Adds a rule: the file's tensor is the canonical one under another name and
+  /// transposed, (d_in, d_out), as in Hugging Face's `Conv1D`.
   WeightLayout& transpose(std::string file_key, std::string canonical_key);
 
-  /// The file's tensor holds the canonical ones one after the other along
-  /// dimension 0, or along dimension 1 if it is transposed. The shapes of the
-  /// module say where to split, and if these do not tell, the parts are equal.
+  /// Adds a rule: the file's tensor holds the canonical ones one after the
+  /// other along dimension 0, or along dimension 1 if it is transposed. The
+  /// shapes of the module determine where to split it; without them the parts
+  /// are equal.
   WeightLayout& split(
       std::string file_key,
       std::vector<std::string> canonical_keys,
       bool transposed = false);
 
-  /// The file's tensor holds the rows of the canonical ones in `groups` equal
-  /// groups, each with a share of every canonical tensor, one after the other:
-  /// `shares` of it, 1 of each if that is empty. With a group for each key
-  /// head, GPT-NeoX's rows (num_heads, 3, head_dim) are `interleave(key,
-  /// {query, key, value}, num_heads)`, and those of grouped heads,
-  /// (num_kv_heads, n + 2, head_dim), `interleave(key, {query, key, value},
-  /// num_kv_heads, {n, 1, 1})`.
+  /// Adds a rule: the file's tensor holds the rows of the canonical ones in
+  /// `groups` equal groups. In each group the canonical tensors follow each
+  /// other with the relative sizes `shares`, which are equal if empty. With a
+  /// group for each key head, GPT-NeoX's rows (num_heads, 3, head_dim) are
+  /// `interleave(key, {query, key, value}, num_heads)`, and rows with grouped
+  /// heads, (num_kv_heads, n + 2, head_dim), are `interleave(key, {query, key,
+  /// value}, num_kv_heads, {n, 1, 1})`.
   WeightLayout& interleave(
       std::string file_key,
       std::vector<std::string> canonical_keys,
       int64_t groups,
       std::vector<int64_t> shares = {});
 
-  /// Each head of the file, by `{}`, has one row of the canonical tensor: norms
-  /// with weights of each head.
+  /// Adds a rule: the tensor of each head, by `{}`, is one row of the canonical
+  /// tensor, as in norms with weights for each head.
   WeightLayout& stack(std::string file_key, std::string canonical_key);
 
-  /// Each head of the file, by `{}`, has a copy of the canonical tensor.
+  /// Adds a rule: each head of the file, by `{}`, has a copy of the canonical
+  /// tensor.
   WeightLayout& tie(std::string file_key, std::string canonical_key);
 
-  /// The file's tensor has no meaning for the module: buffers that are
-  /// computed, layers that are not used. It is not read, and not written.
+  /// Ignores a tensor of the file that the module has no use for: computed
+  /// buffers, unused layers. It is neither read nor written.
   WeightLayout& ignore(std::string file_key);
 
-  /// The file's tensor belongs to another module that lies within the
-  /// attention's path. It is not read, and a conversion keeps it.
+  /// Names a tensor of another module that lies within the attention's path. It
+  /// is not read, and conversions keep it.
   WeightLayout& outside(std::string file_key);
 
-  /// Sets to zero what the file does not have: a bias that the file's class
-  /// lacks and the module has.
+  /// Sets a tensor to zeros if the file lacks it, such as a bias that the
+  /// file's class does not have.
   WeightLayout& zeros(std::string canonical_key);
 
-  /// The layout is found from the file's keys and shapes among the built-in
-  /// ones, for each attention module of a model.
+  /// Recognises the layout of each attention module of a model by its keys and
+  /// shapes, among the built-in layouts.
   static WeightLayout automatic();
 
-  /// The book's `MultiHeadAttention`, `CausalAttention` and `SelfAttention_v2`:
-  /// the canonical keys.
+  /// The canonical keys, of the book's `MultiHeadAttention`, `CausalAttention`
+  /// and `SelfAttention_v2`.
   static WeightLayout book();
 
   /// The book's `MultiHeadAttentionWrapper`: `heads.N.W_query.weight`.
@@ -139,16 +142,16 @@ class TORCH_ATTENTION_API WeightLayout {
   /// `q_linear`, `k_linear`, `v_linear`, `out_proj`.
   static WeightLayout q_linear();
 
-  /// `query`, `key`, `value` and, if there is one, `proj`; all heads in one.
+  /// `query`, `key`, `value` and optionally `proj`, each for all heads.
   static WeightLayout query_key_value();
 
   /// `heads.N.query`, `heads.N.key`, `heads.N.value`, and `proj`.
   static WeightLayout query_key_value_heads();
 
   /// `query`, `value`, `proj` of a class that computes its scores from queries
-  /// and values, `q @ v`: `value` is loaded as `W_key`, too; `key` has no
-  /// effect there and is not read. Keys cannot tell, so this is never found by
-  /// itself.
+  /// and values, `q @ v`. `value` is loaded as `W_key`, too; `key` has no
+  /// effect there and is not read. Since its keys are those of other classes,
+  /// `automatic` never chooses it.
   static WeightLayout value_as_key();
 
   /// `value_as_key` as a list of heads: `heads.N.query`, `heads.N.value`, and
@@ -175,81 +178,82 @@ class TORCH_ATTENTION_API WeightLayout {
   /// `k_proj_weight` and `v_proj_weight`; `in_proj_bias`, `out_proj`.
   static WeightLayout torch_multihead_attention();
 
-  /// GPT-NeoX, Pythia, BLOOM, Falcon: `query_key_value`, whose rows are those
-  /// of the heads, each with its query, key and value, and `dense`. With
+  /// GPT-NeoX, Pythia, BLOOM, Falcon: `query_key_value`, whose rows are grouped
+  /// by head, each with its query, key and value, and `dense`. With
   /// `num_kv_heads` a key and a value follow the queries that share them
-  /// (Falcon; 1 for multi-query). The file does not tell the numbers, so this
-  /// is never found by itself.
+  /// (Falcon; 1 for multi-query). Since files do not contain these numbers,
+  /// `automatic` never chooses it.
   static WeightLayout gpt_neox(
       int64_t num_heads,
       std::optional<int64_t> num_kv_heads = std::nullopt);
 
-  /// timm, DINO, SAM, MAE, the book's combined class: `qkv`, the rows of
+  /// timm, DINO, SAM, MAE, the book's combined class: `qkv`, with the rows of
   /// queries, then keys, then values, and `proj`.
   static WeightLayout qkv();
 
-  /// flash-attn, MPT, DBRX, ModernBERT: `Wqkv`, the rows of queries, then keys,
-  /// then values, and `out_proj` or `Wo`.
+  /// flash-attn, MPT, DBRX, ModernBERT: `Wqkv`, with the rows of queries, then
+  /// keys, then values, and `out_proj` or `Wo`.
   static WeightLayout wqkv();
 
   /// diffusers: `to_q`, `to_k`, `to_v`, `to_out.0`.
   static WeightLayout to_q();
 
-  /// vit-pytorch: `to_qkv`, the rows of queries, then keys, then values, and
-  /// `to_out.0` or `to_out`.
+  /// vit-pytorch: `to_qkv`, with the rows of queries, then keys, then values,
+  /// and `to_out.0` or `to_out`.
   static WeightLayout to_qkv();
 
   /// T5: `q`, `k`, `v`, `o`.
   static WeightLayout q_k_v_o();
 
-  /// Linear layers of these names, for a class of your own; `out` is "" if
-  /// there is no output projection. The rows of each head come one after the
-  /// other. Meta's Llama and Mistral are `linear_layers("wq", "wk", "wv",
-  /// "wo")`: their rotary embedding pairs neighbours, other than that of
-  /// Hugging Face's files (`RotaryPairing::kInterleaved`).
+  /// Linear layers with these names, for a class of your own; `out` is "" if
+  /// there is no output projection. Rows are grouped by head. Meta's Llama and
+  /// Mistral are `linear_layers("wq", "wk", "wv", "wo")`; unlike Hugging Face's
+  /// files, their rotary embedding pairs neighbouring elements
+  /// (`RotaryPairing::kInterleaved`).
   static WeightLayout linear_layers(
       const std::string& query,
       const std::string& key,
       const std::string& value,
       const std::string& out);
 
-  /// One linear layer that has the rows of queries, then keys, then values.
+  /// One linear layer with the rows of queries, then keys, then values.
   static WeightLayout joined(const std::string& joined, const std::string& out);
 
-  /// One linear layer that has the rows of each head with those of its key and
-  /// value, as `gpt_neox`: Megatron's `linear_qkv` and `linear_proj`.
+  /// One linear layer whose rows are grouped by key head, as in `gpt_neox`:
+  /// Megatron's `linear_qkv` and `linear_proj`.
   static WeightLayout joined_by_heads(
       const std::string& joined,
       const std::string& out,
       int64_t num_heads,
       std::optional<int64_t> num_kv_heads = std::nullopt);
 
-  /// All of the above that need no number and no names, but `automatic`.
+  /// Returns all layouts above that need neither numbers nor names, except
+  /// `automatic`.
   static std::vector<WeightLayout> built_in();
 
-  /// The built-in layout of this name, or "automatic"; or one of your own by
-  /// the names of its layers: "wq,wk,wv,wo" is `linear_layers`, "qkv,proj" is
-  /// `joined`, and "linear_qkv,linear_proj,12,4" is `joined_by_heads` of 12
-  /// heads and 4 key heads. Throws c10::Error that lists the names if there is
-  /// none.
+  /// Returns the built-in layout with this name, or "automatic"; or a layout
+  /// given by the names of its layers: "wq,wk,wv,wo" is `linear_layers`,
+  /// "qkv,proj" is `joined`, and "linear_qkv,linear_proj,12,4" is
+  /// `joined_by_heads` with 12 heads and 4 key heads. Throws c10::Error, which
+  /// lists the names, for any other text.
   static WeightLayout named(const std::string& name);
 
-  /// "gpt2", for example.
+  /// Returns the name, for example "gpt2".
   const std::string& name() const;
 
-  /// Returns true if this is `automatic()`.
+  /// Returns whether this is `automatic()`.
   bool is_automatic() const;
 
-  /// The rules, in the order in which they were added.
+  /// Returns the rules, in the order in which they were added.
   const std::vector<Rule>& rules() const;
 
-  /// The file keys that have no meaning.
+  /// Returns the file keys given to `ignore`.
   const std::vector<std::string>& ignored() const;
 
-  /// The file keys of other modules.
+  /// Returns the file keys given to `outside`.
   const std::vector<std::string>& outside_keys() const;
 
-  /// The canonical keys that are zeros when the file has none.
+  /// Returns the canonical keys that become zeros if the file lacks them.
   const std::vector<std::string>& zero_keys() const;
 
  private:

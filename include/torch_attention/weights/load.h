@@ -15,11 +15,11 @@
 
 namespace torch_attention {
 
-/// The requirements of `load_weights` for the file's causal masks (buffers
+/// How `load_weights` treats the causal masks in the file (buffers named
 /// `mask`).
 enum class MaskPolicy {
-  /// The file must have the mask, equal to the module's. If the layout has no
-  /// masks, such as GPT-2's, it may be absent.
+  /// The file must have the mask, equal to the module's. It may be absent if
+  /// the layout has no masks, as GPT-2's.
   kEqual,
   /// The file may lack the mask; a mask in the file must equal the module's.
   kOptional,
@@ -27,16 +27,16 @@ enum class MaskPolicy {
   kIgnore,
 };
 
-/// The part of a tensor that a module has, such as the heads of one of several
-/// processes: `size` rows or columns from `start` on.
+/// The part of a tensor that a module holds, such as one process's share of the
+/// heads: `size` rows or columns from `start` on.
 struct TORCH_ATTENTION_API WeightShard {
   /// Its key in the module's state dict.
   std::string key;
-  /// The dimension that is cut.
+  /// The dimension that is split.
   int64_t dimension = 0;
   int64_t start = 0;
   int64_t size = 0;
-  /// The size of the whole, in that dimension.
+  /// The size of the whole tensor in that dimension.
   int64_t total = 0;
 };
 
@@ -63,19 +63,19 @@ struct TORCH_ATTENTION_API LoadOptions {
   /// Default: WeightLayout::automatic(), found from keys and shapes
   TORCH_ARG(WeightLayout, layout) = WeightLayout::automatic();
 
-  /// device to which the module is moved. Default: the module stays
+  /// device to which the module is moved. Default: the module is not moved
   TORCH_ARG(std::optional<torch::Device>, device) = std::nullopt;
 
   /// dtype of the module's floating-point tensors. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
-  /// the tensors of which the module has a part only, where the file has the
-  /// whole: no more than that part is read. `distributed::weight_shards` gives
-  /// those of one process. Default: none
+  /// tensors of which the module holds only a part while the file has the
+  /// whole; only that part is read. `distributed::weight_shards` returns them
+  /// for a process. Default: none
   TORCH_ARG(std::vector<WeightShard>, shards) = {};
 };
 
-/// The report of `load_weights`.
+/// What `load_weights` loaded.
 struct TORCH_ATTENTION_API LoadReport {
   /// A tensor that was copied into the module.
   struct Tensor {
@@ -83,17 +83,17 @@ struct TORCH_ATTENTION_API LoadReport {
     std::string key;
     /// Its shape in the module.
     std::vector<int64_t> shape;
-    /// dtype in the file.
+    /// Its dtype in the file.
     torch::ScalarType file_dtype;
-    /// dtype in the module, to which it was converted.
+    /// Its dtype in the module, to which it was converted.
     torch::ScalarType module_dtype;
     /// Its full keys in the file, with the prefix.
     std::vector<std::string> file_keys;
   };
 
-  /// The file; for a folder, the file that was chosen in it.
+  /// The file; for a folder, the file chosen in it.
   std::string path;
-  /// The kind of file, for example "TorchScript archive".
+  /// The format, for example "TorchScript archive".
   std::string format;
   /// The layout of the weights in the file, for example "gpt2".
   std::string layout;
@@ -107,13 +107,13 @@ struct TORCH_ATTENTION_API LoadReport {
   /// Keys of the file that were not used.
   std::vector<std::string> unexpected;
 
-  /// Objects of other classes than tensors need, wherever in the file they are,
-  /// and extra states: a sentence about each, such as '"config" is an object of
-  /// the class "__main__.Config"'. Nothing in them is loaded or run.
+  /// Sentences about skipped objects, anywhere in the file: objects of classes
+  /// that tensors do not need, and extra states, such as '"config" is an object
+  /// of the class "__main__.Config"'. Nothing in them is loaded or run.
   std::vector<std::string> passed_over;
 
-  /// Sentences that say what is not certain: keys and shapes that are also
-  /// those of another layout.
+  /// Sentences about what is ambiguous: keys and shapes that also fit another
+  /// layout.
   std::vector<std::string> remarks;
 };
 
@@ -122,25 +122,25 @@ TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     const LoadReport& report);
 
-/// Copies the tensors of a file into the parameters and buffers of `module`:
-/// all of them or, on any error, none.
+/// Copies the tensors of a file into the parameters and buffers of `module`. If
+/// an error occurs, the module does not change.
 ///
-/// Reads, by content and not by name: `torch.save` files (a state dict, or a
+/// Recognises by content, not by name: `torch.save` files (a state dict, or a
 /// checkpoint that holds one), TorchScript archives, archives of C++
 /// `torch::save`, `torch.export` archives (.pt2), safetensors files and the
-/// index of a model in several of them. Nothing in a file is ever run;
-/// checksums are checked where the format has them. The file is mapped into
-/// memory: only what is needed is read. `path` may also be a folder that has
-/// `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`,
+/// index of a model in several of them. Never runs code from a file; verifies
+/// checksums if the format has them. The file is mapped into memory, and only
+/// needed parts are read. `path` may also be a folder with `model.safetensors`,
+/// `model.safetensors.index.json`, `pytorch_model.bin`,
 /// `pytorch_model.bin.index.json` (the first of these is taken), or one file of
-/// weights of another name.
+/// weights with another name.
 ///
-/// If memory runs out, throws c10::Error, or std::bad_alloc if there is none
-/// left for a message; the module stays as it was.
+/// If memory runs out, throws c10::Error, or std::bad_alloc if there is not
+/// enough left for a message; the module does not change.
 ///
-/// Throws c10::Error that lists every missing, unexpected and mismatched key in
-/// the words of Python's `load_state_dict`, or says what is wrong with the
-/// file.
+/// Throws c10::Error if the file is invalid; or if keys are missing, unexpected
+/// or have other shapes, and then lists them in the words of Python's
+/// `load_state_dict`.
 ///
 /// Example:
 /// ```

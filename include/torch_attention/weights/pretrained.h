@@ -20,14 +20,14 @@
 
 namespace torch_attention {
 
-/// A part of a model that has several attentions of the same layer.
+/// Selects one of several attention modules that a model has in each layer.
 enum class PretrainedPart {
-  /// The only one; of a model that writes text and sees images, the text.
+  /// The only part; in models that generate text and see images, the text.
   kAuto,
-  /// A part of a model with an encoder and a decoder: BART, T5, Whisper.
+  /// Parts of a model with an encoder and a decoder: BART, T5, Whisper.
   kEncoder,
   kDecoder,
-  /// A part of a model of text and images or sound: CLIP, LLaVA, Qwen2-Audio.
+  /// Parts of a model for text and images or sound: CLIP, LLaVA, Qwen2-Audio.
   kText,
   kVision,
   kAudio,
@@ -52,43 +52,42 @@ struct TORCH_ATTENTION_API PretrainedOptions {
   /// device of the weights. Default: torch::kCPU
   TORCH_ARG(torch::Device, device) = torch::kCPU;
 
-  /// the largest number of tokens. Default: that of the configuration
+  /// largest number of tokens. Default: from the configuration
   TORCH_ARG(std::optional<int64_t>, context_length) = std::nullopt;
 
-  /// which part of the model. Default: PretrainedPart::kAuto
+  /// part of the model. Default: PretrainedPart::kAuto
   TORCH_ARG(PretrainedPart, part) = PretrainedPart::kAuto;
 
-  /// load a layer of a model that adds a bias by the distance of tokens to the
-  /// scores (T5, MPNet), though the module does not compute it: each call gets
-  /// it by `ForwardOptions().bias`. Without this such models are refused.
+  /// load layers of models that add a relative position bias to the scores (T5,
+  /// MPNet). The module does not compute it: pass it to each call by
+  /// `ForwardOptions().bias`. Without this option such models are refused.
   /// Default: false
   TORCH_ARG(bool, bias_by_caller) = false;
 
-  /// load a layer that sees images and rotates queries and keys by places in
-  /// two dimensions (Qwen-VL, Pixtral, DINOv3), though the module does not
-  /// compute them: each call gets the angles by `ForwardOptions().rotary_cos`
-  /// and `rotary_sin`, as `rotary_from_pretrained` makes them. Without this
-  /// such layers are refused. Default: false
+  /// load layers of image encoders that rotate queries and keys by positions in
+  /// two dimensions (Qwen-VL, Pixtral, DINOv3). The module does not compute the
+  /// angles: pass those of `rotary_from_pretrained` to each call by
+  /// `ForwardOptions().rotary_cos` and `rotary_sin`. Without this option such
+  /// layers are refused. Default: false
   TORCH_ARG(bool, rotary_by_caller) = false;
 
   using Stream = std::ostream*;
 
-  /// where to print what was found, built and loaded. Default: nowhere
+  /// stream for a log of what was found, built and loaded. Default: none
   TORCH_ARG(Stream, log) = nullptr;
 };
 
-/// The self-attention of one layer of a model that Hugging Face's
-/// `save_pretrained` wrote, with its weights: reads `config.json` and the
-/// weights (safetensors or PyTorch files, sharded too) of `folder`, and sets
-/// every option that the model has: sizes of heads, biases, rotary embedding
-/// with its scaling, window by the type of the layer, scale, softcap, norms,
-/// dropout. The module is in evaluation, and without the buffer `mask`.
+/// Loads the self-attention of one layer of a model that Hugging Face's
+/// `save_pretrained` wrote. Reads `config.json` and the weights (safetensors or
+/// PyTorch files, also sharded ones) in `folder`, and sets every option that
+/// the model uses: head sizes, biases, rotary embedding with its scaling,
+/// window by the type of the layer, scale, softcap, norms, dropout. The module
+/// is in evaluation mode and has no buffer `mask`.
 ///
-/// `layer` counts from 0. Above the attention the file may have any prefix.
+/// `layer` counts from 0. Keys in the file may have any prefix.
 ///
-/// Throws c10::Error if the configuration is of an unknown model, has a field
-/// that changes attention in a way that is not known, or does not fit the
-/// weights.
+/// Throws c10::Error if the model is unknown, if the configuration has a field
+/// that changes attention in an unknown way, or if it does not fit the weights.
 ///
 /// Example:
 /// ```
@@ -100,8 +99,9 @@ TORCH_ATTENTION_API MultiHeadAttention attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// The attention of a layer of the decoder to what the encoder gave, in the
-/// same way: of BART, Marian, T5, Whisper and their like.
+/// Loads a decoder layer's attention to the output of the encoder, as
+/// `attention_from_pretrained` loads self-attention: BART, Marian, T5, Whisper
+/// and similar models.
 ///
 /// Example:
 /// ```
@@ -113,8 +113,9 @@ TORCH_ATTENTION_API CrossAttention cross_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// The latent attention of a layer, in the same way: of DeepSeek-V2 and V3,
-/// GLM-4 MoE Lite, MiniCPM3 and Youtu. `part` of the options is not read.
+/// Loads the latent attention of a layer, as `attention_from_pretrained` loads
+/// other attention: DeepSeek-V2 and V3, GLM-4 MoE Lite, MiniCPM3 and Youtu.
+/// Ignores the option `part`.
 ///
 /// Example:
 /// ```
@@ -126,9 +127,9 @@ TORCH_ATTENTION_API LatentAttention latent_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// The bias by the distance of tokens that T5, mT5 and MPNet share between
-/// layers, of the encoder or the decoder that `part` of the options says. Each
-/// layer of UMT5 has one of its own: give the layer.
+/// Loads the relative position bias that the layers of T5, mT5 and MPNet share,
+/// for the encoder or the decoder as selected by the option `part`. In UMT5
+/// each layer has its own: pass the layer as well.
 ///
 /// Example:
 /// ```
@@ -143,30 +144,30 @@ TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     const PretrainedOptions& options = {});
 
-/// The bias that this layer adds, its own or the shared one.
+/// Loads the relative position bias of this layer, its own or the shared one.
 TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// Cosines and sines of the angles by which the tokens of an image are rotated,
-/// each (T, head_dim / 2), for `ForwardOptions`.
+/// Cosines and sines of the rotary angles for the tokens of an image, each (T,
+/// head_dim / 2), for `ForwardOptions`.
 struct TORCH_ATTENTION_API RotaryAngles {
   torch::Tensor cos;
   torch::Tensor sin;
-  /// int64 on the CPU: 0 and the ends of the windows of patches, for the layers
-  /// that see their window alone (Qwen2.5-VL, of which `inspect_pretrained`
-  /// says which they are). Undefined for models without windows.
+  /// int64 on the CPU: 0 and the ends of the windows of patches, for layers
+  /// that attend only within windows (Qwen2.5-VL; `inspect_pretrained` reports
+  /// which layers do). Undefined for models without windows.
   torch::Tensor cu_seqlens = {};
 };
 
-/// The angles of an image of `height` times `width` patches, by their rows and
-/// columns, for the layers of a model that sees images (Qwen-VL, GLM-4V,
-/// Pixtral, DINOv3, MLCD, Llama 4), as its `config.json` has them. The tokens
-/// are in the model's order: class and register tokens too, and the patches in
-/// the order in which they are merged and, of Qwen2.5-VL, lie in windows. Of
-/// several images put one after the other what this gives for each; of a video
-/// for each frame.
+/// Computes the rotary angles of an image of `height` times `width` patches, by
+/// their rows and columns, for the layers of an image encoder (Qwen-VL, GLM-4V,
+/// Pixtral, DINOv3, MLCD, Llama 4), as its `config.json` describes them. Tokens
+/// are in the order of the model, including class and register tokens; patches
+/// are in the order in which they are merged and, in Qwen2.5-VL, grouped into
+/// windows. Concatenate the results for several images, or for the frames of a
+/// video.
 ///
 /// Example:
 /// ```
@@ -182,7 +183,8 @@ TORCH_ATTENTION_API RotaryAngles rotary_from_pretrained(
     int64_t width,
     const PretrainedOptions& options = {});
 
-/// The options alone; `path` is the folder or its `config.json`.
+/// Returns only the options of the module; `path` is the folder or its
+/// `config.json`.
 ///
 /// Example:
 /// ```
@@ -193,17 +195,17 @@ TORCH_ATTENTION_API MultiHeadAttentionOptions options_from_config(
     int64_t layer,
     PretrainedPart part = PretrainedPart::kAuto);
 
-/// Returns the options that `cross_attention_from_pretrained` makes a module
-/// of.
+/// Returns the options of the module that `cross_attention_from_pretrained`
+/// makes.
 TORCH_ATTENTION_API CrossAttentionOptions
 cross_options_from_config(const std::string& path, int64_t layer);
 
-/// Returns the options that `latent_attention_from_pretrained` makes a module
-/// of.
+/// Returns the options of the module that `latent_attention_from_pretrained`
+/// makes.
 TORCH_ATTENTION_API LatentAttentionOptions
 latent_options_from_config(const std::string& path, int64_t layer);
 
-/// The values of `model_type` that are known, sorted.
+/// Returns the supported values of `model_type`, sorted.
 TORCH_ATTENTION_API std::vector<std::string> pretrained_model_types();
 
 } // namespace torch_attention

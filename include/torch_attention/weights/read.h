@@ -21,8 +21,8 @@ namespace torch_attention {
 /// read_weights("model.safetensors", ReadOptions().prefix("model.layers.0"));
 /// ```
 struct TORCH_ATTENTION_API ReadOptions {
-  /// dotted path inside the file; only tensors below it are read, and their
-  /// names are without it. Default: the file's state dict
+  /// dotted path inside the file; only tensors below it are read, and the path
+  /// is removed from their names. Default: the file's state dict
   TORCH_ARG(std::string, prefix) = "";
 
   /// dtype of the floating-point tensors. Default: as in the file
@@ -31,32 +31,31 @@ struct TORCH_ATTENTION_API ReadOptions {
   /// device of the tensors. Default: CPU
   TORCH_ARG(torch::Device, device) = torch::kCPU;
 
-  /// leave the values in the file, which is mapped into memory, instead of
-  /// copying them: only parts that are used take up memory. Changes to the
-  /// tensors do not reach the file; the file must not be cut short while they
-  /// live. Tensors that `dtype` or `device` change are still copied. Default:
-  /// false
+  /// map the file into memory instead of copying the values, so that only used
+  /// parts take up memory. Changes to the tensors do not reach the file; the
+  /// file must not be truncated while they live. Tensors that `dtype` or
+  /// `device` change are still copied. Default: false
   TORCH_ARG(bool, mmap) = false;
 
-  /// read all values and compare their checksums, where the file has any.
-  /// Default: true
+  /// read all values and verify their checksums, if the file has any. Default:
+  /// true
   TORCH_ARG(bool, check) = true;
 };
 
-/// Reads the names and tensors of a file, in its order: Python's
-/// `torch.load(path, weights_only=True)` and safetensors' `load_file` in one.
+/// Reads the names and tensors of a file, in its order, like Python's
+/// `torch.load(path, weights_only=True)` or safetensors' `load_file`.
 ///
-/// Reads, by content and not by name, all formats that `load_weights` reads:
-/// `torch.save` files (in a checkpoint, its state dict or the part that
-/// `prefix` names), TorchScript and C++ archives, `torch.export` archives,
-/// safetensors files and the index of a model in several of them. Nothing in a
-/// file is ever run. A tensor that has several names in the file is one tensor
-/// in the result; different tensors do not share memory unless `mmap` is set.
+/// Recognises, by content and not by name, all formats that `load_weights`
+/// reads: `torch.save` files (in a checkpoint, its state dict or the part that
+/// `prefix` selects), TorchScript and C++ archives, `torch.export` archives,
+/// safetensors files and the index of a model in several of them. Never runs
+/// code from a file. A tensor with several names in the file is one tensor in
+/// the result; different tensors do not share memory unless `mmap` is set.
 /// Values that are not tensors are left out.
 ///
-/// Throws c10::Error that says what is wrong with the file, that nothing is
-/// below the prefix, which tensor cannot be read (sparse, quantized), or that
-/// views of the same bytes would take many times the file's memory.
+/// Throws c10::Error if the file is invalid, nothing is below the prefix, a
+/// tensor cannot be read (sparse, quantized), or views of the same bytes would
+/// take many times the file's memory.
 ///
 /// Example:
 /// ```

@@ -22,23 +22,24 @@ namespace torch_attention {
 /// SaveOptions().layout(WeightLayout::gpt2()).prefix("h.0.attn"));
 /// ```
 struct TORCH_ATTENTION_API SaveOptions {
-  /// kind of file. Default: FileFormat::kByExtension
+  /// format of the file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
-  /// dotted path that is put before every key. Default: none
+  /// dotted path that is prepended to every key. Default: none
   TORCH_ARG(std::string, prefix) = "";
 
-  /// how the file names and stores the weights. Default: as the module does
+  /// layout of the weights in the file. Default: the module's own keys and
+  /// shapes
   TORCH_ARG(std::optional<WeightLayout>, layout) = std::nullopt;
 
-  /// number of heads, for layouts that list them. Default: not known
+  /// number of heads, for layouts that list them. Default: unknown
   TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;
 
   /// dtype of the floating-point tensors in the file. Default: the module's
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 };
 
-/// Writes the parameters and buffers of `module` to a file, under the keys of
+/// Writes the parameters and buffers of `module` to a file, with the keys of
 /// Python's `state_dict`, as `write_weights` does.
 ///
 /// Throws c10::Error if the file cannot be written, or its format cannot hold a

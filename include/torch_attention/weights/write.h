@@ -17,15 +17,15 @@
 
 namespace torch_attention {
 
-/// The kinds of file that `write_weights` writes.
+/// The file formats that `write_weights` writes.
 enum class FileFormat {
   /// Chosen by the file's extension: `.safetensors`, or `.pt`, `.pth`, `.bin`
-  /// for `torch.save`'s format.
+  /// for the format of `torch.save`.
   kByExtension,
   /// Safetensors, with a checksum of each tensor in `__metadata__`.
   kSafetensors,
-  /// A zip file as `torch.save(state_dict, path)` writes it; Python reads it
-  /// with `torch.load(path, weights_only=True)`.
+  /// A zip archive as written by `torch.save(state_dict, path)`. Python reads
+  /// it with `torch.load(path, weights_only=True)`.
   kTorch,
 };
 
@@ -40,29 +40,30 @@ struct TORCH_ATTENTION_API WriteOptions {
   using Metadata = std::map<std::string, std::string>;
   using Progress = std::function<void(uint64_t bytes)>;
 
-  /// kind of file. Default: FileFormat::kByExtension
+  /// format of the file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
   /// dtype of the floating-point tensors in the file. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
-  /// texts for `__metadata__`, which only safetensors files have. Default: none
+  /// values for `__metadata__`, which only safetensors files have. Default:
+  /// none
   TORCH_ARG(Metadata, metadata);
 
   /// function that is called after each tensor with its number of bytes;
-  /// tensors that are one in the file count once. Default: none
+  /// tensors that share their bytes in the file count once. Default: none
   TORCH_ARG(Progress, progress);
 };
 
 /// Writes tensors to a file, under their names and in their order.
 ///
-/// Writes the values that each tensor shows, in row-major order: also views,
-/// expanded, conjugate and negative tensors, from any device. Names of the same
-/// tensor share its bytes in `torch.save`'s format. The file is written beside
-/// `path` and then renamed: a crash, a full disk or an exception leaves the old
-/// file as it was. Symbolic links are followed, and an existing file keeps its
-/// mode; other hard links to it keep the old bytes. Part files that ended
-/// programs left behind are removed.
+/// Writes the values of each tensor in row-major order, whatever its strides
+/// and device: views, expanded, conjugate and negative tensors, too. In the
+/// format of `torch.save`, several names of one tensor share its bytes. The new
+/// file is written next to `path` and then renamed: a crash, a full disk or an
+/// exception leaves the old file unchanged. Symbolic links are followed, and an
+/// existing file's mode is preserved; other hard links still refer to the old
+/// file. Temporary files that terminated programs left behind are removed.
 ///
 /// Throws c10::Error if the file cannot be written, `path` exists and is not a
 /// regular file, or the format cannot hold a tensor; the error names the
