@@ -19,7 +19,8 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Returns the input of an operator that scores come from, or null.
+/// Returns the input of a node through which its output comes from a product,
+/// or null. Prefers an input that does so without an `if`.
 Value* value_above(Node* node) {
   for (const bool through_branches : {false, true}) {
     for (auto* input : node->inputs()) {
@@ -31,14 +32,14 @@ Value* value_above(Node* node) {
   return nullptr;
 }
 
-/// Returns what a block of an `if` returns as `output` of it.
+/// Returns the value that a block of an `if` returns for `output`.
 Value* returned(Block* block, const Value* output) {
   return block->outputs()[output->offset()];
 }
 
-/// Calls `visit` with the values from `scores` up to a product, that one
-/// included. Of an `if`, follows the first block that leads to one. Returns
-/// whether there is a product.
+/// Calls `visit` with the values from `scores` up to a product, inclusive. At
+/// an `if` it follows the first block whose result comes from a product.
+/// Returns whether it found one.
 template <typename Visit>
 bool walk_up(Value* scores, const Visit& visit) {
   while (scores != nullptr) {
@@ -61,8 +62,8 @@ bool walk_up(Value* scores, const Visit& visit) {
   return false;
 }
 
-/// Returns the scores from the `if` in the softmax's own block that is nearest
-/// to the product, or null.
+/// Returns the scores that the `if` nearest to the product returns, among those
+/// in the softmax's own block; null if there is none.
 Value* branched_scores(Node* softmax) {
   Value* result = nullptr;
   const bool is_found = walk_up(softmax->input(0), [&](Value* scores) {
@@ -74,7 +75,7 @@ Value* branched_scores(Node* softmax) {
   return is_found ? result : nullptr;
 }
 
-/// Returns the product that weights go to, if nothing else reads them.
+/// Returns the product that reads the weights if nothing else does, or null.
 Node* product_below(Node* softmax) {
   const auto* weights = softmax->output();
   while (weights->uses().size() == 1) {
@@ -107,7 +108,7 @@ bool is_in(const Node* node, const Node* owner) {
   return node == owner;
 }
 
-/// Calls `visit` with a node, those in its blocks, and what these return.
+/// Calls `visit` with a node, all nodes in its blocks, and their return nodes.
 template <typename Visit>
 void for_all(Node* node, const Visit& visit) {
   visit(node);
@@ -119,8 +120,8 @@ void for_all(Node* node, const Visit& visit) {
   }
 }
 
-/// Returns the operators between a product and the `if` whose block needs them,
-/// and those that read the dtypes of what they return.
+/// Returns the nodes outside the `if` that compute the scores of one of its
+/// blocks, from the product on, and those that read the dtypes of these values.
 std::vector<Node*> needed_above(Block* block, const Value* scores) {
   std::vector<Node*> nodes;
   std::unordered_set<const Value*> above;
@@ -142,7 +143,7 @@ std::vector<Node*> needed_above(Block* block, const Value* scores) {
   return nodes;
 }
 
-/// Returns the operators from the `if` to `last` that this one needs.
+/// Returns the nodes after the `if`, up to `last`, that `last` depends on.
 std::vector<Node*> needed_below(const Node* branch, Node* last) {
   std::unordered_set<const Node*> needed{last};
   std::vector<Node*> nodes;
@@ -161,8 +162,8 @@ std::vector<Node*> needed_below(const Node* branch, Node* last) {
   return nodes;
 }
 
-/// Returns whether nothing but `nodes`, and what is in them or in `owner`,
-/// reads what a node returns.
+/// Returns whether the outputs of a node are read only by `nodes`, inside their
+/// blocks, or inside `owner`.
 bool is_private(
     const Node* node,
     const std::vector<Node*>& nodes,
@@ -179,7 +180,7 @@ bool is_private(
   });
 }
 
-/// Returns whether one of the nodes from `first` to `last` switches modes.
+/// Returns whether a node from `first` on and before `last` switches modes.
 bool switch_modes(Node* first, const Node* last) {
   for (auto* node = first; node != last; node = node->next()) {
     if (switches_modes(node)) {
@@ -189,7 +190,8 @@ bool switch_modes(Node* first, const Node* last) {
   return false;
 }
 
-/// Nodes below the branch may read those above it: they enter together.
+/// Returns whether `nodes`, which precede the branch, may be copied into it.
+/// The nodes in `below` may read them: they are copied as well.
 bool may_enter_from_above(
     const std::vector<Node*>& nodes,
     const std::vector<Node*>& below,
@@ -231,7 +233,7 @@ bool may_enter_from_below(
   });
 }
 
-/// Lets a block read the copies instead.
+/// Makes the nodes of a block read copied values instead of the originals.
 void read_copies(Block* block, const Copies& copies) {
   const auto read = [&](Node* node) {
     for (size_t i = 0; i < node->inputs().size(); ++i) {

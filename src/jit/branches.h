@@ -6,16 +6,17 @@
 #include <memory>
 #include <vector>
 
-/// Attention whose scores an `if` changes, as a mask that may be None does.
+/// Attention whose scores pass through an `if`, as with a mask that may be
+/// None.
 namespace torch_attention::graphs {
 
 /// Returns whether the scores of a softmax come through an `if`.
 bool comes_from_branches(torch::jit::Node* softmax);
 
-/// Gives each branch of the `if` that the scores of a softmax come from all
-/// operators of the attention, from the product of queries and keys to that
-/// with the values. Returns the softmaxes of the branches. Returns none, and
-/// leaves the graph as it was, where that might change results.
+/// Copies all operators of an attention, from the product of queries and keys
+/// to the product with the values, into each branch of the `if` that the scores
+/// of a softmax come from. Returns the softmaxes of the branches. Returns none,
+/// and does not change the graph, if the copies might change results.
 std::vector<torch::jit::Node*> enter_branches(
     const torch::jit::Module& module,
     const std::shared_ptr<torch::jit::Graph>& graph,

@@ -17,9 +17,9 @@ using torch::jit::Node;
 using torch::jit::Value;
 using torch::jit::ValueSet;
 
-/// Calls `visit` with the nodes that may run after `node` has begun, itself
-/// included; in a loop, with all of its body. Returns whether one returned
-/// true.
+/// Calls `visit` with the nodes that may run after `node` has begun: itself,
+/// its successors and, in a loop, the loop. Returns whether `visit` returned
+/// true for one.
 template <typename Visit>
 bool any_from(Node* node, const Visit& visit) {
   auto* block = node->owningBlock();
@@ -38,7 +38,8 @@ bool any_from(Node* node, const Visit& visit) {
   return any_from(owner->next(), visit);
 }
 
-/// Returns whether `visit` returns true of a node in a block, or in theirs.
+/// Returns whether `visit` returns true for a node in a block or an inner
+/// block.
 template <typename Visit>
 bool any_in(torch::jit::Block* block, const Visit& visit) {
   auto nodes = block->nodes();
@@ -51,8 +52,8 @@ bool any_in(torch::jit::Block* block, const Visit& visit) {
   });
 }
 
-/// Returns what an output of an operator may share memory with; null if that is
-/// nothing, or not known.
+/// Returns which memory the output of an operator may share, by its schema;
+/// null if it shares none, or if there is no schema.
 const c10::AliasInfo* alias_of(const Value* value) {
   const auto* schema = value->node()->maybeSchema();
   return schema == nullptr || value->offset() >= schema->returns().size()
@@ -60,7 +61,7 @@ const c10::AliasInfo* alias_of(const Value* value) {
       : schema->returns()[value->offset()].alias_info();
 }
 
-/// Returns the value whose memory is that of `value`, before it is viewed.
+/// Returns the value that owns the memory of `value`: the one that it views.
 const Value* owner_of(const Value* value) {
   while (true) {
     const auto* node = value->node();
@@ -72,7 +73,7 @@ const Value* owner_of(const Value* value) {
     if (alias == nullptr) {
       return value;
     }
-    // Lists of views, as `chunk` returns them, contain what they view.
+    // In a list of views, as `chunk` returns, the elements have the alias sets.
     const auto& sets = alias->containedTypes().empty()
         ? alias->beforeSets()
         : alias->containedTypes().front().beforeSets();
@@ -89,8 +90,9 @@ const Value* owner_of(const Value* value) {
   }
 }
 
-/// Finds changes. LibTorch's analysis takes all attributes of a model, and what
-/// has been in a list, for tensors that may share memory.
+/// Finds changes in place. LibTorch's alias analysis alone finds too many: it
+/// assumes that all attributes of a model, and all elements of lists, may share
+/// memory.
 class Changes {
  public:
   Changes(
@@ -103,7 +105,7 @@ class Changes {
             [](const Node* node) { return is(node, {"prim::SetAttr"}); })),
         aliases_(aliases) {}
 
-  /// Returns whether `node`, or one in its blocks, may change one of the
+  /// Returns whether `node`, or a node in its blocks, may change one of the
   /// values.
   bool may_change(Node* node, const ValueSet& values) const {
     const auto blocks = node->blocks();
@@ -138,7 +140,7 @@ class Changes {
   }
 
  private:
-  /// Returns whether two tensors surely have memory of their own.
+  /// Returns whether two tensors certainly have separate memory.
   bool are_apart(const Value* a, const Value* b) const {
     if (!is_tensor(a) || !is_tensor(b)) {
       return false;
@@ -157,14 +159,15 @@ class Changes {
         (x && y && !x->is_alias_of(*y));
   }
 
-  /// Returns whether an operator of LibTorch makes a tensor of its own.
+  /// Returns whether an operator of LibTorch allocated the memory of a tensor.
   static bool is_new(const Value* value) {
     const auto* node = value->node();
     return is_tensor(value) && node->maybeSchema() != nullptr &&
         node->kind().is_aten() && alias_of(value) == nullptr;
   }
 
-  /// Returns the tensor that an attribute of the model has all the time.
+  /// Returns the tensor in an attribute of the model, if no node sets
+  /// attributes.
   std::optional<torch::Tensor> attribute(const Value* value) const {
     const auto found = attribute_behind(module_, value);
     return keeps_attributes_ && found && found->isTensor()
@@ -177,7 +180,7 @@ class Changes {
   torch::jit::AliasDb& aliases_;
 };
 
-/// `values_of` returns what must not change after a node has begun.
+/// `values_of` returns the values that must not change once a node has begun.
 template <typename ValuesOf>
 bool is_changed(
     const std::vector<Node*>& nodes,
@@ -192,8 +195,8 @@ bool is_changed(
   });
 }
 
-/// Returns what a node reads, the tensors in lists as well, and what it
-/// computes, if it is not the last.
+/// Returns what a node reads, including tensors in lists, and, unless it is the
+/// last one, what it computes.
 ValueSet values_of(const Node* reader, bool is_last) {
   ValueSet values(reader->inputs().begin(), reader->inputs().end());
   for (auto* input : reader->inputs()) {

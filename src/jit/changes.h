@@ -5,27 +5,27 @@
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/ir.h>
 
-/// Tells which values of a graph are changed in place.
+/// Finds values of a graph that are changed in place.
 namespace torch_attention::graphs {
 
-/// Returns whether a node, or one in its blocks, may change something in place,
-/// whatever it is.
+/// Returns whether a node, or one in its blocks, may change any value in place.
 bool changes_something(torch::jit::Node* node);
 
-/// Returns whether a node, or one in its blocks, switches gradients on or off,
-/// or an automatic cast.
+/// Returns whether a node, or one in its blocks, switches gradients or autocast
+/// on or off.
 bool switches_modes(torch::jit::Node* node);
 
-/// Returns whether a node that may run after one of `nodes` has begun, and is
-/// none of them, changes in place what that one reads or, if it is not the last
-/// of them, computes.
+/// Returns whether a node other than `nodes`, which may run after one of them
+/// has begun, changes in place what that one reads or, unless it is the last of
+/// them, computes.
 bool is_changed(
     const std::vector<torch::jit::Node*>& nodes,
     const torch::jit::Module& module,
     torch::jit::AliasDb& aliases);
 
-/// Returns the same of attention, whose queries and keys are read by its first
-/// product, and whose values by the last.
+/// Returns whether a node may change in place what the nodes of an attention
+/// still read. Its first product reads queries and keys, its last one the
+/// values.
 bool is_changed(
     const AttentionNodes& found,
     const torch::jit::Module& module,

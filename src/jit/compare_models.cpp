@@ -23,7 +23,7 @@ void collect_tensors(const c10::IValue& value, std::vector<Tensor>& tensors) {
   });
 }
 
-/// The allowed difference, in units of the largest number.
+/// Returns the allowed difference, relative to the largest element.
 double tolerance_of(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kDouble:

@@ -7,15 +7,16 @@
 
 namespace torch_attention::graphs {
 
-/// The values of copies by those of the originals.
+/// Maps original values to their copies.
 using Copies = std::unordered_map<torch::jit::Value*, torch::jit::Value*>;
 
-/// Copies nodes, in their order, to the insertion point, and notes the copies.
-/// They read the copies of what is noted already.
+/// Copies nodes, in their order, to the insertion point, and adds their outputs
+/// to `copies`. The new nodes read values that are in `copies` already.
 ///
-/// A softmax reads its scores through `alias`: TorchScript's own gradients of
-/// operators that it finds together do not go back through a softmax of another
-/// dtype, and it has none of `alias`.
+/// A copied softmax reads its scores through `alias`. TorchScript's symbolic
+/// differentiation does not propagate gradients through a softmax with another
+/// dtype. It has no formula for `alias`, so the alias keeps the softmax out of
+/// the same subgraph as the scores.
 void insert_copies(
     torch::jit::Graph& graph,
     const std::vector<torch::jit::Node*>& nodes,

@@ -32,7 +32,8 @@ bool has_repeated(std::string letters) {
   return std::adjacent_find(letters.begin(), letters.end()) != letters.end();
 }
 
-/// Returns the equation of two tensors, without diagonals.
+/// Returns the equation if it has two operands and an explicit result, and
+/// takes no diagonal.
 std::optional<Equation> read_equation(const Node* node) {
   const auto text = torch::jit::toIValue(node->input(0));
   const auto* list = node->input(1)->node();
@@ -73,8 +74,8 @@ std::string without(const std::string& of, const std::string& others) {
   return rest;
 }
 
-/// Returns where each letter of `wanted` is in `letters`, -1 where it is not.
-/// Empty if both are the same.
+/// Returns the position of each letter of `wanted` in `letters`, -1 if absent.
+/// Empty if both are equal.
 std::vector<int64_t> order_of(
     const std::string& wanted,
     const std::string& letters) {

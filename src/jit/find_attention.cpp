@@ -19,10 +19,11 @@ namespace {
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Scores that may not be low enough to hide keys, whatever the others are.
+/// The highest fill value that is taken for a mask. A higher score may not be
+/// low enough to hide a key, whatever the other scores are.
 constexpr double kHighestFill = -200;
 
-/// The softcaps that our operator takes.
+/// The range of softcaps that our operator accepts.
 constexpr double kLeastSoftcap = 1e-6;
 constexpr double kLargestSoftcap = 1e6;
 
@@ -32,7 +33,7 @@ Factor number_factor(double number) {
   return factor;
 }
 
-/// Returns the product of those that are known.
+/// Returns the product of the factors whose numbers are known.
 double known_product(const std::vector<Factor>& factors) {
   double product = 1;
   for (const auto& factor : factors) {
@@ -47,7 +48,8 @@ bool varies(const std::vector<Factor>& factors) {
   });
 }
 
-/// Returns whether a value does not promote tensors with dimensions.
+/// Returns whether a value is ignored when the dtype of a tensor with
+/// dimensions is promoted: a number, or a constant of no dimensions.
 bool is_scalar(const Value* value) {
   if (!is_tensor(value)) {
     return true;
@@ -57,7 +59,7 @@ bool is_scalar(const Value* value) {
       constant->toTensor().dim() == 0;
 }
 
-/// Returns the input whose dtype an operator of one tensor keeps, or null.
+/// Returns the input whose dtype is the dtype of the output, or null.
 Value* tensor_of_same_dtype(Node* node) {
   if (is_view(node) ||
       is(node,
@@ -77,8 +79,8 @@ Value* tensor_of_same_dtype(Node* node) {
   return is_scalar(second) ? first : is_scalar(first) ? second : nullptr;
 }
 
-/// Returns an int or a tensor that has the dtype of what a node computes; null
-/// if none is known.
+/// Returns an int or a tensor that has the dtype of the node's output; null if
+/// none is known.
 Value* dtype_of(Node* node) {
   if (is(node, {"aten::matmul", "aten::bmm", "aten::mm"})) {
     return node->input(0);
@@ -93,8 +95,8 @@ Value* dtype_of(Node* node) {
   return has_second ? node->input(1) : tensor_of_same_dtype(node);
 }
 
-/// Takes in the dtype that `node` casts to. Returns why that cannot be
-/// followed, or nothing. Whether it changes numbers is known when the graph
+/// Records the dtype that `node` casts to. Returns why the cast cannot be
+/// followed, or nothing. Whether it changes numbers is checked when the graph
 /// runs.
 std::string take_cast(Node* node, AttentionNodes& found) {
   if (is(node, {"aten::contiguous", "aten::clone", "aten::alias"})) {
@@ -135,7 +137,7 @@ std::string take_cast(Node* node, AttentionNodes& found) {
   return {};
 }
 
-/// Takes in a cast of the weights, by the softmax or below.
+/// Records a cast of the weights, by the softmax or after it.
 std::string take_weights_cast(Node* node, AttentionNodes& found) {
   const auto before = found.casts.size();
   const auto reason = take_cast(node, found);
@@ -145,13 +147,13 @@ std::string take_weights_cast(Node* node, AttentionNodes& found) {
   return reason;
 }
 
-/// Goes up from a softmax to the product of queries and keys.
+/// Walks up from a softmax to the product of queries and keys.
 class Upwards {
  public:
   Upwards(const torch::jit::Module& module, AttentionNodes& found)
       : module_(module), found_(found), in_view_(found.view_back != nullptr) {}
 
-  /// Returns why there is no way, or nothing.
+  /// Returns why the walk fails, or nothing.
   std::string walk(Value* scores) {
     while (true) {
       auto* node = scores->node();
@@ -183,8 +185,8 @@ class Upwards {
   }
 
  private:
-  /// Returns whether a node, or what reads the dtype that it returns, is a cast
-  /// on the way to the values.
+  /// Returns whether a use of scores is a later cast on the path to the values,
+  /// or reads their dtype for such casts only.
   bool is_later_cast(const torch::jit::Use& use) const {
     const auto& nodes = found_.nodes;
     const auto is_found = [&](const torch::jit::Use& one) {
@@ -197,8 +199,8 @@ class Upwards {
     return is(use.user, {"aten::type_as"}) && use.offset == 1 && is_found(use);
   }
 
-  /// Returns whether more than the way to the values reads scores. A later cast
-  /// on that way may have their dtype.
+  /// Returns whether scores have a reader outside the path to the values. Later
+  /// casts on this path may read their dtype.
   bool is_read_elsewhere(Value* scores) {
     const bool has_dtype = dtype_of(scores->node()) != nullptr;
     int readers = 0;
@@ -212,7 +214,8 @@ class Upwards {
     return readers > 1;
   }
 
-  /// Casts to the dtype of scores are casts to what gave it to them.
+  /// Replaces casts to the dtype of these scores by casts to the dtype of the
+  /// value that they have it from.
   void take_dtype(Value* scores) {
     if (auto* dtype = dtype_of(scores->node())) {
       std::replace(found_.casts.begin(), found_.casts.end(), scores, dtype);
@@ -240,7 +243,7 @@ class Upwards {
     return {};
   }
 
-  /// beta * bias + alpha * (q k)
+  /// Records beta * bias + alpha * (q k).
   std::string take_added_product(Node* node) {
     const auto beta = number_of(node->input(3));
     const auto alpha = number_of(node->input(4));
@@ -258,7 +261,7 @@ class Upwards {
                           : reason;
   }
 
-  /// Later factors of the scores apply to masks as well.
+  /// A mask is scaled by the factors that come after it in the graph, too.
   void add_mask(Value* value, Mask::Kind kind, const Factor& factor) {
     Mask mask;
     mask.value = value;
@@ -280,7 +283,7 @@ class Upwards {
     return {};
   }
 
-  /// The view back, or that before it.
+  /// Records a view of the scores. Walking up, the view back comes first.
   std::string take_view(Value* sizes) {
     if (is(found_.last, {"aten::einsum"})) {
       return "the scores of its einsum are viewed";
@@ -303,7 +306,7 @@ class Upwards {
     return {};
   }
 
-  /// Goes one operator up, to `next`. Returns why it cannot, or nothing.
+  /// Goes up by one operator, to `next`. Returns why it cannot, or nothing.
   std::string step(Node* node, Value*& next) {
     if (is(node,
            {"aten::to",
@@ -367,7 +370,7 @@ class Upwards {
     return take_factor(factor);
   }
 
-  /// softcap tanh(...): what was found until here multiplies it.
+  /// Records softcap tanh(...): the factors found so far are the softcap.
   std::string take_cap() {
     if (found_.softcap) {
       return "its scores are capped twice";
@@ -422,7 +425,7 @@ class Upwards {
 
   const torch::jit::Module& module_;
   AttentionNodes& found_;
-  /// between the two views
+  /// whether the walk is between the two views
   bool in_view_;
 };
 
@@ -443,8 +446,8 @@ std::string take_output_of_einsum(
   return {};
 }
 
-/// Goes down from a softmax to the product of weights and values. Returns why
-/// there is no way, or nothing.
+/// Walks down from a softmax to the product of weights and values. Returns why
+/// the walk fails, or nothing.
 std::string walk_down(Value* weights, AttentionNodes& found) {
   while (true) {
     if (weights->uses().size() != 1) {
@@ -498,8 +501,8 @@ std::string walk_down(Value* weights, AttentionNodes& found) {
   }
 }
 
-/// Puts the nodes in the order of execution. Returns why our operator cannot
-/// stand for all of them, or nothing.
+/// Sorts the nodes by the order of execution. Returns why our operator cannot
+/// replace all of them, or nothing.
 std::string put_in_order(AttentionNodes& found) {
   const auto* block = found.last->owningBlock();
   const std::unordered_set<Node*> nodes(found.nodes.begin(), found.nodes.end());
@@ -521,9 +524,8 @@ std::string put_in_order(AttentionNodes& found) {
   return {};
 }
 
-/// Takes the dimension of the softmax. Returns why it cannot be that of keys,
-/// or nothing. Where the number of dimensions is not known the graph tells when
-/// it runs.
+/// Returns why the softmax may not be over the keys, or nothing. If the number
+/// of dimensions is not known, its dimension is checked when the graph runs.
 std::string take_dimension(AttentionNodes& found) {
   auto* given = found.softmax->input(1);
   const auto constant = torch::jit::toIValue(given);

@@ -12,15 +12,16 @@
 /// Attention in TorchScript graphs.
 namespace torch_attention::graphs {
 
-/// A factor of scores: a number that is known, or one that the graph computes.
+/// A factor of the scores: a known number, or one that the graph computes.
 struct Factor {
   double number = 1.0;
-  /// an int, a float, or a tensor of one element; null: `number`
+  /// an int, a float, or a tensor of one element; null if `number` is the
+  /// factor
   torch::jit::Value* value = nullptr;
   bool divides = false;
 };
 
-/// A value that hides keys, or is added to scores.
+/// A mask that hides keys, or a bias that is added to scores.
 struct Mask {
   torch::jit::Value* value = nullptr;
   enum class Kind {
@@ -31,54 +32,55 @@ struct Mask {
     /// added to the scores
     kBias,
   } kind = Kind::kHides;
-  /// It has the dimensions of `AttentionNodes::view`.
+  /// Whether it has the dimensions of `AttentionNodes::view`.
   bool in_view = false;
-  /// the hidden scores, or the factor of a bias; the product of all
+  /// Their product is the fill value of a mask, or the factor of a bias.
   std::vector<Factor> factors;
 };
 
-/// Attention by single operators: softmax(factors (q k^T) + masks) v, where
-/// softcap tanh(...) may be between factors and masks.
+/// Attention computed by single operators: softmax(factors (q k^T) + masks) v,
+/// optionally with softcap tanh(...) between factors and masks.
 struct AttentionNodes {
   Arranged query;
   /// (..., D, S)
   Arranged transposed_key;
   Arranged value;
-  /// Dimensions of the output in the order of `last`. Empty: as they are.
+  /// The permutation of (..., T, E) that `last` returns. Empty: not permuted.
   std::vector<int64_t> result;
-  /// Without those of the softcap.
+  /// The factors of q k^T. The factor after tanh is `softcap`.
   std::vector<Factor> factors;
   std::optional<double> softcap;
   std::vector<Mask> masks;
-  /// The sizes that a view of the scores has, and those of the later view back;
-  /// null: none
+  /// The sizes of a view of the scores, and of the later view back; null if
+  /// there is none.
   torch::jit::Value* view = nullptr;
   torch::jit::Value* view_back = nullptr;
-  /// dtypes that scores and weights are cast to: ints, or tensors that have
-  /// them
+  /// dtypes that scores and weights are cast to: ints, or tensors with these
+  /// dtypes
   std::vector<torch::jit::Value*> casts;
-  /// the last of them that the weights have; null: they have that of the scores
+  /// the last cast of the weights; null if they have the dtype of the scores
   torch::jit::Value* weights_cast = nullptr;
-  /// null: none
+  /// null if there is no dropout
   torch::jit::Value* dropout = nullptr;
   torch::jit::Value* training = nullptr;
   torch::jit::Node* first = nullptr;
   torch::jit::Node* softmax = nullptr;
-  /// of the softmax; null: the last one
+  /// dimension of the softmax; null if it is known to be the last one
   torch::jit::Value* dim = nullptr;
   torch::jit::Node* last = nullptr;
-  /// all of one block, in the order of execution, `first` and `last` included
+  /// all nodes, in one block and in the order of execution, with `first` and
+  /// `last`
   std::vector<torch::jit::Node*> nodes;
 };
 
-/// The outcome for a softmax.
+/// The result of `find_attention`.
 struct Finding {
   std::optional<AttentionNodes> attention;
-  /// why it is none; empty if it does not even look like it
+  /// why it is not supported; empty if it does not even resemble attention
   std::string reason;
 };
 
-/// Looks at what comes before and after a softmax.
+/// Finds the attention that a softmax is part of.
 Finding find_attention(
     const torch::jit::Module& module,
     torch::jit::Node* softmax);

@@ -16,8 +16,8 @@ using torch::jit::Node;
 
 /// The layers in TorchScript, with the arguments of LibTorch's operators. They
 /// call LibTorch's attention, which is swapped like any other. A mask hides
-/// where it is true or a number other than 0: keys for queries (T, T), of type
-/// 1 keys of a batch (B, T), of type 2 (B, H, T, T).
+/// where it is true or not 0. Its shape is (T, T) with type 0, (B, T) with type
+/// 1, which hides keys of a batch, and (B, H, T, T) with type 2.
 constexpr const char* kLayers = R"(
 def self_attention(x: Tensor, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Optional[Tensor], mask_type: Optional[int]) -> Tensor:
     qkv = torch.linear(x, qkv_weight, qkv_bias)
@@ -62,8 +62,8 @@ def encoder_layer(src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tenso
         return torch._transformer_encoder_layer_fwd(src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, use_gelu, norm_first, eps, norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, mask, mask_type)
 )";
 
-/// Returns the graph of a layer for the arguments of `node`: without the
-/// branches of a mask that is known to be there or not.
+/// Returns the graph of a layer for the arguments of `node`. If the graph knows
+/// that there is no mask, the branches for masks are removed.
 std::shared_ptr<torch::jit::Graph> graph_of(
     const char* layer,
     const Node* node) {

@@ -5,10 +5,10 @@
 
 namespace torch_attention::graphs {
 
-/// Takes apart the operator of a whole layer, which LibTorch's modules call
-/// outside of training without gradients, into its steps, attention among them;
-/// with a mask or nested tensors the layer is computed as before. Returns
-/// whether it did.
+/// Replaces the operator of a whole layer, which LibTorch's modules call in
+/// evaluation without gradients, by its steps, attention among them. Nested
+/// tensors, and calls that return weights, still go to the operator. Returns
+/// whether the node was such an operator.
 bool take_apart(torch::jit::Node* node);
 
 } // namespace torch_attention::graphs

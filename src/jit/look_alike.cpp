@@ -14,7 +14,7 @@ namespace {
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Returns whether a tensor is a weight, or one laid out otherwise.
+/// Returns whether a tensor is a weight, possibly transposed or cast.
 bool is_weight(const Value* value) {
   while (
       is(value->node(),
@@ -28,8 +28,8 @@ bool is_weight(const Value* value) {
   return is(value->node(), {"prim::GetAttr", "prim::Constant"});
 }
 
-/// Returns whether a product is one of two tensors that are computed, and not
-/// that of a layer.
+/// Returns whether a node multiplies two computed tensors, and not a tensor
+/// with the weight of a layer.
 bool is_product_of_results(Node* node) {
   if (!is_product(node)) {
     return false;
@@ -40,7 +40,7 @@ bool is_product_of_results(Node* node) {
   return std::none_of(inputs.begin(), inputs.end(), is_weight);
 }
 
-/// Operators of layers, which start something new.
+/// Returns whether a node is a layer. The search for products ends there.
 bool is_layer(const Node* node) {
   return is_product(node) ||
       is(node,
@@ -55,8 +55,8 @@ bool is_layer(const Node* node) {
           "aten::scaled_dot_product_attention"});
 }
 
-/// The values that an output of `node` may be computed from: its inputs, and
-/// what its blocks return.
+/// Returns the values that an output of `node` may be computed from: its inputs
+/// and the outputs of its blocks.
 std::vector<Value*> sources_of(Node* node) {
   std::vector<Value*> sources(node->inputs().begin(), node->inputs().end());
   for (auto* block : node->blocks()) {
@@ -85,7 +85,7 @@ bool comes_from_product(Value* value, Seen& seen) {
   });
 }
 
-/// Values that may be computed from an input of a node.
+/// Returns the values that may be computed from an input of a node.
 std::vector<Value*> results_of(const torch::jit::Use& use) {
   auto* node = use.user;
   if (node->kind() == torch::jit::prim::Return) {

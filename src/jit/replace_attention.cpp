@@ -34,7 +34,7 @@ Value* list(
   return graph.insertNode(graph.createList(type, values))->output();
 }
 
-/// Puts the dimensions of a tensor into the order that products have.
+/// Permutes a tensor, and inserts dimensions of size 1 where `order` is -1.
 Value* arrange(Graph& graph, Value* value, const std::vector<int64_t>& order) {
   if (order.empty()) {
     return value;
@@ -58,11 +58,11 @@ Value* arrange(Graph& graph, const Arranged& arranged) {
   return arrange(graph, arranged.value, arranged.order);
 }
 
-/// `constant` times the factors; NaN if one of them is not just a number when
-/// the graph runs.
+/// Inserts `constant` times the factors. The product is NaN if one of them is
+/// not a single number when the graph runs.
 ///
-/// An operator even where all is known: LibTorch writes large floats as ints,
-/// which it does not read as floats again.
+/// Inserts an operator even if all factors are known: TorchScript saves large
+/// floats as ints, and then does not load them as floats.
 Value* insert_product(
     Graph& graph,
     double constant,
@@ -88,14 +88,14 @@ Value* insert_product(
        graph.insertConstant(c10::IValue(divides))});
 }
 
-/// Returns whether the product is known to be 1.
+/// Returns whether the product of the factors is known to be 1.
 bool is_one(const std::vector<Factor>& factors) {
   return std::all_of(factors.begin(), factors.end(), [](const Factor& factor) {
     return factor.value == nullptr && factor.number == 1;
   });
 }
 
-/// The dtypes of values, which are dtypes or have one.
+/// Inserts a list of dtypes; `casts` are dtypes or tensors that have one.
 Value* insert_dtypes(Graph& graph, const std::vector<Value*>& casts) {
   std::vector<Value*> dtypes;
   dtypes.reserve(casts.size());
@@ -106,8 +106,9 @@ Value* insert_dtypes(Graph& graph, const std::vector<Value*>& casts) {
   return list(graph, c10::IntType::get(), dtypes);
 }
 
-/// The dtypes that weights get by casts, biases and factors, where their
-/// product with values takes two dtypes, as an einsum of one token does.
+/// Inserts the dtypes that weights get from casts, biases and factors. They
+/// only matter if the product with values accepts two dtypes, as an einsum of
+/// one token does.
 Value* insert_dtypes_of_weights(
     Graph& graph,
     const AttentionNodes& found,
@@ -133,7 +134,7 @@ Value* insert_dtypes_of_weights(
   return insert_dtypes(graph, dtypes);
 }
 
-/// The probability by which weights are dropped.
+/// Inserts the probability of dropout, which is 0 outside of training.
 Value* insert_dropout(Graph& graph, Value* dropout, Value* training) {
   if (dropout == nullptr) {
     return graph.insertConstant(0.0);
@@ -145,7 +146,7 @@ Value* insert_dropout(Graph& graph, Value* dropout, Value* training) {
   return call(graph, "aten::mul", {dropout, factor});
 }
 
-/// Returns whether dropout may happen.
+/// Returns whether the probability of dropout may be above 0.
 bool may_drop(const Value* dropout) {
   const auto known = torch::jit::toIValue(dropout);
   return !known || known->toDouble() > 0;
@@ -157,14 +158,14 @@ bool is_none(const Value* value) {
   return known && known->isNone();
 }
 
-/// The masks of an attention, as our operators take them.
+/// The masks of an attention, as arguments of our operators.
 struct MaskValues {
   std::vector<Value*> hiding; // bool, true hides
   std::vector<Value*> fills; // floats
   std::vector<Value*> biases;
 };
 
-/// `in_view` gives a mask the dimensions of the view.
+/// Inserts the masks; `in_view` gives one the dimensions of the view.
 template <typename InView>
 MaskValues insert_masks(
     Graph& graph,
@@ -192,7 +193,7 @@ MaskValues insert_masks(
   return values;
 }
 
-/// Joins all values by an operator of two; null if there are none.
+/// Combines all values by a binary operator; returns null if there are none.
 Value* join(Graph& graph, const char* name, const std::vector<Value*>& values) {
   Value* joined = nullptr;
   for (auto* value : values) {

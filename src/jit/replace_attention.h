@@ -6,13 +6,15 @@
 
 namespace torch_attention::graphs {
 
-/// Lets our operator compute what was found, where it gives the same numbers:
-/// shapes, dtypes and masks are checked at each call, and the old operators
-/// compute all else. Returns what it was taken for. The old nodes stay where
-/// they are, without a reader.
+/// Lets our operator compute an attention if it gives the same numbers: shapes,
+/// dtypes and masks are checked in each call, and the original operators
+/// compute everything else. Returns a description of the attention. The
+/// original nodes remain in the graph, without readers.
 std::string replace_attention(const AttentionNodes& found);
 
-/// Lets our operator compute an `aten::scaled_dot_product_attention`, as above.
+/// Lets our operator compute an `aten::scaled_dot_product_attention` if it
+/// gives the same numbers, which is checked in each call. Returns a
+/// description.
 std::string replace_sdpa_node(torch::jit::Node* node);
 
 } // namespace torch_attention::graphs

@@ -15,11 +15,11 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// (B, T, D) x (B, D, S) -> (B, T, S)
+/// The dimensions of a batched product: (B, T, D) x (B, D, S) -> (B, T, S).
 constexpr int64_t kDimensions = 3;
 
-/// Returns the product of batches whose size a node reads, be it cast; null if
-/// that is something else.
+/// Returns the batched product, possibly cast, whose size a node reads; null if
+/// it reads another size.
 Node* product_read(const Node* node) {
   if (!is(node, {"aten::size"}) || node->inputs().size() != 2) {
     return nullptr;
@@ -32,8 +32,8 @@ Node* product_read(const Node* node) {
   return is(read, {"aten::bmm"}) ? read : nullptr;
 }
 
-/// Returns the dimension that a node reads; none if it is not known, or there
-/// is none.
+/// Returns the dimension whose size a node reads; none if it is unknown or out
+/// of range.
 std::optional<int64_t> dimension_read(const Node* node) {
   const auto given = torch::jit::toIValue(node->input(1));
   if (!given || !given->isInt()) {
@@ -50,7 +50,7 @@ void read_operand(
     Node* reader,
     Node* product,
     int64_t dimension) {
-  // Nothing can change the operand between the product and this.
+  // Read directly after the product, before anything can change the operand.
   const torch::jit::WithInsertPoint point(product->next());
   auto* operand = product->input(dimension == kDimensions - 1 ? 1 : 0);
   auto* size = graph.insert(c10::aten::size, {operand, dimension});

@@ -4,8 +4,8 @@
 
 namespace torch_attention::graphs {
 
-/// Lets readers of the sizes of a product of batches read those of its
-/// operands, so that scores have no other reader than attention.
+/// Replaces reads of the sizes of batched products by reads of the sizes of
+/// their operands, so that only attention reads the scores.
 void read_sizes_of_operands(torch::jit::Graph& graph);
 
 } // namespace torch_attention::graphs

@@ -36,7 +36,7 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Returns whether a node chooses between our operator and the old ones.
+/// Returns whether a node chooses between our operator and the original ones.
 bool is_swapped(const Node* node) {
   return graphs::is(node, {"prim::If"}) &&
       graphs::is(
@@ -44,7 +44,7 @@ bool is_swapped(const Node* node) {
              {operators::takes_name(), operators::takes_sdpa_name()});
 }
 
-/// Returns the nodes of a graph, those of its blocks included, but not what is
+/// Returns the nodes of a block and its inner blocks, except those that are
 /// swapped already.
 std::vector<Node*> nodes_of(Block* block) {
   std::vector<Node*> nodes;
@@ -61,7 +61,7 @@ std::vector<Node*> nodes_of(Block* block) {
   return nodes;
 }
 
-/// Returns the path of the module whose code a node is, as in "blocks.3.att".
+/// Returns the path of the module whose code a node is from, as "blocks.3.att".
 std::string path_of(const Node* node) {
   std::string path;
   if (const auto stack = node->callstack()) {
@@ -82,8 +82,9 @@ bool may_promote(const Node* node) {
       graphs::is_tensor(node->input(1));
 }
 
-/// Casts what an operator returns to the dtype of its first input. Not by
-/// type_as, of which TorchScript's own gradients keep the operands.
+/// Casts the output of an operator to the dtype of its first input. Does not
+/// use type_as, since TorchScript's symbolic differentiation would keep its
+/// operands.
 void keep_dtype(Graph& graph, Node* node) {
   const torch::jit::WithInsertPoint point(node->next());
   auto* dtype = graph.insert(c10::prim::dtype, {node->input(0)});
@@ -91,9 +92,9 @@ void keep_dtype(Graph& graph, Node* node) {
   node->output()->replaceAllUsesAfterNodeWith(cast->node(), cast);
 }
 
-/// Lets operators that change a product or what follows from it in place return
-/// a new tensor, where nobody can tell the difference: values then tell what
-/// happens to them. In place they keep the dtype, and so they do afterwards.
+/// Replaces in-place operators that change scores by ones that return a new
+/// tensor, where the difference cannot be observed, so that the graph's values
+/// show every change. The results keep the dtype, as they did in place.
 void name_changes(const std::shared_ptr<Graph>& graph) {
   std::unordered_set<const Node*> before;
   for (const auto* node : nodes_of(graph->block())) {
@@ -131,8 +132,9 @@ std::vector<Node*> softmaxes_of(Graph& graph) {
   return nodes;
 }
 
-/// Returns whether a softmax has attention that we find in a branch that its
-/// scores come from, or in one of that. Tries it in a copy of the graph.
+/// Returns whether entering the branches that a softmax gets its scores from
+/// yields attention that we support, or further branches. Tries it on a copy of
+/// the graph.
 bool has_attention_in_branches(
     const torch::jit::Module& module,
     Graph& graph,
@@ -147,13 +149,13 @@ bool has_attention_in_branches(
   });
 }
 
-/// Gives the branches that change scores attention of their own, where that is
-/// one that we find.
+/// Copies attention into the branches that change its scores, if the copies are
+/// attention that we support.
 void enter_all_branches(
     const torch::jit::Module& module,
     const std::shared_ptr<Graph>& graph) {
   auto softmaxes = softmaxes_of(*graph);
-  // Several in a row, of two branches each, have ever more.
+  // Each of several branches in a row doubles the softmaxes: limit them.
   const auto most = 8 + 4 * softmaxes.size();
   for (size_t i = 0; i < softmaxes.size() && softmaxes.size() < most;) {
     if (!graphs::comes_from_branches(softmaxes[i]) ||
@@ -167,11 +169,11 @@ void enter_all_branches(
   }
 }
 
-/// Decides by their numbers, from 0 on, which of the places that are found are
-/// swapped. Empty: all.
+/// Returns whether to swap the place with this number, from 0 on. Empty: swap
+/// all places.
 using Wanted = std::function<bool(size_t)>;
 
-/// Swaps attention in a method's graph.
+/// Swaps attention in the graph of one method.
 class Swap {
  public:
   Swap(
@@ -207,7 +209,7 @@ class Swap {
     return report_;
   }
 
-  /// The number of the first place of the next graph.
+  /// Returns the number of the first place in the next graph.
   size_t next_place() const {
     return next_place_;
   }
@@ -254,19 +256,19 @@ class Swap {
   GraphSwapReport report_;
 };
 
-/// A model with our attention, which shares its weights with the one before.
+/// A model with our attention, which shares its weights with the original one.
 struct SwappedModel {
   torch::jit::Module module;
   GraphSwapReport report;
-  /// the places that were found
+  /// the number of places found in the model
   size_t num_places = 0;
 };
 
 SwappedModel swap_places(
     const torch::jit::Module& module,
     const Wanted& wanted = {}) {
-  // A copy of the code, not of the weights: what has run once keeps its
-  // program.
+  // Copies the code, but not the weights: a graph that has run once keeps its
+  // compiled program.
   SwappedModel swapped{module.clone(/*inplace=*/true), {}};
   const auto append = [](auto& to, const auto& from) {
     to.insert(to.end(), from.begin(), from.end());
@@ -285,10 +287,10 @@ SwappedModel swap_places(
   return swapped;
 }
 
-/// Tells what is wrong with a swapped model; empty if nothing is.
+/// Returns what is wrong with a swapped model; empty if nothing is.
 using Problem = std::function<std::string(const torch::jit::Module&)>;
 
-/// A model that can be saved, and read again, has to stay one.
+/// A model that can be saved and loaded has to stay so.
 Problem problem_of_saving(const torch::jit::Module& module) {
   if (!graphs::obstacle_to_saving(module).empty()) {
     return [](const torch::jit::Module& /*swapped*/) { return std::string(); };
@@ -299,7 +301,7 @@ Problem problem_of_saving(const torch::jit::Module& module) {
   };
 }
 
-/// The outputs of the example have to stay as they are.
+/// The outputs for the example have to stay the same.
 Problem problem_of_example(
     const torch::jit::Module& module,
     const std::vector<c10::IValue>& example) {
@@ -324,7 +326,7 @@ Problem problem_of_example(
   };
 }
 
-/// Swaps all places, or those alone that have no problem.
+/// Swaps all places or, if that fails, those that can be swapped alone.
 SwappedModel swap_without(
     const torch::jit::Module& module,
     const Problem& problem) {

@@ -11,8 +11,8 @@ namespace {
 using torch::jit::Node;
 using torch::jit::Value;
 
-/// Scores have two dimensions or more, which a tensor of one element with as
-/// many does not change.
+/// Returns whether a tensor is a single number. Scores have at least two
+/// dimensions, so it does not change their shape.
 bool is_one_number(const at::Tensor& x) {
   return x.numel() == 1 && x.dim() <= 2 && !x.is_complex();
 }
@@ -68,7 +68,7 @@ std::optional<int64_t> rank_of_view(const Node* node) {
   if (const auto constant = torch::jit::toIValue(sizes)) {
     return static_cast<int64_t>(constant->toIntVector().size());
   }
-  // A list that is changed afterwards would have other uses.
+  // A list that is changed later would have further uses.
   if (is(sizes->node(), {"prim::ListConstruct"}) && sizes->uses().size() == 1) {
     return static_cast<int64_t>(sizes->node()->inputs().size());
   }
