@@ -34,14 +34,15 @@ constexpr Pair kWithWeights{
     /*num_gradients=*/2,
     kDifferentiable};
 
-/// Lets torch.vmap call the operator for one slice after the other.
+/// Makes torch.vmap call the operator once per slice.
 void call_by_slices(const Operator& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard guard(
       c10::DispatchKey::FuncTorchVmapMode);
   op.callBoxed(stack);
 }
 
-/// Statistics that `_attention_forward` returns beside `output`.
+/// Returns statistics without values, as `_attention_forward` returns with
+/// `output`.
 torch::Tensor empty_statistics(const torch::Tensor& output) {
   const auto dtype =
       output.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
@@ -77,8 +78,8 @@ void attention_meta(const Operator& /*op*/, Stack* stack) {
 void attention_autograd(const Operator& op, Stack* stack) {
   auto call = read_call(*stack);
   const bool recorded = is_recorded(kAttention, *stack);
-  // LibTorch's kernels, for which no seed tells what they drop, are to be seen
-  // one by one.
+  // Other devices use LibTorch's kernels, whose dropout a backward operator
+  // cannot repeat from a seed. So a tracer has to record the single kernels.
   const bool by_libtorch = recorded && call.options.dropout() > 0 &&
       !call.query.is_cpu() && !call.query.is_meta();
   const bool transformed = is_transformed(*stack, kNumArguments);
@@ -86,7 +87,7 @@ void attention_autograd(const Operator& op, Stack* stack) {
     call.options.kernel(Kernel::kReference);
   }
   if (by_libtorch || transformed || !is_watched(*stack, kNumArguments)) {
-    // Records itself, and may be differentiated again.
+    // Autograd records the functional form, which supports double backward.
     const auto output = functional::scaled_dot_product_attention(
         call.query, call.key, call.value, call.options);
     replace_last(*stack, kNumArguments, {output});
@@ -210,7 +211,7 @@ void sdpa(const Operator& /*op*/, Stack* stack) {
       !attn_mask.defined() || !given[5].toBool(),
       "scaled_dot_product_attention: expected attn_mask or is_causal, but got "
       "both");
-  // As the schema of `attention` has them.
+  // In the order of the schema of `attention`.
   Stack arguments(kNumArguments);
   std::copy_n(given.begin(), 3, arguments.begin());
   arguments[3] = false;
@@ -228,7 +229,8 @@ void sdpa(const Operator& /*op*/, Stack* stack) {
     if (T == S) {
       arguments[3] = true;
     } else {
-      // LibTorch's is aligned with the first key, ours with the last.
+      // LibTorch aligns the diagonal with the first key, we align it with the
+      // last.
       const auto options = query.options().dtype(torch::kLong);
       arguments[9] =
           at::arange(S, options).gt(at::arange(T, options).unsqueeze(1));

@@ -3,7 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-/// Kernels of the operators of attention.
+/// Boxed kernels of the attention operators.
 namespace torch_attention::operators {
 
 using Operator = c10::OperatorHandle;
@@ -13,7 +13,8 @@ void attention(const Operator& op, Stack* stack);
 void attention_meta(const Operator& op, Stack* stack);
 void attention_autograd(const Operator& op, Stack* stack);
 
-/// Under torch.vmap, whose `randomness` LibTorch's dropout follows.
+/// The kernel under torch.vmap. With dropout it calls LibTorch's operators,
+/// which follow vmap's `randomness`.
 void attention_vmap(const Operator& op, Stack* stack);
 
 void attention_with_weights(const Operator& op, Stack* stack);
@@ -26,13 +27,13 @@ void attention_forward(const Operator& op, Stack* stack);
 void attention_forward_meta(const Operator& op, Stack* stack);
 void attention_backward(const Operator& op, Stack* stack);
 
-/// Calls `attention` for the arguments of LibTorch's operator.
+/// Calls `attention` with the arguments of `at::scaled_dot_product_attention`.
 void sdpa(const Operator& op, Stack* stack);
 
-/// Shapes of the gradients, for both backward operators.
+/// Returns gradients without values, for both backward operators.
 void gradients_meta(const Operator& op, Stack* stack);
 
-/// Casts query, key and value as LibTorch's own attention does.
+/// Casts query, key and value as autocast does for LibTorch's attention.
 void autocast_attention(const Operator& op, Stack* stack);
 
 } // namespace torch_attention::operators

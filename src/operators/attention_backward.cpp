@@ -21,7 +21,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-/// Autograd at work inside a kernel, which is called below it.
+/// Enables autograd inside a kernel, which the dispatcher calls below autograd.
 struct AutogradInside {
   const c10::impl::ForceDispatchKeyGuard keys{
       c10::impl::tls_local_dispatch_key_set().included_ |
@@ -31,8 +31,9 @@ struct AutogradInside {
   const torch::AutoGradMode record{true};
 };
 
-/// The stack of a backward operator: gradients and results of the forward one,
-/// which are `num_first` tensors, then `wanted`, then its arguments.
+/// The stack of a backward operator: `num_first` tensors, which are gradients
+/// and the forward operator's results, then `wanted`, then the forward
+/// operator's arguments.
 struct Request {
   Request(const Stack& stack, size_t num_first) {
     const auto values = torch::jit::last(stack, num_first + 1 + kNumArguments);
@@ -41,7 +42,7 @@ struct Request {
     }
     wanted = values[num_first].toBoolList();
     arguments.assign(values.end() - kNumArguments, values.end());
-    // Also checks the devices of the arguments.
+    // read_call checks the devices of the arguments, too.
     const auto device = read_call(arguments).query.device();
     for (const auto& x : first) {
       kernels::check_device("attention", "gradients and results", x, device);
@@ -54,7 +55,7 @@ struct Request {
         " values");
   }
 
-  /// Number of values on the stack.
+  /// Returns the number of values on the stack.
   size_t size() const {
     return first.size() + 1 + arguments.size();
   }
@@ -64,7 +65,7 @@ struct Request {
   Stack arguments;
 };
 
-/// Makes the wanted arguments leaves of a graph of their own.
+/// Replaces the wanted arguments by leaves of a new graph.
 variable_list make_leaves(Request& request) {
   variable_list leaves;
   for (size_t k = 0; k < kDifferentiable.size(); ++k) {
@@ -77,7 +78,8 @@ variable_list make_leaves(Request& request) {
   return leaves;
 }
 
-/// Returns the gradients of `leaves` as `gradients_meta` promises them.
+/// Returns the gradients of `leaves`, with the strides that `gradients_meta`
+/// announces.
 std::vector<torch::Tensor> gradients_of(
     const Request& request,
     const variable_list& leaves,
@@ -108,7 +110,8 @@ std::vector<torch::Tensor> gradients_of(
   return found;
 }
 
-/// Returns the output of a call that is computed again, or was, with a history.
+/// Returns the output with an autograd history, from the results of the forward
+/// pass or computed again.
 torch::Tensor recorded_output(
     const kernels::Attention& a,
     const kernels::TiledResults& results) {
@@ -170,8 +173,8 @@ void attention_with_weights_backward(const Operator& /*op*/, Stack* stack) {
         functional::scaled_dot_product_attention_with_weights(
             call.query, call.key, call.value, call.options);
     if (dropout > 0) {
-      // Dropped weights are 0; so are weights so small that their gradient is
-      // 0.
+      // Dropped weights are 0. Weights that underflowed to 0 have no gradient
+      // anyway.
       const auto kept = request.first[3].ne(0);
       weights = dropout < 1 ? weights * kept / (1 - dropout) : weights * kept;
       output =

@@ -15,8 +15,8 @@ namespace {
 
 using kernels::check_device;
 
-/// Returns whether `holds(x)` for one of the tensors of the last `n` values of
-/// a stack.
+/// Returns whether `holds` returns true for one of the tensors among the last
+/// `n` values of a stack.
 template <typename Holds>
 bool any_tensor(const torch::jit::Stack& stack, size_t n, const Holds& holds) {
   const auto values = torch::jit::last(stack, n);

@@ -29,7 +29,7 @@ constexpr size_t kNumArguments = 19;
 /// sinks.
 constexpr std::array<size_t, 6> kDifferentiable = {0, 1, 2, 10, 13, 14};
 
-/// A call of one of them.
+/// A call of one of the attention operators.
 struct AttentionCall {
   torch::Tensor query;
   torch::Tensor key;
@@ -40,40 +40,40 @@ struct AttentionCall {
 /// Reads the last `kNumArguments` of a stack.
 AttentionCall read_call(const torch::jit::Stack& stack);
 
-/// Returns an optional argument, or nothing.
+/// Returns the value of an optional argument.
 template <typename T>
 std::optional<T> optional_of(const c10::IValue& value) {
   return value.isNone() ? std::nullopt : std::make_optional(value.to<T>());
 }
 
-/// Returns a tensor, undefined for None.
+/// Returns the value of an optional tensor, undefined for None.
 torch::Tensor tensor_of(const c10::IValue& value);
 
-/// Returns whether one of the last `n` values of a stack stands for something
-/// else than its own numbers: a compiler or a transformation looks on.
+/// Returns whether one of the last `n` values of a stack is a tensor subclass
+/// or a wrapper, so that a compiler or a transformation records operators.
 bool is_watched(const torch::jit::Stack& stack, size_t n);
 
-/// Returns whether a transformation of derivatives is at work on one of the
-/// last `n` values of a stack (torch.func, torch.autograd.forward_ad), which
-/// only LibTorch's own operators take part in.
+/// Returns whether one of the last `n` values of a stack is in a transformation
+/// of derivatives (torch.func, torch.autograd.forward_ad), which only
+/// LibTorch's own operators support.
 bool is_transformed(const torch::jit::Stack& stack, size_t n);
 
-/// Replaces the last `n` values of a stack.
+/// Replaces the last `n` values of a stack by `results`.
 void replace_last(
     torch::jit::Stack& stack,
     size_t n,
     std::initializer_list<c10::IValue> results);
 
-/// An empty output (..., T, Dv) as all devices return it: heads lie beside each
-/// other, (..., T, H, Dv), which is what a projection reads next.
+/// Returns an empty output (..., H, T, Dv) with the strides that it has on all
+/// devices: those of (..., T, H, Dv), the order that a projection reads next.
 torch::Tensor empty_output(const AttentionCall& call);
 
-/// An empty tensor of `sizes` that lies as `empty_output` does.
+/// Returns an empty tensor of `sizes`, with strides as in `empty_output`.
 torch::Tensor empty_heads_last(
     std::vector<c10::SymInt> sizes,
     const torch::TensorOptions& options);
 
-/// Returns `output`, copied if it does not lie as `empty_output` does.
+/// Returns `output`, copied if its strides differ from `empty_output`.
 torch::Tensor as_output(const torch::Tensor& output);
 
 } // namespace torch_attention::operators

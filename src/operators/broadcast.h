@@ -15,7 +15,7 @@ inline torch::IntArrayRef leading(const torch::Tensor& x, int64_t kept = 2) {
   return x.sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
 
-/// Returns whether `a` and `b` broadcast, and sets `a` to what they become.
+/// Returns whether `a` and `b` broadcast, and sets `a` to the resulting sizes.
 inline bool broadcast(Sizes& a, torch::IntArrayRef b) {
   if (a.size() < b.size()) {
     a.insert(a.begin(), b.size() - a.size(), 1);
@@ -32,8 +32,8 @@ inline bool broadcast(Sizes& a, torch::IntArrayRef b) {
   return true;
 }
 
-/// Returns the sizes of a product of matrices (..., T, D) and (..., D, S), if
-/// their leading dimensions broadcast.
+/// Returns the sizes of a matrix product (..., T, D) x (..., D, S), or nothing
+/// if the leading dimensions do not broadcast.
 inline std::optional<Sizes> product_sizes(
     const torch::Tensor& left,
     const torch::Tensor& right) {

@@ -93,7 +93,7 @@ void check_rows(
       cache.device());
 }
 
-/// Checks that each row that is written has a place of its own.
+/// Checks that no two written rows share memory.
 void check_memory(const DecodeCall& call) {
   const auto check_one = [](const char* what, const torch::Tensor& cache) {
     TORCH_CHECK(
@@ -117,7 +117,8 @@ void check_memory(const DecodeCall& call) {
       "that overlap");
 }
 
-/// Returns `x`, copied if it lies in a cache, whose rows are to be written.
+/// Returns `x`, copied if it shares memory with a cache: writing the new rows
+/// would change it.
 torch::Tensor outside_of_caches(
     const torch::Tensor& x,
     const DecodeCall& call) {

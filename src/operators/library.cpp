@@ -29,8 +29,8 @@ std::string with_rules(const std::string& name, const std::string& first) {
       kRules + ") -> ";
 }
 
-/// The alias analysis goes by the schema: what is not written there is not
-/// aliased.
+/// Defines an operator. Alias analysis relies on the schema alone: arguments
+/// without an alias annotation are not aliased.
 void define(
     torch::Library& library,
     const std::string& schema,
@@ -38,7 +38,7 @@ void define(
   library.def(torch::schema(schema.c_str()), tags);
 }
 
-/// The kernels that devices with numbers have.
+/// Adds the kernels of devices that hold data: CPU and CUDA.
 void add_device_kernels(torch::Library& library) {
   library.impl("attention", boxed<&attention>());
   library.impl("attention_with_weights", boxed<&attention_with_weights>());
@@ -89,7 +89,7 @@ const char* out_of_view_name() {
 }
 
 TORCH_LIBRARY(torch_attention, library) {
-  // `dropout_p` draws from LibTorch's stream of random numbers.
+  // With `dropout_p` these draw from LibTorch's generator.
   const std::vector<at::Tag> random{
       at::Tag::nondeterministic_seeded, at::Tag::pt2_compliant_tag};
   const std::vector<at::Tag> plain{at::Tag::pt2_compliant_tag};
@@ -113,7 +113,8 @@ TORCH_LIBRARY(torch_attention, library) {
       library,
       std::string("rotary(Tensor x, ") + kRotaryArguments + ") -> Tensor",
       plain);
-  // The steps of the first two that compilers see when gradients are wanted.
+  // The forward and backward steps that compilers see when gradients are
+  // needed.
   define(
       library,
       with_rules("_attention_forward", "") +
@@ -140,7 +141,7 @@ TORCH_LIBRARY(torch_attention, library) {
       std::string("_rotary_backward(Tensor grad_output, ") + kRotaryArguments +
           ") -> Tensor",
       plain);
-  // The conditions of swapped models.
+  // Called by TorchScript models that `swap_attention` changed.
   define(
       library,
       "_takes(Tensor query, Tensor transposed_key, Tensor value, int dim, "
@@ -202,7 +203,7 @@ TORCH_LIBRARY_IMPL(torch_attention, Autograd, library) {
   library.impl(
       "attention_with_weights", boxed<&attention_with_weights_autograd>());
   library.impl("rotary", boxed<&rotary_autograd>());
-  // Their gradients are an error that names the operator.
+  // Gradients of these are an error that names the operator.
   for (const auto* name :
        {"decode",
         "_attention_forward",

@@ -21,7 +21,8 @@ constexpr const char* kPair = "pair";
 
 class Recorded : public torch::autograd::Function<Recorded> {
  public:
-  /// `inputs` are the differentiable ones of `arguments` that are defined.
+  /// `inputs` are the defined and differentiable tensors of `arguments`.
+  /// Autograd needs them as arguments of their own.
   static variable_list forward(
       AutogradContext* ctx,
       at::TensorList /*inputs*/,
@@ -41,7 +42,8 @@ class Recorded : public torch::autograd::Function<Recorded> {
       }
     }
     ctx->mark_non_differentiable(fixed);
-    // Tensors are saved as such; what else there is, in its place in a list.
+    // Autograd only saves tensors. Other arguments are in a list, by their
+    // index.
     variable_list saved;
     c10::impl::GenericList others(c10::AnyType::get());
     for (const auto& argument : arguments) {
@@ -91,7 +93,7 @@ class Recorded : public torch::autograd::Function<Recorded> {
         result.push_back(wanted[k] ? found[next++] : torch::Tensor());
       }
     }
-    // Neither the pair nor the arguments that are no tensors have any.
+    // `pair` and `arguments` have no gradients.
     result.resize(result.size() + 2);
     return result;
   }

@@ -6,13 +6,13 @@
 
 namespace torch_attention::operators {
 
-/// Two operators of which one computes the gradients of the other, so that
-/// torch.compile and torch.export find both in what they trace:
+/// Two operators, one of which computes the gradients of the other, so that
+/// torch.compile and torch.export record both:
 ///
-/// forward(arguments...) -> outputs..., the first `num_gradients` of which have
+/// forward(arguments...) -> outputs..., of which the first `num_gradients` have
 /// gradients
 /// backward(gradients..., outputs..., bool[] wanted, arguments...) -> Tensor[],
-/// the gradients of those arguments that are wanted of `differentiable`
+/// the gradients of the `differentiable` arguments that are wanted
 struct Pair {
   const char* forward;
   const char* backward;
@@ -21,17 +21,18 @@ struct Pair {
   c10::ArrayRef<size_t> differentiable;
 };
 
-/// Returns whether autograd records a call with these arguments last on the
+/// Returns whether autograd records a call whose arguments are last on the
 /// stack.
 bool is_recorded(const Pair& pair, const torch::jit::Stack& stack);
 
-/// Calls the first operator with the arguments last on the stack, and records
-/// the second in autograd's graph. Returns all outputs. `pair` must last.
+/// Calls the forward operator with the arguments last on the stack, and records
+/// the backward operator in autograd's graph. Returns all outputs. `pair` must
+/// outlive the graph.
 torch::autograd::variable_list call_recorded(
     const Pair& pair,
     const torch::jit::Stack& stack);
 
-/// Returns an operator of ours; its name is torch_attention::`name`.
+/// Returns the operator torch_attention::`name`.
 c10::OperatorHandle find_operator(const char* name);
 
 } // namespace torch_attention::operators

@@ -1,11 +1,12 @@
-// at::scaled_dot_product_attention.
+// Replaces at::scaled_dot_product_attention.
 //
-// LibTorch defines it by other operators (CompositeImplicitAutograd), for the
-// CPU as for all devices, and has no kernel of its own for the key CPU or
-// AutogradCPU. Ours are registered there, so that nothing is overridden, and
-// call LibTorch's definition for what they do not compute. Wrapped tensors come
-// to AutogradCPU as well: functionalization, fake tensors and functorch, hence
-// torch.compile and torch.export, go on to the definition and see its
+// LibTorch defines this operator by others (CompositeImplicitAutograd), for all
+// devices, and registers no kernel for the keys CPU and AutogradCPU. Ours are
+// registered there, so nothing is overridden. They call LibTorch's definition
+// for everything that they do not compute. Wrapped tensors reach AutogradCPU,
+// too; the kernels pass them on to the definition, so that functionalization,
+// fake tensors and functorch, and hence torch.compile and torch.export, see its
+// operators.
 // operators.
 
 #include <kernels/tiled.h>
@@ -22,8 +23,8 @@ namespace torch_attention::operators {
 
 namespace {
 
-/// Returns whether somebody watches operators or gives them another meaning: a
-/// dispatch mode, functorch, functionalization, a trace.
+/// Returns whether operators are intercepted: by a dispatch mode, functorch,
+/// functionalization or a trace.
 bool is_watched() {
   constexpr c10::DispatchKeySet kWatchers(
       {c10::DispatchKey::Python,
@@ -37,9 +38,9 @@ bool is_watched() {
   return !(included & kWatchers).empty();
 }
 
-/// Returns the output, or an undefined tensor if LibTorch is to compute it.
+/// Returns the output, or an undefined tensor if LibTorch has to compute it.
 torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
-  // LibTorch's definition refuses a mask beside `causal`, since 2.15 always.
+  // LibTorch refuses a mask together with `causal`, in all cases since 2.15.
   if (is_watched() || !is_readable(x) || (x.causal && x.has_mask()) ||
       !at::globalContext().userEnabledFlashSDP()) {
     return {};
@@ -48,7 +49,8 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
   if (!attention) {
     return {};
   }
-  // Also throws if the user allows none of LibTorch's kernels that compute it.
+  // Also throws if the user has disabled all of LibTorch's kernels for this
+  // call.
   const auto choice = static_cast<at::SDPBackend>(at::cpu::_fused_sdp_choice(
       x.query,
       x.key,
@@ -63,7 +65,7 @@ torch::Tensor output_of(const SdpaArguments& x, bool shares_heads) {
   if (!flash && !math) {
     return {};
   }
-  // As LibTorch would leave it in memory: callers may view it.
+  // In the memory layout of LibTorch's output, since callers may view it.
   const auto output = kernels::tiled(
       *attention,
       flash ? layout_of_flash() : kernels::OutputLayout::kHeadsFirst);

@@ -1,9 +1,9 @@
-// aten::_scaled_dot_product_flash_attention_for_cpu and its backward pass,
-// which LibTorch's definition of attention and compiled programs call.
+// Replaces aten::_scaled_dot_product_flash_attention_for_cpu and its backward
+// pass, which LibTorch's definition of attention and compiled programs call.
 //
 // LibTorch has a kernel for the key CPU. Ours are registered for the key
-// BackendSelect, which the dispatcher looks at just before the devices' keys
-// and after autograd, wrappers and modes, so that nothing is overridden.
+// BackendSelect, which the dispatcher handles just before the keys of devices
+// and after autograd, wrappers and modes, so nothing is overridden.
 
 #include <kernels/tiled.h>
 #include <operators/replace_sdpa_switch.h>
@@ -25,8 +25,8 @@ namespace {
 
 using kernels::Attention;
 
-/// Returns the attention as the kernels read it, or nothing if LibTorch is to
-/// compute it. LibTorch's kernel does not know autocast.
+/// Returns the attention as kernels read it, or nothing if LibTorch has to
+/// compute it. Disables autocast, which LibTorch's kernel ignores as well.
 std::optional<Attention> prepared_flash(const SdpaArguments& x) {
   check_devices(x);
   if (!is_readable(x)) {
@@ -41,7 +41,7 @@ std::optional<Attention> prepared_flash(const SdpaArguments& x) {
   return kernels::prepared(*a);
 }
 
-/// Calls `fn` with a zero of the dtype of statistics.
+/// Calls `fn` with a zero of the type of the statistics.
 template <typename Fn>
 void with_statistics_dtype(const torch::Tensor& x, const Fn& fn) {
   // NOLINTNEXTLINE(bugprone-branch-clone): of different types
@@ -52,9 +52,8 @@ void with_statistics_dtype(const torch::Tensor& x, const Fn& fn) {
   }
 }
 
-/// Returns the logarithm of the sum of each row's exponentials (B, H, T), in
-/// memory (B, T, H) as LibTorch's kernel leaves it; 0 for a row that sees no
-/// key.
+/// Returns the log-sum-exp of each row (B, H, T), with the strides of (B, T, H)
+/// as from LibTorch's kernel; 0 for a row that sees no key.
 torch::Tensor logsumexp_of(const torch::Tensor& statistics) {
   const auto B = statistics.size(1);
   const auto H = statistics.size(2);
@@ -79,9 +78,10 @@ torch::Tensor logsumexp_of(const torch::Tensor& statistics) {
   return result.transpose(1, 2);
 }
 
-/// Returns statistics (2, B, H, T) with the logarithms given; undefined if some
-/// are so large that they do not tell how many keys there were, which is so
-/// where the mask is the lowest number for all keys of a row.
+/// Returns statistics (2, B, H, T) with these log-sum-exps as maxima and with
+/// sums of 1. Undefined if one is so large that it is rounded to less than the
+/// logarithm of a number of keys, as in a row whose mask is the lowest finite
+/// number for all keys.
 torch::Tensor statistics_of(const torch::Tensor& logsumexp) {
   constexpr double kMost = 1e4;
   auto statistics = at::empty(
@@ -128,7 +128,8 @@ std::tuple<torch::Tensor, torch::Tensor> flash_attention(
       after_ours(keys), query, key, value, dropout, causal, mask, scale);
 }
 
-/// Returns whether the results of the forward pass are as it gives them.
+/// Returns whether the results of the forward pass have the shapes, dtypes and
+/// strides that it gives them.
 bool are_results(
     const Attention& a,
     const torch::Tensor& grad_output,

@@ -1,6 +1,7 @@
-// aten::_native_multi_head_attention: a whole nn.MultiheadAttention, which
-// Python's TransformerEncoder computes itself by in evaluation, without going
-// through scaled_dot_product_attention. Registered as the flash operator is.
+// Replaces aten::_native_multi_head_attention, a whole nn.MultiheadAttention,
+// which Python's TransformerEncoder calls in evaluation instead of
+// scaled_dot_product_attention. Registered for the key BackendSelect, as in
+// replace_sdpa_flash.cpp.
 
 #include <kernels/heads.h>
 #include <kernels/linear.h>
@@ -19,7 +20,7 @@ namespace torch_attention::operators {
 
 namespace {
 
-/// The arguments. C features, of which each of H heads has C / H.
+/// The arguments: C features, C / H for each of H heads.
 struct NativeModule {
   /// (B, T, C)
   const torch::Tensor& x;
@@ -31,7 +32,7 @@ struct NativeModule {
   /// (C, C) and (C)
   const torch::Tensor& out_weight;
   const torch::Tensor& out_bias;
-  /// not 0 hides
+  /// hides where it is not 0
   const std::optional<torch::Tensor>& mask;
   std::optional<int64_t> mask_type;
 };
@@ -64,8 +65,9 @@ bool is_readable(const NativeModule& m) {
       m.out_bias.sizes() == torch::IntArrayRef({m.C});
 }
 
-/// Sets `hidden` to the mask as it broadcasts to the scores (B, H, T, T), or
-/// leaves it undefined without one. Returns whether LibTorch would take it.
+/// Sets `hidden` to a mask that broadcasts to the scores (B, H, T, T), or
+/// leaves it undefined if there is none. Returns whether LibTorch would accept
+/// the mask.
 bool set_hidden(const NativeModule& m, torch::Tensor& hidden) {
   if (!m.mask || !m.mask->defined()) {
     return true;
@@ -95,7 +97,7 @@ bool set_hidden(const NativeModule& m, torch::Tensor& hidden) {
   }
 }
 
-/// Returns the output (B, T, C), or an undefined tensor if LibTorch is to
+/// Returns the output (B, T, C), or an undefined tensor if LibTorch has to
 /// compute it.
 torch::Tensor output_of(const NativeModule& m) {
   check_devices(m);

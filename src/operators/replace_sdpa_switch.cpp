@@ -55,7 +55,7 @@ void count_call(bool ours) {
 
 } // namespace operators
 
-// For Python: torch.ops.torch_attention.replace_sdpa().
+// For Python, as torch.ops.torch_attention.replace_sdpa().
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 TORCH_LIBRARY_FRAGMENT(torch_attention, library) {
   library.def("replace_sdpa() -> ()", TORCH_FN(replace_sdpa));

@@ -2,20 +2,19 @@
 
 #include <c10/core/DispatchKeySet.h>
 
-/// The switch by which our kernels compute LibTorch's attention. The kernels
-/// that the dispatcher calls stay registered as long as the library is loaded,
-/// and ask here at each call: the dispatcher's tables may not change while
-/// threads read them.
+/// Turns our kernels for LibTorch's attention on and off. They stay registered
+/// as long as the library is loaded and check the switch in each call, because
+/// the dispatcher's tables must not change while threads read them.
 namespace torch_attention::operators {
 
-/// Returns whether calls are to be computed by our kernels.
+/// Returns whether our kernels should compute calls.
 bool is_switched_on();
 
-/// Counts a call, made while it is switched on.
+/// Counts a call that was made while the kernels were switched on.
 void count_call(bool ours);
 
-/// The keys after BackendSelect, for which kernels of ours are registered: by
-/// these LibTorch's own kernel is called.
+/// Returns the keys that come after BackendSelect, where our kernels are
+/// registered: redispatching to them calls LibTorch's own kernel.
 inline c10::DispatchKeySet after_ours(c10::DispatchKeySet keys) {
   return keys &
       c10::DispatchKeySet(

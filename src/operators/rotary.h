@@ -6,7 +6,7 @@
 /// Kernels of the operator `rotary`.
 namespace torch_attention::operators {
 
-/// The arguments of it and of its backward operator after the first tensor.
+/// The arguments of `rotary` and `_rotary_backward` after the first tensor.
 constexpr const char* kRotaryArguments =
     "Tensor positions, *, float theta=10000.0, int? dim=None, "
     "bool interleaved=False, float factor=1.0, str scaling=\"linear\", "
@@ -17,10 +17,10 @@ constexpr const char* kRotaryArguments =
 void rotary(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void rotary_autograd(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-/// Rotates the other way: the gradient.
+/// Computes the gradient: rotates by the opposite angles.
 void rotary_backward(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-/// Shapes of the results, for `rotary` and `rotary_backward`.
+/// Returns results without values, for `rotary` and `rotary_backward`.
 void rotary_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 } // namespace torch_attention::operators

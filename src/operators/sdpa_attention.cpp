@@ -17,8 +17,8 @@ namespace {
 
 using kernels::Attention;
 
-/// Gives query, key and value the same leading dimensions but for the last
-/// `kept`. Returns whether they broadcast.
+/// Expands the leading dimensions of query, key and value, all but the last
+/// `kept`, to common sizes. Returns whether they broadcast.
 bool broadcast_leading(Attention& a, int64_t kept) {
   if (leading(a.query, kept) == leading(a.key, kept) &&
       leading(a.query, kept) == leading(a.value, kept)) {
@@ -46,8 +46,8 @@ bool fits_scores(const torch::Tensor& mask, const Attention& a) {
       at::is_expandable_to(mask.sizes(), scores);
 }
 
-/// The product of the leading dimensions but for the heads: the batch that
-/// kernels see.
+/// Returns the batch size for kernels: the product of the leading dimensions
+/// without the heads. In three dimensions there are no heads.
 int64_t batch_of(const torch::Tensor& query) {
   if (query.dim() == 3) {
     return query.size(0);
@@ -59,8 +59,8 @@ int64_t batch_of(const torch::Tensor& query) {
   return batch;
 }
 
-/// Sets what goes by the shapes of query, key and value. Returns whether we
-/// compute it.
+/// Sets the scale, the diagonal and the mask. Returns whether our kernels
+/// compute them.
 bool set_rule(Attention& a, const SdpaArguments& x) {
   if (x.scale && !std::isfinite(*x.scale)) {
     return false;
@@ -68,7 +68,7 @@ bool set_rule(Attention& a, const SdpaArguments& x) {
   a.rule.scale = x.scale;
   if (x.causal) {
     a.rule.causal = true;
-    // Ours is aligned with the last key otherwise.
+    // Without offsets, ours is aligned with the last key.
     if (a.query.size(-2) != a.key.size(-2)) {
       a.query_offsets = at::zeros({batch_of(a.query)}, torch::kLong);
     }
@@ -148,7 +148,7 @@ std::optional<Attention> checked_attention(
         a.query.size(-3) % a.key.size(-3) != 0) {
       return std::nullopt;
     }
-    // The kernels take the first of three dimensions for a batch.
+    // The kernels treat the first of three dimensions as the batch.
     if (a.query.dim() == 3) {
       for (auto* tensor : {&a.query, &a.key, &a.value}) {
         *tensor = tensor->unsqueeze(0);
@@ -166,7 +166,7 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
       x.dropout != 0) {
     return std::nullopt;
   }
-  // The operator itself takes no bool mask, and no other head_dim of value.
+  // LibTorch's operator takes no bool mask, and no other head_dim of values.
   if ((x.has_mask() &&
        (x.mask->scalar_type() == torch::kBool ||
         (x.mask->dim() != 2 && x.mask->dim() != 4))) ||
@@ -174,7 +174,7 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
     return std::nullopt;
   }
   auto a = checked_attention(x, /*shares_heads=*/true);
-  // It does not broadcast either.
+  // LibTorch's operator does not broadcast.
   if (!a || a->query.sizes() != x.query.sizes() ||
       a->key.sizes() != x.key.sizes() || a->value.sizes() != x.value.sizes()) {
     return std::nullopt;
@@ -183,7 +183,7 @@ std::optional<Attention> attention_of_flash(const SdpaArguments& x) {
 }
 
 kernels::OutputLayout layout_of_flash() {
-  // Versions differ: ask it.
+  // It depends on the version of LibTorch, so run the kernel once.
   static const auto layout = [] {
     const auto x = at::zeros({1, 2, 2, 8});
     const auto output = std::get<0>(

@@ -5,12 +5,13 @@
 
 #include <optional>
 
-/// LibTorch's arguments of attention as our kernels take them.
+/// Converts the arguments of LibTorch's attention for our kernels.
 namespace torch_attention::operators {
 
-/// The arguments that LibTorch's attentions share. A bool mask is true where
-/// keys are seen, another one is added; causal hides what lies above the
-/// diagonal through the first query and the first key.
+/// The arguments that LibTorch's attention operators have in common. A bool
+/// mask is true for visible keys, any other mask is added to the scores.
+/// `causal` hides what is above the diagonal through the first query and the
+/// first key.
 struct SdpaArguments {
   const torch::Tensor& query;
   const torch::Tensor& key;
@@ -20,38 +21,40 @@ struct SdpaArguments {
   bool causal;
   std::optional<double> scale;
 
-  /// Autograd passes an undefined one for none.
+  /// Autograd passes an undefined tensor for no mask.
   bool has_mask() const {
     return mask && mask->defined();
   }
 };
 
-/// Returns whether our kernels compute numbers of this dtype.
+/// Returns whether our kernels support a dtype.
 bool is_computed(torch::ScalarType dtype);
 
 /// Returns whether our kernels may read the memory of `x`.
 bool has_memory(const torch::Tensor& x);
 
-/// Checks that the tensors are on one device. LibTorch calls its kernels for
-/// the device meta if one is on it, and returns memory that was not written.
+/// Checks that the tensors are on one device. If one is on the device meta,
+/// LibTorch would call its kernels for that device and return uninitialised
+/// memory.
 void check_devices(const SdpaArguments& x);
 
-/// Returns whether all tensors lie in the CPU's memory, in one dtype that our
-/// kernels compute; a mask may be bool.
+/// Returns whether all tensors are in the CPU's memory and have one dtype that
+/// our kernels support; a mask may be bool.
 bool is_readable(const SdpaArguments& x);
 
-/// Returns the attention that `scaled_dot_product_attention` is asked for, of
-/// what `is_readable`; nothing if we do not compute it, be it wrong or unusual.
-/// Heads that share keys get a batch of size 1 if there is none.
+/// Returns the attention that a call of `scaled_dot_product_attention`
+/// describes, or nothing if our kernels do not compute it, since it is wrong or
+/// unusual. The call must be `is_readable`. With `shares_heads`, tensors of
+/// three dimensions get a batch of size 1.
 std::optional<kernels::Attention> checked_attention(
     const SdpaArguments& x,
     bool shares_heads);
 
-/// Returns the attention that LibTorch's flash operator is asked for, of what
-/// `is_readable`; nothing if we do not compute it.
+/// Returns the attention that a call of LibTorch's flash operator describes, or
+/// nothing if our kernels do not compute it. The call must be `is_readable`.
 std::optional<kernels::Attention> attention_of_flash(const SdpaArguments& x);
 
-/// Returns how this LibTorch's flash kernel leaves its output in memory.
+/// Returns the memory layout of the output of this LibTorch's flash kernel.
 kernels::OutputLayout layout_of_flash();
 
 } // namespace torch_attention::operators

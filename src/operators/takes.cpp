@@ -17,16 +17,15 @@ namespace torch_attention::operators {
 
 namespace {
 
-/// Returns whether a tensor lies on `device` and stands for nothing but its own
-/// numbers.
+/// Returns whether a tensor on `device` has memory with its own values.
 bool is_ordinary(const torch::Tensor& x, torch::Device device) {
   return x.defined() && x.layout() == torch::kStrided && !x.is_nested() &&
       !x.is_quantized() && !at::isTensorSubclassLike(x) &&
       x.device() == device && x.device() != torch::kMeta;
 }
 
-/// Orders dtypes by the precision of what is computed with them; 0: none that
-/// attention is computed in.
+/// Ranks dtypes by the precision of computations in them; 0 if attention is not
+/// computed in a dtype.
 int precision_of(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kHalf:
@@ -41,13 +40,13 @@ int precision_of(torch::ScalarType dtype) {
   }
 }
 
-/// Returns whether a cast to `dtype` keeps the precision of `own`.
+/// Returns whether a cast from `own` to `dtype` loses no precision.
 bool keeps_numbers(torch::ScalarType own, torch::ScalarType dtype) {
   return dtype == own || precision_of(dtype) > precision_of(own);
 }
 
-/// Returns the sizes of the scores, (..., T, S); empty if the three do not fit
-/// each other.
+/// Returns the sizes of the scores, (..., T, S); empty if the three tensors do
+/// not fit together.
 Sizes sizes_of_scores(
     const torch::Tensor& query,
     const torch::Tensor& transposed_key,
@@ -83,18 +82,19 @@ bool fits(
 
 double largest_of(const torch::Tensor& x) {
   const auto [least, most] = at::aminmax(x);
-  // NaN is in both.
+  // Both are NaN if one element is.
   return std::max(
       std::abs(least.item<double>()), std::abs(most.item<double>()));
 }
 
-/// The difference from which on exp is 0 in the dtype that is computed in.
+/// Returns the difference from which on exp is 0 in the dtype of the
+/// computation.
 double vanishing_difference(torch::ScalarType dtype) {
   return dtype == torch::kDouble ? 750 : 110;
 }
 
-/// Returns whether keys whose scores become `fill` weigh exactly nothing, as if
-/// they were hidden.
+/// Returns whether keys whose scores are replaced by `fill` get weights of
+/// exactly 0, as if they were hidden.
 bool hides(
     double fill,
     double largest_score,
@@ -109,8 +109,8 @@ bool hides(
     return fill < -2 * largest_score - difference &&
         !hidden.all(-1).any().item<bool>();
   }
-  // A key is seen if biases leave it far above the fill; what is added to the
-  // fill must not lift it up to there.
+  // A key counts as visible if the biases leave it far above the fill. Biases
+  // of hidden keys must not lift the fill up to that level.
   const auto lowest_seen = fill / 4;
   double lift = 0;
   torch::Tensor sum;
@@ -164,7 +164,7 @@ bool takes(
       return false;
     }
   }
-  // The highest fill that is finite, or NaN.
+  // The highest fill.
   auto fill = -std::numeric_limits<double>::infinity();
   for (const auto one : fills) {
     if (!(one <= fill)) {
@@ -200,7 +200,8 @@ bool takes_sdpa(
     if (heads == 0 || value.size(-3) != heads || query.size(-3) % heads != 0) {
       return false;
     }
-    // Any of the heads that queries share.
+    // All query heads broadcast to one key head, and all key heads have its
+    // sizes.
     one_key = one_key.narrow(-3, 0, 1);
     one_value = one_value.narrow(-3, 0, 1);
   }
@@ -223,7 +224,7 @@ double product(
   auto number = constant.toDouble();
   for (size_t i = 0; i < factors.size(); ++i) {
     const auto& x = factors[i];
-    // Scores have two dimensions, which a factor with more would add to.
+    // Scores may have only two dimensions. A factor with more would add some.
     if (!is_ordinary(x, x.device()) || x.numel() != 1 || x.dim() > 2 ||
         x.is_complex() || x.scalar_type() == torch::kBool ||
         (torch::GradMode::is_enabled() && x.requires_grad())) {

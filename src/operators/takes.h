@@ -5,20 +5,19 @@
 
 #include <optional>
 
-/// The conditions under which swapped models attend by our operator, checked at
-/// each call. Elsewhere they compute by the operators that they had.
+/// The conditions for our operator in swapped models, checked in each call. If
+/// they do not hold, the model's original operators run.
 namespace torch_attention::operators {
 
-/// Returns whether softmax(scale (q k) + biases, hidden keys filled, dim) v is
-/// what our operator computes: query (..., T, D), transposed_key (..., D, S),
-/// value (..., S, Dv). `dtypes` are those that scores and weights are cast to;
-/// `hiding` are true where scores become the number in `fills`, after all
-/// factors; `biases` are added. `own_dtypes` have to be that of the query,
-/// where others would give the output another dtype.
+/// Returns whether our operator computes softmax(scale (q k) + biases, hidden
+/// keys filled, dim) v: query (..., T, D), transposed_key (..., D, S), value
+/// (..., S, Dv). Scores and weights are cast to `dtypes`. Where a mask in
+/// `hiding` is true, scores are replaced by its number in `fills`, after all
+/// factors; `biases` are added. `own_dtypes` must equal the dtype of the query,
+/// since any other would change the dtype of the output.
 ///
-/// Fills that are finite hide keys only beside scores that are far higher: each
-/// query has to see a key, and the numbers of query and key must be small
-/// enough.
+/// Finite fills hide keys only if other scores are far higher: each query has
+/// to see a key, and the elements of query and key have to be small enough.
 bool takes(
     const torch::Tensor& query,
     const torch::Tensor& transposed_key,
@@ -32,7 +31,7 @@ bool takes(
     torch::IntArrayRef own_dtypes);
 
 /// Returns whether our operator computes LibTorch's
-/// `scaled_dot_product_attention` of these arguments.
+/// `scaled_dot_product_attention` for these arguments.
 bool takes_sdpa(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -43,8 +42,9 @@ bool takes_sdpa(
     std::optional<double> scale,
     bool enable_gqa);
 
-/// Returns `constant` times the factors, or divided by those that `divides`
-/// names; NaN if one is not a single number, or has a gradient.
+/// Returns `constant` times the factors, or divided by those for which
+/// `divides` is true; NaN if a factor is not a single number or requires a
+/// gradient.
 double product(
     const torch::Scalar& constant,
     torch::TensorList factors,

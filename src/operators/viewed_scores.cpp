@@ -13,7 +13,8 @@ namespace torch_attention::operators {
 
 namespace {
 
-/// Returns the sizes without -1 of a view of scores, if there is one.
+/// Returns the sizes of a view with -1 resolved; nothing if they do not fit the
+/// scores.
 std::optional<Sizes> sizes_of_view(
     torch::IntArrayRef sizes,
     const Sizes& scores) {
@@ -40,9 +41,9 @@ std::optional<Sizes> sizes_of_view(
   return result;
 }
 
-/// Returns how many dimensions of a view each leading dimension of the scores
-/// is split into, if it does no more than that. Dimensions of 1 that are left
-/// over belong to no one.
+/// Returns the number of dimensions into which a view splits each leading
+/// dimension of the scores; nothing if it does more than split them. The view
+/// may have further dimensions of size 1.
 std::optional<std::vector<size_t>> splits_of(
     const Sizes& scores,
     const Sizes& view) {
@@ -71,7 +72,8 @@ std::optional<std::vector<size_t>> splits_of(
   return ones_are_left ? std::make_optional(splits) : std::nullopt;
 }
 
-/// Returns the sizes of x in the view, if x broadcasts to the scores.
+/// Returns the sizes of x in the view; nothing if x does not broadcast to the
+/// scores.
 std::optional<Sizes> split_sizes(
     const torch::Tensor& x,
     const Sizes& scores,

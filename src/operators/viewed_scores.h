@@ -3,17 +3,17 @@
 #include <torch/types.h>
 
 /// Attention whose scores a model views with more dimensions before it masks
-/// them, as (B H, T, S) with (B, H, T, S). Ours has those dimensions
-/// throughout.
+/// them, such as (B H, T, S) as (B, H, T, S). Our operator then uses the
+/// dimensions of the view throughout.
 namespace torch_attention::operators {
 
-/// Returns x (..., any, any), which broadcasts to the scores
-/// query transposed_key in all dimensions but its last two, with the dimensions
-/// that scores have in a view of `sizes`; -1 in them is what the others leave.
+/// Returns x (..., any, any) with the dimensions that the scores query
+/// transposed_key have in a view of `sizes`, one of which may be -1. All
+/// dimensions of x but its last two broadcast to the scores.
 ///
 /// Returns an empty tensor, which `takes` refuses, if x does not broadcast, if
-/// the view does more than split dimensions, or if `back`, that of a later
-/// view, are not the sizes that the scores had.
+/// the view does more than split dimensions, or if `back`, the sizes of the
+/// later view, are not the original sizes of the scores.
 torch::Tensor in_view(
     const torch::Tensor& x,
     const torch::Tensor& query,
@@ -21,8 +21,8 @@ torch::Tensor in_view(
     torch::IntArrayRef sizes,
     torch::IntArrayRef back);
 
-/// Returns an output (..., T, Dv) of attention in that view, as the product of
-/// weights and values would have it without.
+/// Returns an output (..., T, Dv), computed in the view's dimensions, with the
+/// dimensions of the original product of weights and values.
 torch::Tensor out_of_view(
     const torch::Tensor& output,
     const torch::Tensor& query,
