@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kAllToAll = "all_to_all_attention";
 
-/// x (P, ...) with x[i] sent to process i. Its gradient goes the same way back.
+/// Exchanges x (P, ...): x[i] is sent to process i. So is its gradient.
 torch::Tensor exchanged(const torch::Tensor& x, const Group& group);
 
 struct ExchangeBackward {
@@ -41,8 +41,8 @@ torch::Tensor exchanged(const torch::Tensor& x, const Group& group) {
   return result;
 }
 
-/// All heads of some tokens to some heads of all tokens: (B, H, T/P, D) -> (B,
-/// H/P, T, D).
+/// Exchanges all heads of some tokens for some heads of all tokens:
+/// (B, H, T/P, D) -> (B, H/P, T, D).
 torch::Tensor to_heads(
     const torch::Tensor& x,
     const Group& group,
@@ -51,12 +51,12 @@ torch::Tensor to_heads(
   const auto heads = x.size(1) / P;
   const auto by_owner =
       x.view({x.size(0), P, heads, x.size(2), x.size(3)}).movedim(1, 0);
-  // (P, B, H/P, T/P, D), now of the tokens of each process.
+  // (P, B, H/P, T/P, D), from the process that has the tokens.
   const auto of_tokens = exchanged(by_owner, group);
   return in_order(of_tokens.movedim(0, 2).flatten(2, 3), 2, group, layout);
 }
 
-/// The reverse.
+/// Reverses `to_heads`: (B, H/P, T, D) -> (B, H, T/P, D).
 torch::Tensor to_tokens(
     const torch::Tensor& x,
     const Group& group,
@@ -69,8 +69,8 @@ torch::Tensor to_tokens(
   return exchanged(by_owner, group).movedim(0, 1).flatten(1, 2);
 }
 
-/// A mask or bias of the own queries and all heads, for all queries and the own
-/// heads. Gradients go back.
+/// Turns a mask or bias for this process's queries and all heads into one for
+/// all queries and this process's heads. Gradients flow back.
 torch::Tensor for_own_heads(
     const torch::Tensor& x,
     const torch::Tensor& query,
@@ -91,7 +91,7 @@ torch::Tensor for_own_heads(
         group,
         layout);
   }
-  // One for all queries.
+  // It is shared by all queries.
   const auto own = query.size(1) / P;
   return is_of_all_heads ? scores
                          : scores.narrow(1, group->getRank() * own, own);

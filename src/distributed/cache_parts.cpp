@@ -12,25 +12,25 @@ namespace {
 
 using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 
-/// So many queries at once, so that masks stay small and most keys after a
-/// query are left out.
+/// The number of queries in a piece. Few enough for small masks, and to skip
+/// most keys after a query.
 constexpr int64_t kMostQueries = 256;
 
-/// Some of the queries, and the rows of the cache that they see.
+/// A range of queries, and the rows of the cache that they see.
 struct Piece {
   int64_t begin = 0;
   int64_t end = 0;
-  /// The first row in the cache, and their number.
+  /// The first row in the cache, and the number of rows.
   int64_t row = 0;
   int64_t num_rows = 0;
   /// The positions of queries (B or 1, 1, T, 1) and of keys (S), int64.
   torch::Tensor queries;
   torch::Tensor keys;
-  /// True if all of them see all rows.
+  /// Whether all queries see all rows.
   bool sees_all = false;
 };
 
-/// Returns how many tokens before `position` are in this part of the cache.
+/// Returns the number of tokens before `position` in this part of the cache.
 int64_t rows_before(const KVCache& cache, int64_t position) {
   const auto parts = cache.options().num_parts();
   return (position + parts - 1 - cache.options().part()) / parts;
@@ -70,7 +70,8 @@ Piece piece_of(
   return piece;
 }
 
-/// True hides: (B or 1, 1, T, S); undefined if nothing is hidden.
+/// Returns a mask, true hides: (B or 1, 1, T, S); undefined if nothing is
+/// hidden.
 torch::Tensor hidden_in(const Piece& piece, const FuncOptions& options) {
   if (piece.sees_all) {
     return {};
@@ -88,7 +89,7 @@ torch::Tensor hidden_in(const Piece& piece, const FuncOptions& options) {
   return hidden;
 }
 
-/// The bias of the call with that of the slopes, which scores get.
+/// Returns the bias of the call plus the ALiBi bias.
 torch::Tensor added_in(
     const Piece& piece,
     const KVCache& cache,

@@ -9,9 +9,9 @@
 namespace torch_attention::distributed {
 
 /// Returns the attention of queries (B, H, T, D), whose first positions are
-/// `first`, int64 (B) on the CPU, to a cache of which each process has the
-/// tokens of its part: (B, H, T, E). A bias in `options` is for T queries and
-/// all tokens. Computed in the cache's dtype.
+/// `first`, int64 (B) on the CPU, to a cache whose tokens are distributed over
+/// the processes: (B, H, T, E). A bias in `options` covers T queries and all
+/// tokens. Computes in the cache's dtype.
 torch::Tensor attend_to_cache_parts(
     const Group& group,
     const torch::Tensor& queries,

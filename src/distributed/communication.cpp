@@ -41,7 +41,7 @@ int64_t bytes_of(const torch::Tensor& x) {
     const Group& group,
     const char* what,
     const std::exception& error) {
-  // After the first line come places in LibTorch's sources.
+  // Further lines are locations in LibTorch's sources.
   auto message = error_message(error);
   message.resize(std::min(message.size(), message.find('\n')));
   TORCH_CHECK(
@@ -58,8 +58,8 @@ int64_t bytes_of(const torch::Tensor& x) {
       "operation within the timeout");
 }
 
-/// Calls `fn`, whose errors get to know what they are about. c10d's operators
-/// are below autograd.
+/// Calls `fn`, and adds the operation and the process to its errors. c10d's
+/// operators are dispatched below autograd.
 template <typename Fn>
 auto named(const Group& group, const char* what, const Fn& fn) {
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -80,10 +80,10 @@ void wait_for(const Group& group, const char* what, const WorkPointer& work) {
   nanoseconds_waited += time.count();
 }
 
-/// The bytes of a text that are compared, and its hash. Every operation of
-/// users begins with the exchange of one: Gloo ends a process that gets a
-/// message of another size than it waits for, as it would from a peer in
-/// another operation.
+/// The number of bytes of a text that are compared, in addition to its hash.
+/// Every public operation begins with an exchange of records of one size: Gloo
+/// ends a process that receives a message of another size than it expects, for
+/// example from a peer in another operation.
 constexpr size_t kTextBytes = 1000;
 
 struct Record {
@@ -105,14 +105,14 @@ torch::Tensor record_of(const char* what, const std::string& text) {
   return result;
 }
 
-/// A process's part of an exchange.
+/// What a process sent in an exchange.
 struct Said {
   std::string what;
   std::string text;
   uint64_t hash;
 };
 
-/// Returns "process 0, 2: text" for each of the texts.
+/// Returns "process 0, 2: text" for each different text.
 std::string who_has_what(const std::vector<std::string>& texts) {
   std::map<std::string, std::string> owners;
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -137,7 +137,7 @@ std::vector<std::string> texts_of(const std::vector<Said>& all) {
   return texts;
 }
 
-/// Reads records, which must be of one operation.
+/// Parses records. Throws if they are not all of the same operation.
 std::vector<Said> read_records(const torch::Tensor& gathered) {
   const auto bytes = gathered.cpu().contiguous();
   std::vector<Record> records(static_cast<size_t>(bytes.size(0)));
@@ -163,8 +163,8 @@ std::vector<Said> read_records(const torch::Tensor& gathered) {
   return all;
 }
 
-// LibTorch 2.15 has other names for the same, and warns of those of 2.11. The
-// last argument prefers the new ones.
+// LibTorch 2.15 renamed these functions, and warns about the names of 2.11. The
+// last argument prefers the overload with the new names.
 template <typename ProcessGroup>
 auto gather_into(ProcessGroup& group, torch::Tensor& to, torch::Tensor& x, int)
     -> decltype(group.all_gather_single(to, x)) {
@@ -198,7 +198,8 @@ WorkPointer send_parts(
   return group.alltoall_base(to, x, sizes, sizes);
 }
 
-/// Begins an all-gather of x, and returns its result after the wait.
+/// Starts an all-gather of x. The returned function waits and returns the
+/// result.
 std::function<torch::Tensor()> start_gather(
     const Group& group,
     const torch::Tensor& x,
@@ -207,7 +208,7 @@ std::function<torch::Tensor()> start_gather(
   auto sizes = from.sizes().vec();
   sizes.insert(sizes.begin(), group->getSize());
   auto to = at::empty(sizes, from.options());
-  // In one dimension, which all backends take.
+  // In one dimension, which all backends support.
   auto flat_from = from.view({-1});
   auto flat_to = to.view({-1});
   const auto work = named(
@@ -307,7 +308,8 @@ Wait exchange(
 
 namespace {
 
-/// Begins to exchange texts, and returns those of all after the wait.
+/// Starts to exchange texts. The returned function waits and returns all of
+/// them.
 std::function<std::vector<Said>()> start_exchange(
     const Group& group,
     const char* what,

@@ -18,7 +18,7 @@
 
 namespace torch_attention::distributed {
 
-/// An attention module in another module, by its path: one of the two.
+/// An attention module in another module; one of the two pointers is set.
 struct FoundAttention {
   std::string path;
   MultiHeadAttentionImpl* self = nullptr;
@@ -35,8 +35,8 @@ struct FoundAttention {
   }
 };
 
-/// Calls `visit` with the path of each module in `module`, itself included,
-/// each once. If it returns false, the children are left out.
+/// Calls `visit` with the path of each module in `module`, including `module`
+/// itself, once each. Skips the children if `visit` returns false.
 inline void visit_modules(
     torch::nn::Module& module,
     const std::function<bool(const std::string&, torch::nn::Module&)>& visit) {
@@ -54,7 +54,7 @@ inline void visit_modules(
   visit_below("", module);
 }
 
-/// Returns the attention modules in `module`, itself included, each once.
+/// Returns the attention modules in `module`, including itself, once each.
 inline std::vector<FoundAttention> find_attention(torch::nn::Module& module) {
   std::vector<FoundAttention> found;
   visit_modules(module, [&](const std::string& path, torch::nn::Module& each) {
@@ -70,9 +70,9 @@ inline std::vector<FoundAttention> find_attention(torch::nn::Module& module) {
   return found;
 }
 
-/// Returns the class of an attention module that knows of no other processes,
-/// or nullptr for any other module. LibTorch's transformers, and ours that take
-/// their place, have torch::nn::MultiheadAttention in each layer.
+/// Returns the class of an attention module that cannot share tokens with other
+/// processes, or nullptr for any other module. LibTorch's transformers, and our
+/// replacements for them, have torch::nn::MultiheadAttention in each layer.
 inline const char* other_attention(const torch::nn::Module& module) {
   using torch::nn::MultiheadAttentionImpl;
   if (dynamic_cast<const CausalAttentionImpl*>(&module) != nullptr) {

@@ -7,7 +7,7 @@
 
 namespace torch_attention::distributed {
 
-/// Returns Gloo's part of a group, or null if LibTorch has no Gloo.
+/// Returns the Gloo backend of a group, or null if LibTorch has no Gloo.
 c10::intrusive_ptr<c10d::Backend> gloo_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,

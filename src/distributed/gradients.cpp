@@ -29,7 +29,7 @@ void sum_gradients(
          << (parameter.requires_grad() ? "" : " without a gradient");
   }
   compare(group, kName, text.str(), parameters.front().device())();
-  // One after the other in one tensor for each dtype.
+  // Concatenated by dtype, for one all-reduce each.
   std::map<torch::ScalarType, std::vector<torch::Tensor>> by_dtype;
   for (const auto& parameter : parameters) {
     if (parameter.requires_grad()) {

@@ -17,7 +17,7 @@ namespace torch_attention::distributed {
 
 namespace {
 
-/// torchrun's variables, which `function` reads.
+/// Reads torchrun's environment variables; `function` is named in errors.
 struct Environment {
   const char* function;
 
@@ -79,12 +79,12 @@ c10::intrusive_ptr<c10d::Store> store_of(
   store.port = static_cast<uint16_t>(environment.number(
       "MASTER_PORT", 0, std::numeric_limits<uint16_t>::max()));
   const auto* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  // Else torchrun itself serves.
+  // Otherwise torchrun itself runs the server.
   store.isServer =
       rank == 0 && (agent == nullptr || std::strcmp(agent, "True") != 0);
   store.numWorkers = static_cast<size_t>(size);
   store.timeout = options.timeout();
-  // Several stores of a process have one server.
+  // Several stores in one process share a server.
   store.multiTenant = store.isServer;
   try {
     return c10::make_intrusive<c10d::TCPStore>(host, store);
@@ -127,7 +127,7 @@ Group gloo_group(
   const auto process = static_cast<int>(rank);
   const auto processes = static_cast<int>(size);
   try {
-    // Named as Python's `_new_process_group_helper` names them.
+    // The prefixes that Python's `_new_process_group_helper` uses.
     const auto of_group = with_prefix(options.name() + "/", store);
     const auto backend = gloo_backend(
         with_prefix("cpu/", of_group), process, processes, options.timeout());
@@ -157,7 +157,7 @@ c10::intrusive_ptr<c10d::Store> store_from_environment(
 
 Group group_from_environment(const GroupOptions& options) {
   const Environment environment{"group_from_environment"};
-  // As in Python's `init_process_group`.
+  // The prefix that Python's `init_process_group` uses.
   const auto store = with_prefix("default_pg", store_of(environment, options));
   return gloo_group(store, environment.rank(), environment.size(), options);
 }

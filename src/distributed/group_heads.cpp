@@ -18,19 +18,20 @@ using kernels::BackwardRequest;
 using kernels::variable_list;
 using HeadsPointer = std::shared_ptr<const GroupHeads>;
 
-/// x under another name, which autograd does not know yet.
+/// Returns an alias of x without an autograd history.
 torch::Tensor alias_of(const torch::Tensor& x) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return x.alias();
 }
 
-/// A copy that may be summed in its place.
+/// Returns a copy that may be summed in place.
 torch::Tensor copy_of(const torch::Tensor& x) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   return x.clone(torch::MemoryFormat::Contiguous);
 }
 
-/// The gradient of what enters: a sum, of which the gradient is a sum as well.
+/// The gradient of an input that all processes use: the sum of their gradients.
+/// Differentiating it again needs a sum with a gradient.
 struct EnterBackward {
   static constexpr const char* kName = "TensorParallelEnterBackward";
   HeadsPointer heads;
@@ -45,7 +46,7 @@ struct EnterBackward {
   }
 };
 
-/// The gradient of a sum that all processes have: each gets all of it.
+/// The gradient of a sum that all processes receive: each gets all of it.
 struct LeaveBackward {
   static constexpr const char* kName = "TensorParallelLeaveBackward";
 
@@ -54,7 +55,7 @@ struct LeaveBackward {
   }
 };
 
-/// The gradient of what lies side by side: each process gets its part.
+/// The gradient of a concatenation: each process gets its part.
 struct GatherBackward {
   static constexpr const char* kName = "TensorParallelGatherBackward";
   int64_t start = 0;
@@ -65,7 +66,7 @@ struct GatherBackward {
   }
 };
 
-/// The gradient of a sum that processes use in different ways.
+/// The gradient of a sum that processes use in different ways: a sum as well.
 struct SumBackward {
   static constexpr const char* kName = "TensorParallelSumBackward";
   HeadsPointer heads;
@@ -75,8 +76,8 @@ struct SumBackward {
   }
 };
 
-/// The gradient of weights that neighbours have, too. All processes sum, each
-/// group of neighbours in a place of its own.
+/// The gradient of key heads that neighbouring processes share. A single
+/// all-reduce over all processes, with a slot for each group of neighbours.
 struct EnterKeysBackward {
   static constexpr const char* kName = "TensorParallelEnterKeysBackward";
   HeadsPointer heads;
@@ -110,7 +111,7 @@ torch::Tensor recorded(
   return result;
 }
 
-/// Returns what has to be the same in all processes.
+/// Returns the properties that have to be equal in all processes.
 std::string text_of(const torch::Tensor& input) {
   return input.defined()
       ? c10::str(
@@ -240,7 +241,7 @@ torch::Tensor GroupHeads::project(
   const auto result = copy_of(own);
   all_reduce(group_, result, "the sum of outputs");
   const auto sum = recorded(LeaveBackward{}, result, own);
-  // Autocast's linear gives the bias the dtype of the products, too.
+  // Under autocast, linear casts the bias to the dtype of the products, too.
   return layer.bias.defined() ? sum + layer.bias.to(sum.scalar_type()) : sum;
 }
 

@@ -11,25 +11,25 @@
 
 namespace torch_attention::distributed {
 
-/// The heads that this process has.
+/// The heads of this process.
 struct HeadPlan {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t first_head = 0;
   int64_t first_kv_head = 0;
-  /// The number of processes with the same key heads; these are neighbours.
+  /// The number of neighbouring processes that have the same key heads.
   int64_t key_copies = 1;
 };
 
-/// Divides heads; throws c10::Error if that cannot be done.
+/// Divides heads. Throws c10::Error if that is impossible.
 HeadPlan plan_heads(
     const char* name,
     int64_t num_heads,
     int64_t num_kv_heads,
     const Group& group);
 
-/// The heads of one process: tensor parallel attention (Shoeybi et al. 2019,
-/// "Megatron-LM").
+/// Tensor parallel attention, in which a process has some of the heads
+/// (Shoeybi et al. 2019, "Megatron-LM").
 class GroupHeads : public detail::Partition,
                    public std::enable_shared_from_this<GroupHeads> {
  public:
@@ -72,10 +72,10 @@ class GroupHeads : public detail::Partition,
     return group_;
   }
 
-  /// Returns the sum of x over the processes, and sums its gradients, too.
+  /// Returns the sum of x over the processes. Its gradient is summed, too.
   torch::Tensor sum(const torch::Tensor& x) const;
 
-  /// The tensors of the module that are parts, by their keys below it.
+  /// The tensors of the module that are split, by their keys relative to it.
   std::vector<WeightShard> parts;
 
  private:

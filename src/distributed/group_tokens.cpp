@@ -33,8 +33,8 @@ torch::Tensor attend_by(
       heads.queries, heads.keys, heads.values, group, options, sequence);
 }
 
-/// Calls `check`. If it throws, the other processes get the error in the
-/// exchange `what`, which they begin with.
+/// Calls `check`. If it throws, sends the error in the exchange `what`, with
+/// which the other processes begin, so that they fail as well.
 void check_and_send(
     const Group& group,
     const char* what,

@@ -8,7 +8,7 @@
 
 namespace torch_attention::distributed {
 
-/// The tokens of one process: context parallel attention.
+/// Context parallel attention, in which a process has some of the tokens.
 class GroupTokens : public detail::Partition {
  public:
   GroupTokens(const Group& group, const SequenceOptions& sequence);

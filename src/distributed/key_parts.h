@@ -7,12 +7,12 @@
 
 namespace torch_attention::distributed {
 
-/// Returns the attention of query (B, H, T, D), which all processes have, to
-/// the keys (B, G, n, D) and values (B, G, n, E) of all, of which each has its
-/// part of another length: (B, H, T, E), the same in all. In `options`, whose
-/// sinks are beside all keys, `key_lengths`, `mask` and `bias` are for the own
-/// keys; rules that go by positions are not read. On the CPU; autograd records
-/// nothing.
+/// Returns the attention of query (B, H, T, D), the same in all processes, to
+/// keys (B, G, n, D) and values (B, G, n, E) that are distributed over the
+/// processes, with a different n in each: (B, H, T, E), the same in all
+/// processes. In `options`, `key_lengths`, `mask` and `bias` cover this
+/// process's keys, sinks count once for all keys, and rules that depend on
+/// positions are ignored. Runs on the CPU; autograd records nothing.
 torch::Tensor attention_of_key_parts(
     const torch::Tensor& query,
     const torch::Tensor& key,

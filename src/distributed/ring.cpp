@@ -25,7 +25,7 @@ constexpr const char* kKeysAndValues = "the exchange of keys and values";
 constexpr const char* kTheirGradients =
     "the exchange of gradients of keys and values";
 
-/// Tags of messages, so that those of one step are not taken for another's.
+/// Tags keep the messages of different steps apart.
 int keys_tag(int64_t step) {
   return static_cast<int>(2 * step);
 }
@@ -33,7 +33,7 @@ int gradients_tag(int64_t step) {
   return static_cast<int>(2 * step + 1);
 }
 
-/// Keys and values of some spans, one after the other, in one piece of memory.
+/// Keys and values of some spans, packed into one tensor for one message.
 struct Packed {
   /// For each span keys (B, G, n, D), then values (B, G, n, E).
   torch::Tensor memory;
@@ -42,10 +42,10 @@ struct Packed {
   std::vector<torch::Tensor> values;
 };
 
-/// The facts about the sequences that all processes know.
+/// What all processes know about the sequences.
 class Ring {
  public:
-  /// `num_queries` and `num_keys` are those of the whole sequences.
+  /// `num_queries` and `num_keys` count the tokens of whole sequences.
   Ring(
       RingCall call_of_user,
       const Group& group,
@@ -75,7 +75,7 @@ class Ring {
     return group_;
   }
 
-  /// The process that is `step` before this one, and the one after it.
+  /// Return the process `step` before this one, and the one `step` after it.
   int64_t before(int64_t step) const {
     return (rank() - step + size()) % size();
   }
@@ -83,7 +83,7 @@ class Ring {
     return (rank() + step) % size();
   }
 
-  /// The tokens of a process.
+  /// Return the tokens of a process.
   std::vector<Span> queries(int64_t process) const {
     return spans_of(kRing, num_queries_, process, size(), sequence_.layout());
   }
@@ -94,7 +94,8 @@ class Ring {
     return spans_of(kRing, num_keys_, process, size(), sequence_.layout());
   }
 
-  /// The keys of `owner` that process `reader` sees; without empty spans.
+  /// Returns the keys of `owner` that process `reader` sees, without empty
+  /// spans.
   std::vector<Span> seen(int64_t reader, int64_t owner) const {
     std::vector<Span> result;
     for (const auto& span : keys(owner)) {
@@ -107,7 +108,7 @@ class Ring {
   }
 
   RingCall call;
-  /// In the order in which the tensors have them.
+  /// In the order of the tensors.
   std::vector<Span> own_keys;
 
  private:
@@ -117,7 +118,7 @@ class Ring {
   int64_t num_keys_;
 };
 
-/// Memory for `spans` of keys and values such as these.
+/// Allocates memory for `spans` of keys and values with these sizes and dtype.
 Packed pack(
     const torch::Tensor& key,
     const torch::Tensor& value,
@@ -146,8 +147,8 @@ Packed pack(
   return result;
 }
 
-/// Returns the place of `part`, a part of one of the own spans, among the own
-/// tokens.
+/// Returns the index of `part`, which lies in one of this process's spans,
+/// among this process's tokens.
 int64_t place_of(const std::vector<Span>& own, const Span& part) {
   int64_t place = 0;
   for (const auto& span : own) {
@@ -159,14 +160,14 @@ int64_t place_of(const std::vector<Span>& own, const Span& part) {
   TORCH_INTERNAL_ASSERT(false, "the part of keys is not an own one");
 }
 
-/// The messages of one step: what it receives, and the function that waits.
+/// What one step receives, and the function that waits for it.
 struct Step {
   Packed received;
   Wait wait;
 };
 
-/// Begins to send own keys and values to the process that is `step` after this
-/// one, and to receive those of the one before.
+/// Starts to send this process's keys and values to the process `step` after
+/// it, and to receive keys and values of the process `step` before it.
 Step start_keys(
     const Ring& ring,
     const torch::Tensor& key,
@@ -231,8 +232,9 @@ RowSums forward(
   return sums;
 }
 
-/// Gradients of own keys and values that come back from the process that is
-/// `step` after this one, as those of others go to the one before.
+/// Starts to receive gradients of this process's keys and values from the
+/// process `step` after it, and to send others' to the process `step` before
+/// it.
 Step start_gradients(
     const Ring& ring,
     const torch::Tensor& key,
@@ -342,8 +344,8 @@ Gradients backward(
   return result;
 }
 
-/// Inputs are query, key, value, sinks, bias and slopes; saved beside them are
-/// output, maximum and sum.
+/// The inputs are query, key, value, sinks, bias and slopes; output, maximum
+/// and sum are saved as well.
 struct RingBackward {
   static constexpr const char* kName = "RingAttentionBackward";
   std::shared_ptr<const Ring> ring;
@@ -394,8 +396,8 @@ struct RingBackward {
   }
 };
 
-/// x in the dtype that the kernels would give each part of it. Once, so that
-/// both passes have the same.
+/// Returns x in the dtype that autocast would give each part in the kernels.
+/// Cast once, so that both passes compute with the same values.
 torch::Tensor as_autocast(const torch::Tensor& x) {
   return at::autocast::is_autocast_enabled(at::kCPU)
       ? at::autocast::cached_cast(
@@ -408,7 +410,7 @@ double dropout_of(
   return options.training() ? options.dropout() : 0.0;
 }
 
-/// Checks, beside dropout, the pieces of a whole that a process has.
+/// Checks the spans of a process, which dropout restricts.
 void check_pieces(
     const std::vector<Span>& pieces,
     int64_t whole,
@@ -453,8 +455,8 @@ void check_ring(
   check_scores(kRing, options, query, S);
 }
 
-/// The options, checked as those of one process, of which the own tokens are
-/// the whole; lengths, mask and bias are of all.
+/// Checks the options as if the own tokens were whole sequences, and returns
+/// the call. Key lengths, mask and bias cover the tokens of all processes.
 RingCall call_of(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -521,7 +523,7 @@ torch::Tensor ring_attention(
     sums = forward(*ring, query.detach(), key.detach(), value.detach());
     output = sums.output.to(query.scalar_type());
     if (output.is_same(sums.output)) {
-      // It is saved, and a user may change what is returned.
+      // Autograd saves it, and a user may change the returned tensor.
       output = output.clone();
     }
   }

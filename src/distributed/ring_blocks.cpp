@@ -17,10 +17,10 @@ torch::ScalarType computed_in(const torch::Tensor& x) {
   return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-/// A score that gives a weight of 0 beside all others.
+/// A score whose weight is 0, whatever the other scores are.
 constexpr double kNoWeight = -std::numeric_limits<double>::infinity();
 
-/// The part of mask or bias (..., T or 1, S or 1) that a block reads.
+/// Returns the part of a mask or bias (..., T or 1, S or 1) for a block.
 torch::Tensor part_of_scores(
     const torch::Tensor& x,
     int64_t row,
@@ -34,7 +34,7 @@ torch::Tensor part_of_scores(
                          : some_rows.narrow(-1, keys.start, keys.size());
 }
 
-/// True where a query and a key are in different chunks of the sequence.
+/// Returns a mask, true where query and key are in different chunks.
 torch::Tensor hidden_by_chunks(
     const Span& queries,
     const Span& keys,
@@ -48,15 +48,15 @@ torch::Tensor hidden_by_chunks(
 
 /// One of the spans of queries, and a part of the keys that it sees.
 struct Block {
-  /// The first query, in the order of the tensors.
+  /// The index of the first query in the tensors.
   int64_t row = 0;
   Span queries;
-  /// The keys, as places in the sequence.
+  /// The positions of the keys in the sequence.
   Span keys;
   Attention attention;
 };
 
-/// The blocks of own queries and the keys at `span`.
+/// Returns the blocks of this process's queries and the keys at `span`.
 std::vector<Block> blocks_of(
     const RingCall& call,
     const torch::Tensor& query,
@@ -95,7 +95,7 @@ std::vector<Block> blocks_of(
     }
     if (n == 1) {
       // The kernels take the weight of a single key for 1, and its gradient for
-      // 0. Here it is one of many: it gets a second one, which is hidden.
+      // 0. Here there are keys in other parts: add a second one that is hidden.
       a.key = torch::cat({a.key, a.key}, 2);
       a.value = torch::cat({a.value, a.value}, 2);
       if (!a.key_lengths.defined()) {
@@ -104,8 +104,8 @@ std::vector<Block> blocks_of(
     }
     if (call.alibi_slopes.defined()) {
       a.alibi_slopes = call.alibi_slopes;
-      // Beside sinks, these of no weight, the kernels count distances further
-      // than the keys that they have.
+      // Only with sinks do the kernels measure distances beyond their own keys:
+      // add some without weight.
       a.sinks = torch::full_like(call.alibi_slopes, kNoWeight);
     }
     blocks.push_back({first_row, queries, keys, kernels::prepared(a)});
@@ -113,12 +113,12 @@ std::vector<Block> blocks_of(
   return blocks;
 }
 
-/// exp(x - y), where both may be -inf.
+/// Returns exp(x - y), and 0 if x is -inf, even if y is -inf, too.
 torch::Tensor ratio(const torch::Tensor& x, const torch::Tensor& y) {
   return torch::where(x.isneginf(), torch::zeros_like(x), (x - y).exp());
 }
 
-/// The maximum, or -inf where there is no key.
+/// Returns the maximum, or -inf where there is no key.
 torch::Tensor true_maximum(
     const torch::Tensor& maximum,
     const torch::Tensor& sum) {
@@ -140,7 +140,7 @@ Span seen_keys(
     }
     auto start = keys.start;
     auto end = keys.end;
-    // Windows may be any 64-bit numbers.
+    // Windows may be any 64-bit numbers: compare first, against overflow.
     if (rule.window > 0 && rule.window <= span.start) {
       start = std::max(start, span.start - rule.window + 1);
     }
@@ -196,7 +196,7 @@ void add_keys(
     const auto old_sum = rows(sums.sum) * ratio(old, maximum);
     const auto own_sum = sum * ratio(own, maximum);
     const auto total = old_sum + own_sum;
-    // No key yet: 0 of 1.
+    // Without any key, divide 0 by 1.
     const auto of = total.masked_fill(total == 0, 1);
     rows(sums.output)
         .mul_((old_sum / of).unsqueeze(-1))

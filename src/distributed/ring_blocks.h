@@ -8,47 +8,47 @@
 #include <cstdint>
 #include <vector>
 
-/// Attention of a process's queries to a part of all keys, and how such parts
-/// are joined.
+/// Attention of a process's queries to a part of all keys, and the merging of
+/// such parts.
 ///
-/// Sizes: B batch, H heads, G key heads, T own queries, n keys of a part, D and
-/// E sizes of a head.
+/// Sizes: B batch, H heads, G key heads, T queries of this process, n keys of a
+/// part, D and E sizes of a head.
 namespace torch_attention::distributed {
 
-/// Everything about one call but its tensors of queries, keys and values. Mask
-/// and bias are for the own queries and the keys of all processes.
+/// A call without its queries, keys and values. Mask and bias cover this
+/// process's queries and the keys of all processes.
 struct RingCall {
   kernels::ScoreRule rule;
   /// float (H), or undefined
   torch::Tensor alibi_slopes;
   torch::Tensor sinks;
-  /// int64 (B), of whole sequences, or undefined
+  /// int64 (B), lengths of whole sequences, or undefined
   torch::Tensor key_lengths;
   torch::Tensor mask;
   torch::Tensor bias;
-  /// 0 outside training
+  /// 0 outside of training
   double dropout = 0.0;
-  /// of the own queries
+  /// for this process's queries
   uint64_t dropout_seed = 0;
-  /// The own queries, in the order in which the tensors have them.
+  /// The spans of this process's queries, in the order of the tensors.
   std::vector<Span> queries;
 };
 
-/// Dropout draws numbers for so many keys at once: spans of keys begin at
-/// multiples of it.
+/// Dropout draws random numbers for this many keys at once, so its spans of
+/// keys begin at multiples of it.
 constexpr int64_t kDropoutKeys = 4;
-/// Spans of queries begin at multiples of it.
+/// With dropout, spans of queries begin at multiples of it.
 constexpr int64_t kDropoutQueries = 2;
 
-/// Returns a span of `keys` with all that some of `queries` see by the rule;
-/// none if it is empty.
+/// Returns a span of `keys` that includes all keys that some of `queries` see
+/// by the rule. Empty if there are none.
 Span seen_keys(
     const RingCall& call,
     const std::vector<Span>& queries,
     const Span& keys);
 
-/// Softmax in parts: the output so far, and what its weights were made of. In
-/// float, or double for double.
+/// A partial softmax: the output for the keys so far, with the maximum and the
+/// sum that normalised it. In double for double, otherwise in float.
 struct RowSums {
   /// (B, H, T, E)
   torch::Tensor output;
@@ -57,10 +57,10 @@ struct RowSums {
   torch::Tensor sum;
 };
 
-/// For a query (B, H, T, D) and values of size E: no keys yet.
+/// Returns the sums of no keys, for a query (B, H, T, D) and values of size E.
 RowSums no_keys(const torch::Tensor& query, int64_t E);
 
-/// Adds the keys (B, G, n, D) and values (B, G, n, E) at `span` of the
+/// Merges in the keys (B, G, n, D) and values (B, G, n, E) at `span` of the
 /// sequence.
 void add_keys(
     const RingCall& call,
@@ -70,27 +70,29 @@ void add_keys(
     const Span& span,
     RowSums& sums);
 
-/// Returns the whole of what P parts of the keys gave, each (P, ...).
+/// Merges the sums of P parts of the keys, each (P, ...).
 RowSums joined(const RowSums& parts);
 
-/// Lets the sinks take their share, after all keys.
+/// Adds the weights of the sinks, after all keys.
 void add_sinks(const RingCall& call, RowSums& sums);
 
-/// Gradients to which each part of the keys adds its own. In the dtype of sums.
+/// Gradients that are summed over the parts of the keys, in the dtype of the
+/// sums.
 struct QueryGradients {
   /// (B, H, T, D)
   torch::Tensor query;
-  /// As the call's bias and slopes, or undefined if they are not wanted.
+  /// Shaped like the call's bias and slopes; undefined if not needed.
   torch::Tensor bias;
   torch::Tensor slopes;
 };
 
-/// The gradients of keys and values that `add_keys` got; adds to those of
-/// queries. `sums` are those of all keys and sinks.
+/// Gradients of keys (B, G, n, D) and values (B, G, n, E).
 struct KeyGradients {
   torch::Tensor key;
   torch::Tensor value;
 };
+/// Returns the gradients of keys and values given to `add_keys`, and adds the
+/// gradients of the queries to `of_queries`. `sums` include all keys and sinks.
 KeyGradients gradients_of_keys(
     const RingCall& call,
     const torch::Tensor& query,
@@ -101,7 +103,7 @@ KeyGradients gradients_of_keys(
     const torch::Tensor& grad_output,
     const QueryGradients& of_queries);
 
-/// The gradient of the sinks (H).
+/// Returns the gradient of the sinks (H).
 torch::Tensor gradient_of_sinks(
     const RingCall& call,
     const RowSums& sums,

@@ -26,7 +26,7 @@ void check_module(const Module& module) {
       ": expected a whole module, but got one that was split before");
 }
 
-/// Throws for attention that would see the own tokens only.
+/// Throws if there is attention that would see this process's tokens only.
 void check_no_other(torch::nn::Module& module) {
   visit_modules(module, [](const std::string& path, torch::nn::Module& each) {
     const auto* other = other_attention(each);

@@ -41,7 +41,7 @@ HeadPlan plan_of(const Impl& module, const Group& group) {
       group);
 }
 
-/// Replaces tensors by their parts and remembers what they were.
+/// Replaces tensors by their parts, and records which parts these are.
 class Splitter {
  public:
   explicit Splitter(GroupHeads& heads) : heads_(heads) {}
@@ -60,11 +60,11 @@ class Splitter {
     tensor.set_data(tensor.detach()
                         .narrow(dimension, start, size)
                         .clone(torch::MemoryFormat::Contiguous));
-    // It has the shape of the whole.
+    // The old gradient has the shape of the whole tensor.
     tensor.mutable_grad() = torch::Tensor();
   }
 
-  /// The outputs [start, start + size).
+  /// Restricts a layer to the outputs [start, start + size).
   void split_outputs(
       const std::string& key,
       torch::nn::Linear& linear,
@@ -147,8 +147,8 @@ void split_module(
   PartitionAccess::of(module) = heads;
 }
 
-/// The text that has to be the same in all processes: first in short, then in
-/// detail, for which a message may lack room.
+/// Returns the text that has to be equal in all processes: first the number of
+/// modules, then the details, for which a message may lack room.
 std::string describe(const std::vector<FoundAttention>& found) {
   std::ostringstream text;
   text.precision(kDigits);
@@ -185,7 +185,7 @@ int64_t tensor_parallel(
     error = wrong.what_without_backtrace();
   }
   if (options.compare()) {
-    // Also where it is wrong: the others are to be told.
+    // Errors are sent, too, so that the other processes fail as well.
     compare(
         group,
         kTensorParallel,

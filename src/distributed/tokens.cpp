@@ -13,7 +13,7 @@ namespace torch_attention::distributed {
 
 namespace {
 
-/// Adds where the tokens of one process are in the sequence.
+/// Appends the positions of one process's tokens in the sequence.
 void add_places(
     const char* name,
     int64_t num_tokens,
@@ -27,8 +27,8 @@ void add_places(
   }
 }
 
-/// The places in the sequence of the tokens that come from process after
-/// process: int64 (T).
+/// Returns the positions in the sequence of all processes' tokens, concatenated
+/// by process: int64 (T).
 torch::Tensor places_of_all(
     int64_t num_tokens,
     const Group& group,
@@ -202,7 +202,7 @@ void check_tokens(
       ": expected no query_offsets, since the layout says where the tokens are");
 }
 
-/// A text of everything that has to be the same in all processes.
+/// Returns a text of everything that has to be equal in all processes.
 std::string describe_call(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -298,7 +298,7 @@ void check_call(
   } catch (const c10::Error& wrong) {
     error = wrong.what_without_backtrace();
   }
-  // Also where it is wrong: the others are to be told.
+  // Errors are sent, too, so that the other processes fail as well.
   compare(
       group,
       name,

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-/// The division of tokens among processes.
+/// The distribution of tokens over processes.
 namespace torch_attention::distributed {
 
 /// Tokens [start, end).
@@ -19,9 +19,9 @@ struct Span {
   }
 };
 
-/// Returns the spans of the tokens of process `rank` of `size`, in the order in
-/// which it has them, of sequences of `num_tokens`.
-/// Throws c10::Error if these cannot be divided.
+/// Returns the spans of the tokens of process `rank` out of `size`, in the
+/// order of its tensors, for sequences of `num_tokens`. Throws c10::Error if
+/// the tokens cannot be divided.
 std::vector<Span> spans_of(
     const char* name,
     int64_t num_tokens,
@@ -29,8 +29,8 @@ std::vector<Span> spans_of(
     int64_t size,
     TokenLayout layout);
 
-/// Brings tokens (..., T, ...) that come from process after process into their
-/// order in the sequence, or back.
+/// `in_order` sorts tokens (..., T, ...) that are concatenated by process into
+/// the order of the sequence; `by_process` does the reverse.
 torch::Tensor in_order(
     const torch::Tensor& x,
     int64_t dim,
@@ -42,7 +42,7 @@ torch::Tensor by_process(
     const Group& group,
     TokenLayout layout);
 
-/// The tokens of whole sequences.
+/// The numbers of tokens in whole sequences.
 struct WholeSizes {
   int64_t num_queries;
   int64_t num_keys;
@@ -53,17 +53,17 @@ WholeSizes whole_sizes(
     const Group& group,
     const SequenceOptions& sequence);
 
-/// Checks that mask and bias broadcast to the scores (B, H, T/P, S) of the own
-/// queries.
+/// Checks that mask and bias broadcast to the scores (B, H, T/P, S) of this
+/// process's queries.
 void check_scores(
     const char* name,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const torch::Tensor& query,
     int64_t num_keys);
 
-/// Checks what both ways to share tokens ask of their arguments, by `check`
-/// what one of them asks beside, and that all processes have the same. Throws
-/// c10::Error in all of them.
+/// Checks the arguments of ring or all-to-all attention: what both require,
+/// then by `check` what one of them requires, and that all processes call the
+/// same. Throws c10::Error in all of them.
 void check_call(
     const char* name,
     const torch::Tensor& query,

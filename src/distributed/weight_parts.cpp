@@ -24,7 +24,8 @@ bool exists(const std::string& path) {
   return access(path.c_str(), F_OK) == 0;
 }
 
-/// Spreads tensors over processes by their bytes, each process a row of them.
+/// Assigns a contiguous range of tensors, of about equal bytes, to each
+/// process. Returns the process of each tensor.
 std::vector<int64_t> writers_of(
     const std::vector<WholeTensor>& tensors,
     int64_t num_processes) {
@@ -36,7 +37,7 @@ std::vector<int64_t> writers_of(
   double before = 0;
   for (const auto& tensor : tensors) {
     const auto bytes = static_cast<double>(tensor.bytes);
-    // By its middle.
+    // By the middle of the tensor.
     const auto share = total > 0 ? (before + bytes / 2) / total : 0;
     const auto writer =
         static_cast<int64_t>(share * static_cast<double>(num_processes));
@@ -116,7 +117,7 @@ bool WeightParts::is_name_of_part(const std::string& name) const {
       !weights::ends_with(name, extension_)) {
     return false;
   }
-  // "-2-00001-of-00002", from its end.
+  // Parses a suffix such as "-2-00001-of-00002" from its end.
   auto rest = name.substr(
       begin_.size(), name.size() - begin_.size() - extension_.size());
   const auto take_number = [&rest](size_t least, const std::string& before) {
@@ -143,7 +144,7 @@ std::vector<std::string> WeightParts::old_parts() const {
       }
     }
   } catch (const c10::Error&) {
-    // There is no index yet, or none that tells.
+    // There is no index yet, or none that can be read.
     return {};
   }
   return {names.begin(), names.end()};

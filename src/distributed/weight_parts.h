@@ -6,49 +6,50 @@
 #include <string>
 #include <vector>
 
-/// The files of a model of which each process writes one, and their index.
+/// The files of a model, one written by each process, and their index.
 namespace torch_attention::distributed {
 
 /// A tensor of the whole model.
 struct WholeTensor {
-  /// in the file
+  /// its key in the file
   std::string key;
   uint64_t bytes = 0;
 };
 
-/// Returns whether `path` is that of an index: "model.safetensors.index.json".
+/// Returns whether `path` names an index, such as
+/// "model.safetensors.index.json".
 bool is_path_of_index(const std::string& path);
 
-/// Says which process writes which tensor into which file. All processes make
-/// the same plan.
+/// Plans which process writes which tensor into which file. The plan is the
+/// same in all processes.
 class WeightParts {
  public:
-  /// Throws c10::Error if the name of the index tells no format, or makes names
-  /// of files that no index can have.
+  /// Throws c10::Error if the name of the index implies no file format, or
+  /// implies names of files that an index cannot have.
   WeightParts(
       const std::string& index_path,
       std::vector<WholeTensor> tensors,
       int64_t num_processes);
 
-  /// The process that writes a tensor, by its place in the list: each a row of
-  /// about as many bytes.
+  /// Returns the process that writes a tensor, by its index in the list. Each
+  /// process writes a contiguous range of about equal bytes.
   int64_t writer(size_t tensor) const {
     return writers_[tensor];
   }
 
-  /// Returns the first series of names of which no file exists.
+  /// Returns the first series of file names of which no file exists.
   int64_t free_series() const;
 
-  /// The file of a process, beside the index:
+  /// Returns the path of a process's file, next to the index:
   /// "model-00001-of-00002.safetensors" in series 1,
-  /// "model-2-00001-of-00002.safetensors" in series 2. A new series leaves the
-  /// files of the old index whole until there is a new one. Empty if the
-  /// process writes none.
+  /// "model-2-00001-of-00002.safetensors" in series 2. A new series does not
+  /// overwrite the files of the old index, which stay valid until there is a
+  /// new one. Empty if the process writes no file.
   std::string path(int64_t process, int64_t series) const;
 
-  /// Writes the index, of files that exist. Then removes the files that the old
-  /// one names and that were its parts. Throws c10::Error only while the old
-  /// index stands.
+  /// Writes the index; its files must exist. Then removes parts of the old
+  /// index that the new one does not name. Throws c10::Error only while the old
+  /// index is still in place.
   void write_index(int64_t series) const;
 
  private:
@@ -58,7 +59,7 @@ class WeightParts {
 
   std::string index_path_;
   std::string folder_;
-  /// The parts of the files' names before and after their numbers.
+  /// The parts of file names before and after their numbers.
   std::string begin_;
   std::string extension_;
   std::vector<WholeTensor> tensors_;

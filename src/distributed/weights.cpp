@@ -27,8 +27,8 @@ torch::Device device_of(const torch::nn::Module& module) {
                             : parameters.front().device();
 }
 
-/// Returns the whole of which the processes have parts x, several of which may
-/// have the same ones.
+/// Concatenates the parts x of all processes, several of which may have the
+/// same part.
 torch::Tensor whole_of(
     const torch::Tensor& x,
     const WeightShard& shard,
@@ -47,7 +47,7 @@ torch::Tensor whole_of(
 
 std::vector<WeightShard> weight_shards(const torch::nn::Module& module) {
   std::vector<WeightShard> shards;
-  // Nothing is changed.
+  // find_attention needs a mutable module, but nothing is changed.
   auto& changeable = const_cast<torch::nn::Module&>(module); // NOLINT
   for (const auto& found : find_attention(changeable)) {
     found.visit([&](const auto& attention) {
@@ -89,7 +89,7 @@ namespace {
 
 constexpr const char* kSave = "save_weights";
 
-/// The message of what `run` throws, or "".
+/// Returns the message of the exception that `run` throws, or "".
 template <typename Fn>
 std::string error_of(const Fn& run) {
   try {
@@ -100,8 +100,7 @@ std::string error_of(const Fn& run) {
   return "";
 }
 
-/// Joins all tensors, and returns those that this process keeps, by their
-/// places in the list.
+/// Gathers all tensors, and returns those for whose index `keeps` returns true.
 weights::StateDict wholes_of(
     const weights::StateDict& own,
     const std::unordered_map<std::string, WeightShard>& shards,
@@ -121,7 +120,7 @@ weights::StateDict wholes_of(
   return wholes;
 }
 
-/// One file of each process, and an index.
+/// Saves one file per process, and an index.
 void save_parts(
     const weights::StateDict& own,
     const std::unordered_map<std::string, WeightShard>& shards,
@@ -159,7 +158,7 @@ void save_parts(
         own_series = parts->free_series();
       }),
       device);
-  // All processes need the same series of names: that of the first.
+  // All processes need the same series of names: take that of the first.
   const auto is_first = group->getRank() == 0;
   const auto series =
       all_gather(
@@ -173,8 +172,7 @@ void save_parts(
   });
   const auto file = parts->path(group->getRank(), series);
   const auto done_by_all = [&](const std::function<void()>& step) {
-    // If the processes can no longer tell each other, the index may name the
-    // file already, and so it stays.
+    // If communication fails, the index may name the file already: keep it.
     const auto errors = errors_of_all(group, kSave, error_of(step), device);
     if (!errors.empty()) {
       std::remove(file.c_str());
@@ -193,7 +191,7 @@ void save_parts(
   });
 }
 
-/// One file of process 0.
+/// Saves one file, written by process 0.
 void save_whole(
     const weights::StateDict& own,
     const std::unordered_map<std::string, WeightShard>& shards,
@@ -228,7 +226,8 @@ void save_weights(
   for (auto& shard : weight_shards(module)) {
     shards.emplace(shard.key, shard);
   }
-  // Before data is sent, which a process in another operation would not expect.
+  // Agree before data is sent, which a process in another operation would not
+  // expect.
   check_all(group, kSave, "", device_of(module));
   const auto save = is_path_of_index(path) ? save_parts : save_whole;
   save(

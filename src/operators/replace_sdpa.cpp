@@ -7,7 +7,6 @@
 // too; the kernels pass them on to the definition, so that functionalization,
 // fake tensors and functorch, and hence torch.compile and torch.export, see its
 // operators.
-// operators.
 
 #include <kernels/tiled.h>
 #include <operators/replace_sdpa_switch.h>
