@@ -28,9 +28,9 @@ namespace {
 /// names.
 constexpr uint64_t kMaxWrites = 64;
 
-/// Checks that no tensor repeats its elements, and that all of them repeat the
-/// bytes of the file no more often than tied weights do: a small file can
-/// describe huge tensors.
+/// Checks that no tensor repeats its elements, and that all tensors together
+/// repeat the file's bytes no more often than tied weights do: otherwise a
+/// small file could become a huge one.
 void check_size(const StateDict& tensors) {
   OverlapLimit limit(tensors, kMaxWrites, "; convert it in Python by clone()");
   for (const auto& item : tensors) {
@@ -78,7 +78,7 @@ ConvertedWeights convert_weights(
     const ConvertOptions& options) {
   const auto& prefix = options.prefix();
   const auto info = inspect_weights(from, InspectOptions().prefix(prefix));
-  // From here on reads the file that was found, even if its folder changes.
+  // Reads the file that was found, even if its folder changes meanwhile.
   ConvertedWeights converted{
       read_weights(info.path, ReadOptions().prefix(prefix).mmap(true)),
       other_values(info, prefix),
@@ -97,7 +97,7 @@ ConvertedWeights convert_weights(
   } catch (const std::exception& error) {
     auto text = format_text(
         "convert_weights(\"{}\"): {}", escaped(from), error_message(error));
-    // They name layers that are found in no layout.
+    // The remarks name layers that belong to no known layout.
     if (info.attention.empty()) {
       for (const auto& remark : info.remarks) {
         text += "\n  " + escaped(remark);

@@ -15,24 +15,24 @@ using namespace layouts;
 
 namespace {
 
-/// A copy with all of its views made: only the copying is left.
+/// A copy whose views are made already, so that nothing else can fail.
 struct Copy {
   torch::Tensor to;
-  /// The values; undefined: zeros.
+  /// The values; undefined for zeros.
   torch::Tensor from;
-  /// The place of the values in the file.
+  /// The values as they are in the file, whose pages are released after the
+  /// copy.
   torch::Tensor file_tensor;
 };
 
-/// Returns whether the copy would be a transposition. LibTorch needs a buffer
-/// for it, whose allocation could fail; copying between the transposed views
-/// needs none.
+/// Returns whether the copy would transpose. For that LibTorch allocates a
+/// buffer, which may fail; copying between the transposed views needs none.
 bool is_transposed(const torch::Tensor& from) {
   return from.dim() == 2 && from.stride(0) == 1 && from.stride(1) != 1;
 }
 
-/// Adds copies in blocks of rows, so that each block's pages are freed after
-/// it.
+/// Adds copies in blocks of rows, so that the pages of each block can be
+/// released after it.
 void add_blocks(
     std::vector<Copy>& copies,
     const torch::Tensor& to,
@@ -78,7 +78,7 @@ void add_copies(
   }
 }
 
-/// Frees the pages of the mapped files that hold the values of `tensor`.
+/// Releases the pages of the mapped files that hold the values of `tensor`.
 void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() ||
       !tensor.is_non_overlapping_and_dense()) {
@@ -117,7 +117,7 @@ torch::TensorOptions wanted_options(
   return wanted;
 }
 
-/// A tensor of the module and the one that takes its place.
+/// A tensor of the module and its replacement.
 struct Exchange {
   torch::Tensor old;
   torch::Tensor made;

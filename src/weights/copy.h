@@ -10,11 +10,11 @@
 namespace torch_attention::weights {
 
 /// Gives every tensor of `module` the device and dtype of the options, and the
-/// assigned ones their values: all of them or, if memory runs out, none.
+/// assigned ones their values. If memory runs out, the module does not change.
 ///
-/// All steps that can fail come before the first change. On the CPU, values are
-/// then copied from the file to their place; for another device or dtype they
-/// are made beside the old ones.
+/// All steps that can fail precede the first change. On the CPU, values are
+/// copied from the file into the tensor; for another device or dtype into a new
+/// tensor, which then replaces the old one.
 void copy_all(
     torch::nn::Module& module,
     const std::vector<Assignment>& assignments,

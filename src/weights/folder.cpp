@@ -20,7 +20,7 @@ namespace torch_attention::weights {
 
 namespace {
 
-// The names that Hugging Face's `save_pretrained` gives, in the order in which
+// The names that Hugging Face's `save_pretrained` uses, in the order in which
 // `from_pretrained` looks for them.
 constexpr std::array kNames{
     "model.safetensors",
@@ -62,7 +62,7 @@ struct CloseFolder {
   }
 };
 
-/// Returns the files in `folder` that are named like weights, sorted.
+/// Returns the files in `folder` with an extension of weights, sorted.
 std::vector<std::string> files_of_weights(const std::string& folder) {
   const std::unique_ptr<DIR, CloseFolder> open(::opendir(folder.c_str()));
   TORCH_CHECK(
@@ -93,7 +93,7 @@ std::string file_in(const std::string& path, const std::string& name) {
 }
 
 std::string find_weight_file(const std::string& path) {
-  // The configuration of a model stands for its folder.
+  // The path of a model's `config.json` stands for its folder.
   if (name_of_file(path) == "config.json" && is_file(path)) {
     const auto folder = folder_of(path);
     return find_weight_file(folder.empty() ? "." : folder);

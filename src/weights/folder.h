@@ -4,12 +4,13 @@
 
 namespace torch_attention::weights {
 
-/// Returns the file `name` in `path` if that is a folder; else `path` itself.
+/// Returns the path of the file `name` in the folder `path`; if that is not a
+/// folder, returns `path` itself.
 std::string file_in(const std::string& path, const std::string& name);
 
-/// Returns the file of weights that `path` means: `path` itself or, for a
-/// folder, the file of `save_pretrained` in it, or its only one. Throws
-/// c10::Error if the folder has none, or several that could be meant.
+/// Returns the weight file for `path`: `path` itself or, in a folder, the file
+/// written by `save_pretrained`, or else the only weight file. Throws
+/// c10::Error if there is none, or if there are several to choose from.
 std::string find_weight_file(const std::string& path);
 
 } // namespace torch_attention::weights

@@ -20,7 +20,7 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-/// A format that is told by bytes at a place of the file.
+/// A format that is recognised by bytes at an offset in the file.
 struct ForeignFormat {
   size_t offset;
   std::string_view bytes;
@@ -46,7 +46,7 @@ constexpr std::string_view kHdf5Advice =
 
 constexpr std::array kForeignFormats{
     ForeignFormat{0, "\x89HDF"sv, kHdf5Name, kHdf5Advice},
-    // After a block of the user.
+    // HDF5 may begin with a user block.
     ForeignFormat{512, "\x89HDF\r\n\x1a\n"sv, kHdf5Name, kHdf5Advice},
     ForeignFormat{1024, "\x89HDF\r\n\x1a\n"sv, kHdf5Name, kHdf5Advice},
     ForeignFormat{2048, "\x89HDF\r\n\x1a\n"sv, kHdf5Name, kHdf5Advice},
@@ -108,7 +108,7 @@ constexpr std::array kForeignFormats{
       format_text("the file is {}, which is not read. {}", name, advice));
 }
 
-/// Reads the fields of a message of protocol buffers, without what is in them.
+/// Parses the fields of a protocol buffer, and skips their contents.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
@@ -116,14 +116,14 @@ class Fields {
   struct Field {
     uint64_t number = 0;
     uint64_t type = 0;
-    /// The number that it is, or its length.
+    /// The number or, for bytes, their length.
     uint64_t value = 0;
   };
 
   static constexpr uint64_t kNumber = 0;
   static constexpr uint64_t kBytes = 2;
 
-  /// Returns none at the end, and for what is no field.
+  /// Returns the next field; none at the end, or if it is not a field.
   std::optional<Field> next() {
     const auto tag = number();
     const auto value = tag ? number() : std::nullopt;
@@ -161,8 +161,8 @@ class Fields {
   std::string_view bytes_;
 };
 
-/// Returns whether it is an ONNX model: a message with a version first and,
-/// among few fields, a graph.
+/// Returns whether the bytes are an ONNX model: a message that starts with a
+/// version and has a graph among few fields.
 bool is_onnx(std::string_view bytes) {
   constexpr uint64_t kVersion = 1;
   constexpr uint64_t kGraph = 7;
@@ -187,7 +187,7 @@ bool is_onnx(std::string_view bytes) {
   return false;
 }
 
-/// Returns whether it is a map of msgpack whose first key is a text.
+/// Returns whether the bytes are a msgpack map whose first key is a string.
 bool is_msgpack(std::string_view bytes) {
   size_t key = 1;
   const auto first = static_cast<uint8_t>(bytes.front());
@@ -208,8 +208,8 @@ bool is_msgpack(std::string_view bytes) {
 }
 
 void refuse_pickle(std::string_view bytes) {
-  // torch.save's magic number, 0x1950a86a20f9469cfc6c, near the begin, which is
-  // longer in later protocols.
+  // The magic number of torch.save, 0x1950a86a20f9469cfc6c, comes after a
+  // header whose length depends on the protocol.
   constexpr std::string_view kMagic =
       "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;
   constexpr size_t kBegin = 32;
@@ -294,7 +294,7 @@ void refuse_foreign_zip(const ZipArchive& archive) {
 
 void refuse_several_zips(const Bytes& bytes) {
   constexpr std::string_view kEnd = "PK\x05\x06";
-  // An end and, at once, the begin of the next.
+  // The end of an archive, followed directly by the start of the next.
   constexpr std::string_view kNext = "\0\0PK\x03\x04"sv;
   constexpr size_t kEndSize = 22;
   constexpr size_t kMostLookedAt = size_t{256} << 20;

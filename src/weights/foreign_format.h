@@ -5,20 +5,20 @@
 
 namespace torch_attention::weights {
 
-// Formats of weights that are known, but not read. They are told by their
-// content, and the errors name the line or command that converts them.
+// Known formats of weights that are not supported. They are recognised by their
+// content, and the errors give the line or command that converts them.
 
-/// Throws c10::Error if the bytes are a file of such a format.
+/// Throws c10::Error if the bytes are a file in such a format.
 void refuse_foreign_format(const files::Bytes& bytes);
 
-/// Throws c10::Error for a zip file that is no archive of LibTorch.
+/// Throws c10::Error for a zip file that is not an archive of LibTorch.
 [[noreturn]] void refuse_foreign_zip(const files::ZipArchive& archive);
 
-/// Throws c10::Error if the bytes, which begin as a zip file, are several zip
+/// Throws c10::Error if the bytes, which begin like a zip file, are several zip
 /// files one after the other.
 void refuse_several_zips(const files::Bytes& bytes);
 
-/// The way to convert a distributed checkpoint.
+/// How to convert a distributed checkpoint.
 inline constexpr const char* kConvertDistributed =
     "Convert its folder: python -m torch.distributed.checkpoint.format_utils "
     "dcp_to_torch FOLDER model.pt";

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxHints = 10;
 
-/// Returns the path of the selected part, as a prefix names it.
+/// Returns the path of the selected part, as a prefix would name it.
 std::string selected_path(const WeightFile& file) {
   auto path = file.start;
   const auto root = dotted(file.root);
@@ -31,7 +31,7 @@ std::string selected_path(const WeightFile& file) {
   return path;
 }
 
-/// Tells that all the keys are there, below another path.
+/// Suggests another path if the file has all the missing keys below it.
 std::optional<std::string> same_keys_hint(const Refusal& refusal) {
   auto prefixes = prefixes_with(refusal.file, refusal.missing);
   if (!refusal.nothing_loaded || prefixes.empty()) {
@@ -45,7 +45,7 @@ std::optional<std::string> same_keys_hint(const Refusal& refusal) {
       prefix_choice(prefixes));
 }
 
-/// Tells, if the module is an attention, where the file has some elsewhere.
+/// Suggests where the file has attention, if the module is an attention module.
 std::optional<std::string> attention_hint(const Refusal& refusal) {
   const auto modules = find_attention(refusal.targets);
   const bool is_attention = std::any_of(
@@ -80,7 +80,7 @@ std::optional<std::string> attention_hint(const Refusal& refusal) {
       prefix_choice({below.front()}));
 }
 
-/// Tells how the file's layout names the keys.
+/// Suggests the names that missing keys would have in the file's layout.
 void add_layout_hints(
     const Refusal& refusal,
     const std::unordered_set<std::string>& missing,
@@ -97,7 +97,7 @@ void add_layout_hints(
   }
 }
 
-/// Tells which keys are spelled almost the same.
+/// Suggests keys of the file whose spelling is almost the same.
 void add_spelling_hints(
     const Refusal& refusal,
     std::vector<std::string>& hints) {
@@ -124,7 +124,7 @@ const Mismatch* find_mismatch(
   return found == mismatches.end() ? nullptr : &*found;
 }
 
-/// Returns the sizes of the projections at one scope that differ.
+/// Returns the sizes that differ between the projections at `scope`.
 std::vector<std::string> differing_sizes(
     const std::vector<Mismatch>& mismatches,
     const std::string& scope) {

@@ -16,21 +16,20 @@ struct Mismatch {
   std::vector<int64_t> module_shape;
 };
 
-/// The facts that are known when loading is refused.
+/// What is known when loading is refused.
 struct Refusal {
   const files::WeightFile& file;
   const StateDict& targets;
   const layouts::Mapping& mapping;
-  /// The keys of the module that the file does not have.
+  /// The keys of the module that are missing in the file.
   const std::vector<std::string>& missing;
   bool nothing_loaded = false;
 };
 
-/// Returns sentences about what the user may have meant where keys are missing.
+/// Returns sentences about what the user may have meant, if keys are missing.
 std::vector<std::string> key_hints(const Refusal& refusal);
 
-/// Returns which sizes of the attention differ, if the shapes tell; else
-/// nothing.
+/// Returns which sizes of the attention differ, if the shapes show it.
 std::vector<std::string> size_hints(const std::vector<Mismatch>& mismatches);
 
 } // namespace torch_attention::weights

@@ -18,7 +18,7 @@ using namespace weights;
 
 namespace {
 
-/// Returns the size of a canonical tensor along a dimension; 0 if it has none.
+/// Returns the size of a canonical tensor in a dimension; 0 if it is absent.
 int64_t size_of(
     const WeightsInfo::Attention& attention,
     const std::string& key,
@@ -29,7 +29,7 @@ int64_t size_of(
       : shape->second[dimension];
 }
 
-/// `layout_beside`, which says what is wrong instead of throwing it.
+/// Like `layout_beside`, but returns an error as a remark.
 layouts::Decide decide_for(const files::WeightFile& file) {
   return [decide = layout_beside(file.path, file.start)](
              const std::string& scope,

@@ -10,13 +10,14 @@ namespace torch_attention::weights {
 
 namespace {
 
-/// The layers of a class. One layer alone has all three projections.
+/// The layer names of a class. Without a key and a value, one layer holds all
+/// three projections.
 struct LayerNames {
   std::string_view query;
   std::string_view key;
   std::string_view value;
   std::string_view out;
-  /// Advice beyond the names.
+  /// Further advice.
   std::string_view remark = {};
 };
 
@@ -50,8 +51,8 @@ bool has_layer(
   return weight != nullptr && weight->dim() == 2;
 }
 
-/// Returns the path before a key of the layer, with its dot; none if there is
-/// no attention of these names.
+/// Returns the path of an attention module with these layers, with a dot at its
+/// end; none if there is no such module.
 std::optional<std::string> find_scope(
     const StateDict& tensors,
     const LayerNames& names) {
@@ -74,7 +75,7 @@ std::optional<std::string> find_scope(
   return std::nullopt;
 }
 
-/// Returns the layouts that the names may mean, as C++.
+/// Returns C++ code with the layouts that the names may stand for.
 std::string calls_for(const LayerNames& names) {
   if (!names.key.empty()) {
     return format_text(

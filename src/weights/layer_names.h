@@ -7,10 +7,10 @@
 
 namespace torch_attention::weights {
 
-/// Returns a sentence that names an attention of the file whose layers have
-/// names of a class that is known, but whose order of rows these do not tell:
-/// how its weights are loaded. None if there is no such attention. `start` is
-/// the path of `tensors` in the file.
+/// Returns a sentence on how to load an attention module of the file whose
+/// layers have the names of a known class. Such names do not determine the
+/// order of rows. None if there is no such module. `start` is the path of
+/// `tensors` in the file.
 std::optional<std::string> layer_names_hint(
     const StateDict& tensors,
     const std::string& start);

@@ -19,13 +19,13 @@ using namespace layouts;
 
 namespace {
 
-/// The only built-in layout with a twin.
+/// The only built-in layout that shares its keys and shapes with another one.
 constexpr auto* kFound = "nano_gpt";
-/// The `model_type` of models with the same keys and, where each head has keys
-/// of its own, the same shapes: their rows are in the order of the heads.
+/// The `model_type` of models with the same keys and, if each head has its own
+/// keys, the same shapes. Their rows are grouped by head.
 constexpr auto* kTwin = "gpt_bigcode";
 
-/// None if there is no configuration that can be read, which then says nothing.
+/// Returns the configuration next to the file; none if it cannot be read.
 std::optional<pretrained::ModelConfig> config_beside(const std::string& path) {
   if (path.empty()) {
     return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<std::string> type_beside(pretrained::ModelConfig& config) {
   }
 }
 
-/// Returns the parts of a path that are numbers.
+/// Returns those parts of a dotted path that are numbers.
 std::vector<int64_t> numbers_in(const std::string& path) {
   constexpr size_t kMostDigits = 9;
   std::vector<int64_t> numbers;
@@ -61,13 +61,13 @@ std::vector<int64_t> numbers_in(const std::string& path) {
   return numbers;
 }
 
-/// The layout of the attention at `path` in a model of the type `kTwin`.
+/// Returns the layout of the attention at `path` in a model of type `kTwin`.
 WeightLayout twin_at(
     const std::string& path,
     const pretrained::ModelConfig& config) {
   auto counted = config;
   const auto count = pretrained::count_layers(counted, PretrainedPart::kAuto);
-  // A configuration can speak of any number of layers, a path only of few.
+  // The path has few numbers, but a configuration may claim many layers.
   for (const auto layer : numbers_in(path)) {
     if (layer >= count) {
       continue;

@@ -6,9 +6,9 @@
 
 namespace torch_attention::weights {
 
-/// Decides between layouts of the same keys and shapes by the `config.json`
-/// beside the file at `path`, of which the part below `start` is read. Empty
-/// for what comes from no file.
+/// Returns a function that chooses between layouts with the same keys and
+/// shapes by the `config.json` next to the file at `path`, of which the part
+/// below `start` is read. Both are empty for tensors that are not from a file.
 layouts::Decide layout_beside(
     const std::string& path,
     const std::string& start);

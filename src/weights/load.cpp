@@ -26,7 +26,7 @@ std::string failure(const std::string& path, const std::exception& error) {
       "load_weights(\"{}\"): {}", escaped(path), error_message(error));
 }
 
-/// Every `count`-th of `keys`, from number `index` on, in a common order.
+/// Returns every `count`-th key, from `index` on, in an order that all share.
 std::vector<std::string> share_of(
     std::vector<std::string> keys,
     const ShareOfChecks& share) {
@@ -65,7 +65,7 @@ LoadReport load_by_agreement(
     throw_printable(error);
   }
   try {
-    // The last step that can fail: when it is done, the module has changed.
+    // The last step that can fail; if it does, the module has not changed.
     copy_all(module, plan.assignments, options, file);
   } catch (const std::exception& wrong) {
     throw_printable(failure(path, wrong));

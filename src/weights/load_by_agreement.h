@@ -10,15 +10,16 @@
 
 namespace torch_attention::weights {
 
-/// The share of a file's checksums that one of several processes checks, which
-/// all need the same tensors.
+/// One process's share of a file's checksums, if several processes load the
+/// same tensors.
 struct ShareOfChecks {
   size_t index = 0;
   size_t count = 1;
 };
 
-/// Loads as `load_weights` does, but gives `agree` what is wrong, or nothing,
-/// before anything changes. `agree` throws if others cannot go on.
+/// Loads like `load_weights`, but first passes its error, or an empty text, to
+/// `agree`, before anything changes. `agree` throws if other processes have
+/// failed.
 LoadReport load_by_agreement(
     torch::nn::Module& module,
     const std::string& path,

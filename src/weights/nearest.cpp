@@ -8,10 +8,10 @@ namespace torch_attention::weights {
 
 namespace {
 
-// They take some tenths of a second.
+// This many steps take some tenths of a second.
 constexpr size_t kMaxSteps = 100'000'000;
 
-/// Returns Levenshtein's distance.
+/// Returns the Levenshtein distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -27,7 +27,7 @@ size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Returns the part before the last dot: ".weight" says little.
+/// Returns the part before the last dot; ends such as ".weight" are no clue.
 std::string_view stem(std::string_view text) {
   return text.substr(0, text.rfind('.'));
 }

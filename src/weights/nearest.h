@@ -7,17 +7,16 @@
 
 namespace torch_attention::weights {
 
-/// Finds texts that are spelled almost like others, as long as that does not
-/// take long: a file may have a million keys, and so may a module.
+/// Finds texts with a similar spelling, in a limited time: both a file and a
+/// module may have a million keys.
 class NearestText {
  public:
   /// `candidates` must outlive it.
   explicit NearestText(const std::vector<std::string>& candidates);
 
-  /// Returns the candidate whose path differs least from that of `text`,
-  /// counted in single characters added, left out or replaced; none if all
-  /// differ by more than a third of it. The parts after the last dot must be
-  /// equal.
+  /// Returns the candidate whose part before the last dot has the smallest
+  /// Levenshtein distance to the one of `text`; none if all differ by more than
+  /// a third of it. The parts after the last dot must be equal.
   std::optional<std::string> find(const std::string& text);
 
  private:

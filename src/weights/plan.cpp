@@ -27,7 +27,7 @@ namespace {
 
 /// Returns "MultiHeadAttention" for "torch_attention::MultiHeadAttentionImpl".
 std::string class_name(const torch::nn::Module& module) {
-  // Not by Module::name, which ends the process where memory runs out.
+  // Module::name would end the process if memory runs out.
   auto name = c10::demangle(typeid(module).name());
   const auto colon = name.rfind(':');
   if (colon != std::string::npos) {
@@ -44,9 +44,8 @@ bool is_mask_key(const std::string& key) {
   return key == "mask" || ends_with(key, ".mask");
 }
 
-/// Returns whether `tensor` is the mask that Python's attention classes
-/// register. Compares blocks of rows, since a copy of a whole mask may be
-/// large.
+/// Returns whether `tensor` is the causal mask that Python's attention classes
+/// register. Compares blocks of rows, since a copy of the whole may be large.
 bool is_causal_mask(const torch::Tensor& tensor) {
   if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
     return false;
@@ -67,7 +66,7 @@ bool is_causal_mask(const torch::Tensor& tensor) {
   return true;
 }
 
-/// Returns whether the file's masks, one or one for each head, are causal.
+/// Returns whether the file's masks, a single one or one per head, are causal.
 bool are_causal_masks(const Source& source) {
   std::vector<torch::Tensor> parts;
   for (const auto& part : source.parts) {
@@ -80,8 +79,8 @@ bool are_causal_masks(const Source& source) {
              });
 }
 
-/// Returns whether LibTorch copies elements of one dtype to another. Tries it
-/// with a tensor of one element, before anything is changed.
+/// Returns whether LibTorch can convert between two dtypes. Tries it with one
+/// element, before anything is changed.
 bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   const auto source = at::empty({1}, from);
   auto target = at::empty({1}, to);
@@ -93,8 +92,7 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
   }
 }
 
-/// Returns the bits of the values, as they are in `dtype`: NaN is equal to
-/// itself.
+/// Returns the bytes of the values in `dtype`, in which NaN equals itself.
 torch::Tensor bits_of(const Source& source, torch::ScalarType dtype) {
   std::vector<torch::Tensor> parts;
   for (const auto& part : source.parts) {
@@ -116,7 +114,7 @@ std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
   return keys;
 }
 
-/// Returns the shape of the joined parts; none if they cannot be joined.
+/// Returns the shape of the concatenated parts; none if they do not fit.
 std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
   auto shape = source.parts.front().tensor.sizes().vec();
   const auto dimension = static_cast<size_t>(source.dimension);
@@ -137,7 +135,7 @@ std::optional<std::vector<int64_t>> joined_shape(const Source& source) {
   return shape;
 }
 
-/// Returns the shapes of parts that do not fit together.
+/// Returns the shapes of parts that cannot be concatenated.
 std::string shapes_text(const Source& source) {
   std::vector<std::string> shapes;
   for (const auto& part : source.parts) {
@@ -146,7 +144,7 @@ std::string shapes_text(const Source& source) {
   return list_text(shapes, " + ");
 }
 
-/// Returns which keys of the file stand for `key`, where they differ from it.
+/// Returns the keys of the file that `key` is loaded from, if they differ.
 std::string origin(const std::string& key, const Source& source) {
   const auto keys = source.keys();
   if (keys.size() == 1 && keys.front() == key) {
@@ -155,8 +153,8 @@ std::string origin(const std::string& key, const Source& source) {
   return format_text(" (from {})", quoted_list(keys));
 }
 
-/// Returns tensors of the shapes of the wholes that `shards` are parts of.
-/// Those have no memory of their own, and only tell their shapes.
+/// Returns the module's tensors, with the whole shape for those in `shards`.
+/// These have a single element in memory: only their shapes are used.
 StateDict wholes_of(
     const StateDict& targets,
     const std::vector<WeightShard>& shards) {
@@ -188,7 +186,7 @@ StateDict wholes_of(
   return wholes;
 }
 
-/// Returns the views of a file's tensors that `shard` is made of.
+/// Returns the source of `shard`: views of the file's tensors.
 Source part_of(const Source& source, const WeightShard& shard) {
   auto result = source;
   result.parts.clear();
@@ -196,7 +194,7 @@ Source part_of(const Source& source, const WeightShard& shard) {
       source.parts.size() > 1 && source.dimension == shard.dimension;
   int64_t begin = 0;
   for (const auto& part : source.parts) {
-    // The shard's begin and end in it.
+    // The range of the shard in this part.
     const auto size = part.tensor.size(shard.dimension);
     const auto first = std::max<int64_t>(shard.start - begin, 0);
     const auto end = std::min(shard.start + shard.size - begin, size);
@@ -224,7 +222,7 @@ bool is_written_once(const torch::Tensor& tensor) {
     }
   }
   std::sort(dimensions.begin(), dimensions.end());
-  // Each dimension steps over all that the smaller ones span.
+  // Each dimension steps over everything that the smaller ones span.
   int64_t span = 1;
   for (const auto& [stride, size] : dimensions) {
     if (stride < span) {
@@ -235,7 +233,7 @@ bool is_written_once(const torch::Tensor& tensor) {
   return true;
 }
 
-/// Collects the tensors to be copied, and everything that is wrong.
+/// Collects the copies to make, and all errors.
 class Planner {
  public:
   Planner(
@@ -296,9 +294,8 @@ class Planner {
   }
 
  private:
-  /// Returns whether this is a causal mask of the file for an attention of ours
-  /// that keeps none (`register_mask(false)`): it tells nothing more than
-  /// `causal` does.
+  /// Returns whether this is a causal mask in the file for an attention module
+  /// that has no mask (`register_mask(false)`). It says no more than `causal`.
   bool is_spare_mask(const std::string& key) const {
     if (!is_mask_key(key) || targets_.contains(key)) {
       return false;
@@ -308,7 +305,7 @@ class Planner {
         is_causal_mask(file_.tensors[key]);
   }
 
-  /// Returns why a tensor of the module cannot take values; null if it can.
+  /// Returns why a tensor of the module cannot be written to; null if it can.
   const char* why_not_written(const torch::Tensor& target) const {
     if (target.is_meta() ||
         (options_.device() && options_.device()->is_meta())) {
@@ -323,8 +320,8 @@ class Planner {
           "values of their own: give it a clone() before";
   }
 
-  /// Adds a key of the file that no tensor of the module needs. An extra state
-  /// is no weight: modules of Python write it for themselves.
+  /// Adds a key of the file that the module has no tensor for. An extra state
+  /// is not a weight: Python modules store it for their own use.
   void add_unused(const std::string& key) {
     constexpr const char* kExtraState = "_extra_state";
     if (key == kExtraState || ends_with(key, format_text(".{}", kExtraState))) {
@@ -441,7 +438,7 @@ class Planner {
     }
   }
 
-  /// Adds messages, or the first ones and the number of the others.
+  /// Adds messages: all, or the first ones and the number of others.
   void add_messages(const std::vector<std::string>& messages) {
     if (!messages.empty()) {
       messages_.push_back(list_text(messages, "\n\t"));
@@ -466,7 +463,7 @@ class Planner {
     add_messages(texts);
   }
 
-  /// Names the objects that tensors of the module may lie in.
+  /// Reports objects that may contain tensors of the module.
   void add_foreign() {
     const auto& missing = plan_.report.missing;
     std::vector<std::string> texts;
@@ -514,12 +511,12 @@ class Planner {
   const WeightFile& file_;
   const LoadOptions& options_;
   StateDict targets_;
-  /// Targets of the whole shape, where the module has a part only.
+  /// Targets with the shapes of whole tensors, where the module has a shard.
   StateDict wholes_;
   std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;
   Mapping mapping_;
-  /// Tensors of the module, and the first of their names with its values.
+  /// For each tensor of the module the first of its names, with its source.
   std::unordered_map<
       const c10::TensorImpl*,
       std::pair<std::string, const Source*>>

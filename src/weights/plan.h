@@ -18,7 +18,7 @@ struct Assignment {
   layouts::Source source;
 };
 
-/// The copies to be made once nothing is wrong.
+/// The copies to make if there is no error.
 struct Plan {
   std::vector<Assignment> assignments;
   /// The keys of the file that are read.
@@ -29,8 +29,8 @@ struct Plan {
 /// Returns the parameters and buffers of `module`; they share its memory.
 StateDict state_dict(const torch::nn::Module& module);
 
-/// Plans how `module` takes the tensors of `file`. Throws c10::Error that lists
-/// all that is wrong, in the words of Python's `load_state_dict`.
+/// Plans the loading of `file` into `module`. Throws c10::Error, which lists
+/// all errors in the words of Python's `load_state_dict`.
 Plan make_plan(
     const torch::nn::Module& module,
     const files::WeightFile& file,

@@ -35,7 +35,8 @@ WeightFile read_archive(const Bytes& bytes) {
   refuse_foreign_zip(*archive);
 }
 
-/// An error says if the file is several archives, one after the other.
+/// Reads an archive. If that fails, the error says whether the file is several
+/// archives one after the other.
 WeightFile read_zip(const Bytes& bytes) {
   try {
     return read_archive(bytes);

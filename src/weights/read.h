@@ -7,15 +7,14 @@
 
 namespace torch_attention::weights {
 
-/// Reads a file by its content, not its extension; in a folder the file that
-/// `find_weight_file` finds. For a model in several files, opens only those
-/// that have keys beginning with `prefix`. Throws c10::Error that says what is
-/// wrong with the file.
+/// Reads a file by its content, not its extension; for a folder, the file that
+/// `find_weight_file` returns. Of a sharded model, opens only files with keys
+/// that begin with `prefix`. Throws c10::Error if the file is invalid.
 files::WeightFile read_weight_file(
     const std::string& path_or_folder,
     const std::string& prefix = "");
 
-/// Reads bytes that are one whole file, by their content.
+/// Reads the bytes of a whole file, by their content.
 files::WeightFile read_weight_bytes(const files::Bytes& bytes);
 
 } // namespace torch_attention::weights

@@ -22,8 +22,8 @@ namespace {
 /// The number of times that each byte of a file may be copied.
 constexpr uint64_t kMaxOverlap = 16;
 
-/// Returns the elements without repetitions: dimensions that only repeat
-/// elements (`expand`) get the size 1.
+/// Returns the elements without repetitions: dimensions that `expand` added or
+/// enlarged get the size 1.
 torch::Tensor without_repeats(const torch::Tensor& tensor) {
   auto once = tensor;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -34,8 +34,8 @@ torch::Tensor without_repeats(const torch::Tensor& tensor) {
   return once;
 }
 
-/// Makes the tensors of a result from those of a file. A tensor that has
-/// several names in the file stays one tensor.
+/// Makes the tensors of the result. A tensor with several names in the file
+/// remains one tensor.
 class Reader {
  public:
   Reader(const ReadOptions& options, const StateDict& tensors)
@@ -75,7 +75,7 @@ class Reader {
     const auto once = without_repeats(in_file);
     limit_.count(key, once, once.numel());
     if (has_dtype && in_file.element_size() == 1) {
-      // By their bytes, since LibTorch 2.8 and 2.9 cannot copy float4.
+      // As bytes, since LibTorch 2.8 and 2.9 cannot copy float4.
       return copied(once.view(torch::kByte), torch::kByte)
           .view(in_file.scalar_type())
           .expand(in_file.sizes());

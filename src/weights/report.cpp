@@ -24,7 +24,7 @@ bool has_own_key(const LoadReport::Tensor& tensor) {
   return tensor.file_keys.size() == 1 && tensor.file_keys.front() == tensor.key;
 }
 
-/// Returns the text that says from which keys of the file a tensor comes.
+/// Returns a text about the keys of the file that a tensor comes from.
 std::string origin_text(const LoadReport::Tensor& tensor) {
   constexpr size_t kMaxKey = 200;
   const auto& keys = tensor.file_keys;
@@ -57,7 +57,7 @@ std::ostream& operator<<(std::ostream& stream, const LoadReport& report) {
       escaped(report.path),
       report.format,
       report.layout);
-  // Keys of the file are not printed where all are the module's own.
+  // Omits the file's keys if all equal the module's.
   const bool tells_origin =
       !std::all_of(report.loaded.begin(), report.loaded.end(), has_own_key);
   for (const auto& tensor : report.loaded) {

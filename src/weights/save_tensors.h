@@ -7,7 +7,7 @@
 
 namespace torch_attention::weights {
 
-/// Saves tensors as `save_weights` saves those of a module that has them.
+/// Saves tensors as `save_weights` saves the tensors of a module.
 void save_tensors(
     const StateDict& tensors,
     const std::string& path,

@@ -17,8 +17,8 @@ using namespace layouts;
 
 namespace {
 
-/// Returns the paths that end with `path` or contain it, for a `path` that
-/// lacks its beginning.
+/// Returns the paths that contain `path`, for a `path` that lacks its beginning
+/// or end.
 std::vector<std::string> paths_around(
     const std::vector<std::string>& paths,
     const std::string& path) {
@@ -107,7 +107,7 @@ std::vector<std::string> whole_keys(const WeightFile& file) {
 }
 
 std::vector<std::string> attention_paths(const std::vector<std::string>& keys) {
-  // The layouts look at names only here.
+  // Only names matter here, so all tensors are the same placeholder.
   const auto any = at::empty({1, 1});
   StateDict names;
   for (const auto& key : keys) {

@@ -15,7 +15,7 @@
 
 namespace torch_attention::weights {
 
-/// Names and tensors in the order of the file or module.
+/// Tensors by their names, in the order of the file or module.
 using StateDict = torch::OrderedDict<std::string, torch::Tensor>;
 
 /// Returns whether any key begins with `start`.
@@ -25,10 +25,10 @@ inline bool has_keys_below(const StateDict& tensors, std::string_view start) {
   });
 }
 
-/// Returns whether elements are read more than once, by strides of zero: a
-/// small file can describe a huge tensor this way.
+/// Returns whether a tensor has more elements than its memory, by strides of
+/// zero. In this way a small file can describe a huge tensor.
 inline bool repeats_elements(const torch::Tensor& tensor) {
-  // Compares elements, not bytes, of which there may be more than 2^64.
+  // Counts elements: the number of bytes may exceed 2^64.
   return static_cast<uint64_t>(tensor.numel()) >
       tensor.storage().nbytes() / static_cast<size_t>(tensor.element_size());
 }

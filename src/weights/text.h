@@ -42,7 +42,7 @@ inline std::string prefix_choice(const std::vector<std::string>& prefixes) {
 }
 
 /// Returns the folder of a path, with a slash at its end; "" for the current
-/// one.
+/// folder.
 inline std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/') + 1);
 }
