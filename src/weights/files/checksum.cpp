@@ -21,7 +21,7 @@ uint32_t crc32(const Bytes& bytes) {
   at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const auto part = block(i);
-      // Many times faster than zlib's function.
+      // Many times faster than zlib's own function.
       sums[static_cast<size_t>(i)] =
           ::libdeflate_crc32(0, part.data, part.size);
       release(part);

@@ -6,8 +6,7 @@
 
 namespace torch_attention::weights::files {
 
-/// Returns the CRC-32 that zip files use, computed by all of LibTorch's
-/// threads.
+/// Returns the CRC-32 of zip files, computed on all of LibTorch's threads.
 uint32_t crc32(const Bytes& bytes);
 
 } // namespace torch_attention::weights::files

@@ -10,13 +10,13 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// The names of a dtype; empty where the format has none.
+/// The names of a dtype; empty if a format has none.
 struct Names {
   torch::ScalarType dtype;
   std::string_view python;
   std::string_view storage;
   std::string_view safetensors;
-  /// The number in `torch.export`; 0: none.
+  /// The number in `torch.export`; 0 if it has none.
   int64_t exported;
 };
 
@@ -96,8 +96,7 @@ const Names* names_of(ScalarType dtype) {
   return found == kDtypes.end() ? nullptr : found;
 }
 
-/// Returns the text between `prefix` and `suffix`; "" if they do not enclose
-/// it.
+/// Returns the text between `prefix` and `suffix`; "" if it has not both.
 std::string_view between(
     std::string_view text,
     std::string_view prefix,

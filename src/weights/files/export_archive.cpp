@@ -34,13 +34,13 @@ std::vector<std::string> weight_records(
   return records;
 }
 
-/// Returns the names of the records that describe the weights of the models.
+/// Returns the names of the records that describe the models' weights.
 std::vector<std::string> weight_configs(const ZipArchive& archive) {
   return weight_records(archive, "_weights_config.json");
 }
 
 /// Returns the names of the torch.save files with the models' state dicts.
-/// LibTorch before 2.8 writes one under another name.
+/// LibTorch before 2.8 writes a single one under another name.
 std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   constexpr const char* kOld = "serialized_state_dict.pt";
   if (archive.contains(kOld)) {
@@ -49,7 +49,7 @@ std::vector<std::string> state_dict_files(const ZipArchive& archive) {
   return weight_records(archive, ".pt");
 }
 
-/// The description of a tensor.
+/// A tensor's entry in a weights config.
 struct ExportEntry {
   std::string key;
   std::string record;
@@ -153,7 +153,7 @@ std::vector<ExportEntry> read_config(
   return entries;
 }
 
-/// Reads the weights that one record describes.
+/// Reads the weights that one config describes.
 class ConfigReader {
  public:
   ConfigReader(const ZipArchive& archive, WeightFile& file)

@@ -7,11 +7,11 @@
 
 namespace torch_attention::weights::files {
 
-/// Returns whether the zip file is one of `torch.export.save` (.pt2).
+/// Returns whether `torch.export.save` wrote the zip file (.pt2).
 bool is_export_archive(const ZipArchive& archive);
 
-/// Reads the state dict of a .pt2 file, whose program is neither compiled nor
-/// run. Throws c10::Error that says what is wrong with the file.
+/// Reads the state dict of a .pt2 file. Its program is neither compiled nor
+/// run. Throws c10::Error if the file is invalid.
 WeightFile read_export_archive(std::shared_ptr<const ZipArchive> archive);
 
 } // namespace torch_attention::weights::files

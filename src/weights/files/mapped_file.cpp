@@ -15,9 +15,9 @@
 namespace torch_attention::weights::files {
 
 Bytes MappedFile::open(const std::string& path) {
-  // Not std::filesystem: LibTorch's wheels export older parts of it, and the
-  // link order decides which ones a program gets. O_NONBLOCK: opening a named
-  // pipe must not wait for its writer.
+  // Not std::filesystem: LibTorch's wheels export an older version of parts of
+  // it, and the link order decides which one a program gets. With O_NONBLOCK,
+  // opening a named pipe does not wait for a writer.
   const Descriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   TORCH_CHECK(
@@ -39,8 +39,8 @@ Bytes MappedFile::open(const std::string& path) {
       "\" is not a file, but a folder or device");
   const auto size = static_cast<size_t>(status.st_size);
   TORCH_CHECK(size > 0, "\"", path, "\" is empty");
-  // Made before the mapping: if memory runs out here, there is nothing to
-  // unmap.
+  // Allocated before the mapping: if memory runs out here, nothing has to be
+  // unmapped.
   const std::shared_ptr<MappedFile> mapped(new MappedFile(nullptr, 0));
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number(), 0);
   TORCH_CHECK(
@@ -77,7 +77,7 @@ void release(const Bytes& bytes) {
   }
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data);
-  // Whole pages only: the first and the last also hold bytes outside of these.
+  // Whole pages only: the first and the last page may hold other bytes, too.
   const auto first = (begin + page - 1) / page * page;
   const auto last = (begin + bytes.size) / page * page;
   if (first < last) {

@@ -8,12 +8,12 @@
 
 namespace torch_attention::weights::files {
 
-/// Bytes and the owner that keeps them in memory.
+/// Bytes, and the owner that keeps them in memory.
 struct Bytes {
   std::shared_ptr<const void> owner;
   const uint8_t* data = nullptr;
   size_t size = 0;
-  /// True if they are a part of a `MappedFile`.
+  /// Whether they are part of a `MappedFile`.
   bool mapped = false;
 
   Bytes part(size_t offset, size_t length) const {
@@ -24,12 +24,13 @@ struct Bytes {
   }
 };
 
-/// A file in memory, read-only; parts that are not read cost no memory. If
-/// another program cuts the file short meanwhile, this program is ended, as
-/// with any mapped file.
+/// A file mapped into memory, read-only; parts that are not read take no
+/// memory. If another program truncates the file meanwhile, this program is
+/// terminated, as with any mapped file.
 class MappedFile {
  public:
-  /// Throws c10::Error if the file does not exist or is empty.
+  /// Throws c10::Error if the path is not a readable file, or the file is
+  /// empty.
   static Bytes open(const std::string& path);
 
   ~MappedFile();
@@ -45,13 +46,13 @@ class MappedFile {
   size_t size_;
 };
 
-/// Makes the memory of a mapped file writable, for tensors that are handed out
-/// where they lie. The file itself stays as it is. Throws c10::Error if the
+/// Makes the memory of a mapped file writable, for tensors that are returned
+/// without copying. The file itself does not change. Throws c10::Error if the
 /// system refuses.
 void make_writable(const Bytes& file);
 
-/// Tells the system that bytes of a mapped file are not needed for now, so that
-/// they no longer count as memory of this program.
+/// Releases the physical memory of bytes of a mapped file, which are read from
+/// the file again if needed.
 void release(const Bytes& bytes);
 
 } // namespace torch_attention::weights::files

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kFreeBytes = uint64_t{1} << 20;
 
-/// Counts the bytes that the tensors lie in, each byte once.
+/// Returns the number of bytes that the tensors occupy, counting each once.
 uint64_t bytes_in_file(const StateDict& tensors) {
   std::vector<std::pair<const uint8_t*, uint64_t>> places;
   for (const auto& item : tensors) {
@@ -67,7 +67,7 @@ void OverlapLimit::count(
     const std::string& key,
     const torch::Tensor& tensor,
     int64_t elements) {
-  // The bytes of a huge tensor could not be counted.
+  // Divides, since the number of bytes of a huge tensor could overflow.
   const auto item = static_cast<uint64_t>(tensor.element_size());
   TORCH_CHECK(
       static_cast<uint64_t>(elements) <= bytes_left_ / item,

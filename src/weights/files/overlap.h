@@ -7,21 +7,21 @@
 
 namespace torch_attention::weights::files {
 
-/// Returns the number of elements from the tensor's first place in memory to
-/// its last: less than `numel` if they overlap.
+/// Returns the number of elements from the tensor's first address to its last:
+/// less than `numel` if elements overlap.
 int64_t elements_spanned(const torch::Tensor& tensor);
 
-/// Limits what is read of a file's tensors. Views of its bytes may overlap
-/// (`unfold`, slices), so that a small file can describe any number of bytes.
-/// The limit is a number of times that each byte of the file is read, and a
-/// number of bytes that may be read of every file.
+/// Limits how much is read of a file's tensors. Views of its bytes may overlap
+/// (`unfold`, slices), so a small file can describe any number of bytes. On
+/// average each byte of the file may be read `times` times; in addition, a
+/// fixed number of bytes may be read from any file.
 class OverlapLimit {
  public:
-  /// `advice` ends the message of the error: "; convert it in Python".
+  /// `advice` is appended to the error, such as "; convert it in Python".
   OverlapLimit(const StateDict& tensors, uint64_t times, std::string advice);
 
-  /// Counts elements that are read of a tensor. Throws c10::Error if they are
-  /// too many.
+  /// Counts elements that are read from a tensor. Throws c10::Error if they
+  /// exceed the limit.
   void count(
       const std::string& key,
       const torch::Tensor& tensor,

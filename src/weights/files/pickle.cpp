@@ -127,7 +127,7 @@ class PickleMachine {
 
   // --- Stack ---
 
-  /// Counts memory that is about to be used.
+  /// Counts memory before it is used, and throws if there is too much.
   void spend(size_t memory) {
     TORCH_CHECK(
         memory <= memory_left_,
@@ -151,7 +151,7 @@ class PickleMachine {
     return *value.parts_;
   }
 
-  /// Makes room in a vector, which doubles its memory when it is full.
+  /// Reserves memory in a vector, which doubles its capacity when it is full.
   template <typename T>
   void grow(std::vector<T>& values, size_t count) {
     const auto size = values.size() + count;
@@ -168,7 +168,7 @@ class PickleMachine {
     stack_.push_back(value);
   }
 
-  /// Pushes the one value of a kind that is always the same.
+  /// Pushes a value of which one object serves all uses, such as None.
   void push_shared(PickleValue*& shared, Kind kind, int64_t integer = 0) {
     if (shared == nullptr) {
       shared = make(kind);
@@ -183,8 +183,8 @@ class PickleMachine {
     return value;
   }
 
-  /// Returns the number of values below the last mark, which belong to later
-  /// operations.
+  /// Returns the number of values below the last mark, which only later
+  /// operations may take.
   size_t floor() const {
     return marks_.empty() ? 0 : marks_.back();
   }
@@ -202,7 +202,7 @@ class PickleMachine {
     return value;
   }
 
-  /// Takes the values since the last mark off the stack, and the mark.
+  /// Removes the values since the last mark, and the mark, from the stack.
   Values pop_mark() {
     TORCH_CHECK(
         !marks_.empty(),
@@ -218,7 +218,7 @@ class PickleMachine {
   // --- Memo ---
 
   void memoize(uint64_t index) {
-    // Writers count from 0: the bound keeps the memo smaller than the pickle.
+    // Writers count from 0, so the memo is smaller than the pickle.
     TORCH_CHECK(
         index <= bytes_.size(),
         "the file is damaged or malicious: its pickle remembers a value as "
@@ -273,7 +273,7 @@ class PickleMachine {
   }
 
   void push_real() {
-    // Only reals are big-endian in a pickle.
+    // Floats are the only big-endian numbers in a pickle.
     auto bits = number<uint64_t>();
     bits = __builtin_bswap64(bits);
     auto* value = push_new(Kind::kReal);
@@ -310,7 +310,7 @@ class PickleMachine {
     const auto [full_name, is_new] =
         pickle_.names_.insert(format_text("{}.{}", module, name));
     if (is_new) {
-      // A short operation can join two long texts.
+      // A short operation can concatenate two long texts.
       constexpr size_t kPlace = 100;
       spend(full_name->size() + kPlace);
     }
@@ -330,7 +330,7 @@ class PickleMachine {
   void push_made(Kind kind) {
     const auto* arguments = pop();
     const auto* function = pop();
-    // A function may be what a call returns: a class that lies in another one.
+    // A function may be the result of a call, as for a class in another class.
     const bool is_function =
         function->kind == Kind::kGlobal || function->kind == Kind::kCall;
     TORCH_CHECK(
@@ -342,12 +342,12 @@ class PickleMachine {
     parts.arguments = arguments;
   }
 
-  /// Pushes an object; its class, arguments and arguments by name are on the
+  /// Pushes an object; its class, arguments and keyword arguments are on the
   /// stack.
   void push_made_by_names() {
     auto* named = pop();
     push_made(Kind::kObject);
-    // Not to lose a tensor among them.
+    // Keyword arguments are kept as elements, since they may contain tensors.
     append(Values{named}, /*keyed=*/false);
   }
 
@@ -381,7 +381,7 @@ class PickleMachine {
       return;
     }
     auto& own = parts_of(*target).items;
-    // An object of a class of its own may get both.
+    // Objects of other classes may get both elements and keys with values.
     target->keyed = keyed && (own.empty() || target->keyed);
     grow(own, items.size());
     own.insert(own.end(), items.begin(), items.end());
@@ -562,14 +562,14 @@ class PickleMachine {
 
   Pickle& pickle_;
   std::string_view bytes_;
-  /// The bytes that may still be used.
+  /// The bytes of memory that may still be used.
   size_t memory_left_;
   size_t position_ = 0;
   uint64_t memoized_ = 0;
   Values stack_;
   std::vector<size_t> marks_;
   Values memo_;
-  // Values that are always the same.
+  // One object each, for all uses.
   PickleValue* none_ = nullptr;
   PickleValue* empty_tuple_ = nullptr;
   std::array<PickleValue*, 2> bools_{};

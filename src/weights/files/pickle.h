@@ -9,7 +9,7 @@
 
 namespace torch_attention::weights::files {
 
-/// A value of a pickle. Calls and objects are only described: nothing that a
+/// A value of a pickle. Calls and objects are only described; nothing that a
 /// pickle names is ever run.
 class PickleValue {
  public:
@@ -25,7 +25,7 @@ class PickleValue {
     kList,
     kSet,
     kDict,
-    /// A function or class by its full name.
+    /// A function or class, by its full name.
     kGlobal,
     /// `function` called with `arguments`.
     kCall,
@@ -38,7 +38,7 @@ class PickleValue {
   using Items = std::vector<const PickleValue*>;
 
   Kind kind = Kind::kNone;
-  /// True if `items` are keys and values, interleaved.
+  /// Whether `items` are keys and values, interleaved.
   bool keyed = false;
   /// A bool is 0 or 1.
   union {
@@ -47,7 +47,7 @@ class PickleValue {
   };
   std::string_view text;
 
-  /// Returns the elements; of calls and objects the values appended to them.
+  /// Returns the elements; for calls and objects, the values appended to them.
   const Items& items() const;
   /// Return null if there is none.
   const PickleValue* function() const {
@@ -60,8 +60,8 @@ class PickleValue {
   const PickleValue* state() const {
     return parts_ == nullptr ? nullptr : parts_->state;
   }
-  /// Returns the name of the function that is called, or of the object's class;
-  /// "" for other values, and where no name tells it.
+  /// Returns the name of the called function, or of the object's class; "" for
+  /// other values, and if a call returns the function.
   std::string_view function_name() const {
     const auto* called = function();
     return called != nullptr && called->kind == Kind::kGlobal
@@ -73,7 +73,7 @@ class PickleValue {
   friend class Pickle;
   friend class PickleMachine;
 
-  /// The values that a value refers to. Most have none.
+  /// The values that a value refers to. Stored apart, since most have none.
   struct Parts {
     Items items;
     const PickleValue* function = nullptr;
@@ -91,8 +91,8 @@ class Pickle {
   static constexpr size_t kMaxMemory = size_t{2} << 30;
 
   /// Reads `bytes`, which must outlive the pickle. Throws c10::Error if they
-  /// are damaged, or describe more values than `max_memory` bytes hold: a byte
-  /// of a pickle can make a value of a hundred.
+  /// are damaged, or if their values need more than `max_memory` bytes: one
+  /// byte of a pickle can make a value of a hundred.
   explicit Pickle(std::string_view bytes, size_t max_memory = kMaxMemory);
 
   const PickleValue& root() const {
@@ -110,10 +110,10 @@ class Pickle {
  private:
   friend class PickleMachine;
 
-  // Values refer to each other, in circles if the pickle is so.
+  // Values refer to each other, possibly in cycles.
   std::deque<PickleValue> values_;
   std::deque<PickleValue::Parts> parts_;
-  /// Each name once, however often it is in the pickle.
+  /// Each name once, however often the pickle has it.
   std::unordered_set<std::string> names_;
   const PickleValue* root_ = nullptr;
 };

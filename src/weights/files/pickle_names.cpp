@@ -13,7 +13,7 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-/// Returns the names of plain data.
+/// Returns the names of classes and functions for plain data.
 const std::unordered_set<std::string_view>& plain_names() {
   static const std::unordered_set<std::string_view> names{
       "__builtin__.bytearray",
@@ -57,7 +57,7 @@ const std::unordered_set<std::string_view>& plain_names() {
   return names;
 }
 
-/// Returns the functions that make tensors which are not read, and the reasons.
+/// Returns the functions that make tensors of unsupported kinds, and why.
 const std::unordered_map<std::string_view, std::string_view>& unread_kinds() {
   static const std::unordered_map<std::string_view, std::string_view> kinds{
       {"torch._utils._rebuild_device_tensor_from_cpu_tensor",
@@ -117,7 +117,7 @@ bool begins_with_any(
   });
 }
 
-/// Returns whether the name is one of plain data or of a dict.
+/// Returns whether the name belongs to plain data or to a dict.
 bool plain(std::string_view name) {
   return plain_names().count(name) > 0 || dict_names().count(name) > 0;
 }
@@ -129,13 +129,13 @@ bool is_call(
       functions.count(value.function_name()) > 0;
 }
 
-/// The function that makes tensors of any class: its arguments are another
-/// function, the class, the arguments of the function, and attributes.
+/// Makes tensors of any class. Its arguments are another function, the class,
+/// the arguments of that function, and attributes.
 constexpr std::string_view kFromType = "torch._tensor._rebuild_from_type_v2";
 
 constexpr std::string_view kWrapper = "torch._utils._rebuild_wrapper_subclass";
 
-/// Returns the class of a tensor that `kFromType` makes; "" if it is wrong.
+/// Returns the class of a tensor that `kFromType` makes; "" if it is invalid.
 std::string_view class_of(const PickleValue& call) {
   const auto& arguments = call.arguments()->items();
   return arguments.size() > 1 && arguments[1]->kind == Kind::kGlobal
@@ -247,7 +247,7 @@ bool is_dict(const PickleValue& value) {
 std::string why_foreign(const PickleValue& value) {
   switch (value.kind) {
     case Kind::kGlobal:
-      // dtypes, layouts, storages
+      // Names of dtypes, layouts and storages begin with "torch.".
       return value.text.substr(0, 6) == "torch." || plain(value.text)
           ? std::string()
           : format_text("is the class or function \"{}\"", value.text);

@@ -11,8 +11,8 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// The number of times that each byte of a file may be looked at, in tensors of
-/// bool that overlap.
+/// The number of times that each byte of a file may be checked, if bool tensors
+/// overlap.
 constexpr uint64_t kMaxChecks = 64;
 
 } // namespace

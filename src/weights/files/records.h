@@ -9,17 +9,17 @@
 
 namespace torch_attention::weights::files {
 
-/// The names of the records that hold the tensors, by key; "" for none.
+/// The records of the tensors, by key; "" for a tensor without elements.
 using RecordNames = std::unordered_map<std::string, std::string>;
 
-/// Returns the `WeightFile::check` of tensors in the records of a zip file.
+/// Returns `WeightFile::check` for tensors in the records of a zip file.
 std::function<void(const std::vector<std::string>& keys)> check_records(
     std::shared_ptr<const ZipArchive> archive,
     RecordNames records,
     StateDict tensors);
 
-/// Returns the `WeightFile::check_rest` of a zip file: of all records but
-/// those.
+/// Returns `WeightFile::check_rest` for a zip file, which checks all records
+/// except `records`.
 std::function<void()> check_other_records(
     std::shared_ptr<const ZipArchive> archive,
     const RecordNames& records);

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 const std::string kChecksum = "crc32:";
 
-/// The header's description of a tensor.
+/// A tensor's description in the header.
 struct HeaderEntry {
   std::string key;
   std::string dtype;
@@ -45,7 +45,7 @@ struct Header {
           shortened(problem, kMaxProblem));
 }
 
-/// Reads a value of a tensor's description, or of its lists.
+/// Reads a value of a tensor's description, or an element of its lists.
 void read_entry(
     const JsonPath& path,
     const JsonValue& value,
@@ -59,7 +59,7 @@ void read_entry(
     return;
   }
   if (!is_shape && field != "data_offsets") {
-    return; // of a later version of the format
+    return; // added by a later version of the format
   }
   if (path.size() == 2) {
     check_kind(value, JsonKind::kList, "a list of numbers");
@@ -95,7 +95,7 @@ void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
   using JsonKind = JsonValue::Kind;
   const bool is_metadata = !path.empty() && path[0] == "__metadata__";
   if (is_metadata && path.size() == 1 && value.kind == JsonKind::kNull) {
-    return; // as absent
+    return; // like a missing one
   }
   if (path.size() < 2) {
     check_kind(value, JsonKind::kObject, "an object in its header");
@@ -104,7 +104,8 @@ void read_value(const JsonPath& path, const JsonValue& value, Header& header) {
         fail("more than a million tensors");
       }
       check_key_length(path[0]);
-      // At once: a header of empty entries would take many times its size.
+      // Checked here, since many empty entries would need far more memory than
+      // the header.
       check_last_entry(header);
       header.entries.emplace_back();
       header.entries.back().key = path[0];
@@ -148,8 +149,8 @@ Header read_header(const Bytes& bytes) {
   return header;
 }
 
-/// Checks that each tensor begins where the one before ends: no gap, no
-/// overlap.
+/// Checks that each tensor begins where the previous one ends: without gaps or
+/// overlaps.
 void check_offsets(const std::vector<HeaderEntry>& entries, int64_t data_size) {
   std::vector<const HeaderEntry*> order;
   for (const auto& entry : entries) {
@@ -187,11 +188,11 @@ void check_offsets(const std::vector<HeaderEntry>& entries, int64_t data_size) {
   }
 }
 
-/// The parts of a tensor that are checked.
+/// The data by which a tensor is checked.
 struct Checked {
   Bytes bytes;
   std::optional<uint32_t> crc;
-  /// if it is of bools
+  /// the tensor, if its dtype is bool
   torch::Tensor bools;
 };
 
@@ -204,8 +205,8 @@ struct Checked {
       bytes.size));
 }
 
-/// Returns the bits of an element of a dtype that is smaller than a byte; 0 for
-/// others.
+/// Returns the number of bits per element for dtypes smaller than a byte; 0 for
+/// other dtypes.
 int64_t bits_of_part(const std::string& dtype) {
   if (dtype == "F4") {
     return 4;
@@ -213,8 +214,9 @@ int64_t bits_of_part(const std::string& dtype) {
   return dtype == "F6_E2M3" || dtype == "F6_E3M2" ? 6 : 0;
 }
 
-/// Returns a tensor of elements that are smaller than a byte; none if LibTorch
-/// has none of its dtype and shape. It has two numbers of F4 as one element.
+/// Returns a tensor whose elements are smaller than a byte; undefined if
+/// LibTorch lacks its dtype or cannot represent its shape. LibTorch stores two
+/// F4 numbers as one element.
 torch::Tensor read_parts(const HeaderEntry& entry, const Bytes& bytes) {
   int64_t bits = bits_of_part(entry.dtype);
   for (const auto size : entry.shape) {
@@ -234,7 +236,7 @@ torch::Tensor read_parts(const HeaderEntry& entry, const Bytes& bytes) {
   return view_tensor(bytes, {*dtype, shape, contiguous_strides(shape), 0});
 }
 
-/// Returns the tensor; none if LibTorch has none of its dtype.
+/// Returns the tensor; undefined if LibTorch cannot represent it.
 torch::Tensor read_tensor(const HeaderEntry& entry, const Bytes& bytes) {
   if (bits_of_part(entry.dtype) > 0) {
     return read_parts(entry, bytes);
@@ -270,8 +272,8 @@ std::optional<uint32_t> stored_checksum(
   return static_cast<uint32_t>(std::stoul(digits, nullptr, 16));
 }
 
-/// Checks that, if there are checksums, every tensor has one and every checksum
-/// has its tensor: a damaged key is as bad as a damaged value.
+/// Checks that, if there are checksums, tensors and checksums match one to one:
+/// a key may be damaged as well as a value.
 void check_checksum_names(const Header& header) {
   size_t checksums = 0;
   for (const auto& [name, value] : header.metadata) {
@@ -315,7 +317,7 @@ WeightFile read_safetensors(const Bytes& file) {
 
   WeightFile result;
   result.format = "safetensors file";
-  // Only of tensors that have anything to check: a file may have a million.
+  // Only tensors with something to check: a file may have a million.
   std::unordered_map<std::string, Checked> checked;
   for (const auto& entry : header.entries) {
     const auto bytes =

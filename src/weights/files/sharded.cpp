@@ -37,7 +37,7 @@ WeightFile read_shard(const std::string& name, const Bytes& bytes) {
 } // namespace
 
 bool is_sharded_index(const Bytes& file) {
-  // The length before a safetensors header may begin with this byte, too.
+  // The header length of a safetensors file may begin with this byte, too.
   return file.size > 0 && file.data[0] == '{' && !is_safetensors(file);
 }
 
@@ -108,7 +108,7 @@ WeightFile read_sharded(
   };
   result.check = [shards = std::move(shards), shard_of = std::move(shard_of)](
                      const std::vector<std::string>& keys) {
-    // A record that several tensors share shall be read once.
+    // Once per shard, so that a record of several tensors is read once.
     std::map<std::string, std::vector<std::string>> keys_of_shard;
     for (const auto& key : keys) {
       keys_of_shard[shard_of.at(key)].push_back(key);

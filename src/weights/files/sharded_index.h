@@ -7,26 +7,25 @@
 #include <string_view>
 #include <vector>
 
-/// The index of a model in several files, which Python's `save_pretrained`
-/// writes as well.
+/// The index of a sharded model, in the format of Python's `save_pretrained`.
 namespace torch_attention::weights::files {
 
-/// A key and the file that has it, which lies beside the index.
+/// A key, and the name of the file that has it, in the index's folder.
 struct IndexEntry {
   std::string key;
   std::string file;
 };
 
-/// Throws c10::Error unless `name` is that of a file in the same folder as the
-/// index, and not a hidden one.
+/// Throws c10::Error unless `name` is the name of a file in the index's folder
+/// that is not hidden.
 void check_file_name(std::string_view name);
 
-/// Returns the entries in their order. Throws c10::Error if the bytes are no
-/// index, or if it names a file elsewhere.
+/// Returns the entries in their order. Throws c10::Error if the bytes are not
+/// an index, or if it names a file in another folder.
 std::vector<IndexEntry> read_index(const Bytes& bytes);
 
-/// Writes an index of tensors that take `total_size` bytes, sorted by their
-/// keys. On c10::Error the old file stays as it was.
+/// Writes an index, sorted by key, for tensors of `total_size` bytes. If it
+/// throws, the old file has not changed.
 void write_index(
     std::vector<IndexEntry> entries,
     uint64_t total_size,

@@ -18,7 +18,7 @@ using Arguments = std::vector<const PickleValue*>;
 
 constexpr std::string_view kUntyped = "torch.storage.UntypedStorage";
 
-// No real file wraps a tensor (as a parameter, in another type) deeper.
+// No real file wraps a tensor (as a parameter, in a subclass) more deeply.
 constexpr int kMaxWrappers = 16;
 
 const PickleValue& argument(
@@ -77,7 +77,7 @@ bool is_strided(std::string_view function) {
 }
 
 /// Applies the conjugate and negative bits in `metadata`: such views are stored
-/// with the elements of the tensor that they look at.
+/// with the elements of the tensor that they view.
 torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
   const auto& items = metadata.items();
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
@@ -95,7 +95,7 @@ torch::Tensor with_bits(torch::Tensor tensor, const PickleValue& metadata) {
   return tensor;
 }
 
-/// Checks that storages of the class have this dtype, and that `bytes` are
+/// Checks that storages of the class have this dtype, and that `bytes` hold
 /// `count` elements of it.
 void check_storage(
     const std::string& record,
@@ -160,7 +160,7 @@ TensorMaker::Made TensorMaker::make(const PickleValue& call, int depth) {
   return make_by(function, arguments);
 }
 
-/// Makes the tensor of a storage, an offset, sizes and strides.
+/// Makes a tensor from a storage, an offset, sizes and strides.
 TensorMaker::Made TensorMaker::make_by(
     std::string_view function,
     const Arguments& arguments) {
@@ -199,8 +199,7 @@ TensorMaker::Made TensorMaker::make_by(
   return {tensor, tensor.numel() > 0 ? storage.record : "", {}};
 }
 
-/// Returns the storage that ("storage", class, key, device, number of elements)
-/// describes.
+/// Returns the storage for ("storage", class, key, device, number of elements).
 const TensorMaker::Storage& TensorMaker::storage(
     const PickleValue& persistent) {
   const auto& arguments = storage_description(persistent);
@@ -211,7 +210,7 @@ const TensorMaker::Storage& TensorMaker::storage(
   if (found == storages_.end()) {
     Storage storage;
     storage.record = format_text("{}data/{}", folder_, key);
-    // 16: the largest element is a complex number of two doubles.
+    // The largest element is a complex number of two doubles: 16 bytes.
     storage.bytes = aligned(archive_.find(storage.record), 16);
     storage.dtype = dtype_from_storage(class_name);
     found = storages_.emplace(key, std::move(storage)).first;

@@ -18,7 +18,7 @@ namespace torch_attention::weights::files {
 /// Makes tensors from their descriptions in the pickle of an archive.
 class TensorMaker {
  public:
-  /// `folder`, which ends with "/", is where the archive's records lie.
+  /// `folder` is the folder of the archive's records, and ends with "/".
   TensorMaker(const ZipArchive& archive, std::string folder);
 
   /// A tensor that uses the file's memory.
@@ -26,12 +26,12 @@ class TensorMaker {
     torch::Tensor tensor;
     /// The record with its elements; empty if it has none.
     std::string record;
-    /// The reason why there is no tensor, or "".
+    /// Why the tensor cannot be read, or "".
     std::string unreadable;
   };
 
-  /// Makes the tensor of a value for which `is_tensor` is true, if it can be
-  /// read. Throws c10::Error if its description is wrong.
+  /// Makes the tensor of a value for which `is_tensor` returns true, if it can
+  /// be read. Throws c10::Error if its description is invalid.
   Made make(const PickleValue& call);
 
  private:
@@ -39,7 +39,7 @@ class TensorMaker {
 
   struct Storage {
     Bytes bytes;
-    /// Without a value: bytes of no dtype.
+    /// None for untyped storages.
     std::optional<torch::ScalarType> dtype;
     std::string record;
   };

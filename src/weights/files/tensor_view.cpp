@@ -78,7 +78,7 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
             "the file is damaged: a tensor of shape ({})",
             fmt::join(sizes, ", ")));
     strides[i] = stride;
-    // As LibTorch counts: an empty dimension does not make strides zero.
+    // As in LibTorch, an empty dimension does not make strides zero.
     stride = multiply(stride, std::max<int64_t>(sizes[i], 1));
   }
   return strides;
@@ -110,11 +110,12 @@ torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout) {
           layout.offset,
           end,
           storage.size));
-  // Nothing writes to it: the loader only copies from it.
+  // Nothing writes to it before `make_writable`: the loader only copies from
+  // it.
   auto* data =
       const_cast<uint8_t*>(storage.data) + multiply(layout.offset, item);
-  // Not a `deleter`: LibTorch copies it where no exception may pass, and would
-  // end the program if memory ran out there.
+  // Not a `deleter`: LibTorch copies that in a function that must not throw,
+  // which would end the program if memory ran out.
   using Owner = std::shared_ptr<const void>;
   auto owner = std::make_unique<Owner>(storage.owner);
   return at::for_blob(data, layout.sizes)
@@ -133,7 +134,7 @@ void check_values(const std::string& key, const torch::Tensor& tensor) {
   auto bytes = tensor.view(torch::kByte);
   const auto span = elements_spanned(bytes);
   if (bytes.numel() > span) {
-    // Its elements overlap: look at each byte once.
+    // Its elements overlap: check each byte once.
     bytes = bytes.as_strided({span}, {1});
   }
   TORCH_CHECK(

@@ -11,25 +11,25 @@
 
 namespace torch_attention::weights::files {
 
-/// More dimensions than any model has; some code of LibTorch takes no more.
+/// More dimensions than any model has; parts of LibTorch support no more.
 inline constexpr size_t kMaxDimensions = 64;
 
 /// The file's description of one of its tensors.
 struct TensorLayout {
   torch::ScalarType dtype = torch::kFloat;
   std::vector<int64_t> sizes;
-  /// In elements, none negative.
+  /// In elements; not negative.
   std::vector<int64_t> strides;
   /// In elements, from the start of the storage.
   int64_t offset = 0;
 };
 
-/// Returns the strides of a tensor whose elements lie in order. Throws
-/// c10::Error for negative sizes, and for more elements than can be counted.
+/// Returns the strides of a contiguous tensor. Throws c10::Error for negative
+/// sizes, and if the number of elements overflows.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes);
 
-/// Returns the bytes at an address that is a multiple of `alignment`: the same
-/// ones, or a copy.
+/// Returns the bytes at an address that is a multiple of `alignment`, copied if
+/// necessary.
 Bytes aligned(const Bytes& bytes, size_t alignment);
 
 /// Returns a tensor that uses the memory of `storage`, which must be aligned

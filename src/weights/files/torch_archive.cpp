@@ -21,16 +21,16 @@ using Kind = PickleValue::Kind;
 
 // Far deeper than any model's paths.
 constexpr int kMaxDepth = 256;
-// The memory that the values of a file may take, for each of its bytes, and the
-// memory that every file may use. A few bytes of a pickle can describe another
-// tensor, or another value of a long path.
+// Limits the memory for the values of a file: so much for each of its bytes,
+// and so much for any file. A few bytes of a pickle can describe another
+// tensor, or another value with a long path.
 constexpr size_t kMemoryPerByte = 20;
 constexpr size_t kFreeMemory = size_t{16} << 20;
-// A tensor takes this in LibTorch, and its path is kept that many times.
+// The memory of a tensor in LibTorch, and the number of copies of its path.
 constexpr size_t kMemoryOfTensor = 1000;
 constexpr size_t kCopiesOfPath = 6;
 
-/// Returns the folder of the archive's records: that of its first record.
+/// Returns the folder of the archive's records, by the first record.
 std::string root_folder(const ZipArchive& archive) {
   const auto& names = archive.names();
   if (names.empty()) {
@@ -53,12 +53,12 @@ std::string key_text(const PickleValue& key, size_t index) {
   }
 }
 
-/// Finds objects that hold tensors. Looks at each value once, however many
-/// objects lead to it.
+/// Finds objects that contain tensors. Visits each value once, even if many
+/// objects refer to it.
 class TensorSearch {
  public:
-  /// Returns whether a tensor is below `value`, or whether one was found from a
-  /// value that is: several objects may share one that holds some.
+  /// Returns whether `value` contains a tensor, or refers to a visited value
+  /// that does: several objects may share one that contains tensors.
   bool holds_tensors(const PickleValue& value) {
     std::vector<const PickleValue*> seen;
     std::vector<const PickleValue*> left{&value};
@@ -92,7 +92,7 @@ class TensorSearch {
   }
 
  private:
-  /// The values that were looked at, and whether tensors were found.
+  /// The values visited so far, and whether they lead to tensors.
   std::unordered_map<const PickleValue*, bool> known_;
 };
 
@@ -106,9 +106,9 @@ class Collector {
       size_t file_bytes,
       bool is_script)
       : maker_(std::move(maker)),
-        // Several paths may lead to one value (tied weights, the same text
-        // again and again), and each of them takes two bytes or more. The bound
-        // keeps a small file from describing a huge tree.
+        // Several paths may lead to one value (tied weights, repeated texts),
+        // and each path takes at least two bytes. The limit prevents a small
+        // file from describing a huge tree.
         visits_left_(4 * (pickle.size() + pickle_bytes) + 1000),
         memory_left_(kMemoryPerByte * file_bytes + kFreeMemory),
         is_script_(is_script) {}
@@ -173,13 +173,13 @@ class Collector {
     memory_left_ -= memory;
   }
 
-  /// Returns a copy of the current path, and counts its bytes.
+  /// Returns a copy of the current path, and counts its memory.
   std::string take_path() {
     spend(kCopiesOfPath * path_.size() + sizeof(std::string));
     return path_;
   }
 
-  /// Adds a value that is neither a tensor nor holds any that have names.
+  /// Adds a value that is not a tensor and contains no named ones.
   void add_other(const PickleValue& value) {
     auto reason = why_foreign(value);
     const bool is_plain = reason.empty();
@@ -214,7 +214,7 @@ class Collector {
     if (made == made_.end()) {
       made = made_.emplace(&value, maker_.make(value)).first;
       const auto& tensor = made->second.tensor;
-      // Sizes and strides, here and in a report.
+      // For sizes and strides, here and in a report.
       spend(
           kMemoryOfTensor +
           (tensor.defined() ? 4 * sizeof(int64_t) * tensor.dim() : 0));
@@ -234,7 +234,7 @@ class Collector {
   }
 
   void collect_dict(const PickleValue& dict, int depth) {
-    // A dict that is made of another one, which Python 2 wrote.
+    // Python 2 wrote dicts that a call makes from another dict.
     if (dict.arguments() != nullptr &&
         search_.holds_tensors(*dict.arguments())) {
       foreign.push_back({take_path(), "is a dict that a call fills", true});
@@ -249,7 +249,7 @@ class Collector {
     }
   }
 
-  /// Collects from a list. A list of numbers is one value; a list of tensors is
+  /// Collects from a list: a list of numbers is one value, a list of tensors is
   /// a state dict with the keys 0, 1, ...
   void collect_list(const PickleValue& list, int depth) {
     const auto& items = list.items();
@@ -289,17 +289,17 @@ class Collector {
   TensorMaker maker_;
   TensorSearch search_;
   size_t visits_left_;
-  /// The bytes that may still be used.
+  /// The bytes of memory that may still be used.
   size_t memory_left_;
   bool is_script_;
   /// The path of the current value.
   std::string path_;
-  /// Keyed by the values that describe the tensors: tied weights are one
+  /// By the values that describe the tensors, so that tied weights are one
   /// tensor.
   std::unordered_map<const PickleValue*, TensorMaker::Made> made_;
 };
 
-/// Removes the names of `dicts` that have no tensors below them.
+/// Removes names from `dicts` that have no tensors below them.
 void keep_filled(std::vector<std::string>& dicts, const StateDict& tensors) {
   if (dicts.empty()) {
     return;
@@ -336,8 +336,8 @@ void find_root(const PickleValue& value, WeightFile& file) {
       known.emplace_back(name);
     }
   }
-  // A state dict is flat: where there are tensors at the top, only a dict of a
-  // known name is taken for the state dict.
+  // A state dict is flat: if there are tensors at the top level, only a dict
+  // with a known name can be the state dict.
   if (known.empty() && is_state_dict) {
     return;
   }
@@ -351,9 +351,9 @@ void find_root(const PickleValue& value, WeightFile& file) {
   }
 }
 
-/// Returns whether the file is a part of a checkpoint of DeepSpeed: one of the
-/// optimizer, or of a model whose tensors are empty as others have their
-/// values.
+/// Returns whether the file is part of a DeepSpeed checkpoint: of the
+/// optimizer, or of a model whose tensors are empty because other files have
+/// the values.
 bool is_part_of_zero(const PickleValue& root, const WeightFile& file) {
   bool is_deepspeed = false;
   bool has_optimizer = false;
@@ -386,8 +386,8 @@ std::string script_format(const PickleValue& root) {
       : "TorchScript archive";
 }
 
-/// Throws c10::Error if the file is malicious, or no state dict but an object
-/// of another class.
+/// Throws c10::Error if the file is malicious, or if its root is an object of
+/// another class than a state dict.
 void check_names(const Pickle& pickle, bool is_script) {
   for (const auto& name : pickle.names()) {
     TORCH_CHECK(
@@ -426,7 +426,7 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   check_byte_order(*archive, folder);
   const bool is_script = archive->contains(folder + "constants.pkl");
   const auto bytes = archive->read(folder + "data.pkl");
-  // The limit counts the file's bytes, as a pickle may be compressed.
+  // The limit depends on the file's size, as the pickle may be compressed.
   const Pickle pickle(
       bytes.text(),
       std::min(

@@ -10,8 +10,7 @@ namespace torch_attention::weights::files {
 bool is_torch_archive(const ZipArchive& archive);
 
 /// Reads an archive of `torch.save`, TorchScript or C++ `torch::save`. Its code
-/// is neither compiled nor run. Throws c10::Error that says what is wrong with
-/// the archive.
+/// is neither compiled nor run. Throws c10::Error if the archive is invalid.
 WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive);
 
 } // namespace torch_attention::weights::files

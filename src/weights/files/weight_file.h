@@ -15,56 +15,56 @@ namespace torch_attention::weights::files {
 /// More tensors than any model has.
 inline constexpr size_t kMaxTensors = 1'000'000;
 
-/// The most bytes of a tensor's name: names are kept several times, and
-/// repeated in messages.
+/// The maximum number of bytes in a tensor's name: names are stored several
+/// times and repeated in messages.
 inline constexpr size_t kMaxKeyLength = size_t{1} << 16;
 
-/// Throws c10::Error, which tells the length, if a name is longer than that.
+/// Throws c10::Error, which gives the length, if a name is too long.
 void check_key_length(std::string_view key);
 
-/// An object of a class that no tensor needs.
+/// An object of a class that tensors do not need.
 struct ForeignValue {
   /// Its path in the whole file.
   std::string path;
   /// 'is an object of the class "a.Config"'
   std::string reason;
-  /// Tensors that lie in it cannot be had without making it.
+  /// Whether it contains tensors. They cannot be read without making the
+  /// object.
   bool holds_tensors = false;
 };
 
 /// Returns a sentence without its full stop: '"config" is an object ...'.
 std::string text_of(const ForeignValue& value);
 
-/// A file of weights, on the CPU. Its tensors use the file's memory.
+/// A file of weights. Its tensors are on the CPU and use the file's memory.
 struct WeightFile {
   /// The file on disk; empty if it was read from memory.
   std::string path;
 
-  /// The kind of file, in words.
+  /// The format, for example "safetensors file".
   std::string format;
 
   /// All tensors by their dotted paths.
   StateDict tensors;
 
-  /// The paths of values that are plain data, and no tensors.
+  /// The paths of values that are plain data, not tensors.
   std::vector<std::string> others;
 
-  /// Objects that are passed over, wherever in the file they are.
+  /// Skipped objects, anywhere in the file.
   std::vector<ForeignValue> foreign;
 
-  /// The paths of tensors that cannot be read, and the reasons: "is a sparse
-  /// tensor".
+  /// The paths of tensors that cannot be read, with reasons such as "is a
+  /// sparse tensor".
   std::vector<std::pair<std::string, std::string>> unreadable;
 
   /// The path of the state dict among other values of the file, such as
-  /// "model_state_dict"; empty if the file is the state dict.
+  /// "model_state_dict"; empty if the file is the state dict itself.
   std::string root;
 
-  /// The reason why `root` is empty where several paths could be meant.
+  /// Why `root` is empty, if several paths could be the state dict.
   std::string ambiguity;
 
-  /// The reason why there are no tensors, where the file stores them in a way
-  /// that is not read.
+  /// Why there are no tensors, if the file stores them in an unsupported way.
   std::string why_empty;
 
   /// The path of this part in the file, with a dot at its end; empty if this is
@@ -75,13 +75,13 @@ struct WeightFile {
   std::vector<std::string> all_keys;
 
   /// Reads the bytes of the named tensors. Throws c10::Error if they are not
-  /// those that were written, as far as the format can tell.
+  /// what was written, as far as the format allows to check.
   std::function<void(const std::vector<std::string>& keys)> check;
 
-  /// Does it for all that belongs to no tensor, such as code and constants.
+  /// Checks everything that belongs to no tensor, such as code and constants.
   std::function<void()> check_rest = [] {};
 
-  /// The files in memory, to release what was read.
+  /// The mapped files, for releasing memory that was read.
   std::vector<Bytes> mapped;
 };
 

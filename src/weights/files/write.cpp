@@ -14,18 +14,18 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// Returns the name as JSON text. Bytes that are not UTF-8 become U+FFFD.
+/// Returns the name as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(const std::string& name) {
   return nlohmann::json(name).dump(
       -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Returns why a tensor's values cannot be written as they are; "" if they can.
+/// Returns why a tensor's values cannot be written; "" if they can.
 std::string obstacle(const torch::Tensor& tensor) {
   if (!tensor.defined()) {
     return "is undefined";
   }
-  // A wrapped tensor has the properties of the tensor inside it.
+  // A wrapper has the properties of the tensor inside it.
   const auto keys = tensor.unsafeGetTensorImpl()->key_set();
   if (keys.has_any(at::kFunctorchWrappedTensors) ||
       keys.has(c10::DispatchKey::Python)) {
@@ -45,7 +45,7 @@ std::string obstacle(const torch::Tensor& tensor) {
   if (tensor.is_meta()) {
     return "is a tensor without values (of device meta)";
   }
-  // The storage may have been given back to save memory.
+  // The storage may have been freed to save memory.
   const auto needed = at::detail::computeStorageNbytes(
       tensor.sizes(),
       tensor.strides(),
@@ -110,7 +110,7 @@ torch::ScalarType written_dtype(
 torch::Tensor values_to_write(
     const torch::Tensor& tensor,
     const WriteOptions& options) {
-  // LibTorch's zeros without memory would stay so in all that follows.
+  // Zeros without memory would remain so in the conversions below.
   const auto values = tensor._is_zerotensor()
       ? at::zeros(tensor.sizes(), torch::dtype(tensor.scalar_type()))
       : tensor.detach();

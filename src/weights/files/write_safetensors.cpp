@@ -15,7 +15,7 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// A tensor and its place in the file.
+/// A tensor and its position in the file.
 struct PlacedTensor {
   std::string key;
   torch::Tensor tensor;
@@ -26,8 +26,8 @@ struct PlacedTensor {
   uint32_t crc = 0;
 };
 
-/// Returns the tensors with the places of their data. Large elements come
-/// first, so that each tensor begins at a multiple of its element size.
+/// Returns the tensors with the positions of their data. Tensors with large
+/// elements come first, so each begins at a multiple of its element size.
 std::vector<PlacedTensor> place(
     const StateDict& tensors,
     const WriteOptions& options) {
@@ -65,8 +65,8 @@ std::vector<PlacedTensor> place(
   return entries;
 }
 
-/// Returns the texts of `__metadata__`. Their length does not depend on the
-/// checksums.
+/// Returns the entries of `__metadata__`. Their length does not depend on the
+/// checksums, which are written last.
 std::vector<std::string> metadata_of(
     const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {
@@ -88,8 +88,8 @@ std::vector<std::string> metadata_of(
   return items;
 }
 
-// The text is put together by hand: a JSON object of nlohmann's needs memory to
-// be destroyed, and ends the program where there is none.
+// Formatted by hand: a JSON object of nlohmann's allocates in its destructor,
+// which ends the program if memory has run out.
 std::string header_of(
     const std::vector<PlacedTensor>& entries,
     const WriteOptions& options) {

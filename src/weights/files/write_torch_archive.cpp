@@ -17,8 +17,8 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-/// Writes the operations of a pickle of protocol 2. It does without the memo,
-/// which makes the file a few bytes longer.
+/// Writes the operations of a pickle of protocol 2. Without the memo, the file
+/// is only a few bytes longer.
 class PickleWriter {
  public:
   PickleWriter() {
@@ -73,8 +73,8 @@ class PickleWriter {
 
 constexpr const char* kEmptyOrderedDict = ")R";
 
-/// Returns whether there is a class such as `torch.FloatStorage`: for dtypes
-/// from before PyTorch 2.1.
+/// Returns whether there is a class such as `torch.FloatStorage`, as for the
+/// dtypes from before PyTorch 2.1.
 bool has_storage_class(torch::ScalarType dtype) {
   switch (dtype) {
     case torch::kBool:
@@ -129,9 +129,9 @@ void write_tensor(
   pickle.operations("tR");
 }
 
-/// Returns the number of each tensor's record. Tensors that are one in memory
-/// (tied weights) share a record. Tensors that read the same memory in another
-/// way, as conjugate or negative views, do not.
+/// Returns the number of each tensor's record. Tensors that are the same in
+/// memory (tied weights) share a record. Tensors that read the same memory
+/// differently, such as conjugate or negative views, do not.
 std::vector<size_t> number_storages(const StateDict& tensors) {
   using Identity = std::tuple<
       const void*,
@@ -146,14 +146,14 @@ std::vector<size_t> number_storages(const StateDict& tensors) {
   for (const auto& item : tensors) {
     const auto& tensor = item.value();
     const Identity identity{
-        // Empty tensors have no place in memory.
+        // Empty tensors have no address.
         tensor.numel() > 0 ? tensor.data_ptr() : tensor.unsafeGetTensorImpl(),
         tensor.sizes().vec(),
         tensor.strides().vec(),
         tensor.scalar_type(),
         tensor.is_conj(),
         tensor.is_neg(),
-        // Devices have addresses of their own.
+        // Addresses of different devices may be equal.
         tensor.device().str()};
     result.push_back(numbers.emplace(identity, numbers.size()).first->second);
   }

@@ -17,15 +17,14 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-// Weights are random numbers that hardly shrink. Zeros shrink to 1/1000. All
-// records together may unpack to this many times the file's size, plus some
-// bytes.
+// Weights are random numbers that hardly compress. Zeros compress to 1/1000.
+// All records together may unpack to this many times the file's size, plus a
+// fixed number of bytes.
 constexpr uint64_t kMaxRatio = 8;
 constexpr uint64_t kFreeUnpackedBytes = uint64_t{32} << 20;
 
-/// The source from which libzip reads. libzip does not tell where in the file a
-/// record lies, but asks for its bytes: `last_read` is the place of its last
-/// request.
+/// The source from which libzip reads. libzip does not report the offset of a
+/// record in the file, so `last_read` records the offset of its last read.
 struct Source {
   Bytes file;
   size_t position = 0;
@@ -60,7 +59,7 @@ zip_int64_t describe(const Source& source, void* data) {
   return sizeof(*status);
 }
 
-/// Answers libzip's requests.
+/// Handles libzip's requests.
 zip_int64_t answer(
     void* state,
     void* data,
@@ -119,8 +118,7 @@ Archive open_archive(Source& source) {
   auto* callback = zip_source_function_create(answer, &source, &error);
   zip_t* archive = nullptr;
   if (callback != nullptr) {
-    // CHECKCONS: the archive's directory must agree with the heads of its
-    // records.
+    // CHECKCONS: the archive's directory must agree with the local headers.
     archive =
         zip_open_from_source(callback, ZIP_RDONLY | ZIP_CHECKCONS, &error);
     if (archive == nullptr) {
@@ -161,14 +159,14 @@ void check_overlaps(std::vector<std::pair<size_t, size_t>> ranges) {
   }
 }
 
-/// Returns the archive without line breaks after its end, which a transfer as
-/// text or an editor adds; Python reads it with them.
+/// Returns the archive without line breaks after its end, which a transfer in
+/// text mode or an editor may add. Python ignores them as well.
 Bytes without_line_breaks(const Bytes& file) {
   constexpr std::string_view kEndSignature("PK\x05\x06", 4);
   constexpr size_t kEndSize = 22;
   const auto text = file.text();
   const auto size = text.find_last_not_of("\r\n") + 1;
-  // An archive with a comment stays as it is.
+  // An archive with a comment is returned unchanged.
   const bool is_end = size >= kEndSize &&
       text.substr(size - kEndSize, kEndSignature.size()) == kEndSignature &&
       text.substr(size - 2, 2) == std::string_view("\0\0", 2);

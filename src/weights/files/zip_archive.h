@@ -9,12 +9,12 @@
 
 namespace torch_attention::weights::files {
 
-/// The records of a zip archive. Those stored as LibTorch does are used where
-/// they lie in the file; a compressed one is unpacked, unless it claims to be
-/// far larger than its bytes.
+/// The records of a zip archive. Stored records, as LibTorch writes them, are
+/// used in place. Compressed ones are unpacked, unless they claim to be many
+/// times larger than the file.
 class ZipArchive {
  public:
-  /// Throws c10::Error that says what is wrong with the archive.
+  /// Throws c10::Error if the archive is invalid.
   explicit ZipArchive(const Bytes& file);
 
   /// Returns the names in the order of the archive.
@@ -31,22 +31,22 @@ class ZipArchive {
     return records_.count(name) > 0;
   }
 
-  /// Returns the bytes of a record. Those of a stored one are not read, and
-  /// their checksum is not compared. Throws c10::Error if there is no such
-  /// record, or it cannot be unpacked.
+  /// Returns the bytes of a record. Stored records are neither read nor
+  /// checked. Throws c10::Error if there is no such record, or if it cannot be
+  /// unpacked.
   Bytes find(const std::string& name) const;
 
-  /// Throws c10::Error if the checksum (CRC-32) of a record is not the one that
-  /// the archive gives.
+  /// Throws c10::Error if a stored record does not have the checksum (CRC-32)
+  /// in the archive. Compressed records are checked when they are unpacked.
   void check(const std::string& name) const;
 
-  /// Returns the bytes of a record after comparing its checksum, or throws as
-  /// `find` and `check` do.
+  /// Returns the bytes of a record after verifying its checksum. Throws the
+  /// errors of `find` and `check`.
   Bytes read(const std::string& name) const;
 
  private:
   struct Record {
-    /// The bytes as they lie in the file.
+    /// The bytes in the file, which may be compressed.
     Bytes bytes;
     uint32_t crc = 0;
     bool stored = false;

@@ -8,7 +8,7 @@ namespace torch_attention::weights::files {
 
 namespace {
 
-// The names of https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
+// The names in https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 constexpr uint32_t kLocalHeader = 0x04034b50;
 constexpr uint32_t kCentralHeader = 0x02014b50;
 constexpr uint32_t kEnd = 0x06054b50;
@@ -53,14 +53,14 @@ class Numbers {
   std::string bytes_;
 };
 
-/// Returns the value, or `max` if it is larger: this tells readers to look in a
+/// Returns the value, or `max` if it is larger, which refers readers to a
 /// 64-bit field.
 uint64_t cut(uint64_t value, uint64_t max) {
   return std::min(value, max);
 }
 
-/// Returns the part that both headers of a record share, up to the lengths of
-/// name and fields.
+/// Returns the fields that the local and the central header of a record have in
+/// common, up to the lengths of name and extra fields.
 Numbers record_header(uint32_t signature, uint32_t crc, uint64_t size) {
   Numbers header;
   header.u32(signature);

@@ -8,9 +8,9 @@
 
 namespace torch_attention::weights::files {
 
-/// Writes a zip file of records as PyTorch stores them: not compressed, each at
-/// a multiple of 64 bytes. LibTorch's own writer ends the program when an error
-/// comes between two records.
+/// Writes a zip file of records in PyTorch's format: uncompressed, each at a
+/// multiple of 64 bytes. LibTorch's own writer ends the program if an error
+/// occurs between two records.
 class ZipWriter {
  public:
   explicit ZipWriter(AtomicFile& file) : file_(file) {}
