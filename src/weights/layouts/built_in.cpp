@@ -10,7 +10,7 @@ namespace torch_attention {
 
 namespace {
 
-/// The weight and bias of one linear layer.
+/// Adds rules for the weight and bias of a linear layer.
 void rename_linear(
     WeightLayout& layout,
     const std::string& file_layer,
@@ -19,8 +19,8 @@ void rename_linear(
   layout.rename(file_layer + ".bias", canonical_layer + ".bias");
 }
 
-/// Four linear layers under other names; an empty `out` means that there is
-/// none.
+/// Returns a layout of four linear layers under other names; an empty `out`
+/// means that there is no output projection.
 WeightLayout layers_named(
     const std::string& name,
     const std::string& query,
@@ -37,7 +37,7 @@ WeightLayout layers_named(
   return layout;
 }
 
-/// Queries, keys and values in one tensor.
+/// Adds rules for queries, keys and values in one tensor.
 WeightLayout& split_projections(
     WeightLayout& layout,
     const std::string& weight,
@@ -51,7 +51,8 @@ WeightLayout& split_projections(
       .split(bias, {"W_query.bias", "W_key.bias", "W_value.bias"});
 }
 
-/// One layer that has the rows of queries, keys and values in this order.
+/// Returns a layout with one layer for the rows of queries, then keys, then
+/// values.
 WeightLayout joined_named(
     const std::string& name,
     const std::string& joined,
@@ -219,7 +220,7 @@ WeightLayout WeightLayout::gpt_neox(
     std::optional<int64_t> num_kv_heads) {
   auto layout =
       by_heads("gpt_neox", "query_key_value", "dense", num_heads, num_kv_heads);
-  // Buffers of released files.
+  // Buffers that published files contain.
   return layout.ignore("bias")
       .ignore("masked_bias")
       .ignore("rotary_emb.inv_freq");

@@ -25,7 +25,7 @@ std::string shapes_text(const Shapes& shapes) {
   return list_text(texts, ", ");
 }
 
-/// Returns whether layouts without a rule for the key keep its name.
+/// Returns whether a layout without a rule for the key leaves it unchanged.
 bool keeps_its_name(std::string_view key) {
   return starts_with(key, "q_norm.") || starts_with(key, "k_norm.") ||
       starts_with(key, "W_gate.") || key == "sinks";
@@ -58,7 +58,7 @@ class AttentionConverter {
     }
   }
 
-  /// The tensors in the target's layout.
+  /// Returns the tensors in the target's layout.
   StateDict convert() {
     check_source();
     add_zeros();
@@ -83,7 +83,7 @@ class AttentionConverter {
     return std::move(result_);
   }
 
-  /// The source's mask, if the target has none.
+  /// Returns the keys of the source's mask, if the target has no masks.
   std::vector<std::string> left_out() const {
     std::vector<std::string> keys;
     const auto mask = canonical_.find(kMaskKey);
@@ -122,7 +122,7 @@ class AttentionConverter {
             shapes_text(shapes)));
   }
 
-  /// Adds biases that the source's class lacks and the target's has.
+  /// Adds biases that the source's class lacks and the target's class has.
   void add_zeros() {
     const bool has_bias = canonical_.count("W_query.bias") > 0;
     const auto shapes = shapes_of(canonical_);
@@ -139,8 +139,8 @@ class AttentionConverter {
     }
   }
 
-  /// Returns whether the rule's tensors are there, not yet written, and of
-  /// shapes that can be joined.
+  /// Returns whether the rule's tensors exist, are not written yet, and have
+  /// shapes that can be concatenated.
   bool can_write(const WeightLayout::Rule& rule) const {
     std::vector<Part> parts;
     for (const auto& key : rule.canonical_keys) {
@@ -168,14 +168,14 @@ class AttentionConverter {
     written_.insert(rule.canonical_keys.begin(), rule.canonical_keys.end());
   }
 
-  /// A norm that the target's rules do not name keeps its key.
+  /// Adds a tensor without a rule in the target, such as a norm, under its key.
   void keep(const std::string& canonical_key, const Source& source) {
     add(key_at(scope_, canonical_key),
         source,
         {canonical_key, {canonical_key}});
   }
 
-  /// The number of heads, if the rule needs it.
+  /// Returns the number of heads if the rule needs it, and otherwise 1.
   int64_t check_heads(const WeightLayout::Rule& rule) const {
     if (!lists_heads(rule.file_key)) {
       return 1;
@@ -221,7 +221,7 @@ class AttentionConverter {
     auto tensor =
         parts.size() == 1 ? parts.front() : torch::cat(parts, source.dimension);
     if (const auto* before = result_.find(key)) {
-      // One tensor of the target stands for several canonical ones.
+      // The target has one tensor for several canonical ones.
       check_equal(
           format_text("{}, needed for {},", key, target_.name()),
           *before,
@@ -253,7 +253,7 @@ class AttentionConverter {
   StateDict result_;
 };
 
-/// The attention modules of a file that are in layout `source`.
+/// Returns the attention modules of a file that have the layout `source`.
 std::vector<Attention> attention_in(
     const StateDict& file,
     const WeightLayout& source) {
@@ -331,7 +331,7 @@ ConvertedWeights convert(
     const auto module = module_of_key.find(key);
     if (module != module_of_key.end() &&
         inserted.insert(module->second).second) {
-      // All tensors of an attention module, where its first was.
+      // Inserts all tensors of a module where its first one was.
       for (const auto& tensor : converted[module->second]) {
         insert(result.tensors, tensor.key(), tensor.value());
       }

@@ -7,8 +7,8 @@
 
 namespace torch_attention::weights::layouts {
 
-/// Does what `convert_layout` does, with errors that do not name it. `decide`
-/// has the last word on a layout that was found.
+/// Converts like `convert_layout`, which adds its name to the errors. `decide`
+/// may replace a layout that was recognised.
 ConvertedWeights convert(
     const StateDict& from,
     const WeightLayout& source,

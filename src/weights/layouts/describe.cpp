@@ -13,7 +13,7 @@ namespace torch_attention::weights::layouts {
 
 namespace {
 
-/// The first keys at `scope` that `layout` says nothing about.
+/// Returns the first keys at `scope` that `layout` neither reads nor ignores.
 std::vector<std::string> unknown_keys(
     const StateDict& file,
     const std::vector<std::string>& sorted_keys,
@@ -40,8 +40,9 @@ std::vector<std::string> unknown_keys(
   return unknown;
 }
 
-/// The numbers of heads into which queries and keys can be split. With fewer
-/// key rows than query rows the number of heads of each follows from head_dim.
+/// Returns the numbers of heads into which queries and keys can be split. If
+/// keys have fewer rows than queries, head_dim determines the number of key
+/// heads.
 std::vector<int64_t> possible_heads(const WeightsInfo::Attention& info) {
   const auto rows = info.d_out();
   const auto key = info.shapes.find("W_key.weight");
@@ -49,7 +50,7 @@ std::vector<int64_t> possible_heads(const WeightsInfo::Attention& info) {
       ? key->second.front()
       : rows;
   std::vector<int64_t> heads;
-  // A file may claim any number of rows, of no columns.
+  // A file may claim any number of rows if there are no columns.
   constexpr int64_t kMaxHeads = 4096;
   for (int64_t count = 1; count <= std::min(rows, kMaxHeads); ++count) {
     if (rows % count == 0 && key_rows % (rows / count) == 0) {

@@ -9,8 +9,8 @@
 
 namespace torch_attention::weights::layouts {
 
-/// Describes the attention modules among the tensors of a file, in its order.
-/// `decide` has the last word on a layout that was found.
+/// Describes the attention modules among the tensors of a file, in the file's
+/// order. `decide` may replace a layout that was recognised.
 std::vector<WeightsInfo::Attention> describe_attention(
     const StateDict& file,
     const Decide& decide = {});

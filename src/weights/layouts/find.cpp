@@ -23,7 +23,7 @@ bool feeds(const WeightLayout::Rule& rule, const std::string& canonical_key) {
   return contains(rule.canonical_keys, canonical_key);
 }
 
-/// Returns whether `layout` has a tensor at `scope` for a canonical key.
+/// Returns whether `layout` reads a canonical tensor at `scope`.
 bool has(
     const StateDict& state,
     const std::string& scope,
@@ -36,7 +36,7 @@ bool has(
       });
 }
 
-/// The number of weights of query, key and value that `layout` has.
+/// Returns how many of the weights of query, key and value `layout` reads.
 size_t count_projections(
     const StateDict& state,
     const std::string& scope,
@@ -47,8 +47,8 @@ size_t count_projections(
       }));
 }
 
-/// Returns whether each of the heads that `layout` lists has an output
-/// projection of its own: then they are attention modules, and no heads of one.
+/// Returns whether the heads that `layout` lists have an output projection
+/// each. Then they are separate attention modules, not the heads of one.
 bool lists_modules(
     const StateDict& state,
     const std::string& scope,
@@ -70,7 +70,7 @@ bool lists_modules(
   return false;
 }
 
-/// The layouts that have at least `count` of the three projections.
+/// Returns the layouts that read at least `count` of the three projections.
 std::vector<WeightLayout> layouts_with(
     const StateDict& state,
     const std::string& scope,
@@ -86,7 +86,8 @@ std::vector<WeightLayout> layouts_with(
   return result;
 }
 
-/// Keeps the layouts for which `is_better` holds, if there are any.
+/// Restricts `layouts` to those for which `is_better` is true, if there are
+/// any.
 template <typename Predicate>
 void prefer(std::vector<WeightLayout>& layouts, const Predicate& is_better) {
   std::vector<WeightLayout> better;
@@ -97,7 +98,7 @@ void prefer(std::vector<WeightLayout>& layouts, const Predicate& is_better) {
   }
 }
 
-/// Returns whether both find the same tensors for the same canonical keys.
+/// Returns whether two layouts read the same canonical tensors.
 bool give_the_same(
     const StateDict& state,
     const std::string& scope,
@@ -122,7 +123,7 @@ bool give_the_same(
          });
 }
 
-/// Returns whether all keys that `a` reads are read by `b`, which reads more.
+/// Returns whether `b` reads all the keys that `a` reads, and further ones.
 bool reads_less(
     const StateDict& state,
     const std::string& scope,
@@ -150,8 +151,8 @@ bool have_shapes(
       });
 }
 
-/// Decides between layouts whose weights are there by what else is there and
-/// by the shapes. Returns several if these do not decide.
+/// Chooses between layouts whose weights exist by their other tensors and by
+/// the shapes. Returns several layouts if that is ambiguous.
 std::vector<WeightLayout> choose(
     const StateDict& state,
     const std::string& scope,
@@ -191,8 +192,8 @@ std::vector<WeightLayout> choose(
   return layouts;
 }
 
-/// The paths in `state` below which a tensor is named as the queries' weights
-/// of one of `layouts`, in their order.
+/// Returns the paths in `state` below which a tensor has the name of the query
+/// weight in one of `layouts`, in the order of `state`.
 std::vector<std::string> possible_scopes(
     const StateDict& state,
     const std::vector<WeightLayout>& layouts) {
@@ -224,8 +225,8 @@ std::vector<std::string> possible_scopes(
   return scopes;
 }
 
-/// Returns the module, among those found so far by scope, that is above `scope`
-/// and has its tensor `key`, too.
+/// Returns the innermost module found so far that contains `scope` and reads
+/// its tensor `key` as well.
 std::optional<size_t> find_outer(
     const std::vector<std::vector<std::string>>& keys_of_found,
     const std::unordered_map<std::string, size_t>& by_scope,
@@ -246,7 +247,7 @@ std::optional<size_t> find_outer(
   return std::nullopt;
 }
 
-/// Returns how many modules deep the keys of `layouts` are.
+/// Returns the largest number of dots in a key of `layouts`.
 size_t depth_of(const std::vector<WeightLayout>& layouts) {
   size_t depth = 0;
   for (const auto& layout : layouts) {
@@ -270,7 +271,7 @@ const std::vector<WeightLayout>& layouts_to_find() {
   static const auto layouts = [] {
     std::vector<WeightLayout> result;
     for (auto& layout : WeightLayout::built_in()) {
-      // These have the keys of `query_key_value` and its list of heads.
+      // Their keys are those of `query_key_value` and `query_key_value_heads`.
       if (layout.name() != WeightLayout::value_as_key().name() &&
           layout.name() != WeightLayout::value_as_key_heads().name()) {
         result.push_back(std::move(layout));
@@ -301,7 +302,7 @@ std::vector<Attention> find_attention(
   const auto scopes = possible_scopes(state, layouts);
   std::vector<size_t> order(scopes.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // The outermost first: each of its heads may look like a module.
+  // The outermost first, since each of its heads may look like a module.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return scopes[a].size() < scopes[b].size();
   });
@@ -330,7 +331,7 @@ std::vector<Attention> find_attention(
     positions.push_back(position);
     found.push_back(std::move(attention));
   }
-  // Back in the order of `state`.
+  // Restores the order of `state`.
   std::vector<size_t> sorted(found.size());
   std::iota(sorted.begin(), sorted.end(), size_t{0});
   std::sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) {
@@ -364,7 +365,7 @@ bool are_consistent(const Shapes& shapes) {
       (key.front() == 0 || query.front() % key.front() != 0)) {
     return false;
   }
-  // As many keys as values; the sizes of a head's may differ.
+  // There are as many key heads as value heads, but their sizes may differ.
   return query.empty() || key.empty() || value.empty() || out.empty() ||
       out.back() * key.front() == query.front() * value.front();
 }

@@ -68,7 +68,7 @@ std::vector<std::string> split_at_commas(const std::string& text) {
   return parts;
 }
 
-/// Returns a number of heads; 0 if the text is none.
+/// Parses a number of heads; returns 0 if the text is not a number.
 int64_t heads_of(const std::string& text) {
   constexpr size_t kMostDigits = 9;
   const bool is_number = !text.empty() && text.size() <= kMostDigits &&
@@ -76,7 +76,7 @@ int64_t heads_of(const std::string& text) {
   return is_number ? std::stoll(text) : 0;
 }
 
-/// Returns the layout of "wq,wk,wv,wo", "qkv,proj" or "qkv,proj,12,4".
+/// Parses "wq,wk,wv,wo", "qkv,proj" or "qkv,proj,12,4".
 WeightLayout layout_of_names(const std::string& text) {
   const auto names = split_at_commas(text);
   const auto count = names.size();

@@ -44,7 +44,7 @@ class ModuleMapper {
   }
 
  private:
-  /// Returns whether the layout that was asked for has a tensor in the file.
+  /// Returns whether the file has a tensor in the requested layout.
   bool is_there() const {
     const auto here = [&](const Attention& attention) {
       return is_there(attention);
@@ -76,7 +76,7 @@ class ModuleMapper {
   }
 
   void map_attention(const Attention& attention) {
-    // Several layouts fit the module: only its own keys can.
+    // If several layouts fit the module, the file needs the module's own keys.
     if (attention.layouts.size() != 1) {
       return;
     }
@@ -118,7 +118,7 @@ class ModuleMapper {
     return std::move(decision.layout);
   }
 
-  /// Returns whether the file has the module's own keys, but for masks.
+  /// Returns whether the file has all of the module's own keys, except masks.
   bool has_all_of(const std::string& scope, const WeightLayout& form) const {
     const auto keys = keys_read(module_, scope, form);
     const auto masks = mask_keys(scope, form);
@@ -151,7 +151,7 @@ class ModuleMapper {
     }
   }
 
-  /// file -> canonical -> module, at one scope.
+  /// Maps from the file to canonical tensors to the module, at one scope.
   void map_from(
       const WeightLayout& layout,
       const std::string& scope,
@@ -178,7 +178,7 @@ class ModuleMapper {
     note_left_alone(layout, scope);
   }
 
-  /// The module's tensors `keys` of one rule of its form.
+  /// Maps the module's tensors `keys`, which belong to one rule of its layout.
   void map_rule(
       const Sources& canonical,
       const WeightLayout& layout,
@@ -230,8 +230,8 @@ class ModuleMapper {
     }
   }
 
-  /// The file lacks the tensors that `looked_for` names. If it names none, the
-  /// layout says nothing about them: they may have their own names.
+  /// Records that the file lacks the tensors in `looked_for`. If that is empty,
+  /// the layout has no rule for them, and they may have their own names.
   void set_missing(
       const std::vector<std::string>& keys,
       const WeightLayout::Rule& rule,
@@ -247,7 +247,8 @@ class ModuleMapper {
     }
   }
 
-  /// All in the module's order; what no layout speaks of by its own name.
+  /// Lists all sources in the module's order. Tensors without a rule in any
+  /// layout are loaded by their own names.
   void list_sources() {
     std::set<std::string> known;
     for (const auto& item : module_) {
@@ -300,7 +301,7 @@ class ModuleMapper {
     }
   }
 
-  /// The tensors that `layout` does not read on purpose.
+  /// Marks the tensors that `layout` ignores on purpose.
   void note_left_alone(const WeightLayout& layout, const std::string& scope) {
     note_read(keys_at(file_, scope, layout.ignored()));
     note_read(keys_at(file_, scope, layout.outside_keys()));
@@ -320,9 +321,9 @@ class ModuleMapper {
 
   Mapping result_;
   std::vector<std::string> layouts_;
-  /// By module key, as far as a layout speaks of it.
+  /// By the module's keys, for tensors with a rule in a layout.
   std::map<std::string, Source> sources_;
-  /// File keys.
+  /// The file's keys that are read or ignored.
   std::set<std::string> read_;
 };
 

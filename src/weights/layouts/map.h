@@ -11,25 +11,25 @@
 
 namespace torch_attention::weights::layouts {
 
-/// Tells how a file's tensors become a module's.
+/// How a file's tensors become a module's.
 struct Mapping {
-  /// The layouts in which the file's attention was found, joined by ", ";
-  /// empty if the file or the module has none.
+  /// The layouts of the file's attention modules, joined by ", "; empty if the
+  /// file or the module has no attention.
   std::string layout;
-  /// The fate of each tensor of the module, by its key and in its order. Empty
-  /// if the layout that was asked for is nowhere in the file.
+  /// The source of each tensor of the module, by its key and in the module's
+  /// order. Empty if the file does not have the requested layout.
   std::vector<std::pair<std::string, Source>> sources;
-  /// Obstacles, in sentences, each once.
+  /// Errors, as sentences, each once.
   std::vector<std::string> problems;
-  /// Doubts, in sentences, each once.
+  /// Sentences about ambiguous layouts, each once.
   std::vector<std::string> remarks;
-  /// File keys that nothing reads and no layout ignores.
+  /// Keys of the file that are neither read nor ignored.
   std::vector<std::string> unused;
 };
 
 /// Maps the tensors of `file` to those of `module`. Attention modules have the
-/// same path in both; all other tensors are mapped by their keys. `decide` has
-/// the last word on a layout that was found.
+/// same path in both; all other tensors are mapped by their keys. `decide` may
+/// replace a layout that was recognised.
 Mapping map_to_module(
     const StateDict& file,
     const StateDict& module,

@@ -11,7 +11,7 @@ namespace torch_attention::weights::layouts {
 
 namespace {
 
-/// "c_attn.weight with shape torch.Size([8, 24])".
+/// Returns "c_attn.weight with shape torch.Size([8, 24])".
 std::string describe(const std::vector<Part>& parts) {
   std::vector<std::string> texts;
   texts.reserve(parts.size());
@@ -22,7 +22,7 @@ std::string describe(const std::vector<Part>& parts) {
   return list_text(texts, ", ");
 }
 
-/// The rows that the `group`-th of the rule's groups has of a tensor of `rows`.
+/// Returns the rows of one of the rule's groups in a tensor of `rows` rows.
 std::vector<Part> rows_of_group(
     const WeightLayout::Rule& rule,
     const std::vector<Part>& parts,
@@ -40,7 +40,7 @@ int64_t sum_of(const std::vector<int64_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
 }
 
-/// "8 groups of (2, 1, 1) equal parts".
+/// Returns "8 groups of (2, 1, 1) equal parts".
 std::string groups_text(const WeightLayout::Rule& rule) {
   return format_text(
       "{} groups of ({}) equal parts",

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-// Joins, cuts and interleaves the parts of tensors.
+// Concatenates, slices and interleaves parts of tensors.
 
 namespace torch_attention::weights::layouts {
 
 int64_t rows_of(const std::vector<Part>& parts);
 
-/// The rows `begin` ... `begin + length` of the joined parts.
+/// Returns the rows `begin` ... `begin + length` of the concatenated parts.
 std::vector<Part> rows_between(
     const std::vector<Part>& parts,
     int64_t begin,
@@ -20,29 +20,29 @@ std::vector<Part> rows_between(
 
 std::vector<Source> made_of(std::vector<Part> parts);
 
-/// Sources of tensors `keys` that cannot be made of `parts`. They have the same
-/// problem, and the first of them has the parts.
+/// Returns sources for the tensors `keys`, which cannot be made from `parts`.
+/// They have the same problem, and the first one holds the parts.
 std::vector<Source> refuse_all(
     const std::vector<std::string>& keys,
     const std::vector<Part>& parts,
     const std::string& why);
 
-/// The canonical tensors of a rule of `groups`, from the file's.
+/// Slices the file's tensor of a rule with groups into the canonical ones.
 std::vector<Source> take_apart(
     const WeightLayout::Rule& rule,
     const std::vector<Part>& stored,
     const std::vector<std::string>& keys);
 
-/// The file's tensor of a rule of `groups`, made of canonical ones.
+/// Interleaves canonical tensors to the file's tensor of a rule with groups.
 std::vector<Source> put_together(
     const Sources& canonical,
     const WeightLayout::Rule& rule,
     const std::vector<std::string>& keys);
 
-/// Each of the parts as one row.
+/// Returns each part as a matrix of one row.
 std::vector<Part> as_rows(std::vector<Part> parts);
 
-/// The rows of a matrix, one for each of `keys`.
+/// Returns the rows of a matrix, one for each of `keys`.
 std::vector<Source> rows_apart(
     const std::vector<Part>& parts,
     const std::vector<std::string>& keys);

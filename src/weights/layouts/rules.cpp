@@ -16,7 +16,7 @@ namespace {
 
 const std::string kHead = "{}";
 
-/// The key of one head.
+/// Returns the key of one head.
 std::string key_of_head(
     const std::string& scope,
     const std::string& file_key,
@@ -31,15 +31,15 @@ bool has_tensor(const StateDict& state, const std::string& key) {
   return tensor != nullptr && tensor->defined();
 }
 
-/// Returns whether all parts can be transposed; a bias is its own transpose.
+/// Returns whether all parts can be transposed. A bias is its own transpose.
 bool are_matrices(const std::vector<Part>& parts) {
   return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
     return part.tensor.dim() <= 2;
   });
 }
 
-/// Transposes each of the parts, and returns the dimension along which they are
-/// then joined.
+/// Transposes each part, and returns the dimension along which they are then
+/// concatenated.
 int64_t transpose_all(std::vector<Part>& parts) {
   int64_t dimension = 0;
   for (auto& part : parts) {
@@ -49,8 +49,8 @@ int64_t transpose_all(std::vector<Part>& parts) {
   return dimension;
 }
 
-/// Returns how many of `total` rows each tensor gets: as expected if that is
-/// known and fits, else the same for all. Empty if neither fits.
+/// Returns how many of `total` rows each tensor gets: the expected number if
+/// that is known and fits, otherwise equal numbers. Empty if neither fits.
 std::vector<int64_t> row_counts(
     int64_t total,
     const std::vector<std::optional<int64_t>>& expected) {
@@ -72,9 +72,10 @@ std::vector<int64_t> row_counts(
   return std::vector<int64_t>(expected.size(), total / tensors);
 }
 
-/// The sources of the tensors `keys` of one side of a rule: the parts of its
-/// other side, joined along dimension 0 and cut again. `as_stored` are the
-/// parts as the file has them, for a message, which calls rows `rows_name`.
+/// Returns the sources of the tensors `keys` on one side of a rule:
+/// concatenates the parts of the other side along dimension 0, and slices them
+/// again. Messages use the parts `as_stored` in the file, and call rows
+/// `rows_name`.
 std::vector<Source> distribute(
     std::vector<Part> parts,
     const std::vector<Part>& as_stored,
@@ -109,7 +110,7 @@ bool is_wanted(const WeightLayout::Rule& rule, const Shapes* wanted) {
              [&](const auto& key) { return wanted->count(key) > 0; });
 }
 
-/// Returns whether a rule before has told where a tensor of this rule is.
+/// Returns whether an earlier rule has provided a tensor of this rule.
 bool is_done(const WeightLayout::Rule& rule, const Sources& canonical) {
   return std::any_of(
       rule.canonical_keys.begin(),
@@ -132,7 +133,7 @@ std::vector<std::optional<int64_t>> rows_wanted(
   return rows;
 }
 
-/// The sources of a rule's canonical tensors: `stored` are the file's.
+/// Returns the sources of a rule's canonical tensors from the file's `stored`.
 std::vector<Source> read_rule(
     const WeightLayout::Rule& rule,
     const std::string& scope,
