@@ -41,8 +41,7 @@ double epsilon_of(torch::ScalarType dtype) {
   }
 }
 
-/// Returns the same for the sums in products of matrices, which are finer than
-/// bfloat16.
+/// Returns the epsilon of sums in matrix products, which are at least float32.
 double epsilon_of_sums(torch::ScalarType dtype) {
   return std::min<double>(
       epsilon_of(dtype), std::numeric_limits<float>::epsilon());
@@ -69,7 +68,7 @@ double Allowance::allowed(const std::string& name) const {
   if (parameter.empty()) {
     return allowed + rounding(name);
   }
-  // A gradient that differs by the allowed amount moves a step of AdamW by at
+  // A gradient that differs by the allowed amount changes a step of AdamW by at
   // most lr / eps times that amount.
   const auto longest = longest_way(name);
   const auto gradient = gradient_name(parameter);
@@ -82,8 +81,8 @@ double Allowance::allowed(const std::string& name) const {
 void Allowance::check_rounding() const {
   for (const auto& item : case_.rounding) {
     const auto& name = item.first;
-    // Scores of many hundreds have many times the usual rounding. A share above
-    // a quarter would leave nothing to compare.
+    // Scores of several hundred have many times the usual rounding error. A
+    // share above a quarter would leave nothing to compare.
     const auto share = std::min(128 * relative_bound(name), 0.25);
     const auto most = tolerance(name).atol + share * largest_of_kind(name) +
         (parameter_of_trained(name).empty() ? 0 : longest_way(name));
@@ -105,12 +104,12 @@ Tolerance Allowance::tolerance(const std::string& name) const {
 double Allowance::rounding(const std::string& name) const {
   const auto measured = case_.rounding.find(name);
   if (measured != case_.rounding.end()) {
-    // Another order of operations may be as far off on the other side of the
-    // exact result, and the largest of a few differences is a matter of chance.
+    // Another order of operations may deviate as far to the other side of the
+    // exact result, and the maximum of a few differences depends on chance.
     return 4 * measured->second;
   }
-  // With dropout only the same operations are compared. Trained weights may
-  // differ as their gradients may.
+  // With dropout only the same operations are compared. Trained weights get the
+  // allowance of their gradients instead.
   return case_.has_dropout() || !parameter_of_trained(name).empty()
       ? 0
       : relative_bound(name) * scale_of_summands(name);
@@ -118,8 +117,8 @@ double Allowance::rounding(const std::string& name) const {
 
 double Allowance::longest_way(const std::string& name) const {
   const auto& adamw = case_.run.adamw;
-  // Squares of small gradients are small multiples of float16's least number,
-  // and lose up to a third of themselves to be so.
+  // Squares of small gradients are small multiples of float16's smallest
+  // number, and rounding takes up to a third of them.
   const auto longer =
       case_.expected[name].scalar_type() == torch::kHalf ? std::sqrt(1.5) : 1.0;
   return 2 * adamw.lr * longer * static_cast<double>(adamw.steps);
@@ -132,14 +131,14 @@ double Allowance::relative_bound(const std::string& name) const {
       {config.d_in,
        case_.run.cotangent.size(-1),
        case_.run.input.numel() / config.d_in});
-  // Scores of some dozens lose as many times eps, which softmax passes on.
+  // Scores of some dozens lose as many times eps, which softmax propagates.
   return 32 * epsilon_of(dtype) +
       std::sqrt(static_cast<double>(longest_sum)) * epsilon_of_sums(dtype);
 }
 
 double Allowance::scale_of_summands(const std::string& name) const {
   // The gradients of query and key are small differences of the numbers that
-  // make the gradient of the value.
+  // add up to the gradient of the value.
   const std::array<std::string, 3> layers = {"W_query", "W_key", "W_value"};
   auto largest = scale(name);
   for (size_t i = 0; i < 2; ++i) {

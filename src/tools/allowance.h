@@ -7,9 +7,9 @@
 
 namespace torch_attention::tools {
 
-/// Says how far a kernel's results on a device may be from the expected ones:
-/// by a tolerance and the rounding of the expected results. It uses no result
-/// of ours, so that a wrong one cannot allow itself.
+/// Determines how far a kernel's results on a device may be from the expected
+/// ones: by a tolerance, and by the rounding error of the expected results. It
+/// does not depend on our results, so that wrong ones cannot enlarge it.
 class Allowance {
  public:
   /// `verification_case` must outlive the object.
@@ -18,26 +18,27 @@ class Allowance {
       torch::Device device,
       Kernel kernel);
 
-  /// Returns the size of the numbers that are summed to give a tensor. The
-  /// gradient of the key bias cancels, in exact arithmetic to zero, so that its
-  /// own size says nothing.
+  /// Returns the magnitude of the summands of a tensor. The gradient of the key
+  /// bias cancels to zero in exact arithmetic, so its own magnitude means
+  /// nothing.
   double scale(const std::string& name) const;
 
-  /// Returns the largest absolute difference that is allowed.
+  /// Returns the largest allowed absolute difference.
   double allowed(const std::string& name) const;
 
-  /// Throws c10::Error if the archive's results differ from those in double by
-  /// more than rounding can explain: such results would allow wrong ones.
+  /// Throws c10::Error if the archive's results differ from its results in
+  /// float64 by more than rounding can explain: with them, wrong results could
+  /// pass.
   void check_rounding() const;
 
  private:
   Tolerance tolerance(const std::string& name) const;
   double rounding(const std::string& name) const;
-  /// Returns how far two runs can diverge by steps of AdamW, none longer than
-  /// lr, but for what float16 rounds.
+  /// Returns how far two runs can diverge by steps of AdamW, which are at most
+  /// lr, except for rounding in float16.
   double longest_way(const std::string& name) const;
-  /// Returns a bound of the rounding relative to the summands, by sizes and
-  /// dtype.
+  /// Returns a bound of the rounding error relative to the summands, by sizes
+  /// and dtype.
   double relative_bound(const std::string& name) const;
   double scale_of_summands(const std::string& name) const;
   double largest_of_kind(const std::string& name) const;

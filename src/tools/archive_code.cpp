@@ -17,7 +17,7 @@ namespace {
 StateDict run_in_double(torch::jit::Module module, TrainingRun run) {
   run.input = run.input.to(torch::kDouble);
   run.cotangent = run.cotangent.to(torch::kDouble);
-  // Not Module::to, which would turn a bool mask into numbers.
+  // Module::to would also convert a bool mask to numbers.
   for (const auto& item : tensors_of(module)) {
     if (item.value().is_floating_point()) {
       item.value().set_data(item.value().to(torch::kDouble));

@@ -17,12 +17,12 @@ torch::jit::Module load_code(
 /// Returns parameters and buffers by their names.
 StateDict tensors_of(const torch::jit::Module& module);
 
-/// Runs the module's own code, which trains the module.
+/// Runs the module's own code and trains it, which changes the module.
 StateDict run_code(torch::jit::Module module, const TrainingRun& run);
 
-/// Returns, by name, how far the results of an archive's own code are from
-/// those that it gives in double. Empty if the code does not run in double, for
-/// example because it names another dtype.
+/// Returns, by name, how far the results of an archive's own code are from its
+/// results in float64. Empty if the code does not run in float64, for example
+/// because it names another dtype.
 std::map<std::string, double> measure_rounding(
     const std::string& archive,
     const std::string& prefix,

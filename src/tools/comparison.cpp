@@ -40,7 +40,7 @@ Difference compare(
   difference.absolute = largest_of(in_double(actual) - in_double(expected));
   difference.relative =
       difference.absolute == 0 ? 0 : difference.absolute / scale;
-  // NaN is neither more nor less than the allowed difference, and infinity may
+  // NaN would pass as no larger than the allowed difference, and infinity may
   // be divided by infinity.
   difference.of_allowed = std::isfinite(difference.absolute)
       ? difference.absolute / allowed

@@ -17,12 +17,12 @@ struct Tolerance {
   }
 };
 
-/// Returns the tolerance of PyTorch's own tests for a dtype. `same_operations`:
-/// both results come from the same operations, and are equal unless the
-/// processors differ.
+/// Returns the tolerance of PyTorch's own tests for a dtype. With
+/// `same_operations`, both results come from the same operations, and differ
+/// only between processors.
 Tolerance tolerance_of(torch::ScalarType dtype, bool same_operations);
 
-/// Returns max|x|; 0 if empty.
+/// Returns max|x|; 0 if x is empty.
 double largest_of(const torch::Tensor& x);
 
 /// The distance of a result from the expected one.
@@ -31,8 +31,8 @@ struct Difference {
   double absolute = 0;
   /// `absolute` divided by the scale.
   double relative = 0;
-  /// `absolute` divided by the allowed difference; infinite if it is not
-  /// finite.
+  /// `absolute` divided by the allowed difference; infinite if `absolute` is
+  /// not finite.
   double of_allowed = 0;
 
   bool is_allowed() const {
@@ -40,8 +40,8 @@ struct Difference {
   }
 };
 
-/// Compares in double. Tensors of different shapes are infinitely far apart.
-/// `scale` is the size of the numbers of which the tensors are sums.
+/// Compares in float64. Tensors of different shapes are infinitely far apart.
+/// `scale` is the magnitude of the summands of the tensors.
 Difference compare(
     const torch::Tensor& actual,
     const torch::Tensor& expected,

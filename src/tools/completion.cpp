@@ -8,7 +8,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Returns the options of a command, and of its groups, as words.
+/// Returns the options of a command and its option groups, in one line.
 std::string option_words(const CLI::App& app) {
   std::string words;
   for (const auto* option : app.get_options()) {

@@ -9,12 +9,12 @@
 
 namespace torch_attention::tools {
 
-/// Returns the dtype of "float32", "bfloat16", ... Throws c10::Error that lists
-/// them.
+/// Returns the dtype with a name such as "float32" or "bfloat16". Throws
+/// c10::Error for other names, and for dtypes that are not floating-point.
 torch::ScalarType dtype_named(const std::string& name);
 
-/// Does what `convert_weights` does; shows the progress and prints what was
-/// written.
+/// Converts a file like `convert_weights`, with a progress bar, and prints a
+/// summary.
 void convert_file(
     const std::string& input,
     const std::string& output,

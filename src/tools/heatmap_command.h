@@ -8,8 +8,8 @@ class App;
 
 namespace torch_attention::tools {
 
-/// Adds the subcommand `heatmap`, and returns its work, which returns the exit
-/// status.
+/// Adds the subcommand `heatmap`. Returns the function that runs it, which
+/// returns the exit status.
 std::function<int()> add_heatmap(CLI::App& app);
 
 } // namespace torch_attention::tools

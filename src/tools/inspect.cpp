@@ -88,7 +88,8 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
   for (const auto& attention : info.attention) {
     json["attention"].push_back(attention_json(attention));
   }
-  // Keys of a file may not be valid text, or hold what a terminal obeys.
+  // Keys of a file may be invalid UTF-8, or have a terminal's control
+  // sequences.
   out << json.dump(
              2,
              ' ',
@@ -181,7 +182,7 @@ void print_modules(const WeightsInfo& info, std::ostream& out) {
   }
 }
 
-/// "0-4, 6".
+/// Returns the numbers as ranges, such as "0-4, 6".
 std::string ranges_text(const std::vector<int64_t>& numbers) {
   std::vector<std::string> ranges;
   for (size_t begin = 0; begin < numbers.size();) {
@@ -197,8 +198,8 @@ std::string ranges_text(const std::vector<int64_t>& numbers) {
   return format_text("{}", fmt::join(ranges, ", "));
 }
 
-/// Prints the attention of each layer, and after those that are loaded by the
-/// same call, this call.
+/// Prints the attention of each layer. The call that loads several layers
+/// follows the last of them.
 void print_layers(const PretrainedInfo& model, std::ostream& out) {
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const auto& found = model.layers[i];
@@ -227,7 +228,7 @@ void print_layers(const PretrainedInfo& model, std::ostream& out) {
   }
 }
 
-/// Says why the attention of a folder's model cannot be loaded.
+/// Prints why the attention of a folder's model cannot be loaded.
 void print_refusal(const std::string& folder, std::ostream& out) {
   try {
     inspect_pretrained(folder);
@@ -236,7 +237,7 @@ void print_refusal(const std::string& folder, std::ostream& out) {
   }
 }
 
-/// Returns whether a folder has an adapter of PEFT.
+/// Returns whether a folder has a PEFT adapter.
 bool has_adapter(const std::string& folder) {
   return std::ifstream(folder + "/adapter_config.json").good();
 }

@@ -7,8 +7,8 @@
 
 namespace torch_attention::tools {
 
-/// Prints the contents of a file of weights: its format, its tensors, and the
-/// attention modules found in it. Prints a table or JSON.
+/// Prints the contents of a file of weights as text or JSON: its format, its
+/// tensors and its attention modules.
 void inspect_file(
     const std::string& path,
     const InspectOptions& options,

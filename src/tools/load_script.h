@@ -7,10 +7,10 @@
 
 namespace torch_attention::tools {
 
-/// Returns the model of a TorchScript archive, on `device` or those that it was
-/// saved from. All bytes are compared with their checksums first, which
-/// `torch::jit::load` does not. Throws c10::Error that names the format of
-/// another file, with `hint` at its end.
+/// Returns the model of a TorchScript archive, on `device` or on the devices
+/// that it was saved from. Verifies all checksums first, which
+/// `torch::jit::load` does not. Throws c10::Error, which names the format and
+/// ends with `hint`, for another kind of file.
 torch::jit::Module load_script(
     const std::string& path,
     std::optional<c10::Device> device,

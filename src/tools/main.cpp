@@ -29,7 +29,7 @@ using torch_attention::InspectOptions;
 using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
 
-/// CLI11's own validator prints the largest number in full.
+/// CLI11's own validator prints the largest number in its message.
 const CLI::Validator kPositive(
     [](std::string& text) {
       int64_t value = 0;
@@ -41,7 +41,7 @@ const CLI::Validator kPositive(
     },
     "POSITIVE");
 
-/// A subcommand's work, which returns the exit status.
+/// The function of a subcommand, which returns the exit status.
 using Action = std::function<int()>;
 
 Action add_verify(CLI::App& app) {
@@ -329,7 +329,7 @@ int main(int argc, char** argv) {
   CLI::App app("Attention modules for LibTorch", "torch-attention");
   app.set_version_flag("--version", TORCH_ATTENTION_VERSION);
   app.require_subcommand(1);
-  // CLI11 prints arguments as they are.
+  // CLI11 would print arguments unescaped.
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return torch_attention::escaped(error.what()) +
         "\nRun with --help for more information.\n";
@@ -342,7 +342,7 @@ int main(int argc, char** argv) {
       {"bench", add_bench(app)},
       {"heatmap", add_heatmap(app)},
       {"completion", add_completion(app)}};
-  // CLI11 would say that a subcommand is required.
+  // CLI11 would only report that a subcommand is required.
   if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {
     std::cerr << "torch-attention: there is no subcommand \""
               << torch_attention::escaped(argv[1])

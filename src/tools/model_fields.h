@@ -11,8 +11,8 @@ namespace torch_attention::tools {
 /// The fields of a model's `config.json`. Errors name the file and the field.
 class ModelFields {
  public:
-  /// Reads the file in `folder`, of a model of text and images only the part
-  /// about the text. Throws c10::Error if there is none, or it is no JSON
+  /// Reads the file in `folder`; for a model of text and images, only the part
+  /// about text. Throws c10::Error if there is no file, or if it is not a JSON
   /// object.
   explicit ModelFields(const std::string& folder);
 
@@ -20,8 +20,8 @@ class ModelFields {
     return path_;
   }
 
-  /// The value of a field, or none if it is absent or null. Throws c10::Error
-  /// if it is of another type.
+  /// Return the value of a field, or none if it is absent or null. Throw
+  /// c10::Error if it has another type.
   std::optional<int64_t> integer(const std::string& field) const;
   std::optional<double> number(const std::string& field) const;
   std::optional<bool> flag(const std::string& field) const;
@@ -39,10 +39,11 @@ class ModelFields {
 };
 
 /// Returns the `model_type` of the configuration in a folder; empty if there is
-/// none that can be read.
+/// no readable one.
 std::string model_type_in(const std::string& path);
 
-/// Returns whether `attention_from_pretrained` and its like know the type.
+/// Returns whether `attention_from_pretrained` and similar functions know a
+/// type.
 bool is_known_type(const std::string& model_type);
 
 } // namespace torch_attention::tools

@@ -12,7 +12,7 @@
 
 namespace torch_attention::tools {
 
-/// The class and the options of one of our modules.
+/// The class and options of one of our modules.
 struct ModuleConfig {
   /// "MultiHeadAttention", "CausalAttention", ...
   std::string class_name;
@@ -26,16 +26,15 @@ struct ModuleConfig {
   bool out_proj = true;
 };
 
-/// Returns the module of a state dict, as far as keys and shapes tell. A
-/// `MultiHeadAttention` needs `num_heads`, which its weights do not show. The
-/// context_length is 0 if there is no mask. Throws c10::Error if the keys
-/// belong to none of our classes.
+/// Infers the class and options of a module from the keys and shapes of its
+/// state dict. A `MultiHeadAttention` needs `num_heads`, which its weights do
+/// not reveal. context_length is 0 for classes with masks if there is no mask.
+/// Throws c10::Error if the keys belong to none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,
     std::optional<int64_t> num_heads);
 
-/// Makes the module. Throws c10::Error for a class that we do not have, or for
-/// bad options.
+/// Makes the module. Throws c10::Error for an unknown class or invalid options.
 torch::nn::AnyModule make_module(const ModuleConfig& config, Kernel kernel);
 
 } // namespace torch_attention::tools

@@ -6,7 +6,7 @@
 
 namespace torch_attention::tools {
 
-/// A progress bar on standard error, if that is a terminal; else nothing.
+/// A progress bar on standard error. Shows nothing if that is not a terminal.
 class ProgressBar {
  public:
   /// Prepares a bar of `total` steps, bytes for example.

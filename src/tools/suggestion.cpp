@@ -15,7 +15,7 @@ bool agrees(const VerificationCase& verification_case) {
   return verify(verification_case, torch::kCPU, Kernel::kReference).passed();
 }
 
-/// Returns the possible numbers of heads, the given one first.
+/// Returns the possible numbers of heads, starting with the given one.
 std::vector<int64_t> possible_heads(const ModuleConfig& config) {
   std::vector<int64_t> heads = {config.num_heads};
   if (config.class_name == "MultiHeadAttention") {

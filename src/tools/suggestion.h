@@ -6,9 +6,10 @@
 
 namespace torch_attention::tools {
 
-/// Returns, for an archive whose own code differs from our module, with which
-/// number of heads, masked or not, it agrees. Returns "" if it does not differ,
-/// or is compared with recorded results, which tell both.
+/// If an archive's own code differs from our module, returns the options
+/// (number of heads, mask) with which both agree. Returns "" if they agree
+/// already, or if the archive has recorded results, which include these
+/// options.
 std::string suggest_options(const VerificationCase& verification_case);
 
 } // namespace torch_attention::tools

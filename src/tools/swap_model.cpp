@@ -29,8 +29,7 @@ namespace {
 using ModelInputs = std::vector<c10::IValue>;
 using FloatTensors = std::vector<torch::Tensor>;
 
-/// The allowed distance of outputs and gradients from each other, if the
-/// largest number is 1 or less.
+/// The largest allowed differences, relative to the largest number or 1.
 constexpr double kOutputTolerance = 1e-5;
 constexpr double kGradientTolerance = 1e-4;
 
@@ -62,15 +61,15 @@ void collect_floats(const c10::IValue& value, FloatTensors& tensors) {
   }
 }
 
-/// The floating-point tensors of what a model returns.
+/// Returns the floating-point tensors among a model's outputs.
 FloatTensors outputs_of(torch::jit::Module& model, const ModelInputs& inputs) {
   FloatTensors outputs;
   collect_floats(model.forward(inputs), outputs);
   return outputs;
 }
 
-/// The gradients of the parameters, of the sum of the outputs' sines; none for
-/// a model that has no gradients.
+/// Returns the gradients of the parameters, with the sum of the outputs' sines
+/// as the loss; none if the model has no gradients.
 FloatTensors gradients_of(
     torch::jit::Module& model,
     const ModelInputs& inputs) {
@@ -99,7 +98,7 @@ FloatTensors gradients_of(
   return gradients;
 }
 
-/// The largest difference, in units of the largest number or 1.
+/// Returns the largest difference, relative to the largest number or 1.
 double difference_of(const FloatTensors& a, const FloatTensors& b) {
   if (a.size() != b.size()) {
     return std::numeric_limits<double>::infinity();
@@ -122,7 +121,7 @@ double difference_of(const FloatTensors& a, const FloatTensors& b) {
   return largest;
 }
 
-/// Prints the times of a forward pass, interleaved.
+/// Measures forward passes of both models, interleaved, and prints their times.
 void measure_models(
     torch::jit::Module& before,
     torch::jit::Module& after,
@@ -140,7 +139,7 @@ void measure_models(
       ratio_of(seconds[0], seconds[1]).median);
 }
 
-/// Compares both models. Returns whether they agree.
+/// Compares outputs and gradients of both models. Returns whether they agree.
 bool agree(
     torch::jit::Module& before,
     torch::jit::Module& after,
@@ -156,8 +155,8 @@ bool agree(
   out << fmt::format("outputs differ by {:.1e}", of_outputs);
   FloatTensors gradients;
   const auto say_none = [&] { out << "; the model has no gradients"; };
-  // Layers that were traced without gradients have none. LibTorch says so by
-  // either, up to 2.9 by the second.
+  // Layers that were traced without gradients have none. LibTorch throws one of
+  // these errors then, up to 2.9 the second.
   try {
     gradients = gradients_of(before, inputs);
   } catch (const c10::Error&) {
@@ -173,10 +172,10 @@ bool agree(
   return of_outputs <= kOutputTolerance && of_gradients <= kGradientTolerance;
 }
 
-/// Writes a model. On c10::Error the old file stays as it was.
+/// Writes a model. If it throws, the old file has not changed.
 void save_model(const torch::jit::Module& model, const std::string& path) {
   AtomicFile file(path);
-  // LibTorch's writer ends the program if its bytes are not taken.
+  // LibTorch's writer ends the program if its callback fails.
   std::exception_ptr failure;
   torch::jit::ExportModule(model, [&](const void* data, size_t size) {
     try {

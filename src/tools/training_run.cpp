@@ -12,9 +12,9 @@ namespace {
 
 const std::string kTrained = "trained ";
 
-/// AdamW with the order of operations of Python's `torch.optim.AdamW`.
-/// LibTorch's C++ optimizer rounds differently, which three steps in bfloat16
-/// show, but the module is to be verified, not the optimizer.
+/// AdamW with the order of operations in Python's `torch.optim.AdamW`.
+/// LibTorch's C++ optimizer rounds differently, which shows after three steps
+/// in bfloat16; but the module is to be verified, not the optimizer.
 class PythonAdamW {
  public:
   PythonAdamW(const AdamW& options, std::vector<torch::Tensor> parameters)

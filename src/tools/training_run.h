@@ -11,7 +11,7 @@
 
 namespace torch_attention::tools {
 
-/// Steps of AdamW (Loshchilov and Hutter 2019).
+/// Options of AdamW (Loshchilov and Hutter 2019).
 struct AdamW {
   double lr = 1e-2;
   double beta1 = 0.9;
@@ -21,34 +21,35 @@ struct AdamW {
   int64_t steps = 0;
 };
 
-/// A function of one tensor, and the parameters that it is trained by.
+/// A function of one tensor, and the parameters to train.
 struct Trainable {
   std::function<torch::Tensor(const torch::Tensor&)> forward;
   StateDict parameters;
 };
 
-/// The input and settings of a run that two implementations shall do alike.
+/// The input and settings of a run that two implementations have to repeat.
 struct TrainingRun {
   torch::Tensor input;
   /// Gradient of the loss with respect to the output.
   torch::Tensor cotangent;
   bool training = false;
-  /// The seed that is set once, before the first step.
+  /// The seed, set once before the first step.
   uint64_t seed = 0;
   AdamW adamw;
 };
 
-/// Returns the name of a gradient or of a trained parameter among a run's
-/// results.
+/// Return the names of a gradient and of a trained parameter among the results
+/// of a run.
 std::string gradient_name(const std::string& tensor);
 std::string trained_name(const std::string& parameter);
 
 /// Returns the parameter of a `trained_name`; "" for any other name.
 std::string parameter_of_trained(const std::string& name);
 
-/// Runs on the device of the parameters. Returns the output and the gradients
-/// of input and parameters in the first step, and the parameters after all
-/// steps. A parameter that is not used has no gradient.
+/// Runs forward and backward passes and steps of AdamW, on the device of the
+/// parameters. Returns the output and the gradients of input and parameters in
+/// the first step, and the parameters after all steps. Unused parameters have
+/// no gradient.
 StateDict run(const Trainable& trainable, const TrainingRun& run);
 
 } // namespace torch_attention::tools

@@ -18,9 +18,9 @@ struct Verdict {
   /// The tensor whose difference takes up the largest part of its tolerance.
   std::string worst;
   Difference difference;
-  /// The largest absolute difference that is allowed for it.
+  /// The largest allowed absolute difference of that tensor.
   double allowed = 0;
-  /// The reason why there is no result; empty if there is one.
+  /// Why there is no result; empty if there is one.
   std::string error;
 
   bool passed() const {
@@ -28,7 +28,7 @@ struct Verdict {
   }
 };
 
-/// Prints verdicts as they come, and counts them.
+/// Prints verdicts as they are added, and counts them.
 class VerdictTable {
  public:
   /// Prints the header. `case_width` is the length of the longest name.
@@ -36,15 +36,15 @@ class VerdictTable {
 
   void add(const Verdict& verdict);
 
-  /// Prints a remark about the case of the last lines, unless it is empty.
+  /// Prints a remark below the last lines, unless it is empty.
   void add_remark(const std::string& remark);
 
-  /// Counts a run that is left out: see `is_comparable`. `other_stream` tells
-  /// that its results were drawn with another random stream than this
-  /// LibTorch's.
+  /// Counts a run that is left out because it is not comparable.
+  /// `other_stream`: its results were drawn from another random stream than
+  /// this LibTorch's.
   void add_incomparable(bool other_stream);
 
-  /// Prints the meaning of the columns and the sums. Returns whether all
+  /// Prints the meaning of the columns and the totals. Returns whether all runs
   /// passed.
   bool finish(size_t cases);
 

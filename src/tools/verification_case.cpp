@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A dict that Python saved. Its errors name the file and the key.
+/// A dict that Python saved. Errors name the file and the key.
 class Dict {
  public:
   Dict(std::string path, const c10::Dict<c10::IValue, c10::IValue>& dict)
@@ -216,8 +216,8 @@ StateDict run_ours(
   const auto& config = verification_case.config;
   auto module = make_module(config, kernel);
   module.ptr()->to(device, training_run.input.scalar_type());
-  // The writer of an archive may mask without a buffer, or not at all: its code
-  // tells. Recorded results come from classes that register one.
+  // The code of an archive may mask without a buffer, or not at all. Recorded
+  // results come from classes that register a mask.
   const bool has_mask = verification_case.is_recorded && config.causal;
   load_weights(
       *module.ptr(),

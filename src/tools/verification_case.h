@@ -10,7 +10,7 @@
 
 namespace torch_attention::tools {
 
-/// A TorchScript archive, and the results that a module with its weights must
+/// A file of weights, and the results that a module with these weights must
 /// give.
 struct VerificationCase {
   std::string name;
@@ -20,13 +20,13 @@ struct VerificationCase {
   ModuleConfig config;
   TrainingRun run;
   StateDict expected;
-  /// A sample of the random stream with which recorded results were drawn, as
-  /// `random_draws` gives it; undefined where there is none.
+  /// A sample of the random stream that recorded results were drawn from, as
+  /// `random_draws` returns it; undefined if there is none.
   torch::Tensor draws;
-  /// By name, how far rounding takes the archive's own results from those in
-  /// double. Empty if it has no code, no code that runs in double, or dropout.
+  /// By name, how far rounding takes the archive's own results from its results
+  /// in float64. Empty without code that runs in float64, and with dropout.
   std::map<std::string, double> rounding;
-  /// True if `config` and `expected` come from a file, not from the archive.
+  /// Whether `config` and `expected` come from a file of recorded results.
   bool is_recorded = false;
 
   /// Returns whether the run draws random numbers.
@@ -35,38 +35,36 @@ struct VerificationCase {
   }
 };
 
-/// Returns the elements, of 32, that dropout keeps under a seed. Versions of
+/// Returns which of 32 elements dropout keeps under a fixed seed. Versions of
 /// LibTorch that differ in this have different random streams.
 torch::Tensor random_draws();
 
-/// Returns whether the results were drawn with another random stream than this
-/// LibTorch's, so that no kernel can give them.
+/// Returns whether the results were drawn from another random stream than this
+/// LibTorch's, so that no kernel can reproduce them.
 bool has_other_random_stream(const VerificationCase& verification_case);
 
 /// The options for verifying an archive without recorded results.
 struct ArchiveOptions {
   std::string prefix;
   std::optional<int64_t> num_heads;
-  /// True if the module hides no keys: causal(false).
+  /// Whether the module hides no keys: causal(false).
   bool unmasked = false;
-  /// Tokens of the random input: the smaller of this and context_length.
+  /// The number of tokens of the random input, at most context_length.
   int64_t tokens = 16;
 };
 
-/// Returns the file of recorded results that belongs to an archive:
-/// "a.expected.pt" for "a.pt".
+/// Returns the path of the recorded results of an archive: "a.expected.pt" for
+/// "a.pt".
 std::string recorded_path(const std::string& archive);
 
-/// Returns the case of an archive. If a file of recorded results, as
-/// scripts/export_weights.py writes it, lies beside the archive, its results
-/// are the expected ones; otherwise the archive's own code is run on random
-/// input.
+/// Makes the case of an archive. The expected results come from a file of
+/// recorded results next to it, which scripts/export_weights.py writes, or else
+/// from running the archive's own code on random input.
 VerificationCase make_case(
     const std::string& archive,
     const ArchiveOptions& options);
 
-/// Runs our module with the case's weights, all in the dtype of the run's
-/// input.
+/// Runs our module with the case's weights, in the dtype of the run's input.
 StateDict run_ours(
     const VerificationCase& verification_case,
     const TrainingRun& training_run,

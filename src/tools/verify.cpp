@@ -26,7 +26,7 @@ constexpr std::array<Kernel, 3> kKernels = {
     Kernel::kFused,
     Kernel::kAuto};
 
-/// Returns the archives of `path`: itself, or those in the folder, by name.
+/// Returns the archives of `path`: itself, or those in the folder, sorted.
 std::vector<std::string> archives_of(const std::string& path) {
   if (!fs::is_directory(path)) {
     return {path};
