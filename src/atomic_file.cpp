@@ -50,13 +50,13 @@ std::string folder_of(const std::string& path) {
   return path.substr(0, path.rfind('/') + 1);
 }
 
-/// Returns the path at the end of symbolic links; no file need exist there.
+/// Returns the path at the end of symbolic links, even if there is no file.
 std::string follow_links(std::string path) {
   for (int i = 0; i < kLinks; ++i) {
     std::array<char, PATH_MAX> target{};
     const auto size = ::readlink(path.c_str(), target.data(), target.size());
     if (size <= 0) {
-      break; // no link
+      break; // not a link
     }
     const std::string text(target.data(), static_cast<size_t>(size));
     path = text.front() == '/' ? text : folder_of(path) + text;
@@ -82,8 +82,8 @@ bool is_named(
       opened.st_ino == named.st_ino;
 }
 
-/// Writes the folder's new name to the disk. Some file systems cannot: no
-/// error.
+/// Writes the folder's entries to the disk. Not an error if the file system
+/// does not support that.
 void sync_folder(const Descriptor& folder) {
   const Descriptor readable(
       ::openat(folder.number(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -105,7 +105,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   if (name_.empty()) {
     fail("expected the name of a file");
   }
-  // From here on names are looked up in this folder, even if it is moved.
+  // Names are resolved in this folder from here on, even if it is moved.
   folder_.open(::open(
       folder.empty() ? "." : folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder_.is_open()) {
@@ -123,7 +123,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const std::string& reason) const {
-  // The path is cut at a NUL byte, where a message ends.
+  // The path is cut at a NUL byte, which would end the message.
   C10_THROW_ERROR(
       Error,
       format_text("cannot write \"{}\"{}: {}", path_.c_str(), target_, reason));
@@ -148,8 +148,8 @@ void AtomicFile::look_at_old_file() {
     fail(format_text(
         "expected a regular file, but it is {}", kind_of(status.st_mode)));
   }
-  // Renaming needs rights to the folder only, but a file that was made
-  // read-only is meant to be kept.
+  // Renaming only needs rights to the folder, but a read-only file is meant to
+  // be preserved.
   if (::faccessat(AT_FDCWD, path_.c_str(), W_OK, AT_EACCESS) != 0) {
     fail_with_errno();
   }
@@ -182,7 +182,7 @@ void AtomicFile::remove_abandoned_parts() const {
         folder_.number(),
         name.c_str(),
         O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    // Only the program that holds the lock of a part may remove its name.
+    // Only the program that has locked a part may remove it.
     if (part.is_open() && lock(part) && is_named(part, folder_, name)) {
       ::unlinkat(folder_.number(), name.c_str(), 0);
     }
@@ -196,7 +196,7 @@ void AtomicFile::create_part() {
         folder_.number(),
         part_.c_str(),
         O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-        // Keeps others from reading the part of a private file.
+        // Prevents others from reading the part of a private file.
         old_ ? 0600 : 0666));
     if (!file_.is_open()) {
       if (errno == EEXIST) {
@@ -205,7 +205,7 @@ void AtomicFile::create_part() {
       fail(format_text("a new file in its folder: {}", std::strerror(errno)));
     }
     // Another program may have taken it for abandoned before it was locked. On
-    // file systems without locks no program removes it.
+    // file systems without locks, no program removes parts.
     const bool is_taken = !lock(file_) && errno == EWOULDBLOCK;
     if (!is_taken && is_named(file_, folder_, part_)) {
       return;
@@ -250,8 +250,8 @@ void AtomicFile::keep_access() const {
   if (!old_) {
     return;
   }
-  // Only the superuser can give files away. Others can keep the group if they
-  // belong to it; if they do not, its rights would go to another group.
+  // Only the superuser can change the owner. Others can preserve the group if
+  // they belong to it; otherwise its rights would go to another group.
   struct stat now {};
   const bool has_group =
       (::fstat(file_.number(), &now) == 0 && now.st_uid == old_->owner &&
@@ -270,7 +270,7 @@ void AtomicFile::commit() {
           0) {
     fail_with_errno();
   }
-  // Closed only now: the lock keeps others from the part.
+  // Closed last: the lock prevents others from removing the part.
   file_.close();
   sync_folder(folder_);
 }

@@ -12,18 +12,17 @@
 namespace torch_attention {
 
 /// A file that replaces another one only when it is complete. Follows symbolic
-/// links; keeps the mode of an existing file, and its owner where that is
-/// allowed. The bytes go to a locked part file in the same folder. A part that
-/// no program holds was left by a program that was ended: the next `AtomicFile`
-/// of the same path removes it.
+/// links; preserves the mode of an existing file, and its owner where
+/// permitted. The bytes are written to a locked part file in the same folder. A
+/// part without a lock was left by a program that was terminated; the next
+/// `AtomicFile` for the same path removes it.
 class AtomicFile {
  public:
-  /// Begins the new file. Throws c10::Error if that fails, or if `path` exists
+  /// Starts the new file. Throws c10::Error if that fails, or if `path` exists
   /// and is not a regular file.
   explicit AtomicFile(std::string path);
 
-  /// Removes the new file, unless it was committed; the old one stays as it
-  /// was.
+  /// Removes the new file unless it was committed; the old one has not changed.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -33,14 +32,14 @@ class AtomicFile {
   /// Appends bytes. Throws c10::Error if not all of them can be written.
   void write(const void* data, size_t size);
 
-  /// Writes over the bytes at `offset`, which were written before.
+  /// Overwrites bytes at `offset`, which must be written already.
   void overwrite(uint64_t offset, const void* data, size_t size);
 
-  /// Gives the file its name once all of its bytes are on the disk.
+  /// Replaces the old file, once all bytes are on the disk.
   void commit();
 
  private:
-  /// The rights that are kept of the file that is replaced.
+  /// The access rights of the old file, which the new one gets.
   struct Access {
     mode_t mode;
     uid_t owner;
@@ -61,7 +60,7 @@ class AtomicFile {
   std::string target_;
   std::optional<Access> old_;
   Descriptor folder_;
-  /// The names in the folder.
+  /// Names in the folder.
   std::string name_;
   std::string part_prefix_;
   std::string part_;

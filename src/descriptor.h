@@ -22,7 +22,7 @@ class Descriptor {
   int number() const {
     return number_;
   }
-  /// Closes what was open before, and takes `number` instead.
+  /// Closes the open file, if any, and takes `number` instead.
   void open(int number) {
     close();
     number_ = number;

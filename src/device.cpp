@@ -17,7 +17,7 @@ int64_t cuda_index(const std::string& name) {
   }
   const auto digits =
       name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : std::string();
-  // Nine digits fit into an int64_t, and no machine has so many devices.
+  // Nine digits fit into an int64_t, and no machine has that many devices.
   const bool is_number = !digits.empty() && digits.size() <= 9 &&
       std::all_of(digits.begin(), digits.end(), [](char c) {
         return c >= '0' && c <= '9';

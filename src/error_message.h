@@ -12,14 +12,14 @@
 
 namespace torch_attention {
 
-/// An error whose message may be printed as it is: text of files is escaped in
-/// it, and its line breaks are ours.
+/// An error whose message may be printed unchanged: text from files is escaped,
+/// and its line breaks are intended.
 class PrintableError : public c10::Error {
  public:
   using c10::Error::Error;
 };
 
-/// Throws `text`, in which text of files is escaped.
+/// Throws `text`, in which text from files must be escaped.
 [[noreturn]] inline void throw_printable(std::string text) {
   throw PrintableError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text));
@@ -32,11 +32,12 @@ inline std::string raw_message(const std::exception& error) {
                                 : error.what();
 }
 
-/// A file with long names can make a message as long as these.
+/// Messages may contain long names from files, so they are shortened to this.
 inline constexpr size_t kMaxMessage = 6000;
 
-/// Returns an error's message without the backtrace that LibTorch adds, fit for
-/// a terminal, and shortened. All but that of a `PrintableError` is one line.
+/// Returns an error's message without the backtrace that LibTorch adds, escaped
+/// for a terminal and shortened. It is a single line, except for a
+/// `PrintableError`.
 inline std::string error_message(const std::exception& error) {
   const auto text = shortened(raw_message(error), kMaxMessage);
   return dynamic_cast<const PrintableError*>(&error) != nullptr
@@ -44,8 +45,8 @@ inline std::string error_message(const std::exception& error) {
       : shortened(escaped(text), kMaxMessage);
 }
 
-/// Returns the same for an error that may be LibTorch's own, whose messages
-/// have several lines.
+/// Returns an error's message like `error_message`, but preserves line breaks,
+/// as LibTorch's own messages have several lines.
 inline std::string error_lines(const std::exception& error) {
   const auto text = shortened(raw_message(error), kMaxMessage);
   return dynamic_cast<const PrintableError*>(&error) != nullptr

@@ -11,14 +11,14 @@ namespace torch_attention {
 
 namespace {
 
-/// A character of a text, or a byte that belongs to none.
+/// A character of a text, or a byte that is not part of one.
 struct Character {
   char32_t code = 0;
   size_t bytes = 1;
   bool valid = false;
 };
 
-/// Returns how many bytes a character has by its first one; 0: none begins so.
+/// Returns the number of bytes of a character by its first one; 0 if invalid.
 size_t length_by(uint8_t first) {
   if (first < 0x80U) {
     return 1;
@@ -42,7 +42,7 @@ Character first_of(std::string_view text) {
   if (length == 0 || length > text.size()) {
     return {first, 1, false};
   }
-  // Without the bits that tell the length.
+  // Without the bits that encode the length.
   char32_t code = first & (0x7FU >> length);
   for (size_t i = 1; i < length; ++i) {
     const auto byte = static_cast<uint8_t>(text[i]);
@@ -64,26 +64,26 @@ struct Range {
   char32_t last;
 };
 
-/// Characters that are not printed as they are.
+/// Characters that are printed as escapes.
 constexpr std::array kHidden{
     Range{0x00, 0x1F}, // C0
     Range{0x7F, 0x9F}, // DEL and C1
     Range{0xAD, 0xAD}, // soft hyphen
-    Range{0x34F, 0x34F}, // joins graphemes, without a form
-    Range{0x61C, 0x61C}, // direction
+    Range{0x34F, 0x34F}, // combining grapheme joiner
+    Range{0x61C, 0x61C}, // direction mark
     Range{0x115F, 0x1160}, // fillers
     Range{0x17B4, 0x17B5},   Range{0x180B, 0x180F},
     Range{0x200B, 0x200F}, // zero width, direction
-    Range{0x2028, 0x202E}, // lines, direction
+    Range{0x2028, 0x202E}, // line separators, direction
     Range{0x2060, 0x206F}, // zero width, direction
     Range{0x3164, 0x3164}, // filler
-    Range{0xFE00, 0xFE0F}, // variants
-    Range{0xFEFF, 0xFEFF}, // byte order
+    Range{0xFE00, 0xFE0F}, // variation selectors
+    Range{0xFEFF, 0xFEFF}, // byte order mark
     Range{0xFFA0, 0xFFA0}, // filler
     Range{0xFFF0, 0xFFFB}, // annotations
-    Range{0xFFFE, 0xFFFF}, // no characters
-    Range{0x1D173, 0x1D17A}, // of music, without a form
-    Range{0xE0000, 0xE0FFF}, // tags, variants
+    Range{0xFFFE, 0xFFFF}, // noncharacters
+    Range{0x1D173, 0x1D17A}, // invisible musical characters
+    Range{0xE0000, 0xE0FFF}, // tags, variation selectors
 };
 
 bool is_hidden(char32_t code) {
@@ -134,7 +134,7 @@ std::string escaped_lines(std::string_view text) {
   std::string result;
   for (;;) {
     const auto end = text.find('\n');
-    // Tabs are kept at the begin of a line only: they indent it.
+    // Tabs at the start of a further line are indentation.
     auto line = text.substr(0, end);
     while (!result.empty() && !line.empty() && line.front() == '\t') {
       result += '\t';

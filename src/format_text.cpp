@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxListed = 20;
 constexpr size_t kListedOfMore = 10;
-// Longer than any sentence of ours with names of usual lengths.
+// Longer than any sentence of ours with names of usual length.
 constexpr size_t kMaxItem = 1000;
 
 /// Returns "1,234,567".
@@ -21,7 +21,7 @@ std::string count_text(size_t count) {
   return digits;
 }
 
-/// Returns whether the byte is not the first one of a UTF-8 character.
+/// Returns whether the byte continues a UTF-8 character.
 bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }

@@ -10,11 +10,11 @@
 
 namespace torch_attention {
 
-/// Returns the result of `fmt::vformat`, which is compiled only once: the
-/// headers of fmt would cost four seconds in each source file that formats.
+/// Calls `fmt::vformat`, which is compiled only once: fmt's headers would cost
+/// four seconds in each source file that formats.
 std::string format_arguments(fmt::string_view format, fmt::format_args args);
 
-/// Returns the result of `fmt::format`.
+/// Formats like `fmt::format`.
 template <typename... Args>
 std::string format_text(
     fmt::format_string<Args...> format,
@@ -30,14 +30,14 @@ std::string format_text(
 /// Returns `text`, or its beginning and end if it is longer than `limit` bytes.
 std::string shortened(std::string_view text, size_t limit);
 
-/// Returns `items`, each escaped and in `quote`, joined; of more than 20 items
-/// the first ten and "… and 999,990 more".
+/// Returns `items`, each escaped and between `quote`, joined by `separator`. If
+/// there are more than 20, returns the first ten and "… and 999,990 more".
 std::string list_text(
     const std::vector<std::string>& items,
     std::string_view separator,
     std::string_view quote = "");
 
-/// Returns the items joined, each in quotes: "a", "b".
+/// Returns the items in quotes, joined by commas: "a", "b".
 std::string quoted_list(const std::vector<std::string>& items);
 
 } // namespace torch_attention

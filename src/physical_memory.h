@@ -7,8 +7,8 @@
 
 namespace torch_attention {
 
-/// Returns the bytes of memory that this machine has; of one that does not say,
-/// the largest number. To ask the system for more would only end the program.
+/// Returns the bytes of physical memory of this machine; the largest number if
+/// unknown. Allocating more would only end the program.
 inline int64_t physical_memory() {
   const int64_t pages = ::sysconf(_SC_PHYS_PAGES);
   const int64_t page = ::sysconf(_SC_PAGESIZE);

@@ -4,7 +4,7 @@
 
 namespace torch_attention {
 
-/// Throws c10::Error unless `path` leads to a regular file. To open a named
+/// Throws c10::Error unless `path` leads to a regular file. Opening a named
 /// pipe would wait for its writer, and a device may have no end.
 void check_regular_file(const std::string& path);
 
