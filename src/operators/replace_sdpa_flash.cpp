@@ -79,9 +79,8 @@ torch::Tensor logsumexp_of(const torch::Tensor& statistics) {
 }
 
 /// Returns statistics (2, B, H, T) with these log-sum-exps as maxima and with
-/// sums of 1. Undefined if one is so large that it is rounded to less than the
-/// logarithm of a number of keys, as in a row whose mask is the lowest finite
-/// number for all keys.
+/// sums of 1. Undefined if one is so large that rounding loses the number of
+/// keys in it, as in a row whose mask is the lowest finite number for all keys.
 torch::Tensor statistics_of(const torch::Tensor& logsumexp) {
   constexpr double kMost = 1e4;
   auto statistics = at::empty(

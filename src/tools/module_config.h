@@ -28,7 +28,7 @@ struct ModuleConfig {
 
 /// Infers the class and options of a module from the keys and shapes of its
 /// state dict. A `MultiHeadAttention` needs `num_heads`, which its weights do
-/// not reveal. context_length is 0 for classes with masks if there is no mask.
+/// not reveal. Without a mask, context_length is unknown and set to 0.
 /// Throws c10::Error if the keys belong to none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,

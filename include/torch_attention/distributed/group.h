@@ -116,7 +116,7 @@ struct TORCH_ATTENTION_API Traffic {
 /// ```
 TORCH_ATTENTION_API Traffic traffic();
 
-/// Counts from zero again.
+/// Resets the numbers that `traffic` returns to zero.
 TORCH_ATTENTION_API void reset_traffic();
 
 } // namespace torch_attention::distributed

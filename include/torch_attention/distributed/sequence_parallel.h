@@ -67,7 +67,7 @@ TORCH_ATTENTION_API torch::Tensor own_positions(
 
 /// Returns this process's part of x along the token dimension `dim`:
 /// (..., T, ...) -> (..., T/P, ...). Every process has the whole x; nothing is
-/// sent.
+/// sent. Throws c10::Error if T is not divisible as in `own_positions`.
 TORCH_ATTENTION_API torch::Tensor own_tokens(
     const torch::Tensor& x,
     int64_t dim,
@@ -75,7 +75,8 @@ TORCH_ATTENTION_API torch::Tensor own_tokens(
     TokenLayout layout = TokenLayout::kContiguous);
 
 /// Gathers the parts x of all processes along `dim`:
-/// (..., T/P, ...) -> (..., T, ...). Autograd does not record it.
+/// (..., T/P, ...) -> (..., T, ...). Autograd does not record it. Throws
+/// c10::Error if shapes or dtypes differ between processes.
 TORCH_ATTENTION_API torch::Tensor joined_tokens(
     const torch::Tensor& x,
     int64_t dim,

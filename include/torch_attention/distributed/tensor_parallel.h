@@ -39,10 +39,10 @@ struct TORCH_ATTENTION_API TensorParallelOptions {
 /// The modules keep their class; their parameters and the number of heads in
 /// their options become this process's part. `decode` fills caches of these
 /// heads, and `forward_with_weights` returns their weights. Masks and biases of
-/// a call cover all heads. Parameter values are preserved, but the parameters
-/// are new tensors: make optimizers and references to parameters afterwards.
-/// Dropout drops what the whole module would drop, if the generators have the
-/// same seed in all processes.
+/// a call cover all heads. Parameters keep their values but change their
+/// shapes, so make optimizers and references to parameters afterwards. Dropout
+/// drops what the whole module would drop, if the generators have the same seed
+/// in all processes.
 ///
 /// num_heads has to be divisible by the number of processes. If there are fewer
 /// key heads than processes, neighbouring processes share a key head, and the

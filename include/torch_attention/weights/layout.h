@@ -17,8 +17,8 @@ namespace torch_attention {
 /// | `W_query.weight`, `W_key.weight`, `W_value.weight` | (d_out, d_in) |
 /// | `W_query.bias`, `W_key.bias`, `W_value.bias` | (d_out) |
 /// | `out_proj.weight`, `out_proj.bias` | (d_out, d_out), (d_out) |
-///  `q_norm.weight`, `k_norm.weight`, and `.bias` | as in `HeadNorm` |
-///  `W_gate.weight`, `W_gate.bias` | as in the gate's linear layer |
+/// | `q_norm.weight`, `k_norm.weight`, and `.bias` | as in `HeadNorm` |
+/// | `W_gate.weight`, `W_gate.bias` | as in the gate's linear layer |
 /// | `sinks` | (num_heads) |
 /// | `mask` | (context_length, context_length) |
 ///

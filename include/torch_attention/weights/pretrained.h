@@ -150,8 +150,8 @@ TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// Cosines and sines of the rotary angles for the tokens of an image, each (T,
-/// head_dim / 2), for `ForwardOptions`.
+/// Cosines and sines of the rotary angles for the tokens of an image, each
+/// (T, head_dim / 2), for `ForwardOptions`.
 struct TORCH_ATTENTION_API RotaryAngles {
   torch::Tensor cos;
   torch::Tensor sin;

@@ -96,7 +96,7 @@ const Names* names_of(ScalarType dtype) {
   return found == kDtypes.end() ? nullptr : found;
 }
 
-/// Returns the text between `prefix` and `suffix`; "" if it has not both.
+/// Returns the text between `prefix` and `suffix`; "" if one is missing.
 std::string_view between(
     std::string_view text,
     std::string_view prefix,

@@ -42,8 +42,8 @@ const std::vector<WeightLayout>& layouts_to_find();
 
 /// Returns the layouts that read the weights of query, key and value at
 /// `scope`: one, or several if that is ambiguous. If there is none, returns the
-/// layout that reads some of these weights, if only one does. `wanted` are the
-/// shapes that the module needs; they help to choose.
+/// layout that reads some of these weights, unless that is ambiguous. `wanted`
+/// are the shapes that the module needs; they help to choose.
 std::vector<WeightLayout> layouts_at(
     const StateDict& state,
     const std::string& scope,
