@@ -455,8 +455,9 @@ void check_ring(
   check_scores(kRing, options, query, S);
 }
 
-/// Checks the options as if the own tokens were whole sequences, and returns
-/// the call. Key lengths, mask and bias cover the tokens of all processes.
+/// Checks the options as if this process's tokens were whole sequences, and
+/// returns the call. Key lengths, mask and bias cover the tokens of all
+/// processes.
 RingCall call_of(
     const torch::Tensor& query,
     const torch::Tensor& key,

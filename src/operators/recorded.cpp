@@ -42,8 +42,8 @@ class Recorded : public torch::autograd::Function<Recorded> {
       }
     }
     ctx->mark_non_differentiable(fixed);
-    // Autograd only saves tensors. Other arguments are in a list, by their
-    // index.
+    // save_for_backward only takes tensors. Other arguments are in a list, by
+    // their index.
     variable_list saved;
     c10::impl::GenericList others(c10::AnyType::get());
     for (const auto& argument : arguments) {

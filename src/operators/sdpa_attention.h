@@ -44,14 +44,14 @@ bool is_readable(const SdpaArguments& x);
 
 /// Returns the attention that a call of `scaled_dot_product_attention`
 /// describes, or nothing if our kernels do not compute it, since it is wrong or
-/// unusual. The call must be `is_readable`. With `shares_heads`, tensors of
-/// three dimensions get a batch of size 1.
+/// unusual. `is_readable` must be true for the call. With `shares_heads`,
+/// tensors of three dimensions get a batch of size 1.
 std::optional<kernels::Attention> checked_attention(
     const SdpaArguments& x,
     bool shares_heads);
 
 /// Returns the attention that a call of LibTorch's flash operator describes, or
-/// nothing if our kernels do not compute it. The call must be `is_readable`.
+/// nothing if our kernels do not compute it. `is_readable` must be true for it.
 std::optional<kernels::Attention> attention_of_flash(const SdpaArguments& x);
 
 /// Returns the memory layout of the output of this LibTorch's flash kernel.
