@@ -22,10 +22,10 @@ set(helpers
     "atomic_file.h|config_file.h|descriptor.h|error_message.h|escape.h|format_text.h|json_tree.h|physical_memory.h|regular_file.h"
 )
 set(may_include_src "${public}|${helpers}")
-set(may_include_src/cpu "cpu/")
+set(may_include_src/cpu "cpu/|torch_attention/nn/options/score_rule.h")
 set(may_include_src/kernels "cpu/|kernels/|${options}")
 set(may_include_src/nn
-    "cpu/score_rule.h|kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
+    "kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
 set(may_include_src/nn/options "${options}")
 set(may_include_src/nn/functional
     "kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")

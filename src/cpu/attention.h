@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cpu/score_rule.h>
+#include <torch_attention/nn/options/score_rule.h>
 
 #include <cstdint>
 #include <functional>
@@ -102,7 +102,7 @@ struct AttentionArguments {
   const int64_t* query_offsets = nullptr;
   /// (B), hides the keys from here on, which are not read. Default: S.
   const int64_t* key_lengths = nullptr;
-  /// Added to the scores after the scale and softcap of `rule`.
+  /// Added to the scores that `rule` makes.
   Scores<const X> bias;
   /// `bias` in the compute type, where X has too few bits.
   Scores<const Compute<X>> wide_bias;

@@ -166,7 +166,7 @@ bool differentiate_scores(
       part.grad_output_lanes,
       part.grad_scores);
   const auto dropout = dropout_of(a);
-  const bool raw = !rule.has_softcap && !rule.adds && added.data == nullptr &&
+  const bool raw = rule.linear && !rule.adds && added.data == nullptr &&
       rule.scale > 0 && dropout.threshold == 0 && a.num_keys > 1 &&
       gradients.grad_bias.data == nullptr;
   if (raw) {
@@ -179,7 +179,7 @@ bool differentiate_scores(
   }
   scale_all(part.scores, range.n * W, rule.scale);
   scale_all(part.grad_scores, range.n * W, static_cast<T>(dropout.scale()));
-  apply_softcap(rule, range.n * W, part.scores, part.derivative);
+  transform_scores(rule, range.n * W, part.scores, part.derivative);
   place_scores<kVectors>(
       rule, visibility, range, added, part.scores, static_cast<T*>(nullptr));
   const auto differentiate = dropout.threshold > 0

@@ -113,7 +113,7 @@ struct BackwardMemory {
   // For both, and for AMX's larger blocks of keys
   T* scores = nullptr; // (kKeyBlock, width), then the weights
   T* grad_scores = nullptr; // (kKeyBlock, width)
-  T* derivative = nullptr; // (kKeyBlock, width), of `apply_softcap`
+  T* derivative = nullptr; // (kKeyBlock, width), of `transform_scores`
   AddedMemory<T> added;
   TileMap map; // of the chunk
   T* distances = nullptr; // (wide), of distances times gradients of scores
@@ -168,7 +168,7 @@ struct BackwardMemory {
     scale = parts.take<T>(wide);
     scores = parts.take<T>(block * W);
     grad_scores = parts.take<T>(block * W);
-    if (a.rule.has_softcap()) {
+    if (!a.rule.is_linear()) {
       derivative = parts.take<T>(block * W);
     }
     if (has_bias_or_mask(a)) {

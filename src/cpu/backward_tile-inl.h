@@ -250,7 +250,7 @@ void compute_again(
     multiply(Plain(), m.key, D, lanes, a.head_dim, T(1), m.scores);
     multiply(Plain(), m.value, E, grad_lanes, a.value_dim, T(1), m.grad_scores);
   }
-  apply_softcap(head.rule, range.n * kWidth, m.scores, m.derivative);
+  transform_scores(head.rule, range.n * kWidth, m.scores, m.derivative);
   if (cut) {
     place_scores<kVectors>(
         head.rule,
@@ -293,8 +293,8 @@ void differentiate_rule(
       row[i] = m.grad_scores[i * kWidth + r];
     }
   }
-  if (head.rule.has_softcap) {
-    undo_softcap(m.derivative, range.n * kWidth, m.grad_scores);
+  if (!head.rule.linear) {
+    multiply_by_derivative(m.derivative, range.n * kWidth, m.grad_scores);
   }
 }
 
@@ -483,7 +483,7 @@ void differentiate_tile(
       continue;
     }
     const bool cut = verdict == Tile::kPartial || added.data != nullptr ||
-        head.rule.has_softcap || head.rule.adds || !finite;
+        !head.rule.linear || head.rule.adds || !finite;
     compute_again<kVectors>(a, head, range, added, cut, m);
     const auto differentiate = dropout.threshold > 0
         ? (cut ? differentiate_weights<kVectors, true, true, T>

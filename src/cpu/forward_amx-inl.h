@@ -279,14 +279,14 @@ void attend_by_tiles(
       kWidth,
       memory.scores,
       kWidth);
-  const bool raw = !rule.has_softcap && !rule.adds && added.data == nullptr &&
+  const bool raw = rule.linear && !rule.adds && added.data == nullptr &&
       rule.scale > 0 && a.dropout == 0;
   fill(memory.highest, kWidth, -kInfinity<T>);
   if (raw) {
     hide_raw_scores<kVectors>(rule, visibility, range, memory);
   } else {
     scale_all(memory.scores, range.n * kWidth, rule.scale);
-    apply_softcap<T>(rule, range.n * kWidth, memory.scores, nullptr);
+    transform_scores<T>(rule, range.n * kWidth, memory.scores, nullptr);
     place_scores<kVectors>(
         rule, visibility, range, added, memory.scores, memory.highest);
   }

@@ -41,7 +41,7 @@ HWY_NOINLINE void weigh_row(
   const auto& rule = memory.rules[row];
   auto* scores = memory.scores + row * kKeyBlock;
   const auto hidden = -kInfinity<T>;
-  apply_softcap<T>(rule, n, scores, nullptr);
+  transform_scores<T>(rule, n, scores, nullptr);
   const bool has_added =
       has_bias_or_mask(a) && memory.map.changes(range.s, range.s_end());
   if (has_added) {

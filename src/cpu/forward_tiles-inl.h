@@ -78,7 +78,7 @@ HWY_INLINE void compute_scores(
     return;
   }
   multiply(Product<Start::kZero>(), nullptr);
-  apply_softcap<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
+  transform_scores<T>(head.rule, range.n * kWidth, memory.scores, nullptr);
   place_scores<kVectors>(
       head.rule, head.visibility, range, added, memory.scores, tile.maximum);
 }
@@ -144,7 +144,7 @@ void attend(
   range.n = std::min(block.end, visibility.end(range.t_end() - 1)) - range.s;
   // If nothing else changes the scores, the product adds the bias itself.
   auto added_memory = memory.added;
-  if (visibility.tile(range) == Tile::kFull && !head.rule.has_softcap &&
+  if (visibility.tile(range) == Tile::kFull && head.rule.linear &&
       !head.rule.adds && !nan_safe && !block.pairs) {
     added_memory.tile = memory.scores;
   }
@@ -163,7 +163,7 @@ void attend(
   // 1.
   std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
   const bool cut = verdict == Tile::kPartial || added.data != nullptr ||
-      head.rule.has_softcap || head.rule.adds || nan_safe;
+      !head.rule.linear || head.rule.adds || nan_safe;
   compute_scores<kVectors>(a, head, block, range, added, cut, tile, memory);
 
   // 2. and 3.

@@ -12,25 +12,25 @@ namespace torch_attention::cpu {
 template <typename T>
 struct HeadRule {
   T scale = 1;
+  /// 0: none
   double softcap = 0;
   /// ALiBi slopes of this head and the heads after it; null: none
   const T* alibi_slopes = nullptr;
-  /// `ScoreRule::has_softcap()`, and `adds()` or slopes, for this head.
-  bool has_softcap = false;
+  /// Whether scores are products times `scale`, before biases.
+  bool linear = true;
+  /// Whether scores get a bias by position.
   bool adds = false;
 };
 
 template <typename X>
 HeadRule<Compute<X>> head_rule(const AttentionArguments<X>& a, int64_t h) {
   using T = Compute<X>;
-  // `Visibility` has the rules that hide keys.
-  const auto& [scale, softcap, causal, window, window_after, chunk] = a.rule;
   HeadRule<T> rule;
   rule.scale = static_cast<T>(a.rule.factor(a.head_dim));
-  rule.softcap = softcap;
+  rule.softcap = a.rule.softcap.value_or(0);
   rule.alibi_slopes = a.alibi_slopes != nullptr ? a.alibi_slopes + h : nullptr;
-  rule.has_softcap = a.rule.has_softcap();
-  rule.adds = a.rule.adds() || rule.alibi_slopes != nullptr;
+  rule.linear = a.rule.is_linear();
+  rule.adds = rule.alibi_slopes != nullptr;
   return rule;
 }
 

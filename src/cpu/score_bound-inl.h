@@ -93,7 +93,7 @@ class ScoreBound {
   /// Returns whether numbers of the bias can hide keys: other rules might hide
   /// the key of a row's largest number, and slopes lower its score.
   bool can_prove() const {
-    return !a_.rule.hides() && a_.key_lengths == nullptr &&
+    return !a_.rule.hides_keys() && a_.key_lengths == nullptr &&
         a_.mask.data == nullptr && a_.alibi_slopes == nullptr;
   }
 
@@ -150,8 +150,8 @@ class ScoreBound {
         !std::isfinite(most(heads_end(1), num_norms()))) {
       return std::numeric_limits<double>::infinity();
     }
-    if (a_.rule.softcap > 0) {
-      bound = std::min(bound, 1.01 * a_.rule.softcap);
+    if (a_.rule.softcap) {
+      bound = std::min(bound, 1.01 * *a_.rule.softcap);
     }
     return bound;
   }

@@ -2,7 +2,7 @@
 // gradients back through it. A tile is S[key][query], `width` queries in a row;
 // a row has one query, and its keys on the lanes. In this order:
 //
-//   1. apply_softcap: softcap             (backward: undo_softcap)
+//   1. transform_scores: softcap             (backward: multiply_by_derivative)
 //   2. place_scores, place_row:         (backward: add_distances)
 //      add biases by position and tensor, hide keys
 //   3. weight_of
@@ -47,7 +47,7 @@ HWY_NOINLINE void cap_scores(double softcap, int64_t n, T* x, T* derivative) {
 /// last vector becomes anything. Writes the derivatives to `derivative`, unless
 /// it is null.
 template <typename T>
-HWY_INLINE void apply_softcap(
+HWY_INLINE void transform_scores(
     const HeadRule<T>& rule,
     int64_t n,
     T* scores,
@@ -60,7 +60,7 @@ HWY_INLINE void apply_softcap(
 /// Takes gradients of scores back through the softcap. Keeps a gradient of 0,
 /// which may belong to a hidden score, whose derivative may be NaN.
 template <typename T>
-HWY_NOINLINE void undo_softcap(const T* derivative, int64_t n, T* x) {
+HWY_NOINLINE void multiply_by_derivative(const T* derivative, int64_t n, T* x) {
   const Tag<T> d;
   for (int64_t i = 0; i < n; i += kLanes<T>) {
     const auto grad = load(d, x + i);

@@ -102,7 +102,7 @@ struct SmallGradients {
 
 template <typename X>
 Visibility visibility_of(const SmallModule<X>& m) {
-  return visibility_of(m.rule, m.num_tokens, m.num_tokens, /*offset=*/0);
+  return cpu::visibility_of(m.rule, m.num_tokens, m.num_tokens, /*offset=*/0);
 }
 
 /// Computes y (T, out) = x (T, in) W^T + b.

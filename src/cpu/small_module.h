@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cpu/score_rule.h>
+#include <torch_attention/nn/options/score_rule.h>
 
 #include <cstdint>
 

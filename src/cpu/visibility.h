@@ -135,23 +135,26 @@ inline Visibility visibility_of(
     int64_t T,
     int64_t S,
     int64_t offset) {
+  // A rule that is added does not compile until it is decided whether it hides
+  // keys here.
+  const auto& [scale, softcap, causal, window, window_after, chunk] = rule;
   const auto clamped = [&](int64_t position) {
     return std::clamp(position, -T, S);
   };
   using Limits = std::numeric_limits<int64_t>;
-  const auto before = rule.window > 0 ? rule.window - 1 : 0;
+  const auto before = window ? *window - 1 : 0;
   const auto first =
       offset < Limits::min() + before ? Limits::min() : offset - before;
-  const auto after = rule.causal ? 0 : rule.window_after;
+  const auto after = causal ? 0 : window_after.value_or(-1);
   const auto last = after > 0 && offset > Limits::max() - after
       ? Limits::max()
       : offset + std::max<int64_t>(after, 0);
   Visibility v;
-  v.lower = rule.window > 0 ? clamped(first) : -T;
+  v.lower = window ? clamped(first) : -T;
   v.offset = clamped(offset);
   v.upper = after >= 0 ? clamped(last) + 1 : S;
   v.num_keys = S;
-  v.chunk = rule.chunk;
+  v.chunk = chunk.value_or(0);
   v.position = offset;
   return v;
 }

@@ -18,11 +18,7 @@ torch::Tensor attention_of_key_parts(
     const functional::ScaledDotProductAttentionFuncOptions& options) {
   const torch::NoGradGuard no_grad;
   auto of_parts = options;
-  of_parts.causal(false)
-      .window(std::nullopt)
-      .window_after(std::nullopt)
-      .chunk(std::nullopt)
-      .alibi_slopes({});
+  of_parts.rule(options.rule().without_positions()).alibi_slopes({});
   const auto a =
       functional::detail::checked_attention(query, key, value, of_parts);
   TORCH_CHECK(

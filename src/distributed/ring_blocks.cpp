@@ -1,5 +1,6 @@
 #include <distributed/ring_blocks.h>
 
+#include <kernels/positions.h>
 #include <kernels/tiled.h>
 
 #include <ATen/ExpandUtils.h>
@@ -82,11 +83,11 @@ std::vector<Block> blocks_of(
     a.value = value.narrow(2, keys.start - span.start, n);
     a.mask = part_of_scores(call.mask, first_row, queries.size(), keys);
     a.bias = part_of_scores(call.bias, first_row, queries.size(), keys);
-    if (call.rule.chunk > 0 && keys.start % call.rule.chunk != 0) {
+    if (call.rule.chunk && keys.start % *call.rule.chunk != 0) {
       // The kernels count chunks from the first key on.
-      const auto hidden = hidden_by_chunks(queries, keys, call.rule.chunk);
+      const auto hidden = hidden_by_chunks(queries, keys, *call.rule.chunk);
       a.mask = a.mask.defined() ? a.mask.bitwise_or(hidden) : hidden;
-      a.rule.chunk = 0;
+      a.rule.chunk = std::nullopt;
     }
     const auto offset = queries.start - keys.start;
     a.query_offsets = torch::full({query.size(0)}, offset, torch::kLong);
@@ -132,27 +133,15 @@ Span seen_keys(
     const RingCall& call,
     const std::vector<Span>& queries,
     const Span& keys) {
-  const auto& rule = call.rule;
   Span seen{keys.end, keys.start};
   for (const auto& span : queries) {
     if (span.size() == 0) {
       continue;
     }
-    auto start = keys.start;
-    auto end = keys.end;
-    // Windows may be any 64-bit numbers: compare first, against overflow.
-    if (rule.window > 0 && rule.window <= span.start) {
-      start = std::max(start, span.start - rule.window + 1);
-    }
-    if (rule.causal) {
-      end = std::min(end, span.end);
-    } else if (rule.window_after >= 0 && rule.window_after < keys.end) {
-      end = std::min(end, span.end + rule.window_after);
-    }
-    if (rule.chunk > 0 && rule.chunk < keys.end) {
-      start = std::max(start, span.start / rule.chunk * rule.chunk);
-      end = std::min(end, ((span.end - 1) / rule.chunk + 1) * rule.chunk);
-    }
+    const auto visible = kernels::visible_keys(
+        call.rule, span.start, span.size(), /*num_keys=*/keys.end);
+    auto start = std::max(keys.start, visible.first);
+    const auto end = visible.second;
     if (call.dropout > 0) {
       start -= start % kDropoutKeys;
     }

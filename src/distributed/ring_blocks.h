@@ -18,7 +18,7 @@ namespace torch_attention::distributed {
 /// A call without its queries, keys and values. Mask and bias cover this
 /// process's queries and the keys of all processes.
 struct RingCall {
-  kernels::ScoreRule rule;
+  ScoreRule rule;
   /// float (H), or undefined
   torch::Tensor alibi_slopes;
   torch::Tensor sinks;

@@ -174,9 +174,8 @@ void check_tokens(
       ", value ",
       value.sizes());
   const auto [T, S] = whole_sizes(query, key, group, sequence);
-  const bool by_position = options.causal() || options.window() ||
-      options.window_after() || options.chunk() ||
-      options.alibi_slopes().defined();
+  const bool by_position =
+      options.rule().hides_keys() || options.alibi_slopes().defined();
   TORCH_CHECK(
       T == S || !by_position,
       name,
@@ -226,13 +225,12 @@ std::string describe_call(
   add("query", query);
   add("key", key);
   add("value", value);
-  detail::visit_rule_options([&](const char* name, const auto& option) {
-    const auto& chosen = option(options);
+  detail::visit_rule(options.rule(), [&](const char* name, const auto& value) {
     text << ", " << name << ' ';
-    if constexpr (std::is_same_v<decltype(chosen), const bool&>) {
-      text << chosen;
-    } else if (chosen) {
-      text << *chosen;
+    if constexpr (std::is_same_v<decltype(value), const bool&>) {
+      text << value;
+    } else if (value) {
+      text << *value;
     } else {
       text << "none";
     }

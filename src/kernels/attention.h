@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cpu/score_rule.h>
+#include <torch_attention/nn/options/score_rule.h>
 
 #include <torch/types.h>
 
@@ -12,8 +12,6 @@
 /// The kernels behind `functional::scaled_dot_product_attention`. They do not
 /// check their arguments: what users pass is checked before.
 namespace torch_attention::kernels {
-
-using cpu::ScoreRule;
 
 /// Rules that have tensors, each of which may be undefined.
 struct ScoreTensors {

@@ -41,7 +41,7 @@ bool rounds_what_is_added(const Attention& a) {
   const auto dtype = dtype_of_libtorch(a);
   const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
   return half &&
-      (a.rule.adds() || a.alibi_slopes.defined() ||
+      (a.alibi_slopes.defined() ||
        (a.bias.defined() && a.bias.scalar_type() != dtype));
 }
 
@@ -199,7 +199,7 @@ Attention simplified(const Attention& attention) {
 bool is_libtorch(const Attention& attention) {
   // LibTorch's kernels take masks, but not scores that change by their value,
   // nor sinks, nor forward derivatives.
-  return !attention.rule.has_softcap() && !attention.sinks.defined() &&
+  return attention.rule.is_linear() && !attention.sinks.defined() &&
       !has_tangents(attention);
 }
 

@@ -1,5 +1,7 @@
 #include <kernels/positions.h>
 
+#include <cpu/visibility.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -72,7 +74,7 @@ torch::Tensor query_chunks(
     int64_t T,
     int64_t S,
     torch::Device device) {
-  const auto chunk = a.rule.chunk;
+  const auto chunk = *a.rule.chunk;
   if (!a.query_offsets.defined()) {
     return floor_div(query_positions(a, dim, T, S, device), chunk);
   }
@@ -91,7 +93,7 @@ torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
 }
 
 bool hides_by_position(const Attention& a) {
-  return a.rule.hides() || a.key_lengths.defined();
+  return a.rule.hides_keys() || a.key_lengths.defined();
 }
 
 torch::Tensor hidden_by_position(
@@ -103,9 +105,8 @@ torch::Tensor hidden_by_position(
   if (!hides_by_position(a)) {
     return {};
   }
-  // Softcap and scale hide nothing.
-  const auto& [scale, softcap, causal, window, window_after, chunk] = a.rule;
-  const bool only_causal = causal && window == 0 && chunk == 0;
+  const auto& rule = a.rule;
+  const bool only_causal = rule.causal && !rule.window && !rule.chunk;
   if (only_causal && !a.key_lengths.defined() && !a.query_offsets.defined()) {
     return causal_mask(T, S, device);
   }
@@ -114,22 +115,31 @@ torch::Tensor hidden_by_position(
   const auto hide = [&](const torch::Tensor& more) {
     hidden = hidden.defined() ? hidden.bitwise_or(more) : more;
   };
-  if (causal) {
+  if (rule.causal) {
     hide(keys > query_positions(a, dim, T, S, device));
   }
-  if (window > 0) {
-    hide(keys <= query_positions(a, dim, T, S, device, window));
+  if (rule.window) {
+    hide(keys <= query_positions(a, dim, T, S, device, *rule.window));
   }
-  if (window_after >= 0) {
-    hide(keys > query_positions(a, dim, T, S, device, -window_after));
+  if (rule.window_after) {
+    hide(keys > query_positions(a, dim, T, S, device, -*rule.window_after));
   }
-  if (chunk > 0) {
-    hide(floor_div(keys, chunk) != query_chunks(a, dim, T, S, device));
+  if (rule.chunk) {
+    hide(floor_div(keys, *rule.chunk) != query_chunks(a, dim, T, S, device));
   }
   if (a.key_lengths.defined()) {
     hide(keys >= for_each_batch(a.key_lengths, dim));
   }
   return hidden;
+}
+
+std::pair<int64_t, int64_t> visible_keys(
+    const ScoreRule& rule,
+    int64_t first,
+    int64_t num_queries,
+    int64_t num_keys) {
+  const auto seen = cpu::visibility_of(rule, num_queries, num_keys, first);
+  return {seen.first(0), seen.end(num_queries - 1)};
 }
 
 torch::Tensor added_by_position(

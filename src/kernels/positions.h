@@ -2,6 +2,9 @@
 
 #include <kernels/attention.h>
 
+#include <cstdint>
+#include <utility>
+
 /// Tensors that follow from the positions of queries and keys.
 namespace torch_attention::kernels {
 
@@ -21,6 +24,14 @@ torch::Tensor hidden_by_position(
     int64_t T,
     int64_t S,
     torch::Device device);
+
+/// Returns the first key and the key after the last that some of `num_queries`
+/// from position `first` on see, of keys from position 0 on.
+std::pair<int64_t, int64_t> visible_keys(
+    const ScoreRule& rule,
+    int64_t first,
+    int64_t num_queries,
+    int64_t num_keys);
 
 /// Returns the bias by position for scores of `dim` dimensions: (H, T, S) or
 /// (B, H, T, S) in the dtype of `alibi_slopes`. Undefined if there is none.

@@ -57,7 +57,7 @@ torch::Tensor changed_by_function(
 bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
   return a.score_function || a.mask.defined() || a.bias.defined() ||
       a.key_lengths.defined() || a.query_offsets.defined() ||
-      (a.rule.hides() && scores.size(-2) > scores.size(-1));
+      (a.rule.hides_keys() && scores.size(-2) > scores.size(-1));
 }
 
 /// Returns the softmax of scores (..., T, S) and `sinks` (H), one more score
@@ -103,13 +103,11 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
-  // `hide` has the rules that hide by position.
-  const auto& [scale, softcap, causal, window, window_after, chunk] =
-      attention.rule;
-  if (scale || attention.rule.has_softcap()) {
-    scores = scores * attention.rule.factor(head_dim);
-    if (softcap > 0) {
-      scores = torch::tanh(scores / softcap) * softcap;
+  const auto& rule = attention.rule;
+  if (rule.scale || rule.softcap) {
+    scores = scores * rule.factor(head_dim);
+    if (rule.softcap) {
+      scores = torch::tanh(scores / *rule.softcap) * *rule.softcap;
     }
     hide(scores, attention);
   } else {

@@ -194,7 +194,7 @@ bool is_small_module(const ModuleAttention& m) {
   if (m.x->numel() == 0 || m.x->numel() > kMaxWork) {
     return false;
   }
-  if (m.settings.rule.has_softcap() || m.settings.rule.adds()) {
+  if (!m.settings.rule.is_linear()) {
     return false;
   }
   const auto dtype = m.x->scalar_type();

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace torch_attention::checks {
 
@@ -32,45 +33,28 @@ void check_eps(const char* name, double eps) {
       eps);
 }
 
-void check_scale(const char* name, const std::optional<double>& scale) {
-  TORCH_CHECK(
-      !scale || std::isfinite(*scale),
-      name,
-      ": expected a finite scale, but got ",
-      *scale);
-}
+namespace {
 
-void check_softcap(const char* name, const std::optional<double>& softcap) {
-  TORCH_CHECK(
-      !softcap || (*softcap >= 1e-6 && *softcap <= 1e6),
-      name,
-      ": expected a softcap in [1e-6, 1e6], but got ",
-      *softcap);
-}
-
-void check_windows(
-    const char* name,
-    bool causal,
-    const std::optional<int64_t>& window,
-    const std::optional<int64_t>& window_after) {
+void check_windows(const char* name, const ScoreRule& rule) {
+  const auto& [window, after] = std::tie(rule.window, rule.window_after);
   TORCH_CHECK(
       !window || *window > 0,
       name,
       ": expected a window > 0, but got ",
       *window);
   TORCH_CHECK(
-      !window_after || *window_after >= 0,
+      !after || *after >= 0,
       name,
       ": expected window_after >= 0, but got ",
-      *window_after);
+      *after);
   TORCH_CHECK(
-      !window_after || !causal,
+      !after || !rule.causal,
       name,
       ": expected no window_after beside causal, which hides all later keys, "
       "but got window_after = ",
-      *window_after);
+      *after);
   TORCH_CHECK(
-      !window || window_after || causal,
+      !window || after || rule.causal,
       name,
       ": expected window_after beside window = ",
       *window,
@@ -79,21 +63,47 @@ void check_windows(
       ") lets a query see as far ahead as back");
 }
 
-void check_chunk(
-    const char* name,
-    const std::optional<int64_t>& chunk,
-    const std::optional<int64_t>& window,
-    const std::optional<int64_t>& window_after) {
+void check_chunk(const char* name, const ScoreRule& rule) {
+  const auto& [chunk, window, after] =
+      std::tie(rule.chunk, rule.window, rule.window_after);
   TORCH_CHECK(
       !chunk || *chunk > 0, name, ": expected a chunk > 0, but got ", *chunk);
   TORCH_CHECK(
-      !chunk || (!window && !window_after),
+      !chunk || (!window && !after),
       name,
       ": expected a chunk or windows, but got chunk = ",
       *chunk,
       " beside ",
       window ? "window = " : "window_after = ",
-      window ? *window : window_after.value_or(0));
+      window ? *window : after.value_or(0));
+}
+
+} // namespace
+
+void check_rule(const char* name, const ScoreRule& rule) {
+  const auto& [scale, softcap] = std::tie(rule.scale, rule.softcap);
+  TORCH_CHECK(
+      !scale || std::isfinite(*scale),
+      name,
+      ": expected a finite scale, but got ",
+      *scale);
+  // Beyond these, float32 cannot divide by it and back.
+  TORCH_CHECK(
+      !softcap || (*softcap >= 1e-6 && *softcap <= 1e6),
+      name,
+      ": expected a softcap in [1e-6, 1e6], but got ",
+      *softcap);
+  check_windows(name, rule);
+  check_chunk(name, rule);
+}
+
+void check_rule_without_positions(const char* name, const ScoreRule& rule) {
+  check_rule(name, rule);
+  TORCH_CHECK(
+      !rule.hides_keys(),
+      name,
+      ": expected a rule that hides no keys by their positions, but got one "
+      "with causal, a window or a chunk");
 }
 
 void check_dense(const char* name, const char* what, const torch::Tensor& x) {

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <torch_attention/nn/options/score_rule.h>
+
 #include <torch/types.h>
 
 #include <cstdint>
-#include <optional>
 
 /// Checks of the options and inputs of modules and functions. `name` is the one
 /// that the messages name.
@@ -17,26 +18,11 @@ void check_dropout(const char* name, double dropout);
 /// Finite and >= 0.
 void check_eps(const char* name, double eps);
 
-/// Finite, if given.
-void check_scale(const char* name, const std::optional<double>& scale);
+/// Checks the numbers of a rule, and that those which hide keys fit together.
+void check_rule(const char* name, const ScoreRule& rule);
 
-/// In [1e-6, 1e6], if given: beyond, float32 cannot divide by it and back.
-void check_softcap(const char* name, const std::optional<double>& softcap);
-
-/// Checks windows: > 0 before and >= 0 after, if given; the one after beside
-/// one before where nothing else hides later keys, and not beside `causal`.
-void check_windows(
-    const char* name,
-    bool causal,
-    const std::optional<int64_t>& window,
-    const std::optional<int64_t>& window_after);
-
-/// Checks a chunk, if given: > 0, and not beside windows.
-void check_chunk(
-    const char* name,
-    const std::optional<int64_t>& chunk,
-    const std::optional<int64_t>& window,
-    const std::optional<int64_t>& window_after);
+/// Checks a rule of attention that has no positions: it hides no keys by them.
+void check_rule_without_positions(const char* name, const ScoreRule& rule);
 
 /// Checks that x is one dense tensor: not sparse, nested, quantized or
 /// oneDNN's. `what` names it, as in "a dense query".

@@ -131,15 +131,15 @@ bool sees(
   if (a.rule.causal && key > position) {
     return false;
   }
-  if (a.rule.window > 0 && key <= position - static_cast<Wide>(a.rule.window)) {
+  if (a.rule.window && key <= position - static_cast<Wide>(*a.rule.window)) {
     return false;
   }
-  if (a.rule.window_after >= 0 &&
-      key > position + static_cast<Wide>(a.rule.window_after)) {
+  if (a.rule.window_after &&
+      key > position + static_cast<Wide>(*a.rule.window_after)) {
     return false;
   }
-  if (a.rule.chunk > 0) {
-    const auto chunk = static_cast<Wide>(a.rule.chunk);
+  if (a.rule.chunk) {
+    const auto chunk = static_cast<Wide>(*a.rule.chunk);
     if (std::floor(position / chunk) != std::floor(key / chunk)) {
       return false;
     }
@@ -250,9 +250,9 @@ Attention attention_by_definition(
       }
       score *= scale;
       slope[s] = 1;
-      if (a.rule.softcap > 0) {
-        const auto y = std::tanh(score / a.rule.softcap);
-        score = a.rule.softcap * y;
+      if (a.rule.softcap) {
+        const auto y = std::tanh(score / *a.rule.softcap);
+        score = *a.rule.softcap * y;
         slope[s] = 1 - y * y;
       }
       score += bias_of(a, b, h, t, s) - alibi_of(a, b, h, t, s);

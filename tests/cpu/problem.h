@@ -247,11 +247,19 @@ struct Problem {
     a.key = key.as_input();
     a.value = value.as_input();
     a.rule.scale = c.scale / std::sqrt(static_cast<double>(c.D));
-    a.rule.softcap = c.softcap;
     a.rule.causal = c.causal;
-    a.rule.window = c.window;
-    a.rule.window_after = c.window_after;
-    a.rule.chunk = c.chunk;
+    if (c.softcap > 0) {
+      a.rule.softcap = c.softcap;
+    }
+    if (c.window > 0) {
+      a.rule.window = c.window;
+    }
+    if (c.window_after >= 0) {
+      a.rule.window_after = c.window_after;
+    }
+    if (c.chunk > 0) {
+      a.rule.chunk = c.chunk;
+    }
     a.dropout = c.dropout;
     a.dropout_seed = 0x123456789ABCDEFULL + c.seed;
     draw_offsets();

@@ -66,13 +66,7 @@ Tensors by_definition(const Problem& problem) {
   a.key = heads_of<double>(x[1]);
   a.value = heads_of<double>(x[2]);
   const auto& options = problem.options;
-  a.rule.scale =
-      options.scale().value_or(1 / std::sqrt(static_cast<double>(D)));
-  a.rule.softcap = options.softcap().value_or(0);
-  a.rule.causal = options.causal();
-  a.rule.window = options.window().value_or(0);
-  a.rule.window_after = options.window_after().value_or(-1);
-  a.rule.chunk = options.chunk().value_or(0);
+  a.rule = options.rule();
   const auto given = [](const torch::Tensor& counts) {
     return counts.defined() ? counts.contiguous() : counts;
   };

@@ -6,7 +6,6 @@
 #include <kernels/positions.h>
 #include <kernels/sequences.h>
 #include <nn/checks.h>
-#include <nn/score_rule.h>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>
@@ -309,20 +308,9 @@ std::function<torch::Tensor(const torch::Tensor&)> checked_function(
 /// Returns what `options` ask for, but for dropout and the tensors that need a
 /// query.
 kernels::Attention attention_of(const Options& options) {
-  checks::check_scale(detail::kAttentionName, options.scale());
-  checks::check_windows(
-      detail::kAttentionName,
-      options.causal(),
-      options.window(),
-      options.window_after());
-  checks::check_chunk(
-      detail::kAttentionName,
-      options.chunk(),
-      options.window(),
-      options.window_after());
-  checks::check_softcap(detail::kAttentionName, options.softcap());
+  checks::check_rule(detail::kAttentionName, options.rule());
   kernels::Attention attention;
-  attention.rule = rule_of(options);
+  attention.rule = options.rule();
   attention.mask = options.mask();
   attention.bias = options.bias();
   attention.score_function = checked_function("scores", options.scores());

@@ -5,6 +5,7 @@
 #include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
+#include <nn/score_rule.h>
 
 #include <ostream>
 
@@ -59,9 +60,7 @@ void CausalAttentionImpl::reset() {
   checks::check_positive(kCausal, "d_out", options.d_out());
   checks::check_positive(kCausal, "context_length", options.context_length());
   checks::check_dropout(kCausal, options.dropout());
-  checks::check_scale(kCausal, options.scale());
-  checks::check_windows(
-      kCausal, options.causal(), options.window(), options.window_after());
+  checks::check_rule(kCausal, options.rule());
   const auto linear = [&] {
     return make_linear(options.d_in(), options.d_out(), options.qkv_bias());
   };
@@ -85,7 +84,7 @@ void CausalAttentionImpl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::CausalAttention(d_in=" << options.d_in()
          << ", d_out=" << options.d_out()
          << ", context_length=" << options.context_length();
-  detail::print_rule_options(stream, options);
+  detail::print_rule(stream, options.rule());
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
          << options.qkv_bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";

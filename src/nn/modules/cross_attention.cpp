@@ -236,6 +236,7 @@ CrossAttentionImpl::CrossAttentionImpl(const CrossAttentionOptions& options_)
 
 void CrossAttentionImpl::reset() {
   detail::check_heads(kCross, options);
+  checks::check_rule_without_positions(kCross, options.rule());
   checks::check_positive(kCross, "d_context", options.d_context());
   TORCH_CHECK(
       !options.qk_norm() || !options.qk_norm()->after_rotary(),

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
 
 namespace torch_attention {
@@ -10,11 +9,10 @@ namespace torch_attention {
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions func_options(
     const Module& module) {
-  auto result = functional::ScaledDotProductAttentionFuncOptions()
-                    .dropout(module.dropout->options.p())
-                    .training(module.dropout->is_training());
-  detail::copy_rule_options(module.options, result);
-  return result;
+  return functional::ScaledDotProductAttentionFuncOptions()
+      .rule(module.options.rule())
+      .dropout(module.dropout->options.p())
+      .training(module.dropout->is_training());
 }
 
 } // namespace torch_attention

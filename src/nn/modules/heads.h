@@ -6,6 +6,7 @@
 #include <nn/modules/func_options.h>
 #include <nn/modules/partition.h>
 #include <nn/modules/projected.h>
+#include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>
@@ -44,8 +45,6 @@ void check_heads(const char* name, const Options& options) {
   checks::check_positive(name, "num_heads", options.num_heads());
   checks::check_positive(name, "num_kv_heads", num_kv_heads(options));
   checks::check_dropout(name, options.dropout());
-  checks::check_scale(name, options.scale());
-  checks::check_softcap(name, options.softcap());
   TORCH_CHECK(
       options.head_dim() || options.d_out() % options.num_heads() == 0,
       name,
@@ -139,7 +138,7 @@ void print_heads(std::ostream& stream, const Options& options) {
   if (options.value_dim()) {
     stream << ", value_dim=" << *options.value_dim();
   }
-  print_rule_options(stream, options);
+  print_rule(stream, options.rule());
   const auto print_flag = [&](const char* name, const std::optional<bool>& x) {
     if (x) {
       stream << ", " << name << "=" << (*x ? "true" : "false");

@@ -12,6 +12,7 @@
 #include <nn/modules/projected.h>
 #include <nn/modules/rotary_angles.h>
 #include <nn/rotary.h>
+#include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
@@ -53,7 +54,7 @@ void check_options(const LatentAttentionOptions& options) {
   check("rope_dim", options.rope_dim());
   check("value_dim", options.value_dim());
   checks::check_dropout(kLatent, options.dropout());
-  checks::check_scale(kLatent, options.scale());
+  checks::check_rule(kLatent, options.rule());
   detail::check_rotary(kLatent, options.rotary(), options.rope_dim());
 }
 
@@ -357,7 +358,7 @@ void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", nope_dim=" << options.nope_dim()
          << ", rope_dim=" << options.rope_dim()
          << ", value_dim=" << options.value_dim();
-  detail::print_rule_options(stream, options);
+  detail::print_rule(stream, options.rule());
   stream << ", rotary_theta=" << options.rotary().theta()
          << ", rotary_pairing=" << options.rotary().pairing();
   if (options.rotary().scaling() != RotaryScaling::kLinear ||

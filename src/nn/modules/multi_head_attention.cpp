@@ -33,10 +33,7 @@ void check_options(const MultiHeadAttentionOptions& options) {
   detail::check_heads(kMultiHead, options);
   checks::check_positive(
       kMultiHead, "context_length", options.context_length());
-  checks::check_windows(
-      kMultiHead, options.causal(), options.window(), options.window_after());
-  checks::check_chunk(
-      kMultiHead, options.chunk(), options.window(), options.window_after());
+  checks::check_rule(kMultiHead, options.rule());
   TORCH_CHECK(
       !options.clip_qkv() || *options.clip_qkv() > 0,
       kMultiHead,

@@ -6,7 +6,6 @@
 #include <nn/checks.h>
 #include <nn/modules/call.h>
 #include <nn/modules/func_options.h>
-#include <nn/score_rule.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>
@@ -34,14 +33,13 @@ CausalAttentionImpl& head(const torch::nn::ModuleList& heads, size_t index) {
 
 CausalAttentionOptions head_options(
     const MultiHeadAttentionWrapperOptions& options) {
-  auto result = CausalAttentionOptions(
-                    options.d_in(), options.d_out(), options.context_length())
-                    .dropout(options.dropout())
-                    .qkv_bias(options.qkv_bias())
-                    .register_mask(options.register_mask())
-                    .kernel(options.kernel());
-  detail::copy_rule_options(options, result);
-  return result;
+  return CausalAttentionOptions(
+             options.d_in(), options.d_out(), options.context_length())
+      .rule(options.rule())
+      .dropout(options.dropout())
+      .qkv_bias(options.qkv_bias())
+      .register_mask(options.register_mask())
+      .kernel(options.kernel());
 }
 
 void check_input(
@@ -61,7 +59,6 @@ constexpr int64_t kFewTokens = 256;
 /// as they were made; users may have replaced some.
 bool are_alike(const torch::nn::ModuleList& heads) {
   const auto& first = head(heads, 0);
-  const auto rule = rule_of(func_options(first));
   for (size_t i = 1; i < heads->size(); ++i) {
     const auto& other = head(heads, i);
     const auto same = [&](const torch::nn::Linear& a,
@@ -74,7 +71,7 @@ bool are_alike(const torch::nn::ModuleList& heads) {
     if (!same(first.W_query, other.W_query) ||
         !same(first.W_key, other.W_key) ||
         !same(first.W_value, other.W_value) ||
-        rule != rule_of(func_options(other)) ||
+        first.options.rule() != other.options.rule() ||
         first.options.kernel() != other.options.kernel() ||
         first.options.context_length() != other.options.context_length() ||
         first.dropout->options.p() != other.dropout->options.p() ||

@@ -35,7 +35,7 @@ struct OptionFields {
   static bool is_small(const MultiHeadAttentionOptions& options) {
     // It knows sizes, layers with and without bias, and rules of scores; blocks
     // come with a call.
-    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, causal, head_dim, value_dim, scale, kernel, out_proj, out_bias, window, window_after, chunk, register_mask, num_kv_heads, qk_norm, rotary, softcap, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate, block_scope, needs_blocks] =
+    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, rule, head_dim, value_dim, kernel, out_proj, out_bias, register_mask, num_kv_heads, qk_norm, rotary, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate, block_scope, needs_blocks] =
         options;
     return !qk_norm && !rotary && !alibi && !sinks && !temperature &&
         !clip_qkv && !value_norm_eps && !output_gate && !needs_blocks;

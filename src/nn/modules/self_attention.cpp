@@ -19,7 +19,7 @@ constexpr const char* kV2 = "SelfAttentionV2";
 void check_options(const char* module, const SelfAttentionOptions& options) {
   checks::check_positive(module, "d_in", options.d_in());
   checks::check_positive(module, "d_out", options.d_out());
-  checks::check_scale(module, options.scale());
+  checks::check_rule_without_positions(module, options.rule());
 }
 
 functional::ScaledDotProductAttentionFuncOptions options_of(
@@ -27,8 +27,8 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const SelfAttentionOptions& options,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  functional::ScaledDotProductAttentionFuncOptions result;
-  detail::copy_rule_options(options, result);
+  auto result =
+      functional::ScaledDotProductAttentionFuncOptions().rule(options.rule());
   if (!detail::is_empty(call)) {
     const auto [B, T, S] = detail::call_sizes(name, x, call);
     detail::set_call(
@@ -100,7 +100,7 @@ void SelfAttentionV1Impl::reset_parameters() {
 void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::SelfAttentionV1(d_in=" << options.d_in()
          << ", d_out=" << options.d_out();
-  detail::print_rule_options(stream, options);
+  detail::print_rule(stream, options.rule());
   stream << ", kernel=" << options.kernel() << ")";
 }
 
@@ -160,7 +160,7 @@ void SelfAttentionV2Impl::reset_parameters() {
 void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
   stream << "torch_attention::SelfAttentionV2(d_in=" << options.d_in()
          << ", d_out=" << options.d_out();
-  detail::print_rule_options(stream, options);
+  detail::print_rule(stream, options.rule());
   stream << ", qkv_bias=" << std::boolalpha << options.qkv_bias()
          << ", kernel=" << options.kernel() << ")";
 }

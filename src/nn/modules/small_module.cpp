@@ -7,7 +7,6 @@
 #include <nn/modules/multi_head_call.h>
 #include <nn/modules/option_fields.h>
 #include <nn/modules/partition.h>
-#include <nn/score_rule.h>
 
 namespace torch_attention::detail {
 
@@ -36,7 +35,7 @@ kernels::ModuleAttention whole_module(
   kernels::ModuleSettings settings;
   settings.num_heads = options.num_heads();
   settings.num_kv_heads = num_kv_heads(options);
-  settings.rule = rule_of(options);
+  settings.rule = options.rule();
   settings.rule.scale = settings.rule.factor(module.head_dim);
   return {
       &x,

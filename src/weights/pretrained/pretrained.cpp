@@ -264,8 +264,7 @@ CrossAttentionOptions cross_options(const DescribedAttention& described) {
       .out_bias(options.out_bias())
       .num_kv_heads(options.num_kv_heads())
       .head_dim(options.head_dim())
-      .scale(options.scale())
-      .softcap(options.softcap());
+      .rule(options.rule().without_positions());
 }
 
 /// Calls `run`; an error of it begins with the name of the function.

@@ -7,7 +7,9 @@
 #include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/rule_options.h>
 #include <torch_attention/nn/options/score_function.h>
+#include <torch_attention/nn/options/score_rule.h>
 #include <torch_attention/nn/options/temperature.h>
 
 #include <cstdint>
@@ -63,7 +65,8 @@ TORCH_ATTENTION_API Kernel default_kernel();
 /// ```
 /// SelfAttentionV2 attention(SelfAttentionOptions(3, 2).qkv_bias(true));
 /// ```
-struct TORCH_ATTENTION_API SelfAttentionOptions {
+struct TORCH_ATTENTION_API SelfAttentionOptions
+    : ScoreOptions<SelfAttentionOptions> {
   SelfAttentionOptions(int64_t d_in, int64_t d_out);
 
   /// size of each input token.
@@ -76,8 +79,9 @@ struct TORCH_ATTENTION_API SelfAttentionOptions {
   /// none and refuses `true`. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// factor of the scores. Default: 1 / sqrt(d_out)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
+  /// the rules for scores as a whole, each of which is an option of
+  /// `ScoreOptions`; those that hide keys are refused. Default: the scale alone
+  TORCH_ARG(ScoreRule, rule) = {};
 
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
@@ -89,7 +93,8 @@ struct TORCH_ATTENTION_API SelfAttentionOptions {
 /// ```
 /// CausalAttention attention(CausalAttentionOptions(3, 2, 6).dropout(0.1));
 /// ```
-struct TORCH_ATTENTION_API CausalAttentionOptions {
+struct TORCH_ATTENTION_API CausalAttentionOptions
+    : RuleOptions<CausalAttentionOptions> {
   CausalAttentionOptions(int64_t d_in, int64_t d_out, int64_t context_length);
 
   /// size of each input token.
@@ -107,22 +112,9 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// let each token attend only to itself and the tokens before it.
-  /// Default: true
-  TORCH_ARG(bool, causal) = true;
-
-  /// factor of the scores. Default: 1 / sqrt(d_out)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
-
-  /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
-  /// `window_after` beside it. Default: all
-  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
-
-  /// let each token attend to no more than so many tokens after it: ModernBERT
-  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
-  /// Not beside `causal`, which hides them all. Default: all
-  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
+  /// the rules for scores and positions as a whole, each of which is an
+  /// option of `RuleOptions`. Default: causal
+  TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. `causal` alone decides which keys are hidden; without the
@@ -141,7 +133,8 @@ struct TORCH_ATTENTION_API CausalAttentionOptions {
 /// MultiHeadAttentionWrapper attention(
 ///     MultiHeadAttentionWrapperOptions(3, 2, 6, 2).dropout(0.1));
 /// ```
-struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
+struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions
+    : RuleOptions<MultiHeadAttentionWrapperOptions> {
   MultiHeadAttentionWrapperOptions(
       int64_t d_in,
       int64_t d_out,
@@ -167,22 +160,9 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// let each token attend only to itself and the tokens before it.
-  /// Default: true
-  TORCH_ARG(bool, causal) = true;
-
-  /// factor of the scores. Default: 1 / sqrt(d_out)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
-
-  /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
-  /// `window_after` beside it. Default: all
-  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
-
-  /// let each token attend to no more than so many tokens after it: ModernBERT
-  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
-  /// Not beside `causal`, which hides them all. Default: all
-  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
+  /// the rules for scores and positions as a whole, each of which is an
+  /// option of `RuleOptions`. Default: causal
+  TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. `causal` alone decides which keys are hidden; without the
@@ -201,7 +181,8 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions {
 /// MultiHeadAttention attention(
 ///     MultiHeadAttentionOptions(768, 768, 1024, 12).qkv_bias(true));
 /// ```
-struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
+struct TORCH_ATTENTION_API MultiHeadAttentionOptions
+    : RuleOptions<MultiHeadAttentionOptions> {
   MultiHeadAttentionOptions(
       int64_t d_in,
       int64_t d_out,
@@ -236,18 +217,15 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// Default: qkv_bias
   TORCH_ARG(std::optional<bool>, value_bias) = std::nullopt;
 
-  /// let each token attend only to itself and the tokens before it.
-  /// Default: true
-  TORCH_ARG(bool, causal) = true;
+  /// the rules for scores and positions as a whole, each of which is an
+  /// option of `RuleOptions`. Default: causal
+  TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// size of each head's query and key. Default: d_out / num_heads
   TORCH_ARG(std::optional<int64_t>, head_dim) = std::nullopt;
 
   /// size of each head's value. Default: head_dim
   TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
-
-  /// factor of the scores. Default: 1 / sqrt(head_dim)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
 
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
@@ -258,20 +236,6 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
 
   /// add a bias to `out_proj`. Default: true
   TORCH_ARG(bool, out_bias) = true;
-
-  /// let each token attend only to the `window` last tokens, itself included
-  /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
-  /// `window_after` beside it. Default: all
-  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
-
-  /// let each token attend to no more than so many tokens after it: ModernBERT
-  /// sees n to both sides by `causal(false).window(n + 1).window_after(n)`.
-  /// Not beside `causal`, which hides them all. Default: all
-  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
-
-  /// let each token attend only to those of its own chunk: the positions 0 to
-  /// chunk - 1, and so on (Llama 4). Not beside windows. Default: all
-  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
   /// register the buffer `mask` (context_length, context_length), as Python's
   /// class does. `causal` alone decides which keys are hidden; without the
@@ -290,11 +254,6 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions {
   /// rotate queries and keys by their positions (rotary position embedding, Su
   /// et al. 2021). Default: no
   TORCH_ARG(std::optional<RotaryOptions>, rotary) = std::nullopt;
-
-  /// bound the scores: after the scale they become
-  /// softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team 2024).
-  /// Default: no
-  TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
 
   /// take the distance between query and key from their score, times
   /// `functional::alibi_slopes(num_heads)` (ALiBi, Press et al. 2022, "Train
@@ -349,26 +308,11 @@ namespace functional {
 ///     query, key, value,
 ///     F::ScaledDotProductAttentionFuncOptions().causal(true));
 /// ```
-struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
-  /// hide later keys: the T queries are the last T of the S positions, so that
-  /// query t attends to keys 0 ... S - T + t. Default: false
-  TORCH_ARG(bool, causal) = false;
-
-  /// hide the keys `window` or more positions before a query's own (sliding
-  /// window, Beltagy et al. 2020). Without `causal` it needs `window_after`
-  /// beside it. Default: none
-  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
-
-  /// hide the keys more than `window_after` positions after a query's own. Not
-  /// beside `causal`, which hides them all. FlashAttention's `window_size =
-  /// (left, right)` counts to both sides without the query's own position:
-  /// `window(left + 1).window_after(right)`. Default: none
-  TORCH_ARG(std::optional<int64_t>, window_after) = std::nullopt;
-
-  /// hide the keys of other chunks than a query's own, which are the positions
-  /// 0 to chunk - 1, chunk to 2 chunk - 1, and so on (Llama 4). Not beside
-  /// windows. Default: none
-  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
+struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions
+    : RuleOptions<ScaledDotProductAttentionFuncOptions> {
+  /// the rules for scores and positions as a whole, each of which is an
+  /// option of `RuleOptions`. Default: the scale alone
+  TORCH_ARG(ScoreRule, rule) = {};
 
   /// integer tensor (B), for query (B, ..., T, D): hides the keys from this
   /// number on, which may be padding or not written yet. Default: none
@@ -409,14 +353,6 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions {
   /// queries of half precision. A key whose bias is -inf is hidden. Default:
   /// none
   TORCH_ARG(torch::Tensor, bias) = {};
-
-  /// factor of the scores. Default: 1 / sqrt(head_dim)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
-
-  /// bound the scores: after the scale, and before `bias` and `alibi_slopes`,
-  /// they become softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team
-  /// 2024). Default: no
-  TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
 
   /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
   /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et

@@ -5,6 +5,8 @@
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/head_norm.h>
+#include <torch_attention/nn/options/rule_options.h>
+#include <torch_attention/nn/options/score_rule.h>
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +20,8 @@ namespace torch_attention {
 /// CrossAttention attention(
 ///     CrossAttentionOptions(512, 768, 512, 8).qkv_bias(true));
 /// ```
-struct TORCH_ATTENTION_API CrossAttentionOptions {
+struct TORCH_ATTENTION_API CrossAttentionOptions
+    : ScoreOptions<CrossAttentionOptions> {
   CrossAttentionOptions(
       int64_t d_in,
       int64_t d_context,
@@ -71,12 +74,9 @@ struct TORCH_ATTENTION_API CrossAttentionOptions {
   /// size of each head's value. Default: head_dim
   TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
-  /// factor of the scores; T5 has 1. Default: 1 / sqrt(head_dim)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
-
-  /// bound the scores: after the scale they become
-  /// softcap * tanh(score / softcap). Default: no
-  TORCH_ARG(std::optional<double>, softcap) = std::nullopt;
+  /// the rules for scores as a whole, each of which is an option of
+  /// `ScoreOptions`; those that hide keys are refused. Default: the scale alone
+  TORCH_ARG(ScoreRule, rule) = {};
 
   /// normalise queries and keys by `q_norm` and `k_norm`. Default: no
   TORCH_ARG(std::optional<HeadNormOptions>, qk_norm) = std::nullopt;

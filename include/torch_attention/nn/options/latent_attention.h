@@ -5,6 +5,8 @@
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/rule_options.h>
+#include <torch_attention/nn/options/score_rule.h>
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +20,8 @@ namespace torch_attention {
 /// LatentAttention attention(
 ///     LatentAttentionOptions(7168, 7168, 4096, 128).query_rank(1536));
 /// ```
-struct TORCH_ATTENTION_API LatentAttentionOptions {
+struct TORCH_ATTENTION_API LatentAttentionOptions
+    : RuleOptions<LatentAttentionOptions> {
   LatentAttentionOptions(
       int64_t d_in,
       int64_t d_out,
@@ -72,12 +75,9 @@ struct TORCH_ATTENTION_API LatentAttentionOptions {
   /// probability that an attention weight is dropped in training. Default: 0
   TORCH_ARG(double, dropout) = 0.0;
 
-  /// let each token attend only to itself and the tokens before it.
-  /// Default: true
-  TORCH_ARG(bool, causal) = true;
-
-  /// factor of the scores. Default: 1 / sqrt(nope_dim + rope_dim)
-  TORCH_ARG(std::optional<double>, scale) = std::nullopt;
+  /// the rules for scores and positions as a whole, each of which is an
+  /// option of `RuleOptions`. Default: causal
+  TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
