@@ -26,61 +26,26 @@ bool any_tensor(const torch::jit::Stack& stack, size_t n, const Holds& holds) {
   });
 }
 
-void check_devices(const AttentionCall& call) {
-  constexpr auto kName = "attention";
-  const auto device = call.query.device();
-  const auto& options = call.options;
-  check_device(kName, "key", call.key, device);
-  check_device(kName, "value", call.value, device);
-  check_device(kName, "mask", options.mask(), device);
-  check_device(kName, "bias", options.bias(), device);
-  const auto check_numbers = [&](const char* what, const torch::Tensor& x) {
-    check_device(kName, what, x, device, /*elsewhere=*/true);
-  };
-  check_numbers("key_lengths", options.key_lengths());
-  check_numbers("query_offsets", options.query_offsets());
-  check_numbers("alibi_slopes", options.alibi_slopes());
-  check_numbers("sinks", options.sinks());
-  check_numbers("cu_seqlens", options.cu_seqlens());
-  check_numbers("cu_seqlens_k", options.cu_seqlens_k());
-}
-
 c10::SymIntArrayRef symbolic_leading(const torch::Tensor& x, int64_t kept) {
   return x.sym_sizes().slice(0, static_cast<size_t>(x.dim() - kept));
 }
 
 } // namespace
 
-torch::Tensor tensor_of(const c10::IValue& value) {
-  return value.isNone() ? torch::Tensor() : value.toTensor();
-}
-
 AttentionCall read_call(const torch::jit::Stack& stack) {
+  constexpr auto kName = "attention";
   const auto values = torch::jit::last(stack, kNumArguments);
-  size_t next = 0;
-  const auto read = [&]() -> const c10::IValue& { return values[next++]; };
   AttentionCall call;
-  call.query = read().toTensor();
-  call.key = read().toTensor();
-  call.value = read().toTensor();
-  auto& options = call.options;
-  options.causal(read().toBool());
-  options.window(optional_of<int64_t>(read()));
-  options.window_after(optional_of<int64_t>(read()));
-  options.chunk(optional_of<int64_t>(read()));
-  options.key_lengths(tensor_of(read()));
-  options.query_offsets(tensor_of(read()));
-  options.mask(tensor_of(read()));
-  options.bias(tensor_of(read()));
-  options.scale(optional_of<double>(read()));
-  options.softcap(optional_of<double>(read()));
-  options.alibi_slopes(tensor_of(read()));
-  options.sinks(tensor_of(read()));
-  options.enable_gqa(read().toBool());
-  options.dropout(read().toDouble());
-  options.cu_seqlens(tensor_of(read()));
-  options.cu_seqlens_k(tensor_of(read()));
-  check_devices(call);
+  call.query = values[0].toTensor();
+  call.key = values[1].toTensor();
+  call.value = values[2].toTensor();
+  const auto device = call.query.device();
+  check_device(kName, "key", call.key, device);
+  check_device(kName, "value", call.value, device);
+  for (size_t i = 0; i < kArguments.size(); ++i) {
+    read_argument(kArguments[i], values[3 + i], call.options);
+    check_device_of_argument(kName, kArguments[i], call.options, device);
+  }
   return call;
 }
 

@@ -15,7 +15,9 @@ namespace torch_attention::operators {
 
 namespace {
 
-constexpr size_t kNumDecodeArguments = 12;
+constexpr size_t kNumDecodeTensors = 6;
+constexpr size_t kNumDecodeArguments =
+    kNumDecodeTensors + count_arguments(kOfDecode);
 constexpr const char* kDecode = "torch_attention::decode";
 
 struct DecodeCall {
@@ -32,34 +34,30 @@ void check_devices(const DecodeCall& call) {
   kernels::check_device(kDecode, "value", value, device);
   kernels::check_device(kDecode, "key_cache", call.key_cache, device);
   kernels::check_device(kDecode, "value_cache", call.value_cache, device);
-  const auto check_numbers = [&](const char* what, const torch::Tensor& x) {
-    kernels::check_device(kDecode, what, x, device, /*elsewhere=*/true);
-  };
-  check_numbers("lengths", call.lengths);
-  check_numbers("alibi_slopes", options.alibi_slopes());
-  check_numbers("sinks", options.sinks());
+  kernels::check_device(
+      kDecode, "lengths", call.lengths, device, /*elsewhere=*/true);
 }
 
 DecodeCall read_decode(const torch::jit::Stack& stack) {
   const auto values = torch::jit::last(stack, kNumDecodeArguments);
-  size_t next = 0;
-  const auto read = [&]() -> const c10::IValue& { return values[next++]; };
   DecodeCall call;
-  call.attention.query = read().toTensor();
-  call.attention.key = read().toTensor();
-  call.attention.value = read().toTensor();
-  call.key_cache = read().toTensor();
-  call.value_cache = read().toTensor();
-  call.lengths = read().toTensor();
+  call.attention.query = values[0].toTensor();
+  call.attention.key = values[1].toTensor();
+  call.attention.value = values[2].toTensor();
+  call.key_cache = values[3].toTensor();
+  call.value_cache = values[4].toTensor();
+  call.lengths = values[5].toTensor();
+  check_devices(call);
   auto& options = call.attention.options;
   options.causal(true);
-  options.window(optional_of<int64_t>(read()));
-  options.chunk(optional_of<int64_t>(read()));
-  options.scale(optional_of<double>(read()));
-  options.softcap(optional_of<double>(read()));
-  options.alibi_slopes(tensor_of(read()));
-  options.sinks(tensor_of(read()));
-  check_devices(call);
+  auto next = kNumDecodeTensors;
+  for (const auto& argument : kArguments) {
+    if (argument.has(kOfDecode)) {
+      read_argument(argument, values[next++], options);
+      check_device_of_argument(
+          kDecode, argument, options, call.attention.query.device());
+    }
+  }
   return call;
 }
 

@@ -6,12 +6,10 @@
 /// Kernels of the operator `decode`.
 namespace torch_attention::operators {
 
-/// Its arguments.
-constexpr const char* kDecodeArguments =
+/// The arguments before those of `kArguments`.
+constexpr const char* kDecodeTensors =
     "Tensor query, Tensor key, Tensor value, Tensor(a!) key_cache, "
-    "Tensor(b!) value_cache, Tensor lengths, *, int? window=None, "
-    "int? chunk=None, float? scale=None, float? softcap=None, "
-    "Tensor? alibi_slopes=None, Tensor? sinks=None";
+    "Tensor(b!) value_cache, Tensor lengths";
 
 void decode(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 void decode_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);

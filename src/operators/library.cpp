@@ -1,7 +1,7 @@
 #include <operators/library.h>
 
+#include <operators/arguments.h>
 #include <operators/attention.h>
-#include <operators/attention_call.h>
 #include <operators/decode.h>
 #include <operators/rotary.h>
 #include <operators/takes.h>
@@ -26,7 +26,7 @@ torch::CppFunction boxed() {
 
 std::string with_rules(const std::string& name, const std::string& first) {
   return name + "(" + first + "Tensor query, Tensor key, Tensor value, " +
-      kRules + ") -> ";
+      schema_of_arguments() + ") -> ";
 }
 
 /// Defines an operator. Alias analysis relies on the schema alone: arguments
@@ -107,7 +107,8 @@ TORCH_LIBRARY(torch_attention, library) {
       random);
   define(
       library,
-      std::string("decode(") + kDecodeArguments + ") -> Tensor",
+      std::string("decode(") + kDecodeTensors + ", " +
+          schema_of_arguments(kOfDecode) + ") -> Tensor",
       plain);
   define(
       library,

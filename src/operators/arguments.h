@@ -1,0 +1,137 @@
+#pragma once
+
+#include <torch_attention/nn/options/attention.h>
+
+#include <ATen/core/ivalue.h>
+#include <torch/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace torch_attention::operators {
+
+using CallOptions = functional::ScaledDotProductAttentionFuncOptions;
+
+/// What an argument is besides an option; a sum of these.
+enum Trait : unsigned {
+  /// a tensor that may be on another device than the query
+  kOnAnyDevice = 1,
+  /// a tensor that has gradients
+  kHasGradient = 2,
+  /// an argument of `decode` as well
+  kOfDecode = 4,
+};
+
+/// An argument of the operators of attention after query, key and value. Type
+/// and default in the schemas follow from the type of the option.
+struct Argument {
+  template <typename T>
+  using Option = T& (*)(CallOptions& options);
+
+  const char* name;
+  std::variant<
+      Option<bool>,
+      Option<double>,
+      Option<std::optional<int64_t>>,
+      Option<std::optional<double>>,
+      Option<torch::Tensor>>
+      option;
+  unsigned traits = 0;
+
+  constexpr bool has(Trait trait) const {
+    return (traits & trait) != 0;
+  }
+};
+
+#define TORCH_ATTENTION_OPTION(name)    \
+#name, [](CallOptions & o) -> auto& { \
+    return o.name();                    \
+  }
+
+/// The arguments, in the order of the schemas. An option that Python and
+/// TorchScript are to have is a row here, and nothing else.
+inline constexpr std::array kArguments{
+    Argument{TORCH_ATTENTION_OPTION(causal)},
+    Argument{TORCH_ATTENTION_OPTION(window), kOfDecode},
+    Argument{TORCH_ATTENTION_OPTION(window_after)},
+    Argument{TORCH_ATTENTION_OPTION(chunk), kOfDecode},
+    Argument{TORCH_ATTENTION_OPTION(key_lengths), kOnAnyDevice},
+    Argument{TORCH_ATTENTION_OPTION(query_offsets), kOnAnyDevice},
+    Argument{TORCH_ATTENTION_OPTION(mask)},
+    Argument{TORCH_ATTENTION_OPTION(bias), kHasGradient},
+    Argument{TORCH_ATTENTION_OPTION(scale), kOfDecode},
+    Argument{TORCH_ATTENTION_OPTION(softcap), kOfDecode},
+    Argument{
+        TORCH_ATTENTION_OPTION(alibi_slopes),
+        kOnAnyDevice | kHasGradient | kOfDecode},
+    Argument{
+        TORCH_ATTENTION_OPTION(sinks),
+        kOnAnyDevice | kHasGradient | kOfDecode},
+    Argument{TORCH_ATTENTION_OPTION(enable_gqa)},
+    Argument{"dropout_p", [](CallOptions& o) -> auto& {return o.dropout();
+} // namespace torch_attention::operators
+}
+, Argument{TORCH_ATTENTION_OPTION(cu_seqlens), kOnAnyDevice}, Argument {
+  TORCH_ATTENTION_OPTION(cu_seqlens_k), kOnAnyDevice
+}
+}
+;
+
+#undef TORCH_ATTENTION_OPTION
+
+/// Returns the number of arguments that have a trait.
+constexpr size_t count_arguments(Trait trait) {
+  size_t count = 0;
+  for (const auto& argument : kArguments) {
+    count += argument.has(trait) ? 1 : 0;
+  }
+  return count;
+}
+
+/// The number of all arguments, with query, key and value.
+constexpr size_t kNumArguments = 3 + kArguments.size();
+
+/// The indices of the arguments that have gradients, query, key and value
+/// first.
+constexpr auto kDifferentiable = [] {
+  std::array<size_t, 3 + count_arguments(kHasGradient)> indices{0, 1, 2};
+  size_t next = 3;
+  for (size_t i = 0; i < kArguments.size(); ++i) {
+    if (kArguments[i].has(kHasGradient)) {
+      indices[next++] = 3 + i;
+    }
+  }
+  return indices;
+}();
+
+/// Returns an optional argument, or nothing.
+template <typename T>
+std::optional<T> optional_of(const c10::IValue& value) {
+  return value.isNone() ? std::nullopt : std::make_optional(value.to<T>());
+}
+
+/// Returns a tensor, undefined for None.
+torch::Tensor tensor_of(const c10::IValue& value);
+
+/// Returns the arguments of a schema, those with a trait or all.
+std::string schema_of_arguments(std::optional<Trait> trait = std::nullopt);
+
+/// Sets the option of an argument.
+void read_argument(
+    const Argument& argument,
+    const c10::IValue& value,
+    CallOptions& options);
+
+/// Checks that a tensor is where attention on `device` can read it; `name` is
+/// the operator's.
+void check_device_of_argument(
+    const char* name,
+    const Argument& argument,
+    CallOptions& options,
+    torch::Device device);
+
+} // namespace torch_attention::operators
