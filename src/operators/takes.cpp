@@ -164,20 +164,22 @@ bool takes(
       return false;
     }
   }
-  // The highest fill.
-  auto fill = -std::numeric_limits<double>::infinity();
-  for (const auto one : fills) {
-    if (!(one <= fill)) {
-      fill = one;
+  auto highest = -std::numeric_limits<double>::infinity();
+  for (const auto fill : fills) {
+    // A fill that is no plain number, as one that needs a gradient, is NaN.
+    if (std::isnan(fill)) {
+      return false;
     }
+    highest = std::max(highest, fill);
   }
-  if (std::isinf(fill)) {
-    return fill < 0;
+  if (std::isinf(highest)) {
+    return highest < 0;
   }
   const torch::NoGradGuard no_grad;
   const auto largest_score = largest_of(query) * largest_of(transposed_key) *
       static_cast<double>(query.size(-1)) * scale;
-  return hides(fill, largest_score, vanishing_difference(own), hiding, biases);
+  return hides(
+      highest, largest_score, vanishing_difference(own), hiding, biases);
 }
 
 bool takes_sdpa(
