@@ -21,6 +21,8 @@ program, library, scripts, *names = arguments
 sys.path.insert(0, scripts)
 
 import models  # noqa: E402
+from model_case import LARGE, SMALL  # noqa: E402
+from transformers_models import has_transformers  # noqa: E402
 
 
 def swap(case, folder):
@@ -70,7 +72,7 @@ failed = 0
 count = 0
 with tempfile.TemporaryDirectory() as temporary:
     torch.ops.load_library(library)
-    for case in models.cases(models.LARGE if large else models.SMALL):
+    for case in models.cases(LARGE if large else SMALL):
         if names and case.name not in names:
             continue
         count += 1
@@ -91,8 +93,8 @@ with tempfile.TemporaryDirectory() as temporary:
             torch.jit.save(model, str(output))
             if case.name == "heads":
                 check_message(output)
-if not models.has_transformers():
+if not has_transformers():
     print("left out: the models of transformers, which is not installed; "
-          "swap_attention_test.cpp has those that it wrote")
+          "swap_attention_test.cpp swaps saved ones")
 print(f"{count - failed} of {count} models are swapped as expected")
 sys.exit(bool(failed) or not count)

@@ -15,9 +15,10 @@ from ..golden_set import GoldenSet, LeftOut
 
 sys.path.append(str(Path(__file__).parents[3] / "jit"))
 
-import models  # noqa: E402
+from model_case import Size  # noqa: E402
+from transformers_models import has_transformers, transformers  # noqa: E402
 
-SIZE = models.Size(batch=2, tokens=5, width=16, heads=4, layers=1)
+SIZE = Size(batch=2, tokens=5, width=16, heads=4, layers=1)
 NAMES = ["gemma2-eager"] + [
     f"{name}-{kind}"
     for kind in ("eager", "sdpa")
@@ -27,14 +28,14 @@ NAMES = ["gemma2-eager"] + [
 
 def make(folder: Path) -> LeftOut:
     """Writes all models, if transformers is installed."""
-    if not models.has_transformers():
+    if not has_transformers():
         return {
             f"{name}{ending}": "transformers is not installed"
             for name in NAMES
             for ending in (".pt", ".expected.pt")
         }
     torch.manual_seed(1)
-    for case in models.transformers(SIZE):
+    for case in transformers(SIZE):
         torch.jit.save(case.script, folder / f"{case.name}.pt")
         output = case.script(*case.inputs.values())[0]
         torch.save(

@@ -15,6 +15,13 @@ from .case import Case, write_state
 
 
 def cases() -> Iterator[Case]:
+    yield from gpt2_cases()
+    yield from bert_cases()
+    yield from llama_cases()
+    yield from bart_cases()
+
+
+def gpt2_cases() -> Iterator[Case]:
     yield Case(
         "gpt2",
         "gpt2",
@@ -52,6 +59,9 @@ def cases() -> Iterator[Case]:
         run=run_masked,
         save=save_older_gpt2,
     )
+
+
+def bert_cases() -> Iterator[Case]:
     yield Case(
         "bert",
         "bert",
@@ -62,6 +72,20 @@ def cases() -> Iterator[Case]:
         run=run_bert,
         save=save_pretrained,
     )
+    yield Case(
+        "swin",
+        "bert",
+        swin_model,
+        *(8, 8, 2, 9),
+        module="encoder.layers.0.blocks.0.attention",
+        causal=False,
+        window=3,
+        run=lambda module, x: module(x)[0],
+        save=save_pretrained,
+    )
+
+
+def llama_cases() -> Iterator[Case]:
     llama: dict[str, Any] = {
         "module": "model.layers.1.self_attn",
         "kv_heads": 2,
@@ -94,6 +118,9 @@ def cases() -> Iterator[Case]:
         out_bias=False,
         save=save_pretrained,
     )
+
+
+def bart_cases() -> Iterator[Case]:
     yield Case(
         "bart-encoder",
         "bart",
@@ -120,19 +147,6 @@ def cases() -> Iterator[Case]:
         *(8, 8, 2, 8),
         module="decoder.layers.0.self_attn",
         run=run_masked,
-        save=save_pretrained,
-    )
-
-
-    yield Case(
-        "swin",
-        "bert",
-        swin_model,
-        *(8, 8, 2, 9),
-        module="encoder.layers.0.blocks.0.attention",
-        causal=False,
-        window=3,
-        run=lambda module, x: module(x)[0],
         save=save_pretrained,
     )
 

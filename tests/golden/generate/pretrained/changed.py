@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from .edits import Edit, edits_of
-from .model import TOKENS, Attention, Model, draw_inputs
+from .inputs import TOKENS, draw_inputs
+from .model import Attention, Model
 from .models import MODELS
 
 COMMITTED = Path(__file__).resolve().parents[2] / "pretrained"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch_attention_reference import safetensors_file
 
 from ..golden_set import Unavailable
+from .inputs import TOKENS, draw_inputs
 
 LAYERS = 2
-TOKENS = 9
 
 # The arguments that are kept of a call of attention, and their other names.
 ARGUMENTS = {
@@ -297,112 +297,6 @@ def of_complex(turns: Tensor) -> tuple[Tensor, Tensor]:
 
 def bound(function, **known):
     return lambda *arguments: function(*arguments, **known)
-
-
-def draw_inputs(kind: str, count: int = TOKENS) -> dict[str, Tensor]:
-    """Returns inputs of this kind, of so many tokens where it is a text."""
-    tokens = torch.randint(3, 12, (2, count))
-    if kind == "text":
-        return {"input_ids": tokens}
-    if kind == "text with images":
-        # 1 stands for the tokens of images.
-        types = torch.tensor([0, 1, 1, 1, 0, 1, 1, 0, 0]).expand(2, -1)
-        return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
-    if kind == "text with images of type 1":
-        text = draw_inputs("text with images")
-        return {
-            "input_ids": text["input_ids"],
-            "mm_token_type_ids": text["token_type_ids"],
-        }
-    if kind == "image before text":
-        types = torch.tensor([[0] * 5 + [1] * 4, [0] * 6 + [1] * 3])
-        return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
-    if kind == "text to text":
-        return {
-            "input_ids": tokens,
-            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
-        }
-    if kind == "images to text":
-        return {
-            "pixel_values": torch.randn(2, 3, 8, 8),
-            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
-        }
-    if kind == "text to codes":
-        return {
-            "input_ids": tokens,
-            "decoder_input_ids": torch.randint(3, 12, (2, 5, 2)),
-        }
-    if kind == "codes":
-        return {"codebook_idx": 1, "input_ids": torch.randint(3, 12, (2, 5, 2))}
-    if kind == "codes with a context":
-        return {
-            "input_ids": torch.randint(3, 12, (4, 5)),
-            "encoder_hidden_states": torch.randn(2, TOKENS, 16),
-        }
-    if kind == "flattened patches":
-        places = torch.arange(1, 10.0).expand(2, -1).unsqueeze(-1)
-        return {
-            "flattened_patches": torch.cat(
-                [places, places, torch.randn(2, 9, 12)], -1
-            )
-        }
-    if kind == "series":
-        return {"past_values": torch.randn(2, 32, 2)}
-    if kind == "series to series":
-        return {
-            "past_values": torch.randn(2, 9),
-            "past_time_features": torch.randn(2, 9, 1),
-            "past_observed_mask": torch.ones(2, 9),
-            "future_values": torch.randn(2, 5),
-            "future_time_features": torch.randn(2, 5, 1),
-        }
-    if kind == "wave":
-        return {"input_values": torch.randn(2, 1, 40)}
-    if kind == "text and regions":
-        return {
-            "input_ids": tokens,
-            "visual_feats": torch.randn(2, 3, 8),
-            "visual_pos": torch.rand(2, 3, 4),
-        }
-    if kind == "text about images":
-        return {
-            "input_ids": tokens,
-            "pixel_values": torch.randn(2, 1, 3, 8, 8),
-            "image_attention_mask": torch.ones(2, TOKENS, 1, dtype=torch.long),
-        }
-    if kind == "images":
-        return {"pixel_values": torch.randn(2, 3, 8, 8)}
-    if kind == "wide image":
-        return {"pixel_values": torch.randn(1, 3, 8, 12)}
-    if kind == "patches":
-        return {
-            "hidden_states": torch.randn(24, 96),
-            "grid_thw": torch.tensor([[1, 4, 6]]),
-        }
-    if kind == "videos":
-        return {"pixel_values": torch.randn(2, 4, 3, 8, 8)}
-    if kind == "text and images":
-        return {"input_ids": tokens, "pixel_values": torch.randn(2, 3, 8, 8)}
-    if kind == "long sound to text":
-        return {
-            "input_values": torch.randn(2, 2431),
-            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
-        }
-    if kind == "text with a mask, and images":
-        mask = torch.ones(2, TOKENS, dtype=torch.long)
-        return {**draw_inputs("text and images"), "attention_mask": mask}
-    if kind == "sound":
-        return {"input_values": torch.randn(2, 120)}
-    if kind == "spectra":
-        return {"input_values": torch.randn(2, 16, 8)}
-    if kind == "mels":
-        return {"input_features": torch.randn(2, 4, 20)}
-    if kind == "spectra to text":
-        return {
-            "input_features": torch.randn(2, 4, 20),
-            "decoder_input_ids": torch.randint(3, 12, (2, 5)),
-        }
-    raise ValueError(kind)
 
 
 def draw_weights(model: nn.Module) -> None:

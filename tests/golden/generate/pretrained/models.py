@@ -7,6 +7,7 @@ from .gpt import GPT
 from .hybrids import HYBRIDS
 from .latent import LATENT
 from .llama import LLAMA
+from .multimodal import MULTIMODAL
 from .own_rules import OWN_RULES
 from .windows import WINDOWS
 
@@ -19,4 +20,5 @@ MODELS = (
     *GPT,
     *ENCODERS,
     *ENCODER_DECODERS,
+    *MULTIMODAL,
 )

@@ -1,0 +1,135 @@
+"""The inputs that models are run with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+TOKENS = 9
+
+Inputs = dict[str, Tensor]
+
+
+def draw_inputs(kind: str, count: int = TOKENS) -> Inputs:
+    """Returns inputs of this kind, of so many tokens where it is a text."""
+    # Drawn for every kind: the other numbers of the golden files follow it.
+    tokens = torch.randint(3, 12, (2, count))
+    return KINDS[kind](tokens)
+
+
+def short_text() -> Tensor:
+    """Tokens that a decoder reads."""
+    return torch.randint(3, 12, (2, 5))
+
+
+def images() -> Tensor:
+    return torch.randn(2, 3, 8, 8)
+
+
+def mels() -> Tensor:
+    return torch.randn(2, 4, 20)
+
+
+def text_with_images(tokens: Tensor) -> Inputs:
+    # 1 stands for the tokens of images.
+    types = torch.tensor([0, 1, 1, 1, 0, 1, 1, 0, 0]).expand(2, -1)
+    return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
+
+
+def text_with_images_of_type_1(_: Tensor) -> Inputs:
+    text = draw_inputs("text with images")
+    return {
+        "input_ids": text["input_ids"],
+        "mm_token_type_ids": text["token_type_ids"],
+    }
+
+
+def image_before_text(tokens: Tensor) -> Inputs:
+    types = torch.tensor([[0] * 5 + [1] * 4, [0] * 6 + [1] * 3])
+    return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
+
+
+def flattened_patches(_: Tensor) -> Inputs:
+    places = torch.arange(1, 10.0).expand(2, -1).unsqueeze(-1)
+    patches = [places, places, torch.randn(2, 9, 12)]
+    return {"flattened_patches": torch.cat(patches, -1)}
+
+
+def text_with_a_mask_and_images(_: Tensor) -> Inputs:
+    mask = torch.ones(2, TOKENS, dtype=torch.long)
+    return {**draw_inputs("text and images"), "attention_mask": mask}
+
+
+# Functions that make inputs of each kind; they get the tokens (2, count) of a
+# text.
+KINDS: dict[str, Callable[[Tensor], Inputs]] = {
+    "text": lambda tokens: {"input_ids": tokens},
+    "text with images": text_with_images,
+    "text with images of type 1": text_with_images_of_type_1,
+    "image before text": image_before_text,
+    "text to text": lambda tokens: {
+        "input_ids": tokens,
+        "decoder_input_ids": short_text(),
+    },
+    "images to text": lambda _: {
+        "pixel_values": images(),
+        "decoder_input_ids": short_text(),
+    },
+    "text to codes": lambda tokens: {
+        "input_ids": tokens,
+        "decoder_input_ids": torch.randint(3, 12, (2, 5, 2)),
+    },
+    "codes": lambda _: {
+        "codebook_idx": 1,
+        "input_ids": torch.randint(3, 12, (2, 5, 2)),
+    },
+    "codes with a context": lambda _: {
+        "input_ids": torch.randint(3, 12, (4, 5)),
+        "encoder_hidden_states": torch.randn(2, TOKENS, 16),
+    },
+    "flattened patches": flattened_patches,
+    "series": lambda _: {"past_values": torch.randn(2, 32, 2)},
+    "series to series": lambda _: {
+        "past_values": torch.randn(2, 9),
+        "past_time_features": torch.randn(2, 9, 1),
+        "past_observed_mask": torch.ones(2, 9),
+        "future_values": torch.randn(2, 5),
+        "future_time_features": torch.randn(2, 5, 1),
+    },
+    "wave": lambda _: {"input_values": torch.randn(2, 1, 40)},
+    "text and regions": lambda tokens: {
+        "input_ids": tokens,
+        "visual_feats": torch.randn(2, 3, 8),
+        "visual_pos": torch.rand(2, 3, 4),
+    },
+    "text about images": lambda tokens: {
+        "input_ids": tokens,
+        "pixel_values": torch.randn(2, 1, 3, 8, 8),
+        "image_attention_mask": torch.ones(2, TOKENS, 1, dtype=torch.long),
+    },
+    "images": lambda _: {"pixel_values": images()},
+    "wide image": lambda _: {"pixel_values": torch.randn(1, 3, 8, 12)},
+    "patches": lambda _: {
+        "hidden_states": torch.randn(24, 96),
+        "grid_thw": torch.tensor([[1, 4, 6]]),
+    },
+    "videos": lambda _: {"pixel_values": torch.randn(2, 4, 3, 8, 8)},
+    "text and images": lambda tokens: {
+        "input_ids": tokens,
+        "pixel_values": images(),
+    },
+    "long sound to text": lambda _: {
+        "input_values": torch.randn(2, 2431),
+        "decoder_input_ids": short_text(),
+    },
+    "text with a mask, and images": text_with_a_mask_and_images,
+    "sound": lambda _: {"input_values": torch.randn(2, 120)},
+    "spectra": lambda _: {"input_values": torch.randn(2, 16, 8)},
+    "mels": lambda _: {"input_features": mels()},
+    "spectra to text": lambda _: {
+        "input_features": mels(),
+        "decoder_input_ids": short_text(),
+    },
+}
