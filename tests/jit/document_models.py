@@ -15,7 +15,7 @@ from torch_attention_reference.classes import (
 
 
 class Heads(MultiHeadAttention):
-    """The book's class, in words that torch.jit.script knows."""
+    """The book's class, written so that torch.jit.script compiles it."""
 
     def forward(self, x):
         b, t, _ = x.shape
@@ -91,7 +91,7 @@ class Head(nn.Module):
 
 
 class ByShape(nn.Module):
-    """As the book's class, but scaled by a size read from a tensor."""
+    """The book's attention, scaled by a size that is read from a tensor."""
 
     def __init__(self, size, hidden=-torch.inf):
         super().__init__()

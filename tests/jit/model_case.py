@@ -24,7 +24,7 @@ class Case:
     script: torch.jit.ScriptModule
     inputs: dict
     swapped: int
-    # The kind that the first place is taken for.
+    # The report's words for the first attention.
     what: str
     left_alone: int = 0
     # Drops weights: its outputs differ from call to call.

@@ -12,11 +12,11 @@ WIDTH = 8
 
 FILLS = ["float('-inf')", "-1e9", "-1e30", "-3.4e38", "-1e4", "-1e6", "-300.0",
          "-60.0", "-3.0", "self.low", "self.high"]
-# Added to all scores of a query, others leave of the scores what rounding does
-# not take.
+# Larger numbers would round the scores away where they are added to all scores
+# of a query.
 BIASES = ["float('-inf')", "-1e30", "-3.4e38", "-60.0", "-3.0"]
-# LibTorch's gradients of queries all of whose keys have the lowest number are
-# those of weights that do not add up to 1.
+# Without the lowest number: where all keys of a query have it, LibTorch's
+# gradients belong to weights that do not add up to 1.
 SDPA_BIASES = ["float('-inf')", "-60.0", "-3.0"]
 
 

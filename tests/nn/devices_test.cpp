@@ -33,6 +33,17 @@ void check_refused(
   }
 }
 
+/// The options of attention with all tensors that follow query, key and value.
+F::ScaledDotProductAttentionFuncOptions options_of(const Tensors& t) {
+  return F::ScaledDotProductAttentionFuncOptions()
+      .mask(t[3])
+      .bias(t[4])
+      .alibi_slopes(t[5])
+      .sinks(t[6])
+      .key_lengths(t[7])
+      .query_offsets(t[8]);
+}
+
 /// Moves a parameter of a linear layer. Returns whether it is one.
 bool move_to_meta(torch::nn::Module& module, const std::string& name) {
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
@@ -59,17 +70,7 @@ TEST_CASE("Functions refuse one tensor on another device") {
   const auto x = torch::randn({2, 3, 4, 8});
   const auto attend = [&](const Tensors& t) {
     F::scaled_dot_product_attention(
-        t[0],
-        t[1],
-        t[2],
-        F::ScaledDotProductAttentionFuncOptions()
-            .kernel(kernel)
-            .mask(t[3])
-            .bias(t[4])
-            .alibi_slopes(t[5])
-            .sinks(t[6])
-            .key_lengths(t[7])
-            .query_offsets(t[8]));
+        t[0], t[1], t[2], options_of(t).kernel(kernel));
   };
   const Tensors rules = {
       x,
@@ -84,16 +85,7 @@ TEST_CASE("Functions refuse one tensor on another device") {
   check_refused(rules, attend);
   check_refused(rules, [&](const Tensors& t) {
     F::scaled_dot_product_attention_with_weights(
-        t[0],
-        t[1],
-        t[2],
-        F::ScaledDotProductAttentionFuncOptions()
-            .mask(t[3])
-            .bias(t[4])
-            .alibi_slopes(t[5])
-            .sinks(t[6])
-            .key_lengths(t[7])
-            .query_offsets(t[8]));
+        t[0], t[1], t[2], options_of(t));
   });
   check_refused(
       {x.narrow(0, 0, 1),

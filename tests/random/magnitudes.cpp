@@ -73,8 +73,8 @@ Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result) {
   const auto T = static_cast<double>(problem.grad_output.size(-2));
   const auto sizes = problem.grad_output.sizes();
   const auto rows = static_cast<double>(sizes[0] * sizes[1]) * T;
-  // Sums of what is one in memory; the others also over the queries of the
-  // heads that share keys.
+  // Gradients are summed over the elements that are one in memory, those of key
+  // and value also over the queries of the heads that share keys.
   const auto of_rows = [&](size_t input) {
     return std::sqrt(T * m.group * m.copies[input]);
   };

@@ -22,7 +22,7 @@ struct Magnitudes {
   double key = 0;
   /// the heads that share keys
   double group = 1;
-  /// how many elements of query, key and value are one in memory
+  /// how many elements of query, key and value share one place in memory
   std::array<double, 3> copies{};
 };
 

@@ -114,7 +114,7 @@ void choose_windows(Random& random, Options& options) {
   if (random.once_in(3)) {
     options.window(random.integer(1, 90));
   }
-  // A window needs it beside it.
+  // A window that is not causal needs window_after, too.
   if (!options.causal() && (options.window() || random.once_in(3))) {
     options.window_after(random.integer(0, 90));
   }
@@ -395,8 +395,8 @@ torch::Tensor starts_in(Random& random, int64_t N) {
   return torch::tensor(starts, torch::kLong);
 }
 
-/// Gives a call what hides, what is added and where tokens stand, for x of
-/// `sizes`, (B, T, ...) or (T, ...). Returns what it has.
+/// Draws mask, bias and positions or angles for x of `sizes`, (B, T, ...) or
+/// (T, ...). Returns the names of those that it has drawn.
 std::string add_arguments(
     Random& random,
     const Maker& maker,
@@ -412,7 +412,7 @@ std::string add_arguments(
     options.bias(torch::randn({T, T}, torch::kDouble).to(torch::kFloat));
     text += " bias";
   }
-  // Those of each sequence, or of all.
+  // Each sequence has positions of its own, or all have the same.
   auto of_tokens = Sizes(sizes.begin(), sizes.end() - 1);
   if (of_tokens.size() == 2 && random.once_in(2)) {
     of_tokens.erase(of_tokens.begin());
@@ -453,10 +453,8 @@ double largest_score(const Maker& maker, const Call& call) {
       norm_of(maker.projections[1]);
 }
 
-} // namespace
-
-void check_module(Random& random) {
-  const auto maker = make_any(random);
+/// Draws how a module is called, but for its input.
+Call any_call(Random& random, const Maker& maker) {
   Call call;
   call.dtype = random.one_of(
       {torch::kFloat, torch::kFloat, torch::kDouble, torch::kBFloat16});
@@ -474,6 +472,11 @@ void check_module(Random& random) {
   call.training = random.once_in(2);
   call.recorded = random.once_in(2);
   call.seed = static_cast<uint64_t>(random.integer(0, 1 << 30));
+  return call;
+}
+
+/// Draws the sizes of an input, (B, T, d_in) or (T, d_in).
+Sizes any_sizes(Random& random, const Maker& maker) {
   Sizes sizes = {
       random.once_in(30) ? 0 : random.integer(1, 4),
       random.once_in(3) ? random.integer(30, 200) : random.integer(1, 20),
@@ -484,6 +487,47 @@ void check_module(Random& random) {
   if (maker.takes_2d && random.once_in(2)) {
     sizes.erase(sizes.begin());
   }
+  return sizes;
+}
+
+/// Compares the kernels with operators in float64 and in the dtype of the call.
+void check_kernels(const Maker& maker, const Call& call, const Sizes& sizes) {
+  const auto condition = 10 + largest_score(maker, call);
+  // Gradients of weights are sums over all tokens, those of the input over the
+  // copies of what is expanded; they may cancel.
+  const auto tokens =
+      std::accumulate(sizes.begin(), sizes.end() - 1, 1.0, std::multiplies<>());
+  const auto numbers = tokens * static_cast<double>(maker.d_in);
+  const auto copies = std::max(
+      1.0,
+      numbers / static_cast<double>(std::max<int64_t>(1, call.base.numel())));
+  const auto exact = compute(maker, call, Kernel::kReference, torch::kDouble);
+  const auto reference = compute(maker, call, Kernel::kReference, call.dtype);
+  for (const auto kernel : {Kernel::kFused, Kernel::kAuto}) {
+    const auto fused = compute(maker, call, kernel, call.dtype);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      Bound bound;
+      bound.dtype = call.autocast ? torch::kBFloat16 : call.dtype;
+      bound.condition = condition;
+      // Sums of products of sums round more than one attention.
+      const auto terms = i == 0 ? 1.0 : i == 1 ? copies : tokens;
+      bound.magnitude = 4 * (1 + largest(exact[i])) * std::sqrt(terms);
+      check_close(
+          i == 0 ? "output" : c10::str("gradient ", i),
+          fused[i],
+          reference[i],
+          exact[i],
+          bound);
+    }
+  }
+}
+
+} // namespace
+
+void check_module(Random& random) {
+  const auto maker = make_any(random);
+  auto call = any_call(random, maker);
+  auto sizes = any_sizes(random, maker);
   const bool packed =
       maker.takes_packed && sizes.size() == 3 && random.once_in(4);
   const bool padded = !packed && random.once_in(3);
@@ -529,34 +573,7 @@ void check_module(Random& random) {
       call.layout.text,
       " threads ",
       at::get_num_threads()));
-  const auto condition = 10 + largest_score(maker, call);
-  // Gradients of weights are sums over all tokens, those of the input over the
-  // copies of what is expanded; they may cancel.
-  const auto tokens =
-      std::accumulate(sizes.begin(), sizes.end() - 1, 1.0, std::multiplies<>());
-  const auto numbers = tokens * static_cast<double>(maker.d_in);
-  const auto copies = std::max(
-      1.0,
-      numbers / static_cast<double>(std::max<int64_t>(1, call.base.numel())));
-  const auto exact = compute(maker, call, Kernel::kReference, torch::kDouble);
-  const auto reference = compute(maker, call, Kernel::kReference, call.dtype);
-  for (const auto kernel : {Kernel::kFused, Kernel::kAuto}) {
-    const auto fused = compute(maker, call, kernel, call.dtype);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      Bound bound;
-      bound.dtype = call.autocast ? torch::kBFloat16 : call.dtype;
-      bound.condition = condition;
-      // Sums of products of sums round more than one attention.
-      const auto terms = i == 0 ? 1.0 : i == 1 ? copies : tokens;
-      bound.magnitude = 4 * (1 + largest(exact[i])) * std::sqrt(terms);
-      check_close(
-          i == 0 ? "output" : c10::str("gradient ", i),
-          fused[i],
-          reference[i],
-          exact[i],
-          bound);
-    }
-  }
+  check_kernels(maker, call, sizes);
 }
 
 } // namespace torch_attention::random

@@ -33,8 +33,8 @@ std::array<torch::Tensor, 4> compute(
   return {output.detach(), gradients[0], gradients[1], gradients[2]};
 }
 
-/// Which queries see which keys (..., heads, T, S): by equal scores all keys
-/// that are seen have weights.
+/// Returns true where a query sees a key, (..., heads, T, S). With equal scores
+/// all keys that are seen have weights.
 torch::Tensor visible(const Problem& problem) {
   const auto bias = problem.bias(problem.bases);
   auto options = problem.options;
@@ -55,7 +55,7 @@ torch::Tensor visible(const Problem& problem) {
   return weights > 0;
 }
 
-/// (..., S) of the heads of keys as (..., S) of those of queries.
+/// Repeats (..., S) of the heads of keys for the heads of queries.
 torch::Tensor for_queries(
     const Problem& problem,
     torch::Tensor of_keys,
@@ -69,7 +69,8 @@ torch::Tensor for_queries(
   return of_keys.expand(sizes);
 }
 
-/// The reverse: where any of the heads and sequences that share a key has true.
+/// Reduces (..., S) of the heads of queries to those of keys: true where any of
+/// the heads and sequences that share a key has true.
 torch::Tensor for_keys(
     const Problem& problem,
     torch::Tensor of_queries,

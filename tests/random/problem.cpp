@@ -23,7 +23,7 @@ struct Shapes {
   int64_t D = 1;
   int64_t E = 1;
   bool shares_heads = false;
-  /// of packed sequences: T and S are their sums
+  /// empty unless sequences are packed; T and S are their sums
   Sizes query_lengths;
   Sizes key_lengths;
 
@@ -152,7 +152,7 @@ void choose_positions(Random& random, Options& options, const Shapes& x) {
   } else if (random.once_in(3)) {
     options.window(distance(1));
   }
-  // A window needs it beside it.
+  // A window that is not causal needs window_after, too.
   if (!options.causal() && !options.chunk() &&
       (options.window() || random.once_in(6))) {
     options.window_after(distance(0));
@@ -195,7 +195,7 @@ void choose_scores(Random& random, Problem& problem, const Shapes& x) {
     }
     problem.bases.push_back(bias);
   }
-  // Far from all keys rounding alone would tell distances apart.
+  // Far from all keys the distances differ by less than rounding.
   const auto& offsets = options.query_offsets();
   const bool is_near = !offsets.defined() || offsets.numel() == 0 ||
       offsets.max().item<int64_t>() < (1 << 16);

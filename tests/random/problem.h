@@ -58,13 +58,11 @@ struct Problem {
   /// Returns the output for such bases.
   torch::Tensor attend(const Tensors& of_bases, Kernel kernel) const;
 
-  /// Returns the same for packed sequences, one after the other, each as if
-  /// there were no other.
+  /// Returns the output of packed sequences, each computed alone.
   torch::Tensor attend_one_by_one(const Tensors& of_bases, Kernel kernel) const;
 
-  /// Returns the same, with mask and bias, and the softcap where nothing is
-  /// added after it, in a function that changes the scores. The kernel is the
-  /// reference.
+  /// Returns the output of the reference kernel with a score function, which
+  /// applies mask and bias, and the softcap where nothing is added after it.
   torch::Tensor attend_by_function(const Tensors& of_bases, Kernel kernel)
       const;
 

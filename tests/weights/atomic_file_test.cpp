@@ -156,7 +156,7 @@ TEST_CASE("An existing file keeps its owner") {
   CHECK(status_of(path).st_gid == 2345);
   CHECK(mode_of(path) == 0640);
 
-  // Whose group it cannot be, loses nothing to another group.
+  // A new file that cannot get the old one's group grants no rights to another.
   REQUIRE(::chmod(path.c_str(), 0666) == 0);
   REQUIRE(::chmod(folder.path().c_str(), 0777) == 0);
   {

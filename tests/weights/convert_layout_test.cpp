@@ -13,7 +13,7 @@ TEST_CASE("Every layout is written as its class stores it, and read back") {
     const auto layout = WeightLayout::named(name);
     const auto written =
         convert_layout(book, WeightLayout::automatic(), layout, kHeads);
-    // Less what is ignored when it is read.
+    // Conversion leaves out the tensors that reading ignores.
     const auto expected = without(
         file_in(name, canonical),
         {"tril",
@@ -271,7 +271,7 @@ TEST_CASE("convert_layout names itself in errors, and bounds num_heads") {
       convert_layout(
           StateDict(), WeightLayout::automatic(), WeightLayout::book()),
       "convert_layout: no attention was found");
-  // Not a list of as many names.
+  // Refused before a list of as many names is made.
   THROWS_WITH(
       to_heads(INT64_MAX),
       "expected num_heads <= 8, the rows of W_query.weight of the root, but "

@@ -1,4 +1,4 @@
-// convert_weights: what tests/tools/convert_test.cpp does not see.
+// convert_weights: cases that tests/tools/convert_test.cpp leaves out.
 
 #include <support/golden.h>
 #include <support/temporary_folder.h>
@@ -24,7 +24,7 @@ TEST_CASE("convert_weights returns what it wrote and what it left out") {
     CHECK(item.value().equal(converted.tensors[item.key()]));
   }
 
-  // Values beside the state dict do not count.
+  // Other values of the checkpoint do not count as left out.
   const auto state = convert_weights(
       golden("files/state-dict-key.pt"), folder.file("a.safetensors"));
   CHECK(state.tensors.size() > 0);

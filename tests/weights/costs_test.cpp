@@ -87,7 +87,7 @@ Costs costs_of_file(const std::string& bytes) {
   return costs;
 }
 
-/// The file costs no more than its size explains, or than any file.
+/// Checks that a file costs what any file costs, and what its size explains.
 void check_costs(const Costs& costs, size_t bytes) {
   const auto size = static_cast<double>(bytes) / 1e6;
   CAPTURE(costs.seconds, costs.megabytes, costs.error, size);

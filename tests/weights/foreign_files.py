@@ -35,7 +35,7 @@ def bytes_of(path: pathlib.Path, data: bytes) -> pathlib.Path:
 
 
 def files(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Returns files, and what their errors have to say."""
+    """Returns files, and texts that their errors have to contain."""
     hdf5 = b"\x89HDF\r\n\x1a\n" + bytes(64)
     sharded = folder / "sharded"
     distributed.save(

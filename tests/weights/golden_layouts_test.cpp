@@ -1,5 +1,5 @@
-// Weights of real Python classes in their own layouts, and what the classes
-// compute from them (tests/golden/generate/layouts).
+// Weights of real Python classes in their own layouts, and the outputs of the
+// classes (tests/golden/generate/layouts).
 
 #include <support/close.h>
 #include <support/golden.h>
@@ -76,7 +76,7 @@ struct Case {
                       // `SelfAttention_v2` has none.
                       .mask(MaskPolicy::kOptional);
     const auto& layout = config.at("layout");
-    // Its keys are those of another layout, which means something else.
+    // Not found by keys: another layout has them with another meaning.
     if (layout.rfind("value_as_key", 0) == 0) {
       result.layout(WeightLayout::named(layout));
     }

@@ -1,4 +1,4 @@
-// inspect_pretrained: what tests/tools/inspect_test.cpp does not see.
+// inspect_pretrained: cases that tests/tools/inspect_test.cpp leaves out.
 
 #include <support/golden.h>
 #include <support/pretrained.h>

@@ -1,4 +1,4 @@
-// inspect_weights: what a file holds, as data.
+// inspect_weights: the content of a file, as data.
 
 #include <support/golden.h>
 #include <support/temporary_folder.h>
@@ -24,7 +24,7 @@ Attention only_attention(const std::string& path) {
   return info.attention.front();
 }
 
-/// A module of the sizes that were found.
+/// Makes a module of the sizes that were found.
 MultiHeadAttention module_of(const Attention& found, int64_t num_heads) {
   return MultiHeadAttention(
       MultiHeadAttentionOptions(

@@ -23,7 +23,7 @@ MultiHeadAttention attention(int64_t kv_heads = kHeads) {
                                 .qkv_bias(true));
 }
 
-/// A layer of the module, as one with this name.
+/// Adds the tensors of a layer under another name.
 void add_layer(
     StateDict& tensors,
     const std::string& name,
@@ -124,7 +124,7 @@ TEST_CASE("Names that tell the order of rows load by themselves") {
   CHECK(report.layout == layout);
   CHECK(are_equal(target, source));
   CHECK(inspect_weights(path).attention.at(0).path == "blocks.1.attn");
-  // And back.
+  // Back into a file, and into a third module.
   const auto again = folder.file("again.safetensors");
   save_weights(
       *target, again, SaveOptions().layout(WeightLayout::named(layout)));
@@ -193,7 +193,7 @@ TEST_CASE("Names that do not tell the order of rows get the line of C++") {
       convert_weights(
           path, converted, ConvertOptions().target(WeightLayout::book())),
       line);
-  // The line works.
+  // The suggested line loads the file.
   std::string own;
   for (const auto& name : names) {
     own += (own.empty() ? "" : ",") + name;

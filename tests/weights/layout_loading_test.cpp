@@ -39,6 +39,35 @@ struct CrossImpl : torch::nn::Module {
 };
 TORCH_MODULE(Cross);
 
+/// Loads document 003's files, whose keys are the values.
+void check_value_as_key(
+    MultiHeadAttention& attention,
+    const torch::Tensor& x,
+    const StateDict& canonical) {
+  const bool is_list = GENERATE(false, true);
+  CAPTURE(is_list);
+  const auto file =
+      file_in(is_list ? "query_key_value_heads" : "query_key_value", canonical);
+  const auto mapping = take(
+      *attention,
+      file,
+      is_list ? WeightLayout::value_as_key_heads()
+              : WeightLayout::value_as_key());
+  check_complete(mapping);
+  CHECK(mapping.layout == (is_list ? "value_as_key_heads" : "value_as_key"));
+  const auto layer = [&](const std::string& name) {
+    return torch::linear(
+        x, canonical[name + ".weight"], canonical[name + ".bias"]);
+  };
+  const auto value = layer("W_value");
+  CHECK_THAT(
+      attention->forward(x),
+      IsCloseTo(torch::linear(
+          attend(layer("W_query"), value, value),
+          canonical["out_proj.weight"],
+          canonical["out_proj.bias"])));
+}
+
 } // namespace
 
 TEST_CASE("Every layout loads into MultiHeadAttention, asked for or found") {
@@ -99,28 +128,7 @@ TEST_CASE("What is loaded computes what the file's class does") {
             torch::cat(contexts, -1), file["proj.weight"], file["proj.bias"])));
   }
   SECTION("document 003: scores from queries and values") {
-    const bool is_list = GENERATE(false, true);
-    CAPTURE(is_list);
-    const auto file = file_in(
-        is_list ? "query_key_value_heads" : "query_key_value", canonical);
-    const auto mapping = take(
-        *attention,
-        file,
-        is_list ? WeightLayout::value_as_key_heads()
-                : WeightLayout::value_as_key());
-    check_complete(mapping);
-    CHECK(mapping.layout == (is_list ? "value_as_key_heads" : "value_as_key"));
-    const auto layer = [&](const std::string& name) {
-      return torch::linear(
-          x, canonical[name + ".weight"], canonical[name + ".bias"]);
-    };
-    const auto value = layer("W_value");
-    CHECK_THAT(
-        attention->forward(x),
-        IsCloseTo(torch::linear(
-            attend(layer("W_query"), value, value),
-            canonical["out_proj.weight"],
-            canonical["out_proj.bias"])));
+    check_value_as_key(attention, x, canonical);
   }
   SECTION("torch::nn::MultiheadAttention") {
     torch::nn::MultiheadAttention source(
@@ -353,7 +361,7 @@ TEST_CASE("Grouped heads") {
             .zeros("out_proj.bias");
     check_complete(take(*attention, file, own));
     check_equal(state_dict(*attention), expected);
-    // Without a module nothing says where.
+    // Without a module the sizes of the parts are not known.
     THROWS_WITH(
         convert_layout(file, own, WeightLayout::book()),
         "do not divide into 3 parts");
@@ -370,7 +378,7 @@ TEST_CASE("Grouped heads") {
     MultiHeadAttentionWrapper wrapper(kIn, 4, kContext, 0.0, 2);
     const auto mapping =
         map_to_module(file, state_dict(*wrapper), WeightLayout::automatic());
-    // Its shape is wrong, which is found when it is copied.
+    // The wrong shape is found when the tensor is copied.
     CHECK(
         find_source(mapping, "heads.1.W_key.weight")->parts[0].tensor.sizes() ==
         torch::IntArrayRef({2, kIn}));

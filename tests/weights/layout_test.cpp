@@ -1,4 +1,4 @@
-// Layouts of one's own, and what all layouts are.
+// Layouts that users define, and properties of all layouts.
 
 #include <support/mapping.h>
 
@@ -72,7 +72,7 @@ TEST_CASE("A layout of one's own takes a few lines") {
 
 namespace {
 
-/// Rows of three tensors in groups, one after the other in each.
+/// Joins the rows of three tensors, interleaved by groups.
 torch::Tensor interleaved(
     const torch::Tensor& query,
     const torch::Tensor& key,

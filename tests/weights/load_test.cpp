@@ -124,7 +124,7 @@ TEST_CASE("A tensor of two names takes no other values under the second") {
       "value mismatch for b: it is the same tensor of the module as a, but the "
       "file has other values for it.");
   CHECK_THAT(tied.named_parameters()["a"], IsEqualTo(x));
-  // As the module would have them, they are equal.
+  // Converted to the dtype of the module, both are equal.
   tensors["b"] = x.to(torch::kDouble);
   write_archive(path, tensors);
   CHECK_NOTHROW(load_weights(tied, path));
@@ -446,7 +446,7 @@ TEST_CASE("What is outside the prefix is not read") {
     model.insert("att." + item.key(), item.value());
   }
   write_archive(path, model);
-  // Damage the values of the other tensor.
+  // Damages a tensor that is not loaded.
   std::ostringstream stream;
   stream << std::ifstream(path, std::ios::binary).rdbuf();
   auto bytes = stream.str();
@@ -477,7 +477,7 @@ TEST_CASE("A module is moved to another dtype as it is loaded") {
   const auto weight = target->W_query->weight;
   load_weights(
       *target, path, LoadOptions().dtype(torch::kBFloat16).device(torch::kCPU));
-  // Also seen by who holds the parameter, an optimizer for example.
+  // Whoever holds the parameter sees it, an optimizer for example.
   CHECK(weight.scalar_type() == torch::kBFloat16);
   CHECK(weight.requires_grad());
   source->to(torch::kBFloat16);
@@ -551,7 +551,7 @@ TEST_CASE("A module without memory takes no weights") {
   };
   const auto target = std::make_shared<WithoutMemory>();
   THROWS_WITH(load_weights(*target, path), "has no memory (device meta)");
-  // LibTorch cannot give it some.
+  // LibTorch cannot move a module from the device meta.
   THROWS_WITH(
       load_weights(*target, path, LoadOptions().device(torch::kCPU)),
       "has no memory (device meta)");

@@ -1,4 +1,4 @@
-// The errors of loading, for those who made one of the usual mistakes.
+// The errors of loading after the usual mistakes.
 
 #include <support/golden.h>
 #include <support/temporary_folder.h>
@@ -87,7 +87,7 @@ TEST_CASE("A prefix that ends too early is told in full") {
       ContainsText(
           "no key begins with the prefix \"trf_blocks.7.att.\"; the file has "
           "attention at \"trf_blocks.0.att\", \"trf_blocks.1.att\""));
-  // Below another key, as checkpoints have it.
+  // Checkpoints often have the state dict below a key.
   StateDict checkpoint;
   for (const auto& item : tensors) {
     checkpoint.insert("model_state_dict." + item.key(), item.value());

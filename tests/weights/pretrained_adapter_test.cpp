@@ -42,7 +42,7 @@ TEST_CASE("An adapter beside a model is refused by name") {
       "for \"some/model\") beside the model, which transformers applies to it";
   THROWS_WITH(attention_from_pretrained(model.path(), 0), text.c_str());
   THROWS_WITH(inspect_pretrained(model.path()), text.c_str());
-  // One that cannot be read is one, too.
+  // An adapter whose configuration cannot be read counts as one.
   write(model.path() + "/adapter_config.json", "{");
   THROWS_WITH(
       attention_from_pretrained(model.path(), 0),
@@ -75,7 +75,7 @@ TEST_CASE("An adapter alone is said to be one") {
       "\"some/model\"), and no model";
   THROWS_WITH(attention_from_pretrained(folder.path(), 0), kText);
   THROWS_WITH(inspect_pretrained(folder.path()), kText);
-  // With the configuration of its model, and without its weights.
+  // An adapter with the configuration of its model, but without its weights.
   write(folder.file("config.json"), config_of("llama").dump());
   THROWS_WITH(attention_from_pretrained(folder.path(), 0), kText);
   const TemporaryFolder weights;
@@ -95,7 +95,7 @@ TEST_CASE("The weights that a configuration names are read") {
   REQUIRE(
       std::rename(
           file.c_str(), (model.path() + "/other.safetensors").c_str()) == 0);
-  // Others lie where weights are without the field.
+  // The field wins over weights under the usual name.
   write(file, read_all(model_folder("qwen3") + "/model.safetensors"));
   CHECK_THAT(
       attention_from_pretrained(model.path(), 0)(expected("llama", 0, "input")),

@@ -57,14 +57,14 @@ TEST_CASE("Rotary embeddings that are absent are those of the class") {
   CHECK(options_without("mellum", rotary, 0).rotary()->theta() == 10000);
   CHECK(options_without("mellum", rotary, 1).rotary()->theta() == 500000);
   CHECK(options_without("apertus", rotary).rotary()->factor() == 8);
-  // Without positions only where theta is null.
+  // Only a theta of null leaves out the rotary embedding.
   CHECK(options_without("olmo_hybrid", rotary, 1).rotary()->theta() == 10000);
   auto config = config_of("olmo_hybrid");
   config["rope_parameters"] = {
       {"rope_type", "default"}, {"rope_theta", nullptr}};
   CHECK_FALSE(
       options_from_config(Changed("olmo_hybrid", config).path(), 1).rotary());
-  // An older field takes the place of what the class has.
+  // An older field wins over the default of the class.
   const auto older =
       *options_without(
            "gpt_oss",
@@ -94,7 +94,7 @@ TEST_CASE("Types of layers that are absent are those of the class") {
   CHECK_FALSE(window("gemma4_unified_text", 3, 2).has_value());
   CHECK(window("embedding_gemma2_text", 8, 6).has_value());
   CHECK_FALSE(window("embedding_gemma2_text", 8, 7).has_value());
-  // And where its type says otherwise.
+  // Also where layer_types says that it has a window.
   CHECK_FALSE(options_without(
                   "gemma4_text",
                   {"per_layer_config"},
@@ -116,7 +116,7 @@ TEST_CASE("Fields that a class does not read change nothing") {
   };
   CHECK(gemma({{"_sliding_window_pattern", 2}}, 1));
   CHECK_FALSE(gemma({{"sliding_window_pattern", 2}}, 1));
-  // Parameters for all layers are not read beside those of types.
+  // The class ignores parameters for all layers: each type has its own.
   const auto flat = options_without(
       "gemma3",
       {},
@@ -169,7 +169,7 @@ TEST_CASE("Attention to both sides has the window of its class") {
   const auto window = config_of("gemma4_text")["sliding_window"].get<int64_t>();
   CHECK(gemma4.window() == window / 2 + 2);
   CHECK(gemma4.window_after() == window / 2 + 1);
-  // Python makes neither of these.
+  // Python makes neither of the following.
   auto causal = both;
   causal["is_causal"] = true;
   THROWS_WITH(
@@ -186,7 +186,7 @@ TEST_CASE("Text of a model that sees images is causal") {
   THROWS_WITH(
       options_from_config(Changed("gemma3_with_images", config).path(), 0),
       "expected use_bidirectional_attention = false");
-  // The field of the whole is that of the mask in some classes.
+  // Some classes take the mask from the field of the whole model.
   config = config_of("mistral3");
   config["is_causal"] = false;
   THROWS_WITH(

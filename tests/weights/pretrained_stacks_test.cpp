@@ -70,7 +70,7 @@ TEST_CASE("Models of text and images have the layers of their images") {
         options.qk_norm().has_value() ==
         (each[2] == "24" || each[0] == "glm_ocr"));
   }
-  // Other names of these classes.
+  // These model types are other names of the classes above.
   auto vision = config_of("mlcd_vision_model");
   vision["model_type"] = "mlcd";
   CHECK(options_of("llava_onevision", vision).rotary().has_value());
@@ -161,7 +161,7 @@ TEST_CASE("An encoder and a decoder may be whole models") {
   THROWS_WITH(
       options_of(melody, PretrainedPart::kEncoder),
       "has the part PretrainedPart::kDecoder alone, but part is encoder");
-  // One of them is listed, though the other is not computed.
+  // The decoder is listed, although the encoder is not computed.
   const TemporaryFolder folder;
   std::ofstream(folder.file("config.json")) << donut;
   const auto found = inspect_pretrained(folder.path()).layers;

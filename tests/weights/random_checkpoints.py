@@ -189,7 +189,7 @@ class Grammar:
         )
 
     def again(self) -> Any:
-        """A value that is there already."""
+        """A value that the checkpoint has already."""
         if self.objects and self.draw.random() < 0.5:
             return self.draw.choice(self.objects)
         return self.draw.choice(self.made) if self.made else self.tensor()

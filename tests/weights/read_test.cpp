@@ -173,7 +173,7 @@ TEST_CASE("An expanded tensor takes no more memory than in its file") {
 TEST_CASE("A tensor that overlaps itself too much is left in the file only") {
   const TemporaryFolder folder;
   const auto path = folder.file("a.pt");
-  // As torch.save writes views; ours writes what they show.
+  // torch.save writes the whole memory of a view; ours writes its elements.
   torch::serialize::OutputArchive archive;
   archive.write(
       "x", torch::ones({6000}).as_strided({3000, 3000}, {1, 1}), true);

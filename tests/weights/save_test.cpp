@@ -157,7 +157,7 @@ TEST_CASE("A file that cannot be written leaves the old one as it was") {
     THROWS_WITH(save_weights(*source, path), "File too large");
   }
   CHECK(read_all(path) == "the old file");
-  // Nothing is left beside it.
+  // No other file is left in the folder.
   CHECK(files_in(folder.path()) == std::vector<std::string>{name});
 }
 

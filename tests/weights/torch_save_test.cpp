@@ -41,7 +41,7 @@ bool is_read_as(
   } catch (const c10::Error&) {
     return false;
   }
-  // LibTorch 2.6 reads other values, without a word.
+  // LibTorch 2.6 reads other values without an error.
   return module->weight.equal(saved->weight.to(module->weight.dtype()));
 }
 

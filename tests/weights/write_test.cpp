@@ -248,7 +248,7 @@ TEST_CASE("A safetensors header that no program reads is refused") {
   const TemporaryFolder folder;
   const auto path = folder.file("a.safetensors");
   StateDict tensors;
-  // Each name stands there twice, the second time with its checksum.
+  // The header has each name twice, the second time with its checksum.
   const auto value = torch::ones({1});
   for (int i = 0; i < 800; ++i) {
     tensors.insert(std::to_string(i) + std::string(64'000, 'x'), value);

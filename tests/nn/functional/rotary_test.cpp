@@ -371,6 +371,38 @@ TEST_CASE("What rotary embedding cannot rotate is refused") {
       "expected a finite factor > 0");
 }
 
+namespace {
+
+/// Compares with a module of projections, rotary embedding and attention.
+void check_rotated(MultiHeadAttention& attention, const torch::Tensor& x) {
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kAuto);
+  attention->options.kernel(kernel);
+  const auto heads = [&](torch::nn::Linear& linear, int64_t n) {
+    return linear(x).view({2, 9, n, 8}).transpose(1, 2);
+  };
+  const auto rotated = [&](const torch::Tensor& projected) {
+    return functional::rotary_embedding(
+        projected, torch::arange(9), *attention->options.rotary());
+  };
+  const auto shared = [](const torch::Tensor& projected) {
+    return projected.repeat_interleave(2, 1);
+  };
+  const auto context =
+      functional::scaled_dot_product_attention(
+          rotated(heads(attention->W_query, 4)),
+          shared(rotated(heads(attention->W_key, 2))),
+          shared(heads(attention->W_value, 2)),
+          functional::ScaledDotProductAttentionFuncOptions().causal(true))
+          .transpose(1, 2)
+          .reshape({2, 9, 32});
+  CHECK_THAT(attention(x), IsCloseTo(attention->out_proj(context)));
+  CHECK_THAT(
+      std::get<0>(attention->forward_with_weights(x)),
+      IsCloseTo(attention->out_proj(context)));
+}
+
+} // namespace
+
 TEST_CASE("A module with rotary embedding") {
   const auto pairing = GENERATE(values(kPairings));
   const auto options = MultiHeadAttentionOptions(12, 32, 20, 4)
@@ -383,30 +415,7 @@ TEST_CASE("A module with rotary embedding") {
   const auto x = torch::randn({2, 9, 12});
 
   SECTION("rotates queries and keys after the projection") {
-    const auto kernel = GENERATE(Kernel::kReference, Kernel::kAuto);
-    attention->options.kernel(kernel);
-    const auto heads = [&](torch::nn::Linear& linear, int64_t n) {
-      return linear(x).view({2, 9, n, 8}).transpose(1, 2);
-    };
-    const auto rotated = [&](const torch::Tensor& projected) {
-      return functional::rotary_embedding(
-          projected, torch::arange(9), *options.rotary());
-    };
-    const auto shared = [](const torch::Tensor& projected) {
-      return projected.repeat_interleave(2, 1);
-    };
-    const auto context =
-        functional::scaled_dot_product_attention(
-            rotated(heads(attention->W_query, 4)),
-            shared(rotated(heads(attention->W_key, 2))),
-            shared(heads(attention->W_value, 2)),
-            functional::ScaledDotProductAttentionFuncOptions().causal(true))
-            .transpose(1, 2)
-            .reshape({2, 9, 32});
-    CHECK_THAT(attention(x), IsCloseTo(attention->out_proj(context)));
-    CHECK_THAT(
-        std::get<0>(attention->forward_with_weights(x)),
-        IsCloseTo(attention->out_proj(context)));
+    check_rotated(attention, x);
   }
   SECTION("has the keys of one without") {
     auto without = options;
