@@ -79,7 +79,7 @@ double bias_of(
   return bias_at(a.bias) + bias_at(a.wide_bias);
 }
 
-/// More bits than positions have, whose sums may overflow.
+/// Has more bits than positions, since sums of positions may overflow.
 using Wide = long double;
 
 /// The position of query t among the keys.
@@ -90,7 +90,7 @@ Wide position_of(const AttentionArguments<X>& a, int64_t b, int64_t t) {
   return static_cast<Wide>(first) + static_cast<Wide>(t);
 }
 
-/// Between query t and key s.
+/// The distance between query t and key s.
 template <typename X>
 double distance_of(
     const AttentionArguments<X>& a,
@@ -189,6 +189,193 @@ struct Attention {
   std::vector<double> grad_bias; // (B, H, T, S)
 };
 
+/// The inputs as numbers, contiguous.
+struct Inputs {
+  std::vector<double> query;
+  std::vector<double> key;
+  std::vector<double> value;
+  std::vector<double> grad_output;
+};
+
+/// One query of one head: where it is, what it reads, and what it adds to.
+struct Row {
+  int64_t b;
+  int64_t h;
+  int64_t t;
+  /// The head that dropout counts.
+  int64_t dropout_head;
+  const double* q;
+  const double* k;
+  const double* v;
+  const double* grad_o;
+  double* o;
+  double* grad_q;
+  double* grad_k;
+  double* grad_v;
+  double* grad_bias;
+};
+
+template <typename X>
+Row row_at(
+    const AttentionArguments<X>& a,
+    const Inputs& inputs,
+    Attention& result,
+    int64_t index) {
+  const auto H = a.num_heads;
+  const auto G = a.num_kv_heads;
+  const auto D = a.head_dim;
+  const auto E = a.value_dim;
+  Row row;
+  row.b = index / a.num_queries / H;
+  row.h = index / a.num_queries % H;
+  row.t = index % a.num_queries;
+  row.dropout_head =
+      row.b * std::max(H, a.dropout_num_heads) + a.dropout_first_head + row.h;
+  const auto first_key = (row.b * G + row.h / (H / G)) * a.num_keys;
+  row.q = inputs.query.data() + index * D;
+  row.k = inputs.key.data() + first_key * D;
+  row.v = inputs.value.data() + first_key * E;
+  row.grad_o = inputs.grad_output.data() + index * E;
+  row.o = result.output.data() + index * E;
+  row.grad_q = result.grad_query.data() + index * D;
+  row.grad_k = result.grad_key.data() + first_key * D;
+  row.grad_v = result.grad_value.data() + first_key * E;
+  row.grad_bias = result.grad_bias.data() + index * a.num_keys;
+  return row;
+}
+
+/// The keys that a query sees, and a number for each key of the sequence.
+struct Weights {
+  std::vector<int64_t> seen;
+  /// A score, and then its weight by the softmax.
+  std::vector<double> weight;
+  /// The derivative of the softcap.
+  std::vector<double> slope;
+  /// 0, or the factor of weights that dropout keeps.
+  std::vector<double> factor;
+  /// The logarithm of the sum of all weights.
+  double logsumexp = 0;
+  bool has_sink = false;
+  double sink_weight = 0;
+};
+
+/// 1. Scores of the keys that are seen. Returns their maximum.
+template <typename X>
+double compute_scores(
+    const AttentionArguments<X>& a,
+    const Row& row,
+    Weights& w) {
+  const auto D = a.head_dim;
+  const auto scale = a.rule.factor(D);
+  w.seen.clear();
+  double maximum = -kInfinity;
+  for (int64_t s = 0; s < a.num_keys; ++s) {
+    if (!sees(a, row.b, row.h, row.t, s)) {
+      continue;
+    }
+    double score = 0;
+    for (int64_t d = 0; d < D; ++d) {
+      score += row.q[d] * row.k[s * D + d];
+    }
+    score *= scale;
+    w.slope[s] = 1;
+    if (a.rule.softcap) {
+      const auto y = std::tanh(score / *a.rule.softcap);
+      score = *a.rule.softcap * y;
+      w.slope[s] = 1 - y * y;
+    }
+    score += bias_of(a, row.b, row.h, row.t, s) -
+        alibi_of(a, row.b, row.h, row.t, s);
+    // A score of -inf, as infinite keys may have, hides as well.
+    if (score == -kInfinity) {
+      continue;
+    }
+    w.seen.push_back(s);
+    // NaN is the maximum of all.
+    maximum = std::isnan(score) ? score : std::max(maximum, score);
+    w.weight[s] = score;
+  }
+  return maximum;
+}
+
+/// 2. The softmax of the scores.
+template <typename X>
+void compute_weights(
+    const AttentionArguments<X>& a,
+    const Row& row,
+    double maximum,
+    Weights& w) {
+  // A sink is the score of one more key, without a value.
+  w.has_sink = a.sinks != nullptr && !w.seen.empty();
+  const auto sink =
+      w.has_sink ? static_cast<double>(a.sinks[row.h]) : -kInfinity;
+  maximum = std::isnan(maximum) ? maximum : std::max(maximum, sink);
+  w.sink_weight = w.has_sink ? std::exp(sink - maximum) : 0;
+  double sum = w.sink_weight;
+  for (const auto s : w.seen) {
+    w.weight[s] = std::exp(w.weight[s] - maximum);
+    sum += w.weight[s];
+  }
+  w.logsumexp = maximum + std::log(sum);
+  w.sink_weight /= sum;
+  for (const auto s : w.seen) {
+    w.weight[s] /= sum;
+  }
+}
+
+/// 3. The values' mean.
+template <typename X>
+void compute_output(
+    const AttentionArguments<X>& a,
+    const Row& row,
+    Weights& w) {
+  const auto E = a.value_dim;
+  const auto kept = dropout_scale(a.dropout);
+  for (const auto s : w.seen) {
+    const bool drops = a.dropout > 0 &&
+        dropped(row.dropout_head, row.t, s, a.dropout, a.dropout_seed);
+    w.factor[s] = drops ? 0 : kept;
+    for (int64_t e = 0; e < E; ++e) {
+      // A weight of NaN stays one when it is dropped.
+      row.o[e] += w.weight[s] * w.factor[s] * (drops ? 0 : row.v[s * E + e]);
+    }
+  }
+}
+
+/// 4. Gradients.
+template <typename X>
+void add_gradients(
+    const AttentionArguments<X>& a,
+    const Row& row,
+    const Weights& w,
+    Attention& result) {
+  const auto D = a.head_dim;
+  const auto E = a.value_dim;
+  const auto scale = a.rule.factor(D);
+  double mean = 0;
+  for (int64_t e = 0; e < E; ++e) {
+    mean += row.o[e] * row.grad_o[e];
+  }
+  if (w.has_sink) {
+    result.grad_sinks[row.h] -= w.sink_weight * mean;
+  }
+  for (const auto s : w.seen) {
+    double grad_weight = 0;
+    for (int64_t e = 0; e < E && w.factor[s] != 0; ++e) {
+      grad_weight += w.factor[s] * row.grad_o[e] * row.v[s * E + e];
+      row.grad_v[s * E + e] += w.weight[s] * w.factor[s] * row.grad_o[e];
+    }
+    const auto grad_sum = w.weight[s] * (grad_weight - mean);
+    row.grad_bias[s] = grad_sum;
+    result.grad_slopes[row.h] -= grad_sum * distance_of(a, row.b, row.t, s);
+    const auto grad_score = grad_sum * w.slope[s] * scale;
+    for (int64_t d = 0; d < D; ++d) {
+      row.grad_q[d] += grad_score * row.k[s * D + d];
+      row.grad_k[s * D + d] += grad_score * row.q[d];
+    }
+  }
+}
+
 /// `grad_output` (B, H, T, E)
 template <typename X>
 Attention attention_by_definition(
@@ -201,117 +388,32 @@ Attention attention_by_definition(
   const auto S = a.num_keys;
   const auto D = a.head_dim;
   const auto E = a.value_dim;
-  const auto query = numbers_of(a.query, B, H, T, D);
-  const auto key = numbers_of(a.key, B, G, S, D);
-  const auto value = numbers_of(a.value, B, G, S, E);
-  const auto grad = numbers_of(grad_output, B, H, T, E);
+  const Inputs inputs = {
+      numbers_of(a.query, B, H, T, D),
+      numbers_of(a.key, B, G, S, D),
+      numbers_of(a.value, B, G, S, E),
+      numbers_of(grad_output, B, H, T, E)};
   Attention result;
-  result.output.resize(grad.size());
+  result.output.resize(inputs.grad_output.size());
   result.logsumexp.resize(static_cast<size_t>(B * H * T));
-  result.grad_query.resize(query.size());
-  result.grad_key.resize(key.size());
-  result.grad_value.resize(value.size());
+  result.grad_query.resize(inputs.query.size());
+  result.grad_key.resize(inputs.key.size());
+  result.grad_value.resize(inputs.value.size());
   result.grad_slopes.resize(static_cast<size_t>(H));
   result.grad_sinks.resize(static_cast<size_t>(H));
   result.grad_bias.resize(static_cast<size_t>(B * H * T * S));
 
-  const auto scale = a.rule.factor(D);
-  const auto kept = dropout_scale(a.dropout);
-  std::vector<int64_t> seen;
-  std::vector<double> weight(static_cast<size_t>(S));
-  std::vector<double> slope(static_cast<size_t>(S)); // of the cap
-  std::vector<double> factor(static_cast<size_t>(S)); // of dropout
-  for (int64_t row = 0; row < B * H * T; ++row) {
-    const auto b = row / T / H;
-    const auto h = row / T % H;
-    const auto head =
-        b * std::max(H, a.dropout_num_heads) + a.dropout_first_head + h;
-    const auto t = row % T;
-    const auto first_key = (b * G + h / (H / G)) * S;
-    const auto* q = query.data() + row * D;
-    const auto* k = key.data() + first_key * D;
-    const auto* v = value.data() + first_key * E;
-    const auto* grad_o = grad.data() + row * E;
-    auto* o = result.output.data() + row * E;
-    auto* grad_q = result.grad_query.data() + row * D;
-    auto* grad_k = result.grad_key.data() + first_key * D;
-    auto* grad_v = result.grad_value.data() + first_key * E;
-
-    // 1. Scores of the keys that are seen, and their softmax.
-    seen.clear();
-    double maximum = -kInfinity;
-    for (int64_t s = 0; s < S; ++s) {
-      if (!sees(a, b, h, t, s)) {
-        continue;
-      }
-      double score = 0;
-      for (int64_t d = 0; d < D; ++d) {
-        score += q[d] * k[s * D + d];
-      }
-      score *= scale;
-      slope[s] = 1;
-      if (a.rule.softcap) {
-        const auto y = std::tanh(score / *a.rule.softcap);
-        score = *a.rule.softcap * y;
-        slope[s] = 1 - y * y;
-      }
-      score += bias_of(a, b, h, t, s) - alibi_of(a, b, h, t, s);
-      // A score of -inf, as infinite keys may have, hides as well.
-      if (score == -kInfinity) {
-        continue;
-      }
-      seen.push_back(s);
-      // NaN is the maximum of all.
-      maximum = std::isnan(score) ? score : std::max(maximum, score);
-      weight[s] = score;
-    }
-    // A sink is the score of one more key, without a value.
-    const bool has_sink = a.sinks != nullptr && !seen.empty();
-    const auto sink = has_sink ? static_cast<double>(a.sinks[h]) : -kInfinity;
-    maximum = std::isnan(maximum) ? maximum : std::max(maximum, sink);
-    const auto sink_weight = has_sink ? std::exp(sink - maximum) : 0;
-    double sum = sink_weight;
-    for (const auto s : seen) {
-      weight[s] = std::exp(weight[s] - maximum);
-      sum += weight[s];
-    }
-    result.logsumexp[row] = maximum + std::log(sum);
-
-    // 2. The values' mean.
-    for (const auto s : seen) {
-      weight[s] /= sum;
-      const bool drops =
-          a.dropout > 0 && dropped(head, t, s, a.dropout, a.dropout_seed);
-      factor[s] = drops ? 0 : kept;
-      for (int64_t e = 0; e < E; ++e) {
-        // A weight of NaN stays one when it is dropped.
-        o[e] += weight[s] * factor[s] * (drops ? 0 : v[s * E + e]);
-      }
-    }
-
-    // 3. Gradients.
-    double mean = 0;
-    for (int64_t e = 0; e < E; ++e) {
-      mean += o[e] * grad_o[e];
-    }
-    if (has_sink) {
-      result.grad_sinks[h] -= sink_weight / sum * mean;
-    }
-    for (const auto s : seen) {
-      double grad_weight = 0;
-      for (int64_t e = 0; e < E && factor[s] != 0; ++e) {
-        grad_weight += factor[s] * grad_o[e] * v[s * E + e];
-        grad_v[s * E + e] += weight[s] * factor[s] * grad_o[e];
-      }
-      const auto grad_sum = weight[s] * (grad_weight - mean);
-      result.grad_bias[row * S + s] = grad_sum;
-      result.grad_slopes[h] -= grad_sum * distance_of(a, b, t, s);
-      const auto grad_score = grad_sum * slope[s] * scale;
-      for (int64_t d = 0; d < D; ++d) {
-        grad_q[d] += grad_score * k[s * D + d];
-        grad_k[s * D + d] += grad_score * q[d];
-      }
-    }
+  Weights w;
+  w.weight.resize(static_cast<size_t>(S));
+  w.slope.resize(static_cast<size_t>(S));
+  w.factor.resize(static_cast<size_t>(S));
+  for (int64_t index = 0; index < B * H * T; ++index) {
+    const auto row = row_at(a, inputs, result, index);
+    const auto maximum = compute_scores(a, row, w);
+    compute_weights(a, row, maximum, w);
+    result.logsumexp[index] = w.logsumexp;
+    compute_output(a, row, w);
+    add_gradients(a, row, w, result);
   }
   return result;
 }

@@ -19,8 +19,9 @@ inline Case case_of(int64_t T, int64_t S, int64_t D = 16) {
   return c;
 }
 
-/// One of each way through `forward`: one query, rows, tiles, and rows beside a
-/// tile, of heads that read the same keys; in one part, and with split keys.
+/// A case of each way through `forward`: one query, rows, tiles, and a tile
+/// with remainder rows, of heads that read the same keys; in one part, and with
+/// split keys.
 inline std::vector<Case> each_way() {
   std::vector<Case> result;
   for (const int64_t T : {1, 3, 40}) {

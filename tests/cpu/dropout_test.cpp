@@ -16,8 +16,8 @@ namespace {
 // A result that chance gives less than once in a million is a mistake.
 constexpr double kSigmas = 5;
 
-/// Which weights are kept: [(b * H + h), t, s], found by equal weights of
-/// values that are one-hot.
+/// Returns the weights that are kept, [(b * H + h), t, s], found by equal
+/// weights of values that are one-hot.
 std::vector<bool> kept_weights(
     int64_t batch_size,
     int64_t heads,
@@ -56,8 +56,8 @@ std::vector<bool> kept_weights(
   return kept;
 }
 
-/// By how many sigmas the pairs (i, j) that agree are more or fewer than those
-/// of independent weights.
+/// Counts pairs (i, j) that agree, and returns by how many sigmas the number
+/// differs from that of independent weights.
 class Agreement {
  public:
   explicit Agreement(double dropout)
@@ -166,7 +166,7 @@ TEST_CASE("Dropout is independent across heads, batches, tokens and seeds") {
   CHECK(batches.sigmas() < kSigmas);
   CHECK(seeds.sigmas() < kSigmas);
 
-  // 1 to 4 tokens away: what shares a call of Philox, or has the next.
+  // Weights 1 to 4 tokens away share a call of Philox, or have the next one.
   for (const int64_t distance : {1, 2, 3, 4}) {
     INFO("distance " << distance);
     Agreement queries(dropout);

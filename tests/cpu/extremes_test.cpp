@@ -20,7 +20,7 @@ TEMPLATE_TEST_CASE(
   each_instruction_set();
   for (const double scale : {1e-30, 1e-4, 30.0, 1000.0}) {
     if (sizeof(TestType) == 2 && scale > 100) {
-      // Multiplies what the output was rounded by into the gradients.
+      // Multiplies the rounding error of the output into the gradients.
       continue;
     }
     auto c = case_of(90, 90, 32);
@@ -40,8 +40,8 @@ TEMPLATE_TEST_CASE(
     BFloat16,
     Float16) {
   each_instruction_set();
-  // All keys of the first queries, which so weigh the same; every other key of
-  // the rest. In tiles, and in rows whose keys are split.
+  // Hides all keys of the first queries, which then weigh the same, and every
+  // other key of the rest. In tiles, and in rows whose keys are split.
   constexpr int64_t kBlind = 7;
   const int64_t T = GENERATE(1, 20);
   auto c = case_of(T, T == 1 ? 1100 : 40);
@@ -56,7 +56,7 @@ TEMPLATE_TEST_CASE(
     }
   }
   problem.compute();
-  // That of float16 is not so low that it swallows the scores.
+  // The lowest number of float16 does not round the scores away.
   const bool float16 = std::is_same_v<TestType, Float16>;
   check_by_definition(problem, float16 ? 0.01 : 0);
 }
@@ -69,7 +69,7 @@ TEMPLATE_TEST_CASE(
     BFloat16,
     Float16) {
   each_instruction_set();
-  // Halves have no room for the bits.
+  // Half precision cannot store the unusual bits.
   const double nan = sizeof(TestType) == 2 ? kNaN : unusual_nan();
   const double bad = GENERATE_COPY(kNaN, nan, kInfinity);
   const bool in_key = GENERATE(false, true);

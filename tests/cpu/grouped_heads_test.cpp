@@ -13,7 +13,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  // Rows alone, tiles that are full, and those with rows beside them.
+  // Rows alone, full tiles, and tiles with remainder rows.
   each_instruction_set();
   for (const int64_t heads : {2, 3, 7, 12, 13, 16, 17, 33, 71}) {
     for (const int64_t T : {1, 2, 5}) {
@@ -32,8 +32,8 @@ TEMPLATE_TEST_CASE(
     float,
     BFloat16,
     Float16) {
-  // Pairs of bfloat16 are read where they are, or copied: what does not fill a
-  // vector, and rows that do not lie as pairs do.
+  // Pairs of bfloat16 are read in place, or copied where they do not fill a
+  // vector or rows are not laid out as pairs.
   each_instruction_set();
   for (const int64_t rows : {1, 4, 9, 24, 25, 41}) {
     for (const int64_t D : {32, 33, 64, 80}) {
@@ -67,7 +67,7 @@ TEMPLATE_TEST_CASE(
          {1, 2, 3, 4, 7, 19},
          {1, 5, 63, 64, 130, 1100},
          {8, 17, 40}});
-    // It has a way of its own.
+    // Dropout has code of its own.
     c.dropout = 0;
     check_by_definition<TestType>(c);
   }

@@ -16,8 +16,8 @@ namespace {
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 
-/// Two sequences of few tokens, in one part, rows, tiles and split keys: there
-/// are many positions to try.
+/// Two sequences of few tokens, since there are many positions to try: in one
+/// part, rows, tiles and split keys.
 std::vector<Case> cases() {
   std::vector<Case> result = {
       case_of(1, 1100, 8), case_of(3, 60, 8), case_of(40, 60, 8)};
@@ -70,7 +70,7 @@ TEMPLATE_TEST_CASE(
     const std::initializer_list<int64_t> offsets{
         far, -far, far + 5, 5 - far, kMost, kLeast, kLeast + c.T, kMost - c.T};
     for (const auto offset : offsets) {
-      // No window; one that sees nothing; ones that reach back to the keys.
+      // No window, a window that sees nothing, windows that reach the keys.
       const auto reach = offset > 0 && offset < kMost ? offset - 7 : kMost;
       for (const auto window : {int64_t{0}, int64_t{5}, reach, kMost}) {
         c.window = window;

@@ -63,7 +63,7 @@ std::vector<std::vector<double>> results_of(
   return results_of(problem);
 }
 
-/// Sizes beyond a block of keys, and what else changes scores.
+/// Draws sizes beyond a block of keys, and rules that change scores.
 Case random_sizes(std::mt19937& random) {
   auto c = random_case(
       random,
@@ -77,7 +77,7 @@ Case random_sizes(std::mt19937& random) {
   return c;
 }
 
-/// As those of the mask alone.
+/// Removes everything that changes scores but the mask.
 Case without_others(Case c) {
   c.causal = false;
   c.window = 0;
@@ -102,8 +102,8 @@ struct DrawnMask {
   }
 };
 
-/// Gives the problem a bias of 0 and `hidden`, as X or as what is computed
-/// with, and returns its memory.
+/// Gives the problem a bias of 0 and `hidden`, as X or as the type that is
+/// computed with, and returns its memory.
 template <typename X, typename Y, typename NumberOf>
 DrawnScores<Y> set_bias(
     std::mt19937& random,
@@ -178,7 +178,7 @@ TEMPLATE_TEST_CASE(
     const auto c = random_sizes(random);
     Problem<TestType> problem(c);
     const DrawnMask hides(random, c);
-    // All else is 0, or some of it, or none.
+    // The other numbers are 0, or some of them, or none.
     const auto others = random() % 3;
     const auto number_of = [&](int64_t b, int64_t h, int64_t t, int64_t s) {
       const auto other = others == 0 || (others == 1 && s / 40 % 2 == 0)
@@ -276,7 +276,7 @@ TEMPLATE_TEST_CASE(
   std::mt19937 random(47 + sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     auto c = random_sizes(random);
-    // Scores as large as what is to hide.
+    // Makes scores as large as the numbers that hide.
     const auto reason = i % 4;
     if (reason < 3) {
       c = without_others(c);
@@ -338,7 +338,7 @@ TEMPLATE_TEST_CASE(
     with_bias(random, problem, causal, [&](const auto& /*memory*/) {
       const auto expected = results_of(problem, false);
       CHECK(are_equal(results_of(problem, true), expected));
-      // As 0 times NaN is in Python.
+      // In Python, too, 0 times NaN is NaN.
       CHECK(
           std::isnan(number(problem.output(0, 0, c.T - 2, 0))) ==
           (i % 3 == 0 || i % 4 >= 2));
@@ -396,7 +396,7 @@ TEMPLATE_TEST_CASE(
     a.num_sequences = 4;
     a.query_starts = queries.data();
     a.key_starts = keys.data();
-    // Those of a padded batch.
+    // The mask is that of a padded batch.
     auto padded = c;
     padded.B = 4;
     padded.T = 170;

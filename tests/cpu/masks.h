@@ -102,7 +102,7 @@ struct DrawnScores {
   Scores<const Y> scores;
 };
 
-/// Each number is `number_of(b, h, t, s)`; of a broadcast dimension, the first.
+/// Each number is `number_of(b, h, t, s)`, of index 0 in broadcast dimensions.
 /// Keys are broadcast only if they may be.
 template <typename Y, typename NumberOf>
 DrawnScores<Y> draw_scores(
@@ -116,7 +116,7 @@ DrawnScores<Y> draw_scores(
   const auto T = one_in(6) ? 1 : c.T;
   const auto S = may_broadcast_keys && one_in(20) ? 1 : c.S;
   DrawnScores<Y> result;
-  // With gaps of one number.
+  // Room for gaps of one number.
   const auto n = B * H * (T + 1) * (S + 1);
   result.data.reset(new Y[static_cast<size_t>(n)]());
   const bool transposed = one_in(4);

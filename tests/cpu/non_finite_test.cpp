@@ -13,7 +13,7 @@ using namespace torch_attention::cpu::testing;
 
 namespace {
 
-/// Without a softcap, which makes finite scores of infinite ones.
+/// Draws a case without a softcap, which makes infinite scores finite.
 Case random_case(std::mt19937& random) {
   auto c = testing::random_case(
       random,
@@ -26,7 +26,7 @@ Case random_case(std::mt19937& random) {
   return c;
 }
 
-/// A few numbers of what goes in become `bad`.
+/// Sets a few numbers of the inputs to `bad`.
 template <typename X>
 void spoil(Problem<X>& problem, double bad, std::mt19937& random) {
   const auto& c = problem.sizes;
@@ -67,7 +67,7 @@ TEMPLATE_TEST_CASE(
     const double bad = i % 3 == 0 ? kInfinity : i % 3 == 1 ? -kInfinity : kNaN;
     auto c = random_case(random);
     if (i % 9 == 2) {
-      // Its slope is 0 at infinity, where 0 times infinity would be NaN.
+      // The softcap's slope is 0 at infinity: 0 times infinity would be NaN.
       c.softcap = 1.5;
     }
     Problem<TestType> problem(c);
@@ -88,7 +88,7 @@ TEMPLATE_TEST_CASE(
     Float16) {
   each_instruction_set();
   constexpr int64_t kHidden = 5;
-  // So much that it takes those of all queries of some tiles.
+  // Dropout so high that it drops the hidden key for all queries of some tiles.
   auto c = case_of(40, 64);
   c.mask = true;
   c.dropout = 0.95;
@@ -148,7 +148,7 @@ TEMPLATE_TEST_CASE(
     double) {
   each_instruction_set();
   auto c = case_of(GENERATE(1, 30), 100);
-  // All keys of all queries, or the last ones.
+  // Infinite scores of all keys, or of the last ones.
   const int64_t first = GENERATE(0, 40);
   Problem<TestType> problem(c);
   const auto large = static_cast<double>(lowest<TestType>()) / -4;

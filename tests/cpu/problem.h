@@ -18,7 +18,7 @@
 
 namespace torch_attention::cpu::testing {
 
-/// New ones for each call, all at once.
+/// Threads that are started for each call, all at once.
 inline Threads threads_of(int64_t count) {
   Threads threads;
   threads.count = count;
@@ -34,10 +34,10 @@ inline Threads threads_of(int64_t count) {
   return threads;
 }
 
-/// The places of a Buffer's elements.
+/// The order of a Buffer's elements in memory.
 enum class Layout { kHeadsFirst, kTokensFirst, kWithGaps };
 
-/// (B, heads, tokens, features); what lies between them is `gap`.
+/// Elements (B, heads, tokens, features), with `gap` in memory between them.
 template <typename X>
 class Buffer {
  public:
@@ -66,7 +66,7 @@ class Buffer {
         strides_.batch = tokens * strides_.token;
         break;
     }
-    // To the last element exactly, so that a sanitizer sees what is beyond.
+    // Ends with the last element, so that a sanitizer reports reads beyond.
     if (batch_size * heads * tokens * features > 0) {
       elements_.assign(
           static_cast<size_t>(
@@ -93,7 +93,7 @@ class Buffer {
     }
   }
 
-  /// Each element becomes `draw()`.
+  /// Sets each element to `draw()`.
   template <typename Draw>
   void fill(const Draw& draw) {
     for_each([&](X& x) { x = stored<X>(draw()); });
@@ -160,7 +160,7 @@ struct Case {
   bool offsets = false;
   bool lengths = false;
   bool bias = false;
-  /// The bias has the bits that are computed with.
+  /// The bias has the type that is computed with.
   bool wide = false;
   bool mask = false;
   /// Bias and mask are the same for all queries.
@@ -168,7 +168,7 @@ struct Case {
   /// The keys that no query sees, and their values, are not finite.
   bool hides_nan = false;
   double dropout = 0;
-  /// Times 1 / sqrt(D).
+  /// A factor of the scale, times 1 / sqrt(D).
   double scale = 1;
   double softcap = 0;
   bool alibi = false;
@@ -335,7 +335,7 @@ struct Problem {
     return static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
   }
 
-  /// Some before the first key, some beyond the last.
+  /// Draws positions before the first key and beyond the last.
   void draw_offsets() {
     if (!sizes.offsets) {
       return;

@@ -1,5 +1,5 @@
-// How many threads the kernels can keep busy, counted: no machine with as many
-// is at hand.
+// The number of threads that the kernels can keep busy. They are counted, since
+// the tests run on few cores.
 
 #include <cpu/test.h>
 
@@ -55,7 +55,7 @@ constexpr int64_t kCores = 64;
 
 int64_t forward_threads(const AttentionArguments<float>& a) {
   CountedThreads counted(kCores);
-  // Few results are joined without other threads.
+  // The results of so few rows are joined by one thread.
   const auto head_size = a.num_queries * a.value_dim;
   std::vector<float> output(static_cast<size_t>(a.num_heads * head_size));
   forward(

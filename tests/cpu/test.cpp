@@ -34,7 +34,8 @@ const char* name_of_type() {
                                    : "bfloat16";
 }
 
-/// For numbers about 1. That of float grows with the sizes of scores and sums.
+/// The tolerance for numbers about 1. Errors of float grow with the sizes of
+/// scores and sums.
 template <typename X>
 constexpr double kRounding = std::is_same_v<X, double> ? 1e-11
     : std::is_same_v<X, float>                         ? 2e-5
@@ -94,13 +95,13 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   const auto expected = attention_by_definition(
       computed.arguments, computed.grad_output.as_input());
   const auto tolerance = kRounding<X> + extra_tolerance;
-  // Those of halves enter sums after they were rounded.
+  // In half precision gradients are sums of rounded numbers.
   const auto grad_tolerance = sizeof(X) == 2 ? 5 * tolerance : tolerance;
   CHECK(
       largest_difference(
           computed.output.numbers(), expected.output, tolerance) <= 1);
-  // Never stored in halves. Beside slopes it is of scores that are shifted
-  // alike where a query lies beyond the keys.
+  // The logsumexp is never stored in half precision. It is not compared where
+  // ALiBi shifts all scores of a query beyond the keys.
   if (!computed.sizes.alibi || !computed.sizes.offsets) {
     CHECK(
         largest_difference(
@@ -122,7 +123,7 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   const auto check_sums = [&](const std::vector<Compute<X>>& found,
                               const std::vector<double>& sums,
                               int64_t summands) {
-    // Numbers that cancel.
+    // The summands may cancel.
     const std::vector<double> numbers(found.begin(), found.end());
     CHECK(
         largest_difference(

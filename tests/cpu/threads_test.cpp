@@ -45,7 +45,7 @@ TEST_CASE("Many callers at once do not disturb each other") {
   c.S = 60;
   Problem<float> alone(c);
   alone.compute();
-  // Sizes differ, and so does the memory that each thread keeps.
+  // Other sizes need other amounts of the memory that each thread keeps.
   Case larger = c;
   larger.D = 33;
   Problem<double> alone_too(larger);
