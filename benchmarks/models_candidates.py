@@ -132,7 +132,7 @@ def load_empty(config: Any) -> Any:
 
 @dataclass
 class Text:
-    """What a candidate made of prompts, and its times."""
+    """The text that a candidate made of prompts, and its times."""
 
     prompt_seconds: float
     # of a step, which adds a token to each sequence
@@ -220,7 +220,7 @@ class Eager:
 
 
 class Compiled(Eager):
-    """The same by torch.compile: prompt, and steps with a static cache."""
+    """transformers by torch.compile: prompt, and steps with a static cache."""
 
     name = "transformers, compiled"
 

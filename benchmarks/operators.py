@@ -111,7 +111,7 @@ def calls_of_sdpa() -> Iterator[Case]:
 
 
 def small_calls() -> Iterator[Case]:
-    """What is computed, and what is passed on to LibTorch's kernels."""
+    """Small calls that ours computes, and others that LibTorch's kernels get."""
     small = [draw(1, 4, 16, 16) for _ in range(3)]
     yield replaced("small call, T = 16, 4 heads of 16", lambda: sdpa()(*small))
     empty = small[0][:, :, :0]

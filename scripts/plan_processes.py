@@ -52,7 +52,7 @@ class Layer:
         return ends + queries + self.keys(tokens)
 
     def flops(self, tokens: int, backward: bool) -> float:
-        """Of projections, and of causal scores and context. Backward has twice the
+        """Counts projections, causal scores and context. Backward has twice the
         products of projections, and 5 for the 2 of attention, whose scores it
         computes again."""
         projections = self.weights() / self.number * 2 * tokens

@@ -68,7 +68,7 @@ TEST_CASE("tensor_parallel sends what its formula says") {
   const auto sent = sent_by_module(module, tokens(T));
   const auto sum = 2 * B * T * C * b * (P - 1) / P;
   CHECK(sent.forward == sum);
-  // Those of W_key and W_value, of C inputs each.
+  // The bytes of the gradients of W_key and W_value, of C inputs each.
   const auto of_key_weights = 2 * (P - 1) * (2 * G * D * C * b) / P;
   CHECK(sent.backward == sum + (G < P ? of_key_weights : 0));
 }

@@ -138,7 +138,7 @@ def test_training(folder: Path) -> None:
 
 
 def test_saved(folder: Path) -> None:
-    """What C++ saves is what transformers' save_pretrained wrote."""
+    """C++ saves the tensors that transformers' save_pretrained wrote."""
     for name in ("gpt2", "gpt2_untied"):
         theirs, ours = Path(f"{GOLDEN}/models/{name}"), folder / name
         gpt("save", theirs, "--out", ours)

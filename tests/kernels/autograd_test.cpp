@@ -62,7 +62,7 @@ TEST_CASE("Inputs that depend on each other keep their own gradients") {
   torch::manual_seed(8);
   const auto x = torch::randn({2, 3, 12, 4}, torch::kDouble).requires_grad_();
   const auto run = [&](Kernel kernel, bool create_graph) {
-    // One tensor twice, and a third made of it.
+    // Query and key are one tensor, from which value is made.
     const auto y =
         F::scaled_dot_product_attention(x, x, x.sin(), causal(kernel));
     return torch::autograd::grad(
@@ -161,7 +161,7 @@ TEST_CASE("The result may be changed in place") {
     output = leaves.attend(causal(Kernel::kFused));
   }
   const auto before = output.clone();
-  // With a gradient from elsewhere, after it was made without any.
+  // The factor gives the output a gradient, though it was made without any.
   const auto factor = torch::full({1}, 2.0).requires_grad_();
   output.mul_(factor);
   output.sum().backward();

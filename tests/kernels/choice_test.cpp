@@ -1,4 +1,4 @@
-// Which kernel computes what.
+// The kernels that Kernel::kAuto chooses.
 
 #include <kernels/choice.h>
 #include <support/test.h>
@@ -22,7 +22,7 @@ Attention plain() {
   return a;
 }
 
-/// Not as our kernels read it: the negative of what memory holds.
+/// A query that our kernels do not read: the negative of the values in memory.
 Attention unusual() {
   auto a = plain();
   a.query = at::_neg_view(a.query);

@@ -8,7 +8,7 @@ using namespace torch_attention::testing;
 
 namespace {
 
-/// `Kernel::kAuto` means this kernel as long as this lives.
+/// During its lifetime `Kernel::kAuto` means this kernel.
 class DefaultKernel {
  public:
   explicit DefaultKernel(Kernel kernel) : before_(default_kernel()) {
@@ -24,7 +24,8 @@ class DefaultKernel {
   Kernel before_;
 };
 
-/// The output of what drops weights: the kernels have streams of their own.
+/// The output of a module that drops weights; each kernel has a random stream
+/// of its own.
 template <typename Module>
 torch::Tensor forward(Module module, const torch::Tensor& x, Kernel kernel) {
   module->options.kernel(kernel);

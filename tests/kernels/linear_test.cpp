@@ -32,7 +32,7 @@ struct Operands {
 
 const Tolerance kSums(1e-5, 1e-4);
 
-/// For thousands of products of numbers that are rounded already.
+/// For sums of thousands of products of rounded numbers.
 const Tolerance kSumsOfSums(1e-5, 1e-3);
 
 /// Checks a layer of `sizes` inputs and outputs against float64's.
@@ -45,7 +45,7 @@ void check_layer(
   const auto draw = [&](torch::IntArrayRef shape) {
     return torch::randn(shape).to(dtype);
   };
-  // Rows that are not beside each other in memory, too.
+  // The rows are not contiguous.
   const auto x = draw({1, sizes.first, rows}).transpose(1, 2);
   const auto weight = draw({sizes.second, sizes.first});
   const auto bias = with_bias ? draw({sizes.second}) : torch::Tensor();
@@ -176,7 +176,7 @@ TEST_CASE("Modules with large projections equal the reference") {
 
 TEST_CASE("Layers of half precision are exact, with gradients") {
   torch::manual_seed(2);
-  // As a processor without products of bfloat16, and as this one.
+  // The first two have no products of bfloat16.
   const WithInstructionSet processor(GENERATE(
       cpu::InstructionSet::kAvx2,
       cpu::InstructionSet::kAvx512,
@@ -213,7 +213,7 @@ TEST_CASE("Layers of half precision are exact, with gradients") {
   for (size_t i = 0; i < ours.size(); ++i) {
     CAPTURE(i);
     CHECK(ours[i].scalar_type() == dtype);
-    // The output's rounding is in its gradient, which is summed up.
+    // Gradients sum up the rounding errors of the output.
     const auto most = expected[i].abs().max().item<double>();
     CHECK_THAT(
         ours[i].to(torch::kDouble),
@@ -247,8 +247,8 @@ TEST_CASE("Layers of few rows are exact to the rounding of their numbers") {
   const auto dtype = GENERATE(values<torch::ScalarType>(
       {torch::kFloat, torch::kBFloat16, torch::kHalf}));
   const auto with_bias = GENERATE(true, false);
-  // Whole vectors and a rest, one thread and several; the last four outputs
-  // begin among those before.
+  // Whole vectors and a remainder, one thread and several; the last four
+  // outputs overlap the ones before.
   const auto sizes = GENERATE(values<std::pair<int64_t, int64_t>>(
       {{64, 66}, {65, 64}, {1029, 4}, {2048, 131}, {700, 1001}}));
   const auto rounding = dtype == torch::kFloat ? 1e-6

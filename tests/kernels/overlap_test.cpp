@@ -48,7 +48,7 @@ TEST_CASE("Overlaps of random views are those of their bytes") {
   };
   const auto memory = torch::zeros({4000});
   const auto as_halves = memory.view(torch::kHalf);
-  // Strides of a layout, or any.
+  // Draws strides of a dense layout, or any strides.
   const auto view = [&] {
     const auto& whole = draw(0, 3) == 0 ? as_halves : memory;
     const auto dim = draw(0, 4);
@@ -85,7 +85,7 @@ TEST_CASE("Overlaps of random views are those of their bytes") {
     REQUIRE(overlap(a, b) == shared);
     found += shared ? 1 : 0;
   }
-  // Neither always nor never.
+  // The test sees both overlapping and separate views.
   CHECK((found > 500 && found < 4500));
 }
 

@@ -27,7 +27,7 @@ torch::Tensor expected(const torch::Tensor& x, const kernels::RmsNorm& norm) {
 }
 
 Tolerance tolerance_of(torch::ScalarType dtype) {
-  // Beside a tie float32's noise decides which neighbour both are rounded to.
+  // Near a tie the error of float32 decides the direction of rounding.
   switch (dtype) {
     case torch::kBFloat16:
       return {0x1p-7, 1e-5};
@@ -86,7 +86,7 @@ TEST_CASE("Heads have weights and biases of their own") {
   const auto y = kernels::rms_norm(x, norm, Kernel::kAuto);
   CHECK_THAT(y, IsCloseTo(expected(x, norm), tolerance_of(dtype)));
   CHECK(y.strides() == x.strides());
-  // Rows whose numbers are not beside each other.
+  // The numbers of a row are not contiguous.
   const auto strided = x.transpose(2, 3).contiguous().transpose(2, 3);
   CHECK_THAT(
       kernels::rms_norm(strided, norm, Kernel::kAuto),

@@ -80,7 +80,7 @@ def cases():
 
 
 def packed_cases():
-    """Three sequences, one of them empty, and what they are with a mask."""
+    """Three packed sequences, one of them empty, and an equal mask."""
     inputs = [torch.randn(1, 4, 9, 8) for _ in range(3)]
     starts = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
     number = torch.tensor([0] * 4 + [2] * 5)
@@ -258,7 +258,7 @@ def calls_in(graph):
 
 
 def test_graph():
-    """What is compiled stays ours, forward and backward."""
+    """Compiled programs call our operators, forward and backward."""
     from torch._dynamo.backends.common import aot_autograd
 
     seen = []
@@ -312,7 +312,7 @@ def test_dropout():
         share = (weights == 0).float().mean().item()
         check(0.4 < share < 0.6, f"{share} of the weights are dropped")
         (grad,) = torch.autograd.grad(weights.sum(), v)
-        # The gradient of the sum over all outputs: what each key was given.
+        # The gradient of the sum of all outputs is the sum of a key's weights.
         close(grad[0, 0, :, 0], weights.detach()[0, 0].sum(0), rtol=1e-4,
               atol=1e-5)
         torch.manual_seed(3)
@@ -383,7 +383,7 @@ def test_autocast():
 
 
 def test_decode():
-    """Tokens one by one are the rows of a causal pass."""
+    """Decoding token by token gives the rows of causal attention."""
     q, k, v = tensors((2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8), grad=False)
     expected = ops.attention(q, k, v, causal=True, enable_gqa=True)
     for function in (ops.decode, compiled(ops.decode)):
@@ -492,7 +492,7 @@ def test_devices():
                       f"{op} took {name} on the device meta")
                 mixed += 1
     print(mixed, "mixes of devices are refused")
-    # All on it: the sizes alone.
+    # With all tensors on meta only the sizes are computed.
     meta = [x.to("meta") for x in (q, k, v)]
     check(ops.attention(*meta).shape == q.shape, "meta")
 
@@ -522,14 +522,14 @@ def test_decode_caches():
         check(refused(lambda: ops.decode(*rows(), *caches, lengths)),
               f"decode took caches that overlap: {name}")
         close([x.clone() for x in caches], before)
-    # In one tensor, but apart.
+    # Caches in one tensor that do not overlap are taken.
     q, k, v = rows()
     expected = ops.decode(q, k, v, cache.clone(), other.clone(), lengths)
     halves = torch.cat([cache, other], -1)
     close(ops.decode(q, k, v, halves[..., :4], halves[..., 4:], lengths), expected)
     pair = torch.stack([cache, other], 1)
     close(ops.decode(q, k, v, pair[:, 0], pair[:, 1], lengths), expected)
-    # Rows that lie in the caches are read before these are written.
+    # Rows that are views of the caches are read before the caches are written.
     own = cache.clone()
     theirs = other.clone()
     q, k, v = own[:, :, 2:4], own[:, :, 1:3], own[:, :, 4:6]
@@ -539,7 +539,7 @@ def test_decode_caches():
 
 
 def test_changed_in_place():
-    """A residual in place trains, as after a product of weights and values."""
+    """A residual that is added in place trains, as after matmul."""
     inputs = tensors((2, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8), (2, 2, 4, 8))
     q, k, v, x = inputs
 

@@ -237,7 +237,7 @@ inline std::vector<torch::Tensor> outputs_of(const SdpaCall& x) {
       x.shares_heads)};
 }
 
-/// `factors` are those of the output in the number whose gradients are taken.
+/// Gradients are those of the sum of `factors` times the output.
 inline SdpaResult result_of(
     const SdpaCall& call,
     const torch::Tensor& factors) {
@@ -267,7 +267,7 @@ inline SdpaResult result_of(
   return result;
 }
 
-/// Both round; sums of many numbers are as far from 0 as the largest of them.
+/// Grows with the largest number, since both results round.
 inline Tolerance tolerance_of(
     const SdpaCall& call,
     const torch::Tensor& expected) {
@@ -322,7 +322,7 @@ inline std::vector<SdpaCall> draw_sdpa_calls() {
   return calls;
 }
 
-/// Factors for `result_of`.
+/// Draws the factors of the outputs for `result_of`.
 inline torch::Tensor draw_sdpa_factors() {
   return torch::randn({200000}, torch::kDouble);
 }

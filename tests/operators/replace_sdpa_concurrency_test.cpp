@@ -50,7 +50,7 @@ TEST_CASE(
     check_result(calls[i], results[i], expected[i]);
   }
   CHECK(sdpa_calls().ours - counts.ours > 100);
-  // None goes on to LibTorch but those that it refuses.
+  // Only calls that LibTorch refuses are passed on to it.
   CHECK(sdpa_calls().libtorch - counts.libtorch <= errors);
 }
 

@@ -95,12 +95,12 @@ with torch.no_grad():
     module.eval()
     check("weights", lambda: module(x, x, x)[1], 0)
 
-# A compiled program keeps LibTorch's operator, forward and backward: these are ours.
+# A compiled program keeps LibTorch's operators, which our kernels compute.
 compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
 with_gradients(compiled)
 check("compiled", lambda: with_gradients(compiled), 2)
 
-# So does Inductor, which needs a C++ compiler.
+# Inductor keeps them, too; it needs a C++ compiler.
 if shutil.which(os.environ.get("CXX", "g++")):
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

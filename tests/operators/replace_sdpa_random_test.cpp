@@ -27,7 +27,7 @@ TEST_CASE("Random calls give LibTorch's own results") {
     ours += counts.ours > 0 ? 1 : 0;
     errors += expected.error.empty() ? 0 : 1;
   }
-  // All but those that LibTorch refuses: a mask beside causal.
+  // LibTorch refuses some calls: a mask together with causal.
   CHECK(ours == calls.size() - errors);
   CHECK(errors > 10);
   CHECK(errors < 200);

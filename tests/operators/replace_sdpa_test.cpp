@@ -165,8 +165,8 @@ TEST_CASE(
 
 TEST_CASE(
     "Gradients are right where a mask adds the lowest number to all keys") {
-  // LibTorch's own are not: its logsumexp does not tell how many keys there
-  // are.
+  // LibTorch's own gradients are wrong: its logsumexp does not depend on the
+  // number of keys.
   torch::manual_seed(1);
   const Inputs x;
   auto mask = torch::zeros({5, 7});
@@ -331,7 +331,7 @@ TEST_CASE("Wrong arguments give LibTorch's own messages") {
   }
 }
 
-// LibTorch's own kernel leaves the output unwritten if value is of that kind.
+// LibTorch's own kernel leaves the output unwritten if value has no memory.
 TEST_CASE("Zeros without memory are zeros") {
   const auto dtype = GENERATE(torch::kFloat, torch::kDouble, torch::kBFloat16);
   const Inputs x(5, 7, dtype);

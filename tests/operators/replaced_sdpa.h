@@ -4,7 +4,7 @@
 
 namespace torch_attention::testing {
 
-/// LibTorch's attention is ours, or not, as long as this lives.
+/// During its lifetime our kernels compute LibTorch's attention, or do not.
 class SdpaReplaced {
  public:
   explicit SdpaReplaced(bool replaced = true) : before_(is_sdpa_replaced()) {

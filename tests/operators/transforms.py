@@ -88,7 +88,7 @@ def definition(q, k, v, **options):
 
 
 def packed(q, k, v, **options):
-    """What `cu_seqlens` asks for, one sequence after the other."""
+    """Attention of packed sequences, one sequence after the other."""
     starts = options.pop("cu_seqlens").tolist()
     outputs = [
         definition(*[x[:, :, a:b] for x in (q, k, v)], **options)[0]
@@ -175,7 +175,7 @@ def calls():
     )
     positions = torch.tensor([1, 0, 4])
     for options in ({}, {"interleaved": True, "dim": 2}):
-        # The tables are float32; the rotation itself is linear in x.
+        # The tables are float32; rotary embedding is linear in x.
         table = torch.eye(4)
         rows = ops.rotary(
             table[:, None].expand(4, 3, 4), positions, **options)
@@ -247,7 +247,7 @@ def test_vmap():
         many = tuple(torch.randn(3, *t.shape) for t in x)
         tangents = tuple(torch.randn_like(t) for t in many)
         close(vmap(ours)(*many), torch.stack([theirs(*t) for t in zip(*many)]))
-        # Only the first differs.
+        # Only the first input is batched.
         dims = (0,) + (None,) * (len(x) - 1)
         close(
             vmap(ours, dims)(many[0], *x[1:]),
@@ -266,7 +266,7 @@ def test_vmap():
         )
         close(
             jvp(vmap(ours), many, tangents), jvp(vmap(theirs), many, tangents))
-        # A graph of autograd outside.
+        # Autograd records the call of vmap.
         leaves = [t.clone().requires_grad_() for t in many]
         vmap(scalar(ours))(*leaves).sum().backward()
         close(leaves[0].grad, vmap(grad(scalar(theirs)))(*many))
@@ -274,7 +274,7 @@ def test_vmap():
 
 
 def test_masks_that_differ():
-    """Where the scores do not."""
+    """vmap over masks and biases of equal queries and keys."""
     q, k, v = (torch.randn(2, 3, 2) for _ in range(3))
     masks = torch.rand(4, 3, 3) > 0.6
     masks[..., 0] = False
@@ -321,7 +321,7 @@ def test_dropout():
     torch.manual_seed(3)
     _, tangent = jvp(lambda t: drop(q[0], k[0], t), (v[0],), (direction,))
     torch.manual_seed(3)
-    # Linear in the value.
+    # The output is linear in the value.
     close(tangent, jvp(lambda t: drop(q[0], k[0], t), (direction,), (direction,))[0])
 
 
@@ -375,7 +375,7 @@ def test_compiled():
 
 
 def test_replaced_sdpa():
-    """As LibTorch's own: the same numbers, or the same error."""
+    """Replaced attention gives LibTorch's numbers, or its error."""
     def found(run):
         try:
             return run()

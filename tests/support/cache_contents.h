@@ -8,7 +8,7 @@
 
 namespace torch_attention::testing {
 
-/// Everything that a cache holds, without what lies after a sequence's rows.
+/// Everything that a cache holds, without the unused rows after a sequence.
 struct CacheContents {
   std::vector<torch::Tensor> keys;
   std::vector<torch::Tensor> values;

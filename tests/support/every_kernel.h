@@ -7,8 +7,8 @@
 
 namespace torch_attention::testing {
 
-/// The kernels: the reference, ours, LibTorch's, which gets what we do not
-/// read.
+/// The kernels: the reference, ours, and LibTorch's, which computes what ours
+/// does not read.
 enum class Way { kReference, kOurs, kLibTorch };
 
 /// A query of T tokens, keys and values of S, and each kernel in turn.

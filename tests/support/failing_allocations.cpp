@@ -65,7 +65,7 @@ struct Progress {
   /// The first run, whose allocations succeed, has ended.
   bool started = false;
   bool done = false;
-  /// The places where memory was asked for, where the process ended, and where
+  /// The places where memory was allocated, where the process ended, and where
   /// `run` was called.
   Frames asked;
   Frames terminated;

@@ -23,7 +23,7 @@ struct FailedAllocations {
   int64_t count = 0;
   /// one text for each fault: an allocation that left something changed, ended
   /// in another exception than std::bad_alloc and c10::Error, or ended the
-  /// process, with the functions that asked for the memory
+  /// process, with the functions that allocated
   std::vector<std::string> faults;
 
   /// Returns the faults, to be printed.
@@ -39,8 +39,8 @@ struct Failures {
   /// how many threads compute
   int threads = 1;
   /// the first allocation that fails, and the steps from one to the next. Under
-  /// the address sanitizer, where attempts take long, only every twentieth
-  /// fails beside the first ones
+  /// the address sanitizer, where attempts take long, only the first ones and
+  /// every twentieth fail
   int64_t first = 0;
   int64_t every = 1;
 };

@@ -4,7 +4,7 @@
 
 namespace torch_attention::testing {
 
-/// Returns the path of a file that is kept beside the tests.
+/// Returns the path of a file in tests/golden.
 inline std::string golden(const std::string& file) {
   return TORCH_ATTENTION_GOLDEN_DIR "/" + file;
 }

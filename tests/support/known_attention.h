@@ -37,7 +37,7 @@ struct KnownAttention {
 
   PretrainedOptions options() const {
     PretrainedOptions result;
-    // A longer text than small models have.
+    // Some inputs are longer than the context of the small models.
     if (const auto tokens = get("input").size(1); tokens > kContextLength) {
       result.context_length(tokens);
     }

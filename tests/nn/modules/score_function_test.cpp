@@ -27,7 +27,7 @@ constexpr double kHidden = -std::numeric_limits<double>::infinity();
 /// A class that takes `ForwardOptions`, as functions of them.
 struct Subject {
   std::string name;
-  /// Those of its scores.
+  /// The sizes of its scores.
   std::vector<int64_t> sizes;
   std::function<torch::Tensor(const ForwardOptions&)> forward;
   std::function<std::tuple<torch::Tensor, torch::Tensor>(const ForwardOptions&)>

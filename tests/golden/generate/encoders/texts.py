@@ -96,7 +96,7 @@ def write(path: Path) -> None:
 
 
 def write_characters(path: Path) -> None:
-    """Of all characters, and so of every table of the tokenizer."""
+    """Writes all characters, and so every table of the tokenizer."""
     try:
         from tokenizers import normalizers, pre_tokenizers
     except ImportError as error:

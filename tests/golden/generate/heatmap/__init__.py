@@ -1,4 +1,4 @@
-"""What `torch-attention heatmap` is compared with, by Hugging Face.
+"""Models and weights that `torch-attention heatmap` is compared with.
 
   ENCODER/config.json, model.safetensors
                            a small random encoder, as `save_pretrained` writes it

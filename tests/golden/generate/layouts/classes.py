@@ -116,7 +116,7 @@ class MultipleHeadAttention(nn.Module):
 
 
 class MultipleHeadAttentionV2(Head):
-    """The same with all heads in one."""
+    """MultipleHeadAttention with all heads in one projection."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ def with_layers(model: Model, made: torch.nn.Module) -> Model:
             with contextlib.suppress(AttributeError):
                 made.get_submodule(attention.path.format(layer))
                 layers.append(layer)
-        # Those of a model whose paths do not name them stay.
+        # A path without the layer's number keeps its layers.
         is_named = "{}" in attention.path
         return dataclasses.replace(
             attention, layers=tuple(layers) if is_named else attention.layers
@@ -130,7 +130,7 @@ def write(case: Case, folder: Path) -> None:
 
 
 def compared(program: Path, folder: Path) -> dict[str, tuple[str, str]]:
-    """What the program says of each folder: a word, and more."""
+    """Returns the program's word on each folder, and its message."""
     ran = subprocess.run([program, folder], capture_output=True, text=True)
     results = {}
     for line in ran.stdout.splitlines():

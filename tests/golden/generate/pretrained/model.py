@@ -212,7 +212,7 @@ class Model:
         return {key: value.contiguous() for key, value in seen.items()}
 
     def run_padded(self, model: nn.Module) -> dict[str, Tensor]:
-        """The same for batches whose second sequence is padded."""
+        """Runs batches whose second sequence is padded."""
         expected = {}
         of_decoder = self.mask.startswith("decoder_")
         tokens = 5 if of_decoder else TOKENS
