@@ -6,6 +6,7 @@ LIBRARY is libtorch_attention.so.
 """
 
 import io
+import math
 import sys
 import time
 
@@ -495,6 +496,18 @@ def test_devices():
     # With all tensors on meta only the sizes are computed.
     meta = [x.to("meta") for x in (q, k, v)]
     check(ops.attention(*meta).shape == q.shape, "meta")
+
+
+def test_takes_no_fill_that_is_no_number():
+    q, k, v = tensors((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), grad=False)
+    masks = [torch.zeros(3, 5, dtype=torch.bool)] * 2
+    for fills, takes in (
+        ([-1e9, -1e9], True),
+        ([-1e9, math.nan], False),
+        ([math.nan, -1e9], False),
+    ):
+        answer = ops._takes(q, k.mT, v, -1, 0.5, [], masks, fills, [])
+        check(answer == takes, f"_takes with fills of {fills} is {answer}")
 
 
 def test_decode_caches():

@@ -17,7 +17,7 @@ using namespace torch_attention::testing;
 namespace {
 
 constexpr int64_t kTokens = 11;
-constexpr int kRules = 60;
+constexpr int kRules = 30;
 
 class Random {
  public:
