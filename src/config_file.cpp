@@ -30,6 +30,7 @@ Json read_config_file(const std::string& path) {
           S_ISREG(status.st_mode) ? format_text("{}", status.st_size)
                                   : "no regular file"));
   std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
   auto fields = Json::parse(file, path, kDeepest);
   TORCH_CHECK(
       fields.is_object(),

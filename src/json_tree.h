@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <istream>
+#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -12,43 +13,29 @@
 
 namespace torch_attention {
 
-/// A value of a JSON text, with all values in it. nlohmann's parser fills it,
-/// without nlohmann's tree: the destructor of that asks for memory, and ends
-/// the process where none is left.
+/// A value of a JSON text, with all values in it.
 class Json {
  public:
   using List = std::vector<Json>;
-  using Field = std::pair<std::string, Json>;
-  /// sorted by name
-  using Fields = std::vector<Field>;
+  using Fields = std::map<std::string, Json>;
 
   Json() = default;
-  /// std::variant's own copies crash in libstdc++ where memory runs out: its
-  /// destructor then visits a value that was not made.
-  Json(const Json& other);
-  Json& operator=(const Json& other);
-  Json(Json&&) = default;
-  Json& operator=(Json&&) = default;
-  ~Json() = default;
-
   explicit Json(bool value) : value_(value) {}
   explicit Json(int64_t value) : value_(value) {}
   explicit Json(double value) : value_(value) {}
   /// A text would become a bool.
   explicit Json(const char* value) = delete;
   explicit Json(std::string value) : value_(std::move(value)) {}
+  explicit Json(List value) : value_(std::move(value)) {}
+  explicit Json(Fields value) : value_(std::move(value)) {}
 
   static Json object() {
-    Json result;
-    result.value_ = Fields();
-    return result;
+    return Json(Fields());
   }
 
-  /// Reads a text; null if it is no JSON. If a name comes twice, the last one
-  /// counts, as in Python, whose NaN, Infinity and -Infinity become
-  /// {"__float__":"NaN"} and so on, as `transformers` 5 writes them. Throws
-  /// c10::Error, which names `path`, if it is nested deeper than `deepest`, or
-  /// has too many values.
+  /// Reads a text, with Python's NaN, Infinity and -Infinity: see `JsonRules`.
+  /// Throws c10::Error, which names `path`, if it is no JSON, has a name twice,
+  /// is nested deeper than `deepest`, or has too many values.
   static Json parse(
       std::istream& text,
       const std::string& path,
@@ -57,7 +44,7 @@ class Json {
   static Json parse(const char* text);
 
   bool is_null() const {
-    return std::holds_alternative<std::monostate>(value_);
+    return as<std::nullptr_t>() != nullptr;
   }
   bool is_number() const {
     return as_number().has_value();
@@ -73,12 +60,20 @@ class Json {
   }
 
   /// Return the value, or none if it is of another kind.
-  std::optional<bool> as_flag() const;
+  std::optional<bool> as_flag() const {
+    return copy_of<bool>();
+  }
   /// Only of a number that is written as an integer of 64 bits.
-  std::optional<int64_t> as_integer() const;
+  std::optional<int64_t> as_integer() const {
+    return copy_of<int64_t>();
+  }
   std::optional<double> as_number() const;
-  std::optional<std::string> as_text() const;
-  std::optional<Json> as_object() const;
+  std::optional<std::string> as_text() const {
+    return copy_of<std::string>();
+  }
+  std::optional<Json> as_object() const {
+    return is_object() ? std::optional(*this) : std::nullopt;
+  }
 
   /// Return the contents of a list or object; nothing of any other value.
   const List& elements() const;
@@ -93,13 +88,13 @@ class Json {
   const Json& get(const std::string& name) const;
 
   bool contains(const std::string& name) const {
-    return find(name) != nullptr;
+    return fields().count(name) > 0;
   }
 
   /// Change an object: throw c10::Error for any other value.
   void set(const std::string& name, Json value);
   void erase(const std::string& name);
-  /// Sets all fields that another object has, or none where memory runs out.
+  /// Sets all fields that another object has.
   void update(const Json& other);
   /// Returns the field to be changed, or null if there is none.
   Json* find_to_change(const std::string& name);
@@ -117,23 +112,33 @@ class Json {
     return !(*this == other);
   }
 
- private:
-  friend class JsonTreeReader;
+  /// Makes the value one of nlohmann's library, which writes it.
+  template <typename Library>
+  friend void to_json(Library& to, const Json& from) {
+    std::visit([&to](const auto& value) { to = value; }, from.value_);
+  }
 
+ private:
   template <typename T>
   const T* as() const {
     return std::get_if<T>(&value_);
   }
 
-  Fields& fields_to_change();
-  void show(std::string& text, size_t most) const;
+  template <typename T>
+  std::optional<T> copy_of() const {
+    const auto* value = as<T>();
+    return value == nullptr ? std::nullopt : std::optional(*value);
+  }
 
-  std::variant<std::monostate, bool, int64_t, double, std::string, List, Fields>
+  Fields& fields_to_change();
+  /// Adds the value to a list, or as this field to an object.
+  Json* add(const std::string& name, Json value);
+
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, List, Fields>
       value_;
 };
 
-// Lists that grow move what they hold: a copy could fail.
-static_assert(std::is_nothrow_move_constructible_v<Json::Field>);
-static_assert(std::is_nothrow_move_assignable_v<Json::Field>);
+// Lists that grow move what they hold.
+static_assert(std::is_nothrow_move_constructible_v<Json>);
 
 } // namespace torch_attention

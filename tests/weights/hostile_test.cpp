@@ -102,12 +102,15 @@ std::string safetensors(const std::string& header, size_t data) {
 /// A header of a safetensors file, the bytes of data behind it, and how it is
 /// refused.
 struct WrongHeader {
-  const char* header;
+  std::string_view header;
   size_t data;
   const char* message;
 };
 
 constexpr WrongHeader kWrongHeaders[] = {
+    {std::string_view("{}\0", 3),
+     0,
+     "JSON is none, or is cut short (at byte 3"},
     {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
      4,
      "its tensors have 8 bytes, but 4 follow the header; it is cut short"},
@@ -261,7 +264,8 @@ TEST_CASE("A safetensors header says what is wrong with it") {
   const auto [header, data, message] =
       GENERATE(from_range(std::begin(kWrongHeaders), std::end(kWrongHeaders)));
   CAPTURE(header);
-  CHECK_THAT(error_of(safetensors(header, data)), ContainsText(message));
+  CHECK_THAT(
+      error_of(safetensors(std::string(header), data)), ContainsText(message));
 }
 
 TEST_CASE("What the safetensors package passes over is passed over") {

@@ -1,8 +1,8 @@
 #include <weights/files/export_archive.h>
 
 #include <format_text.h>
+#include <json.h>
 #include <weights/files/dtypes.h>
-#include <weights/files/json.h>
 #include <weights/files/records.h>
 #include <weights/files/tensor_view.h>
 #include <weights/files/torch_archive.h>
@@ -135,7 +135,7 @@ std::vector<ExportEntry> read_config(
     const Bytes& bytes) {
   std::vector<ExportEntry> entries;
   bool has_config = false;
-  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+  read_json(bytes.text(), [&](const JsonPath& path, const JsonValue& value) {
     if (path.empty() || path.front() != "config") {
       return;
     }

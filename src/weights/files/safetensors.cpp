@@ -1,9 +1,9 @@
 #include <weights/files/safetensors.h>
 
 #include <format_text.h>
+#include <json.h>
 #include <weights/files/checksum.h>
 #include <weights/files/dtypes.h>
-#include <weights/files/json.h>
 #include <weights/files/tensor_view.h>
 
 #include <c10/util/Exception.h>
@@ -142,7 +142,7 @@ Bytes header_of(const Bytes& file) {
 
 Header read_header(const Bytes& bytes) {
   Header header;
-  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+  read_json(bytes.text(), [&](const JsonPath& path, const JsonValue& value) {
     read_value(path, value, header);
   });
   check_last_entry(header);

@@ -2,7 +2,7 @@
 
 #include <atomic_file.h>
 #include <format_text.h>
-#include <weights/files/json.h>
+#include <json.h>
 #include <weights/files/weight_file.h>
 #include <weights/files/write.h>
 #include <weights/text.h>
@@ -25,7 +25,7 @@ void check_file_name(std::string_view name) {
 std::vector<IndexEntry> read_index(const Bytes& bytes) {
   std::vector<IndexEntry> entries;
   bool has_map = false;
-  read_json(bytes, [&](const JsonPath& path, const JsonValue& value) {
+  read_json(bytes.text(), [&](const JsonPath& path, const JsonValue& value) {
     if (path.empty() || path.front() != "weight_map") {
       return;
     }
