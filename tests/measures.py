@@ -45,6 +45,9 @@ NO_CODE = re.compile(
     r'R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*.*?\*/', re.S
 )
 
+# A call of nlohmann's parser, not of our `Json`.
+LIBRARY_PARSE = re.compile(r"(?<!\bJson)::(sax_)?parse\(")
+
 
 def functions(text):
     """Yields name and number of lines between the braces of each function."""
@@ -139,6 +142,15 @@ def main():
             "lines of modules about processes that split them",
             count_lines(modules, r"(?i)split(?!_heads|_qkv)"),
             25,
+        ),
+        (
+            "JSON readers: files in src that call nlohmann's parser",
+            sum(
+                "nlohmann/json.hpp" in text and bool(LIBRARY_PARSE.search(text))
+                for name, text in files.items()
+                if name.startswith("src/")
+            ),
+            1,
         ),
     ]
     failed = 0

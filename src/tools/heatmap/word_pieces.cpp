@@ -2,13 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <config_file.h>
 #include <format_text.h>
 #include <regular_file.h>
 #include <tools/heatmap/unicode.h>
 
 #include <sys/stat.h>
 #include <utf8proc.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -138,17 +138,14 @@ std::optional<std::pair<size_t, const char*>> find_special(
 
 /// Returns a flag of `tokenizer_config.json`; none if it is absent or null.
 std::optional<bool> flag_of(
-    const nlohmann::json& config,
+    const Json& config,
     const std::string& path,
     const char* name) {
-  const auto found = config.find(name);
-  if (found == config.end() || found->is_null()) {
-    return std::nullopt;
-  }
+  const auto& found = config.get(name);
   TORCH_CHECK(
-      found->is_boolean(),
+      found.is_null() || found.as_flag(),
       format_text("expected true or false as \"{}\" of \"{}\"", name, path));
-  return found->get<bool>();
+  return found.as_flag();
 }
 
 } // namespace
@@ -178,13 +175,7 @@ WordPieces::WordPieces(const std::string& folder)
     return;
   }
   check_regular_file(config_path);
-  std::ifstream config_file(config_path, std::ios::binary);
-  TORCH_CHECK(config_file, format_text("cannot read \"{}\"", config_path));
-  const auto config = nlohmann::json::parse(
-      config_file, /*cb=*/nullptr, /*allow_exceptions=*/false);
-  TORCH_CHECK(
-      config.is_object(),
-      format_text("expected a JSON object in \"{}\"", config_path));
+  const auto config = read_config_file(config_path);
   const auto flag = [&](const char* name, bool otherwise) {
     return flag_of(config, config_path, name).value_or(otherwise);
   };
