@@ -5,8 +5,10 @@
 //
 // A line has a file and another that gets the tensors, with a tab between. For
 // each of them a line of JSON is printed: {"error": MESSAGE}, or the names of
-// the tensors and of what is not read.
+// the tensors and of what is not read. A line with one file is answered by
+// {"config": TEXT} of this configuration.
 
+#include <config_file.h>
 #include <error_message.h>
 #include <torch_attention/weights/write.h>
 #include <weights/read.h>
@@ -20,6 +22,11 @@
 namespace {
 
 using Json = nlohmann::json;
+
+Json read_config(const std::string& path) {
+  const auto config = torch_attention::read_config_file(path);
+  return {{"config", config.shown(std::string::npos)}};
+}
 
 Json read(const std::string& from, const std::string& to) {
   const auto file = torch_attention::weights::read_weight_file(from);
@@ -48,7 +55,9 @@ int main() {
     const auto tab = line.find('\t');
     Json found;
     try {
-      found = read(line.substr(0, tab), line.substr(tab + 1));
+      found = tab == std::string::npos
+          ? read_config(line)
+          : read(line.substr(0, tab), line.substr(tab + 1));
     } catch (const std::exception& error) {
       found = {{"error", torch_attention::error_message(error)}};
     }

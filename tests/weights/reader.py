@@ -23,16 +23,19 @@ class Reader:
             text=True,
         )
 
-    def read(self, path: pathlib.Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Returns what was found in a file, and its tensors."""
+    def answer(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{path}\t{self.out}\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the reader ended at {path}")
-        found = json.loads(line)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the reader ended at {line}")
+        return json.loads(answer)
+
+    def read(self, path: pathlib.Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Returns what was found in a file, and its tensors."""
+        found = self.answer(f"{path}\t{self.out}")
         if "error" in found:
             return found, {}
         return found, torch.load(self.out, weights_only=True)
