@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plots the results of `torch-attention bench --series --json` or peers.py.
+"""Plots the results of `torch_attention_bench --series --json` or peers.py.
 
 Three plots by the number of tokens: time, share of the roof, peak memory.
 Needs matplotlib.
 
-    torch-attention bench --series --only series --json bench.json
+    torch_attention_bench --series --only series --json bench.json
     python benchmarks/plot.py bench.json bench.png
 """
 

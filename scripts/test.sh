@@ -90,7 +90,7 @@ run_tidy() {
     -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF
   # The runner takes a regular expression of full paths.
   # shellcheck disable=SC2016 # nothing to expand
-  pattern="^$(printf '%s' "$ROOT/" | sed 's/[][\.*+?^$(){}|]/\\&/g')(build/tidy/)?src/"
+  pattern="^$(printf '%s' "$ROOT/" | sed 's/[][\.*+?^$(){}|]/\\&/g')(build/tidy/)?(benchmarks|src)/"
   run_logged "$folder/clang-tidy.log" "$runner" \
     -clang-tidy-binary "$(command -v "$clang_tidy")" -quiet -p "$folder" \
     -j "$CMAKE_BUILD_PARALLEL_LEVEL" -extra-arg=-Wno-unknown-warning-option \

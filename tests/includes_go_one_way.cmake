@@ -1,4 +1,4 @@
-# Includes between the folders of src and include go in the directions of
+# Includes between the folders of src, include and benchmarks go in the directions of
 # CONTRIBUTING.md. Each folder lists what it may include beside itself, as
 # regular expressions of paths; a single file would be an exception.
 cmake_minimum_required(VERSION 3.21)
@@ -47,10 +47,17 @@ set(may_include_src/distributed
 # The headers that users can include.
 set(may_include_src/tools "tools/|${public}|${helpers}")
 
+# The benchmarks: what is measured knows the harness, and the harness nothing of it.
+set(may_include_benchmarks
+    "cases/|harness/|tools/(comparison|measure|positive).h|${public}|${helpers}")
+set(may_include_benchmarks/cases "cases/|harness/|${public}|${helpers}")
+set(may_include_benchmarks/harness
+    "harness/|tools/(comparison|measure).h|torch_attention/version.h|${helpers}")
+
 # The names of the folders in includes.
 set(ours "^(torch_attention")
 file(GLOB entries RELATIVE "${ROOT}/src" "${ROOT}/src/*")
-foreach(entry ${entries})
+foreach(entry ${entries} cases harness)
   string(APPEND ours "|${entry}")
 endforeach()
 string(APPEND ours ")(/|$)")
@@ -60,7 +67,11 @@ set(count 0)
 file(
   GLOB_RECURSE files
   RELATIVE "${ROOT}"
-  "${ROOT}/src/*.cpp" "${ROOT}/src/*.h" "${ROOT}/include/*.h")
+  "${ROOT}/benchmarks/*.cpp"
+  "${ROOT}/benchmarks/*.h"
+  "${ROOT}/include/*.h"
+  "${ROOT}/src/*.cpp"
+  "${ROOT}/src/*.h")
 foreach(file ${files})
   set(place "${file}")
   while(NOT DEFINED "may_include_${place}")
@@ -68,7 +79,7 @@ foreach(file ${files})
   endwhile()
   set(allowed "^(${may_include_${place}})")
   # The header of a source.
-  string(REGEX REPLACE "^(src|include)/" "" own "${file}")
+  string(REGEX REPLACE "^(src|include|benchmarks)/" "" own "${file}")
   cmake_path(REMOVE_EXTENSION own)
   file(STRINGS "${ROOT}/${file}" lines REGEX "^#include <")
   foreach(line ${lines})

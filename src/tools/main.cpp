@@ -3,23 +3,21 @@
 
 #include <error_message.h>
 #include <escape.h>
-#include <tools/bench/bench.h>
 #include <tools/completion.h>
 #include <tools/convert.h>
 #include <tools/heatmap_command.h>
 #include <tools/inspect.h>
+#include <tools/positive.h>
 #include <tools/swap_model.h>
 #include <tools/verify.h>
 #include <torch_attention/version.h>
 
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 namespace {
@@ -29,17 +27,13 @@ using torch_attention::InspectOptions;
 using torch_attention::WeightLayout;
 using namespace torch_attention::tools;
 
-/// CLI11's own validator prints the largest number in its message.
-const CLI::Validator kPositive(
-    [](std::string& text) {
-      int64_t value = 0;
-      const auto* end = text.data() + text.size();
-      const auto read = std::from_chars(text.data(), end, value);
-      return read.ec == std::errc() && read.ptr == end && value > 0
-          ? std::string()
-          : "expected a whole number from 1 on, but got \"" + text + "\"";
-    },
-    "POSITIVE");
+/// The answer to users who know the subcommand of earlier versions.
+constexpr const char* kBenchIsElsewhere =
+    "torch-attention: bench is now a program of TorchAttention's sources, "
+    "torch_attention_bench, with the same options:\n"
+    "  cmake --preset release\n"
+    "  cmake --build --preset release --target torch_attention_bench\n"
+    "  build/release/bin/torch_attention_bench --quick\n";
 
 /// The function of a subcommand, which returns the exit status.
 using Action = std::function<int()>;
@@ -232,46 +226,6 @@ Action add_convert(CLI::App& app) {
   };
 }
 
-Action add_bench(CLI::App& app) {
-  auto options = std::make_shared<BenchOptions>();
-  auto* bench = app.add_subcommand(
-      "bench",
-      "Measure our modules against LibTorch's on this machine, interleaved");
-  bench->add_flag(
-      "--quick",
-      options->quick,
-      "end within two minutes on two cores: fewer rounds, no long contexts");
-  bench->add_option(
-      "--only", options->only, "only cases with this text in their name");
-  bench->add_flag("--list", options->list, "print the names of the cases");
-  bench->add_flag(
-      "--series",
-      options->series,
-      "also forward passes of 64 to 16384 tokens, for plots");
-  bench
-      ->add_option(
-          "--threads", options->threads, "threads; default: LibTorch's number")
-      ->check(kPositive);
-  bench->add_option("--json", options->json, "write the results to this file");
-  bench->add_option("--csv", options->csv, "write the table to this file");
-  bench->footer(
-      "The outputs and gradients are compared first: a case in which they "
-      "differ gets no figures.\nRatios are of medians, with p10 and p90 of the "
-      "rounds; the roof is measured in the same\nrounds. FLOPs are those of "
-      "visible scores only. Peak memory is what LibTorch's allocator\ngives "
-      "above the start, the output included. ATEN_CPU_CAPABILITY=avx2 and "
-      "ONEDNN_MAX_CPU_ISA=AVX2\nin the environment measure LibTorch and us "
-      "without AVX-512.\n\n"
-      "Examples:\n"
-      "  torch-attention bench --quick\n"
-      "  torch-attention bench --only \"B8 T1024\" --json bench.json\n\n"
-      "Exit status: 0, 1 if a case has no figures, 2 if the command line is "
-      "wrong.");
-  return [options] {
-    return torch_attention::tools::bench(*options, std::cout) ? 0 : 1;
-  };
-}
-
 Action add_swap(CLI::App& app) {
   struct Arguments {
     std::string input;
@@ -339,9 +293,12 @@ int main(int argc, char** argv) {
       {"inspect", add_inspect(app)},
       {"convert", add_convert(app)},
       {"swap", add_swap(app)},
-      {"bench", add_bench(app)},
       {"heatmap", add_heatmap(app)},
       {"completion", add_completion(app)}};
+  if (argc > 1 && argv[1] == std::string("bench")) {
+    std::cerr << kBenchIsElsewhere;
+    return 2;
+  }
   // CLI11 would only report that a subcommand is required.
   if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {
     std::cerr << "torch-attention: there is no subcommand \""

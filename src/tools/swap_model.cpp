@@ -1,8 +1,8 @@
 #include <tools/swap_model.h>
 
 #include <atomic_file.h>
-#include <tools/bench/measure.h>
 #include <tools/load_script.h>
+#include <tools/measure.h>
 #include <torch_attention/jit/swap_attention.h>
 #include <torch_attention/weights/read.h>
 

@@ -32,7 +32,7 @@ expect() {
 
 run 0 --help
 help="$out"
-for command in verify inspect convert swap bench heatmap completion; do
+for command in verify inspect convert swap heatmap completion; do
   expect "$help" "$command"
   run 0 "$command" --help
   expect "$out" "Example"
@@ -43,7 +43,9 @@ run 0 --version
 run 2
 run 2 unknown
 expect "$err" 'there is no subcommand "unknown"'
-run 2 bench --threads 0
+run 2 bench --quick
+expect "$err" "torch_attention_bench"
+run 2 verify "$golden" --num-heads 0
 expect "$err" 'expected a whole number from 1 on, but got "0"'
 run 2 verify "$golden" --tokens many
 expect "$err" 'but got "many"'

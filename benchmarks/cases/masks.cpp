@@ -1,0 +1,85 @@
+#include <cases/masks.h>
+
+#include <cases/candidates.h>
+#include <format_text.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace torch_attention::benchmarks {
+
+namespace {
+
+using functional::ScaledDotProductAttentionFuncOptions;
+
+std::string mask_name(const Work& work) {
+  return format_text(
+      "mask {} B{} H{} T{} D{} {}{}",
+      work.window ? format_text("window {}", *work.window) : "causal",
+      work.B,
+      work.H,
+      work.T,
+      work.D,
+      torch::toString(work.dtype),
+      work.backward ? " forward+backward" : "");
+}
+
+std::vector<Candidate> mask_candidates(const Work& work) {
+  const auto data = draw_attention(work);
+  const auto hidden = additive_mask(work.T, work.window).isinf();
+  const auto mask_of = [&](double number) {
+    return at::zeros(hidden.sizes(), work.dtype).masked_fill_(hidden, number);
+  };
+  const auto with_bias = [&](double number) {
+    return ScaledDotProductAttentionFuncOptions().bias(mask_of(number));
+  };
+  const auto option =
+      ScaledDotProductAttentionFuncOptions().causal(true).window(work.window);
+  constexpr auto kInfinity = std::numeric_limits<double>::infinity();
+  SdpaOptions theirs;
+  theirs.causal = !work.window;
+  theirs.mask = work.window ? mask_of(-kInfinity) : torch::Tensor();
+  std::vector<Candidate> candidates{
+      our_attention("ours, by the option", data, option),
+      our_attention(
+          "ours, bool mask",
+          data,
+          ScaledDotProductAttentionFuncOptions().mask(hidden)),
+      our_attention("ours, 0 and -inf", data, with_bias(-kInfinity)),
+      our_attention("ours, 0 and -1e9", data, with_bias(-1e9)),
+      sdpa_attention("SDPA", data, theirs)};
+  // Computes something else, to show what hidden keys save.
+  auto all_keys = our_attention(
+      "ours, all keys", data, ScaledDotProductAttentionFuncOptions());
+  all_keys.allowed_difference = kInfinity;
+  candidates.push_back(std::move(all_keys));
+  return candidates;
+}
+
+} // namespace
+
+std::vector<Case> mask_cases() {
+  constexpr int64_t kWindow = 256;
+  std::vector<Work> works{
+      attention_work(4, 12, 1024, 64),
+      attention_work(4, 12, 1024, 64),
+      attention_work(1, 8, 8192, 64),
+      attention_work(1, 8, 4096, 64)};
+  works[1].backward = true;
+  works[2].window = kWindow;
+  works[3].window = kWindow;
+  works[3].backward = true;
+  std::vector<Case> cases;
+  for (auto work : works) {
+    for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+      work.dtype = dtype;
+      cases.push_back(drawn_case(
+          mask_name(work), work, [work] { return mask_candidates(work); }));
+    }
+  }
+  return cases;
+}
+
+} // namespace torch_attention::benchmarks
