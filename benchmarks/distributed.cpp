@@ -9,6 +9,8 @@
 // Causal, B 1, 12 heads of 64, float32; T tokens, 8192 by default. Outputs are
 // compared first.
 
+#include <tools/comparison.h>
+#include <tools/measure.h>
 #include <torch_attention/distributed/group.h>
 #include <torch_attention/distributed/sequence_parallel.h>
 #include <torch_attention/distributed/tensor_parallel.h>
@@ -19,7 +21,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <iomanip>
@@ -38,16 +39,15 @@ constexpr int kRounds = 7;
 /// Relative to the largest number: the limit of the tests.
 constexpr double kAllowed = 1e-6;
 
-/// One way to compute the layer: its module and this process's tokens.
-struct Candidate {
+/// One way to share the layer: its module and this process's tokens.
+struct Sharing {
   std::string name;
   MultiHeadAttention module;
   torch::Tensor x;
   torch::Tensor expected;
   /// after the backward pass
   std::function<void()> finish;
-  std::vector<double> seconds;
-  /// of these, in the group's operations
+  /// The seconds of each step in the group's operations.
   std::vector<double> waited;
 
   void step() {
@@ -67,15 +67,14 @@ void wait_for_all(const dist::Group& group) {
   group->barrier()->wait();
 }
 
-std::vector<Candidate> make_candidates(
+std::vector<Sharing> make_sharings(
     const torch::Tensor& x,
     const torch::Tensor& expected,
     const dist::Group& group) {
   const auto T = x.size(1);
   const auto nothing = [] {};
-  std::vector<Candidate> all;
-  all.push_back(
-      {"tensor_parallel", make_module(T), x, expected, nothing, {}, {}});
+  std::vector<Sharing> all;
+  all.push_back({"tensor_parallel", make_module(T), x, expected, nothing, {}});
   dist::tensor_parallel(*all.back().module, group);
   for (const bool all_to_all : {false, true}) {
     const auto sequence = dist::SequenceOptions()
@@ -92,99 +91,104 @@ std::vector<Candidate> make_candidates(
          own(x),
          own(expected),
          [module, group] { dist::sum_gradients(module->parameters(), group); },
-         {},
          {}});
   }
   return all;
 }
 
-void check(Candidate& candidate) {
+void check(Sharing& sharing) {
   const torch::NoGradGuard no_grad;
-  const auto difference =
-      (candidate.module->forward(candidate.x) - candidate.expected)
-          .abs()
-          .max()
-          .item<double>();
-  const auto size = candidate.expected.abs().max().item<double>();
+  const auto scale = std::max(1.0, tools::largest_of(sharing.expected));
+  const auto difference = tools::compare(
+      sharing.module->forward(sharing.x),
+      sharing.expected,
+      scale,
+      kAllowed * scale);
   TORCH_CHECK(
-      difference <= kAllowed * std::max(1.0, size),
-      candidate.name,
+      difference.is_allowed(),
+      sharing.name,
       ": expected the outputs of one process, but they differ by ",
-      difference);
+      difference.absolute);
 }
 
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  const std::chrono::duration<double> time =
-      std::chrono::steady_clock::now() - start;
-  return time.count();
+/// Returns the seconds of one step, [way][round]; the first way is one process
+/// alone. All processes take the turns alike.
+std::vector<std::vector<double>> measure_steps(
+    Sharing& whole,
+    std::vector<Sharing>& sharings,
+    const dist::Group& group) {
+  std::vector<std::function<void()>> steps{[&] {
+    if (group->getRank() == 0) {
+      at::set_num_threads(group->getSize());
+      whole.step();
+      at::set_num_threads(1);
+    }
+  }};
+  for (auto& sharing : sharings) {
+    steps.emplace_back([&] {
+      sharing.step();
+      const auto at_the_end = tools::seconds_of([&] { wait_for_all(group); });
+      sharing.waited.push_back(dist::traffic().waited + at_the_end);
+    });
+  }
+  tools::Effort effort;
+  effort.least_rounds = kRounds + 1;
+  effort.most_rounds = kRounds + 1;
+  effort.sample_seconds = 0; // one step
+  return tools::interleave(steps, effort, [&] {
+    wait_for_all(group);
+    dist::reset_traffic();
+  });
 }
 
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
+/// The first round warms up.
+std::vector<double> later_rounds(const std::vector<double>& all) {
+  return std::vector<double>(all.begin() + 1, all.end());
+}
+
+void print(
+    const std::vector<Sharing>& sharings,
+    const std::vector<std::vector<double>>& all_seconds,
+    int processes) {
+  const auto alone = later_rounds(all_seconds.front());
+  for (size_t i = 0; i < sharings.size(); ++i) {
+    const auto seconds = later_rounds(all_seconds[i + 1]);
+    const auto waited = later_rounds(sharings[i].waited);
+    std::vector<double> computed;
+    for (size_t round = 0; round < seconds.size(); ++round) {
+      computed.push_back(seconds[round] - waited[round]);
+    }
+    const auto ratio = tools::ratio_of(seconds, alone);
+    std::cout << sharings[i].name << ", " << processes
+              << " processes of 1 thread: " << tools::spread_of(seconds).median
+              << " s, of which computing " << tools::spread_of(computed).median
+              << " s and waiting " << tools::spread_of(waited).median << " s; "
+              << ratio.median << " times as long (" << ratio.p10 << " to "
+              << ratio.p90 << ")\n";
+  }
 }
 
 void measure(int64_t T) {
   const auto group = dist::group_from_environment();
-  const auto processes = static_cast<int>(group->getSize());
-  const bool is_first = group->getRank() == 0;
   torch::manual_seed(2);
   const auto x = torch::randn({1, T, kWidth});
-  Candidate whole{"one process", make_module(T), x, {}, [] {}, {}, {}};
+  Sharing whole{"one process", make_module(T), x, {}, [] {}, {}};
   {
     const torch::NoGradGuard no_grad;
     whole.expected = whole.module->forward(x);
   }
-  auto candidates = make_candidates(x, whole.expected, group);
-  for (auto& candidate : candidates) {
-    check(candidate);
+  auto sharings = make_sharings(x, whole.expected, group);
+  for (auto& sharing : sharings) {
+    check(sharing);
   }
-  for (int round = 0; round <= kRounds; ++round) {
-    wait_for_all(group);
-    if (is_first) {
-      at::set_num_threads(processes);
-      whole.seconds.push_back(seconds_of([&] { whole.step(); }));
-      at::set_num_threads(1);
-    }
-    for (auto& candidate : candidates) {
-      wait_for_all(group);
-      dist::reset_traffic();
-      double at_the_end = 0;
-      candidate.seconds.push_back(seconds_of([&] {
-        candidate.step();
-        at_the_end = seconds_of([&] { wait_for_all(group); });
-      }));
-      candidate.waited.push_back(dist::traffic().waited + at_the_end);
-    }
-  }
-  if (!is_first) {
-    return;
-  }
-  // The first round warms up.
-  const auto rounds = [](const std::vector<double>& all) {
-    return std::vector<double>(all.begin() + 1, all.end());
-  };
-  const auto alone = rounds(whole.seconds);
-  std::cout << std::setprecision(3) << "one process of " << processes
-            << " threads, T " << T << ": " << median(alone) << " s\n";
-  for (const auto& candidate : candidates) {
-    const auto seconds = rounds(candidate.seconds);
-    const auto waited = rounds(candidate.waited);
-    std::vector<double> ratios;
-    std::vector<double> computed;
-    for (size_t i = 0; i < seconds.size(); ++i) {
-      ratios.push_back(seconds[i] / alone[i]);
-      computed.push_back(seconds[i] - waited[i]);
-    }
-    const auto [least, most] =
-        std::minmax_element(ratios.begin(), ratios.end());
-    std::cout << candidate.name << ", " << processes
-              << " processes of 1 thread: " << median(seconds)
-              << " s, of which computing " << median(computed)
-              << " s and waiting " << median(waited) << " s; " << median(ratios)
-              << " times as long (" << *least << " to " << *most << ")\n";
+  const auto seconds = measure_steps(whole, sharings, group);
+  if (group->getRank() == 0) {
+    const auto processes = static_cast<int>(group->getSize());
+    std::cout << std::setprecision(3) << "one process of " << processes
+              << " threads, T " << T << ": "
+              << tools::spread_of(later_rounds(seconds.front())).median
+              << " s\n";
+    print(sharings, seconds, processes);
   }
 }
 

@@ -1,12 +1,12 @@
 // The functions that benchmarks/load_weights.py calls: our loader, in Python's
 // own process, with Python's own LibTorch.
 
+#include <harness/memory.h>
+#include <tools/measure.h>
 #include <torch_attention/weights/load.h>
 
 #include <torch/nn/module.h>
 
-#include <chrono>
-#include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -52,22 +52,6 @@ std::shared_ptr<Tree> make_tree(const std::string& description) {
 
 std::shared_ptr<Tree> model;
 
-/// Returns a line of /proc/self/status, in kB.
-int64_t status_kb(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.rfind(name + ":", 0) == 0) {
-      return std::stoll(line.substr(name.size() + 1));
-    }
-  }
-  return -1;
-}
-
-void reset_peak() {
-  std::ofstream("/proc/self/clear_refs") << "5";
-}
-
 } // namespace
 
 extern "C" {
@@ -77,22 +61,23 @@ __attribute__((visibility("default"))) void make_model(
   model = make_tree(description);
 }
 
-/// Returns the seconds of one load, or -1 after an error. Sets `peak_kb` to the
-/// peak of the memory beyond that in use before, including pages of the file.
+/// Returns the seconds of one load, or -1 after an error. Sets `peak_bytes` to
+/// the peak of the memory beyond that in use before, including pages of the
+/// file.
 __attribute__((visibility("default"))) double load_model(
     const char* path,
     const char* prefix,
-    int64_t* peak_kb) {
+    int64_t* peak_bytes) {
+  using namespace torch_attention;
   try {
-    reset_peak();
-    const auto before = status_kb("VmRSS");
-    const auto start = std::chrono::steady_clock::now();
-    torch_attention::load_weights(
-        *model, path, torch_attention::LoadOptions().prefix(prefix));
-    const std::chrono::duration<double> seconds =
-        std::chrono::steady_clock::now() - start;
-    *peak_kb = status_kb("VmHWM") - before;
-    return seconds.count();
+    double seconds = 0;
+    const auto load = [&] {
+      load_weights(*model, path, LoadOptions().prefix(prefix));
+    };
+    *peak_bytes = benchmarks::peak_memory_of([&] {
+                    seconds = tools::seconds_of(load);
+                  }).resident;
+    return seconds;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return -1;

@@ -4,16 +4,15 @@
 // Sizes: B batch, T tokens, C channels in, E channels out, H heads. All tensors
 // are float32, contiguous.
 
+#include <harness/candidate.h>
+#include <harness/recording.h>
+#include <tools/measure.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
 #include <ATen/ops/from_blob.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 #include <torch/utils.h>
 
-#include <chrono>
-#include <functional>
 #include <iostream>
 #include <memory>
 
@@ -21,44 +20,14 @@
 
 namespace {
 
-using torch_attention::Kernel;
-using torch_attention::MultiHeadAttentionImpl;
-using torch_attention::MultiHeadAttentionOptions;
-using torch_attention::MultiHeadAttentionWrapperImpl;
-using torch_attention::MultiHeadAttentionWrapperOptions;
-
-/// The ways in which LibTorch records operations; the same numbers as in
-/// peers.py.
-enum Recording { kNoGrad = 0, kInference = 1, kAutograd = 2 };
+using namespace torch_attention;
+using benchmarks::Candidate;
+using benchmarks::Recording;
+using benchmarks::RecordingGuard;
 
 torch::Tensor view(float* data, at::IntArrayRef sizes) {
   return at::from_blob(data, sizes, torch::kFloat);
 }
-
-/// A module with an input of its own.
-struct Session {
-  std::shared_ptr<torch::nn::Module> module;
-  std::function<torch::Tensor(const torch::Tensor&)> forward;
-  torch::Tensor input;
-  torch::Tensor cotangent;
-
-  template <typename Impl>
-  void hold(const std::shared_ptr<Impl>& impl) {
-    module = impl;
-    forward = [impl](const torch::Tensor& x) { return impl->forward(x); };
-  }
-
-  torch::Tensor run() {
-    if (!cotangent.defined()) {
-      return forward(input);
-    }
-    input.mutable_grad().reset();
-    module->zero_grad();
-    auto output = forward(input);
-    output.backward(cotangent);
-    return output;
-  }
-};
 
 /// Calls the function. Returns -1 after an error, and prints it.
 template <typename Function>
@@ -92,62 +61,54 @@ TORCH_ATTENTION_PEERS_API void* make_session(
     float* const* weights,
     float* input,
     float* cotangent) {
-  Session* session = nullptr;
+  Candidate* session = nullptr;
   guarded([&] {
     const auto& [B, T, C, E, H, wrapper, reference_kernel, dropout] = *shape;
-    const auto is_wrapper = wrapper != 0;
+    const auto x = view(input, {B, T, C});
+    const auto gradient =
+        cotangent != nullptr ? view(cotangent, {B, T, E}) : torch::Tensor();
     const auto with_settings = [&](auto options) {
       return options.dropout(dropout).register_mask(false).kernel(
           reference_kernel != 0 ? Kernel::kReference : Kernel::kAuto);
     };
-    auto made = std::make_unique<Session>();
-    if (is_wrapper) {
-      made->hold(std::make_shared<MultiHeadAttentionWrapperImpl>(
-          with_settings(MultiHeadAttentionWrapperOptions(C, E / H, T, H))));
-    } else {
-      made->hold(std::make_shared<MultiHeadAttentionImpl>(
-          with_settings(MultiHeadAttentionOptions(C, E, T, H))));
-    }
-    torch::NoGradGuard no_grad;
-    for (auto& parameter : made->module->parameters()) {
-      parameter.copy_(view(*weights++, parameter.sizes()));
-    }
-    made->input = view(input, {B, T, C});
-    if (cotangent != nullptr) {
-      made->cotangent = view(cotangent, {B, T, E});
-      made->input.set_requires_grad(true);
-    }
-    session = made.release();
+    const auto candidate_of = [&](const auto& module) {
+      torch::NoGradGuard no_grad;
+      for (auto& parameter : module->parameters()) {
+        parameter.copy_(view(*weights++, parameter.sizes()));
+      }
+      return benchmarks::module_candidate("ours", module, x, gradient);
+    };
+    session = new Candidate(
+        wrapper != 0
+            ? candidate_of(
+                  std::make_shared<MultiHeadAttentionWrapperImpl>(with_settings(
+                      MultiHeadAttentionWrapperOptions(C, E / H, T, H))))
+            : candidate_of(std::make_shared<MultiHeadAttentionImpl>(
+                  with_settings(MultiHeadAttentionOptions(C, E, T, H)))));
     return 0.0;
   });
   return session;
 }
 
 TORCH_ATTENTION_PEERS_API void free_session(void* session) {
-  delete static_cast<Session*>(session);
+  delete static_cast<Candidate*>(session);
 }
 
 /// Turns dropout on and off.
 TORCH_ATTENTION_PEERS_API void train_session(void* session, int64_t on) {
-  static_cast<Session*>(session)->module->train(on != 0);
+  static_cast<Candidate*>(session)->set_dropout(on != 0);
 }
 
-/// Returns the seconds of `calls` runs, or -1 after an error.
+/// Returns the seconds of `calls` runs, or -1 after an error. `recording` is a
+/// number of `Recording`, as in peers_candidates.py.
 TORCH_ATTENTION_PEERS_API double time_session(
     void* session,
     int64_t calls,
     int64_t recording) {
   return guarded([&] {
-    auto& ours = *static_cast<Session*>(session);
-    const c10::InferenceMode inference(recording == kInference);
-    const c10::AutoGradMode grad(recording == kAutograd);
-    const auto start = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < calls; ++i) {
-      ours.run();
-    }
-    const std::chrono::duration<double> seconds =
-        std::chrono::steady_clock::now() - start;
-    return seconds.count();
+    const auto& ours = *static_cast<Candidate*>(session);
+    const RecordingGuard guard(static_cast<Recording>(recording));
+    return tools::seconds_of([&] { ours.run(); }, calls);
   });
 }
 
@@ -159,22 +120,18 @@ TORCH_ATTENTION_PEERS_API double run_session(
     float* output,
     float* const* gradients) {
   return guarded([&] {
-    auto& ours = *static_cast<Session*>(session);
-    torch::Tensor result;
-    {
-      const c10::InferenceMode inference(recording == kInference);
-      const c10::AutoGradMode grad(recording == kAutograd);
-      result = ours.run();
-    }
-    torch::NoGradGuard no_grad;
+    const auto& ours = *static_cast<Candidate*>(session);
     const auto write = [](float* to, const torch::Tensor& from) {
+      torch::NoGradGuard no_grad;
       view(to, from.sizes()).copy_(from);
     };
-    write(output, result);
-    if (ours.cotangent.defined()) {
-      write(*gradients++, ours.input.grad());
-      for (const auto& parameter : ours.module->parameters()) {
-        write(*gradients++, parameter.grad());
+    {
+      const RecordingGuard guard(static_cast<Recording>(recording));
+      write(output, ours.run());
+    }
+    for (const auto& gradient : ours.take_gradients()) {
+      if (gradient.defined()) {
+        write(*gradients++, gradient);
       }
     }
     return 0.0;

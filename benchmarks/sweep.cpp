@@ -4,9 +4,11 @@
 //
 //   torch_attention_bench_sweep [DTYPE [backward]] > sweep.csv
 //
-// DTYPE is Float (the default), Double, BFloat16 or Half. "backward": the pass
-// forward and the one backward.
+// DTYPE is Float (the default), Double, BFloat16 or Half. "backward": both
+// passes.
 
+#include <harness/work.h>
+#include <tools/measure.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ATen/ops/randn.h>
@@ -15,7 +17,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -23,7 +24,8 @@
 
 namespace {
 
-namespace F = torch_attention::functional;
+using namespace torch_attention;
+using benchmarks::Work;
 
 constexpr int64_t kKeyHeads = 2;
 constexpr int64_t kHeadDim = 64;
@@ -33,22 +35,6 @@ struct Size {
   int64_t T;
   int64_t S;
   int64_t group;
-
-  /// Operations on the scores that are visible: two products, and five of the
-  /// backward pass.
-  double flops(bool backward) const {
-    const auto pairs = T * S - T * (T - 1) / 2;
-    return (backward ? 14.0 : 4.0) *
-        static_cast<double>(kKeyHeads * group * kHeadDim * pairs);
-  }
-
-  /// Bytes of keys and values, read once; backward once more, and their
-  /// gradients written.
-  double bytes(torch::ScalarType dtype, bool backward) const {
-    return (backward ? 6.0 : 2.0) *
-        static_cast<double>(kKeyHeads * S * kHeadDim) *
-        static_cast<double>(torch::elementSize(dtype));
-  }
 };
 
 std::vector<Size> all_sizes() {
@@ -77,42 +63,44 @@ torch::ScalarType dtype_of(const std::string& name) {
       false, "expected Float, Double, BFloat16 or Half, but got ", name);
 }
 
+Work work_of(const Size& size, torch::ScalarType dtype, bool backward) {
+  auto work =
+      benchmarks::attention_work(1, kKeyHeads * size.group, size.T, kHeadDim);
+  work.S = size.S;
+  work.G = kKeyHeads;
+  work.dtype = dtype;
+  work.backward = backward;
+  return work;
+}
+
 /// Returns the least time of a call: what disturbs it only adds.
-double seconds_of(const Size& size, torch::ScalarType dtype, bool backward) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int kSamples = 7;
-  constexpr double kSampleSeconds = 2e-3;
+double seconds_of(const Work& work) {
+  tools::Effort effort;
+  effort.least_rounds = 8;
+  effort.most_rounds = 8;
+  effort.sample_seconds = 2e-3;
   const auto draw = [&](int64_t heads, int64_t tokens) {
-    return at::randn({1, heads, tokens, kHeadDim})
-        .to(dtype)
-        .set_requires_grad(backward);
+    return at::randn({1, heads, tokens, work.D})
+        .to(work.dtype)
+        .set_requires_grad(work.backward);
   };
-  const auto query = draw(kKeyHeads * size.group, size.T);
-  const auto key = draw(kKeyHeads, size.S);
-  const auto value = draw(kKeyHeads, size.S);
+  const auto query = draw(work.H, work.T);
+  const auto key = draw(work.G, work.S);
+  const auto value = draw(work.G, work.S);
   const auto grad_output =
-      at::randn({1, kKeyHeads * size.group, size.T, kHeadDim}).to(dtype);
-  const auto options =
-      F::ScaledDotProductAttentionFuncOptions().enable_gqa(true).causal(true);
-  const auto run = [&](int64_t calls) {
-    const auto start = Clock::now();
-    for (int64_t i = 0; i < calls; ++i) {
-      const auto output =
-          F::scaled_dot_product_attention(query, key, value, options);
-      if (backward) {
-        torch::autograd::grad({output}, {query, key, value}, {grad_output});
-      }
+      at::randn({1, work.H, work.T, work.D}).to(work.dtype);
+  const auto options = functional::ScaledDotProductAttentionFuncOptions()
+                           .enable_gqa(true)
+                           .causal(true);
+  const auto run = [&] {
+    const auto output =
+        functional::scaled_dot_product_attention(query, key, value, options);
+    if (work.backward) {
+      torch::autograd::grad({output}, {query, key, value}, {grad_output});
     }
-    return std::chrono::duration<double>(Clock::now() - start).count() /
-        static_cast<double>(calls);
   };
-  auto least = run(2);
-  const auto calls =
-      std::max<int64_t>(1, static_cast<int64_t>(kSampleSeconds / least));
-  for (int i = 0; i < kSamples; ++i) {
-    least = std::min(least, run(calls));
-  }
-  return least;
+  const auto seconds = tools::interleave({run}, effort).front();
+  return *std::min_element(seconds.begin(), seconds.end());
 }
 
 } // namespace
@@ -129,10 +117,10 @@ int main(int argc, char** argv) {
     const c10::InferenceMode inference(!backward);
     std::cout << "dtype,T,S,group,seconds,flops,bytes\n";
     for (const auto& size : all_sizes()) {
+      const auto work = work_of(size, dtype, backward);
       std::cout << torch::toString(dtype) << "," << size.T << "," << size.S
-                << "," << size.group << "," << seconds_of(size, dtype, backward)
-                << "," << size.flops(backward) << ","
-                << size.bytes(dtype, backward) << std::endl;
+                << "," << size.group << "," << seconds_of(work) << ","
+                << work.flops() << "," << work.key_bytes() << std::endl;
     }
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << "\n";
