@@ -21,9 +21,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from peers import Effort, describe_machine, difference, interleave, ratio
-from peers import spread, time_text, timer
 from torch import Tensor
+
+from harness.agreement import difference
+from harness.machine import describe_machine
+from harness.measure import Effort, interleave, ratio, spread, timer
+from harness.report import ratio_text, time_text
 
 HEADS = 32
 KEY_HEADS = 8
@@ -235,8 +238,7 @@ def measure(case: Case) -> bool:
         if taken is None:
             columns.append("–")
             continue
-        r = ratio(taken, by_name["ours"])
-        columns.append(f"{r['median']:.2f} ({r['p10']:.2f} to {r['p90']:.2f})")
+        columns.append(ratio_text(ratio(taken, by_name["ours"])))
     print(f"| {case.name()} | {' | '.join(columns)} |", flush=True)
     return agree
 

@@ -14,13 +14,13 @@ import ctypes
 import json
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
-import time
 
 import torch
 from torch import nn
+
+from harness.measure import Effort, interleave, ratio, spread, timer
 
 LAYERS = 12
 C = 768
@@ -72,7 +72,7 @@ class Ours:
         self.library = ctypes.CDLL(str(path))
         self.library.load_model.restype = ctypes.c_double
         self.library.sum_model.restype = ctypes.c_double
-        self.peak_kb = 0
+        self.peak_bytes = 0
         self.describe(shapes)
 
     def describe(self, shapes):
@@ -86,46 +86,51 @@ class Ours:
         )
         if seconds < 0:
             sys.exit("our loader failed")
-        self.peak_kb = peak.value
+        self.peak_bytes = peak.value
         return seconds
 
     def sum(self):
         return self.library.sum_model()
 
 
-def time_python(read, model, path):
-    start = time.perf_counter()
-    model.load_state_dict(read(path))
-    return time.perf_counter() - start
-
-
-def quantile(values, q):
-    return sorted(values)[round(q * (len(values) - 1))]
+def one_call(rounds):
+    """Returns the effort of so many rounds of one call."""
+    return Effort(0, rounds, rounds, 0)
 
 
 def compare(name, read, path, ours, model, runs):
     """Returns the ratio of Python's time to ours; the runs take turns."""
+
+    def load_by_python():
+        model.load_state_dict(read(path))
+
     for _ in range(2):  # the page cache, and lazy imports
-        time_python(read, model, path)
+        load_by_python()
         ours.load(path)
     expected = sum(p.sum(dtype=torch.float64).item() for p in model.parameters())
     if ours.sum() != expected:
         sys.exit(f"{name}: other values: {ours.sum()} and {expected}")
-    theirs_s, ours_s, peaks = [], [], []
-    for _ in range(runs):
-        theirs_s.append(time_python(read, model, path))
-        ours_s.append(ours.load(path))
-        peaks.append(ours.peak_kb)
-    ratios = [t / o for t, o in zip(theirs_s, ours_s)]
+    peaks = []
+
+    def time_ours(_calls):
+        seconds = ours.load(path)
+        peaks.append(ours.peak_bytes)
+        return seconds
+
+    theirs_s, ours_s = interleave(
+        [timer(load_by_python), time_ours], one_call(runs)
+    )
+    median = spread(ours_s)["median"]
+    r = ratio(theirs_s, ours_s)
     return {
         "case": name,
-        "python_ms": 1e3 * statistics.median(theirs_s),
-        "ours_ms": 1e3 * statistics.median(ours_s),
-        "ratio": statistics.median(ratios),
-        "p10": quantile(ratios, 0.1),
-        "p90": quantile(ratios, 0.9),
-        "peak_mb": max(peaks) / 1024,
-        "gb_per_s": os.path.getsize(path) / 1e9 / statistics.median(ours_s),
+        "python_ms": 1e3 * spread(theirs_s)["median"],
+        "ours_ms": 1e3 * median,
+        "ratio": r["median"],
+        "p10": r["p10"],
+        "p90": r["p90"],
+        "peak_mb": max(peaks) / 2**20,
+        "gb_per_s": os.path.getsize(path) / 1e9 / median,
     }
 
 
@@ -138,8 +143,8 @@ def one_layer(path, ours, shapes):
     seconds = [ours.load(path, prefix[:-1]) for _ in range(10)]
     return {
         "case": f"one layer of {path.name}",
-        "ours_ms": 1e3 * statistics.median(seconds),
-        "peak_mb": ours.peak_kb / 1024,
+        "ours_ms": 1e3 * spread(seconds)["median"],
+        "peak_mb": ours.peak_bytes / 2**20,
     }
 
 
@@ -147,12 +152,8 @@ def copy_bandwidth():
     """Returns GB/s of copying 0.5 GB in memory: the roof of any load."""
     a = torch.rand(125_000_000)
     b = torch.empty_like(a)
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        b.copy_(a)
-        times.append(time.perf_counter() - start)
-    return a.nbytes / 1e9 / statistics.median(times)
+    seconds = interleave([timer(lambda: b.copy_(a))], one_call(7))[0]
+    return a.nbytes / 1e9 / spread(seconds)["median"]
 
 
 def torch_load(path):

@@ -6,7 +6,7 @@ sizes of Qwen2.5-0.5B. Ours is the program of examples/gpt. What the candidates
 say is compared first. Peers that are not there (CTranslate2, ONNX Runtime,
 llama.cpp) are left out with a line that says why.
 
-    python benchmarks/models.py build/release/examples/gpt/gpt \\
+    python benchmarks/models.py build/release/bin/gpt \\
         --llama-cpp llama-batched-bench --json models.json
 
 Sizes: B batch, T tokens.
@@ -32,6 +32,10 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 import torch  # noqa: E402
 
+from harness.machine import describe_machine  # noqa: E402
+from harness.measure import Effort, interleave, timer  # noqa: E402
+from harness.report import time_text  # noqa: E402
+from harness.roof import Roof  # noqa: E402
 from models_candidates import (  # noqa: E402
     CONFIGS,
     Compiled,
@@ -48,7 +52,6 @@ from models_candidates import (  # noqa: E402
     make_folder,
     weights_read,
 )
-from peers import describe_machine, time_text  # noqa: E402
 
 # By how much of the largest logit a candidate's token may be less likely, in
 # float32 by transformers, than the likeliest.
@@ -103,29 +106,20 @@ def spread(values: list[float]) -> dict[str, float]:
 # --- Roof ------------------------------------------------------------------
 
 
-class Roof:
+class Rates:
     """LibTorch's reading of memory and sgemm, in each round."""
 
     def __init__(self, is_tiny: bool) -> None:
-        self.x = torch.ones(1 << (20 if is_tiny else 28))
-        self.rows = 256 if is_tiny else 2048
-        self.a = torch.rand(self.rows, self.rows)
+        self.roof = Roof(256, 1 << 20) if is_tiny else Roof(2048, 1 << 28)
         self.read: list[float] = []
         self.sgemm: list[float] = []
-        self.seconds = 0.0
 
     def measure(self) -> None:
-        def rate(amount: float, run: Callable[[], Any]) -> float:
-            run()
-            seconds = []
-            for _ in range(5):
-                start = time.perf_counter()
-                run()
-                seconds.append(time.perf_counter() - start)
-            return amount / statistics.median(seconds)
-
-        self.read.append(rate(self.x.nbytes, self.x.sum))
-        self.sgemm.append(rate(2.0 * self.rows**3, lambda: self.a @ self.a))
+        timers = [timer(self.roof.read), timer(self.roof.multiply)]
+        # One call in each of five rounds, after one that warms up.
+        read, multiply = interleave(timers, Effort(0, 6, 6, 0))
+        self.read.append(self.roof.x.nbytes / statistics.median(read[1:]))
+        self.sgemm.append(self.roof.flops / statistics.median(multiply[1:]))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -214,7 +208,7 @@ class Bench:
             rounds += 1
         return rounds
 
-    def measure_text(self, case: Case, roof: Roof) -> dict[str, Any]:
+    def measure_text(self, case: Case, rates: Rates) -> dict[str, Any]:
         folder = make_folder(case.model, self.options.tiny, self.root)
         config = load_empty_config(folder)
         torch.manual_seed(2)
@@ -233,14 +227,14 @@ class Bench:
             def run(i: int) -> None:
                 texts[i].append(candidates[i].generate(prompts, self.sizes.new))
                 if i == 0:
-                    roof.measure()
+                    rates.measure()
 
             rounds = self.rounds(len(candidates), run)
             names = [candidate.name for candidate in candidates]
         reference = load(folder, "float32")
         itemsize = 4 if case.dtype == "float32" else 2
         weights = weights_read(config) * itemsize
-        reads = roof.read[-rounds:]
+        reads = rates.read[-rounds:]
         result = describe(case, rounds)
         result["weights_bytes"] = weights
         result["read_bytes_per_second"] = spread(reads)
@@ -270,7 +264,7 @@ class Bench:
             )
         return result
 
-    def measure_training(self, case: Case, roof: Roof) -> dict[str, Any]:
+    def measure_training(self, case: Case, rates: Rates) -> dict[str, Any]:
         folder = make_folder(case.model, self.options.tiny, self.root)
         config = load_empty_config(folder)
         torch.manual_seed(3)
@@ -284,7 +278,7 @@ class Bench:
             def run(i: int) -> None:
                 steps[i].append(candidates[i].train(rows))
                 if i == 0:
-                    roof.measure()
+                    rates.measure()
 
             rounds = self.rounds(len(candidates), run)
             names = [candidate.name for candidate in candidates]
@@ -395,7 +389,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(case.name for case in cases))
         return 0
     torch.set_num_threads(options.threads)
-    roof = Roof(options.tiny)
+    rates = Rates(options.tiny)
     report: dict[str, Any] = {"machine": describe_machine(), "cases": []}
     with contextlib.ExitStack() as stack:
         folder = options.folder or stack.enter_context(
@@ -406,9 +400,9 @@ def run(options: argparse.Namespace) -> int:
             measure = (
                 bench.measure_text if case.kind == "text" else bench.measure_training
             )
-            report["cases"].append(measure(case, roof))
+            report["cases"].append(measure(case, rates))
             print_case(report["cases"][-1])
-            report["roof"] = roof.describe()
+            report["roof"] = rates.describe()
             report["left_out"] = bench.left_out
             if options.json:
                 text = json.dumps(report, indent=2)

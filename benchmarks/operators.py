@@ -23,9 +23,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from peers import Effort, describe_machine, difference, interleave, ratio
-from peers import spread, time_text, timer
 from torch import Tensor
+
+from harness.agreement import difference
+from harness.machine import describe_machine
+from harness.measure import Effort, interleave, ratio, spread, timer
+from harness.report import ratio_text, time_text
 
 EFFORT = Effort(2, 5, 41)
 # The part of the largest element by which outputs may differ.
@@ -290,13 +293,8 @@ def measure(case: Case) -> bool:
             print(f"| {case.name} | no figures: differs by {distance:.1e} |")
             return False
     seconds = interleave([timer(case.theirs), timer(case.ours)], EFFORT)
-    r = ratio(*seconds)
     times = " | ".join(time_text(spread(taken)["median"]) for taken in seconds)
-    print(
-        f"| {case.name} | {times} | {r['median']:.2f} "
-        f"({r['p10']:.2f} to {r['p90']:.2f}) |",
-        flush=True,
-    )
+    print(f"| {case.name} | {times} | {ratio_text(ratio(*seconds))} |", flush=True)
     return True
 
 

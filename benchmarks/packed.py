@@ -14,14 +14,15 @@ import argparse
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from peers import Effort, difference, interleave, ratio, spread, time_text
-from peers import timer
 from torch import Tensor
+
+from harness.agreement import difference
+from harness.measure import Effort, interleave, ratio, spread, timer
+from harness.report import ratio_text, time_text
 
 HEADS = 12
 HEAD_DIM = 64
@@ -135,9 +136,7 @@ def measure(case: Case, dtype: torch.dtype) -> bool:
     seconds = interleave([timer(run) for run in ways.values()], EFFORT)
     for name, taken in zip(ways, seconds, strict=True):
         text = time_text(spread(taken)["median"])
-        r = ratio(taken, seconds[0])
-        print(f"  {name:24}{text:>12}{r['median']:8.2f}", end="")
-        print(f"  ({r['p10']:.2f} - {r['p90']:.2f})", flush=True)
+        print(f"  {name:24}{text:>12}  {ratio_text(ratio(taken, seconds[0]))}", flush=True)
     return True
 
 
