@@ -99,6 +99,11 @@ def read_sources(root, folders, endings=(".h", ".cpp")):
     }
 
 
+def count_files(folder):
+    """Returns the number of files, without those that Python compiled."""
+    return sum(path.is_file() and path.suffix != ".pyc" for path in folder.rglob("*"))
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     cpp = read_sources(root, ("include", "src", "examples", "benchmarks", "tests"))
@@ -152,6 +157,7 @@ def main():
             ),
             1,
         ),
+        ("files in tests/golden", count_files(root / "tests/golden"), 150),
     ]
     failed = 0
     for name, value, bound in measures:

@@ -6,4 +6,4 @@ configure(../../examples/encoder "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           -DCMAKE_BUILD_TYPE=Debug)
 build("${build}")
 run("${build}/encoder" search "${project_source_dir}/LICENSE" "a patent"
-    --model "${project_source_dir}/tests/golden/encoders/bert")
+    --model "${golden_dir}/encoders/bert")

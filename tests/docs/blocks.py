@@ -3,7 +3,7 @@
 
     blocks.py links ROOT
     blocks.py generate OUT.cpp PAGE...
-    blocks.py run PAGE PROGRAM BIN LIBRARY
+    blocks.py run PAGE PROGRAM BIN LIBRARY GOLDEN
 
 The C++ blocks of a page make one function, in their order, with their includes
 before it; `generate` writes the functions of all pages. `run` takes an empty
@@ -19,8 +19,8 @@ A block after `<!-- not run: REASON -->` is left out; one of a language that is
 not known here is an error.
 
 The programs of BIN and the Python of this script come first on PATH; `scripts`
-is there, $SOURCE is the folder of the page, $GOLDEN that of the golden files,
-and $LIBRARY our library. $HOME is the empty folder; torch_attention in it is an
+is there, $SOURCE is the folder of the page, $GOLDEN that of the unpacked golden
+files, and $LIBRARY our library. $HOME is the empty folder; torch_attention in it is an
 installation, if $PREFIX names one.
 """
 
@@ -239,7 +239,7 @@ def shell_script(page: Path) -> str:
     return "\n".join(parts)
 
 
-def run(page: Path, program: str, tools: str, library: str) -> int:
+def run(page: Path, program: str, tools: str, library: str, golden: str) -> int:
     root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -248,7 +248,7 @@ def run(page: Path, program: str, tools: str, library: str) -> int:
         env["PATH"] = os.pathsep.join([tools, python_bin, env["PATH"]])
         env["PYTHONPATH"] = str(root / "scripts")
         env["SOURCE"] = str(page.resolve().parent)
-        env["GOLDEN"] = str(root / "tests/golden")
+        env["GOLDEN"] = golden
         env["LIBRARY"] = library
         env["HOME"] = name
         (folder / "scripts").symlink_to(root / "scripts")

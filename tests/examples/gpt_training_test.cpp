@@ -18,7 +18,7 @@ using namespace torch_attention::testing;
 
 namespace {
 
-constexpr const char* kText = TORCH_ATTENTION_GOLDEN_DIR "/../../LICENSE";
+constexpr const char* kText = TORCH_ATTENTION_SOURCE_DIR "/LICENSE";
 
 /// Trains as tests/golden/generate/models/training.py does.
 gpt::TrainingOptions options_of_golden(const TemporaryFolder& folder) {

@@ -1,5 +1,5 @@
 // Fuzzes the configuration of a pretrained model. Seeds are
-// tests/golden/pretrained/*/config.json.
+// build/fuzz/tests/golden/pretrained/*/config.json.
 
 #include <fuzz/fuzz.h>
 

@@ -4,7 +4,7 @@
 
 namespace torch_attention::testing {
 
-/// Returns the path of a file in tests/golden.
+/// Returns the path of a golden file, where CMake has unpacked them.
 inline std::string golden(const std::string& file) {
   return TORCH_ATTENTION_GOLDEN_DIR "/" + file;
 }

@@ -26,9 +26,11 @@ def output_of(*arguments):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    write = ("write", "reference", "--folder", folder)
-    output_of(sys.executable, generate, *write)
-    table = output_of(program, "verify", folder)
+    packs, cases = os.path.join(folder, "packs"), os.path.join(folder, "cases")
+    reference = ("reference", "--folder", packs)
+    output_of(sys.executable, generate, "write", *reference)
+    output_of(sys.executable, generate, "unpack", cases, *reference)
+    table = output_of(program, "verify", cases)
 
 print(table)
 if " 0 failed." not in table:

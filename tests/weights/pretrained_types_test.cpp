@@ -61,7 +61,7 @@ double difference_of(const KnownAttention& known) {
 }
 
 constexpr auto* kPage =
-    TORCH_ATTENTION_GOLDEN_DIR "/../../docs/pretrained_families.md";
+    TORCH_ATTENTION_SOURCE_DIR "/docs/pretrained_families.md";
 
 /// docs/pretrained_families.md; without measuring all differences are 0.
 std::string page_of(bool measure) {

@@ -29,6 +29,7 @@ from generate import (
     pretrained,
     reference,
 )
+from generate.packs import GOLDEN
 from generate.reference import drawn, minilm
 from torch_attention_reference import ExportError
 
@@ -62,6 +63,25 @@ def write(names: Sequence[str], folder: Path, complete: bool) -> int:
     return int(complete and missing > 0)
 
 
+def unpack(names: Sequence[str], folder: Path, out: Path) -> int:
+    for name in names:
+        count = len(SETS[name].unpack(folder, out))
+        print(f"{name}: {count} files")
+    return 0
+
+
+def add_sets(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "sets",
+        nargs="*",
+        metavar="SET",
+        help=f"{', '.join(SETS)} (default: all)",
+    )
+    command.add_argument(
+        "--folder", type=Path, default=GOLDEN, help="default: tests/golden"
+    )
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="generate",
@@ -70,27 +90,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("check", "compare the committed files with files made again"),
-        ("write", "write the files"),
+        ("write", "write again the files that differ"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument(
-            "sets",
-            nargs="*",
-            metavar="SET",
-            help=f"{', '.join(SETS)} (default: all)",
-        )
-        command.add_argument(
-            "--folder",
-            type=Path,
-            default=Path(__file__).resolve().parents[1],
-            help="default: tests/golden",
-        )
+        add_sets(command)
         command.add_argument(
             "--complete",
             action="store_true",
             help="fail if a file cannot be made by this Python (packages:"
             " requirements.txt beside this); without this it is left out",
         )
+
+    command = commands.add_parser("unpack", help="unpack the committed files")
+    command.add_argument("out", type=Path, metavar="OUT")
+    add_sets(command)
 
     command = commands.add_parser("draw", help="write random reference cases")
     command.add_argument("folder", type=Path, metavar="OUT")
@@ -176,8 +189,10 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "changed":
             return check_changed(options)
         else:
-            run = check if options.command == "check" else write
             names = options.sets or list(SETS)
+            if options.command == "unpack":
+                return unpack(names, options.folder, options.out)
+            run = check if options.command == "check" else write
             return run(names, options.folder, options.complete)
     except (ExportError, OSError, UnicodeError) as error:
         print(f"generate: error: {error}", file=sys.stderr)

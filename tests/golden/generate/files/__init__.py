@@ -98,8 +98,7 @@ def difference(committed: Path, fresh: Path, file: str) -> str:
     """Compares what is expected of a file, and reads the file by Python."""
     entries = expected_in(committed)
     if file == EXPECTED:
-        absent = [name for name in entries if not (committed / name).is_file()]
-        return f"names what is not there: {', '.join(absent)}" if absent else ""
+        return difference_of_expected(committed, fresh)
     wanted = expected_in(fresh)[file]
     if as_text(entries.get(file)) != as_text(wanted):
         return f"{EXPECTED} differs from what is made again"
@@ -110,6 +109,16 @@ def difference(committed: Path, fresh: Path, file: str) -> str:
     if tensors.keys() != wanted.keys():
         return "has other keys"
     differ = [k for k, t in tensors.items() if as_text(t) != as_text(wanted[k])]
+    return f"differs in {', '.join(differ)}" if differ else ""
+
+
+def difference_of_expected(committed: Path, fresh: Path) -> str:
+    entries = expected_in(committed)
+    absent = [name for name in entries if not (committed / name).is_file()]
+    if absent:
+        return f"names what is not there: {', '.join(absent)}"
+    wanted = expected_in(fresh)
+    differ = [k for k in wanted if as_text(entries.get(k)) != as_text(wanted[k])]
     return f"differs in {', '.join(differ)}" if differ else ""
 
 

@@ -46,6 +46,7 @@ def difference_of(committed: Path, fresh: Path, file: str) -> str:
     return difference_of_model(committed, fresh, file)
 
 
+PACKS = ("bert", "electra")
 GOLDEN_SET = GoldenSet(
-    "heatmap", "heatmap", make, difference_of, pattern="**/*"
+    "heatmap", "heatmap", make, difference_of, "**/*", PACKS
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch_attention_reference import safetensors_file
 
+from .. import models
 from ..golden_set import Unavailable
 from ..models.decoders import DECODERS
+from ..packs import GOLDEN
 from ..pretrained.model import draw_weights
 from .word_pieces import VOCABULARY
 
 TOKENS = 9
-COMMITTED_MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 def transformers_package():
@@ -104,15 +106,17 @@ ENCODERS = (
 def write_decoders(file: Path) -> None:
     transformers = transformers_package()
     expected: dict[str, Tensor] = {}
-    for decoder in DECODERS:
-        folder = COMMITTED_MODELS / decoder.name
-        model = getattr(transformers, decoder.auto).from_pretrained(
-            folder, attn_implementation="eager"
-        )
-        stored, _ = safetensors_file.read(folder / "expected.safetensors")
-        ids = stored["ids"][0]
-        expected[f"{decoder.name}.ids"] = ids
-        expected[f"{decoder.name}.attentions"] = attentions_of(
-            model.eval(), ids
-        )
+    with tempfile.TemporaryDirectory() as temporary:
+        models.GOLDEN_SET.unpack(GOLDEN, Path(temporary))
+        for decoder in DECODERS:
+            folder = Path(temporary, models.GOLDEN_SET.folder, decoder.name)
+            model = getattr(transformers, decoder.auto).from_pretrained(
+                folder, attn_implementation="eager"
+            )
+            stored, _ = safetensors_file.read(folder / "expected.safetensors")
+            ids = stored["ids"][0]
+            expected[f"{decoder.name}.ids"] = ids
+            expected[f"{decoder.name}.attentions"] = attentions_of(
+                model.eval(), ids
+            )
     safetensors_file.write(file, expected)

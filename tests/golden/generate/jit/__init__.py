@@ -68,4 +68,6 @@ def compare(committed: Path, fresh: Path, file: str) -> str:
     return ""
 
 
-GOLDEN_SET = GoldenSet("jit", "jit", make, compare)
+GOLDEN_SET = GoldenSet(
+    "jit", "jit", make, compare, packs=("bert", "gemma2")
+)

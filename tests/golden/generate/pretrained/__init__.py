@@ -25,6 +25,10 @@ def make(folder: Path) -> LeftOut:
     return write_models(MODELS, folder)
 
 
+PACKS = (
+    "a au b bl c co d di e eu f fi g gemma3 gemma4 gl gp gpt_n gr h i j l llava m me mi"
+    " mo mp n o p pe ph pi q qwen3 r s si sp t ti u v w x"
+)
 GOLDEN_SET = GoldenSet(
-    "pretrained", "pretrained", make, difference_of, pattern="*/*"
+    "pretrained", "pretrained", make, difference_of, "*/*", tuple(PACKS.split())
 )

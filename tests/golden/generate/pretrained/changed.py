@@ -24,12 +24,13 @@ from typing import Any
 
 import torch
 
+from ..packs import GOLDEN
+from . import GOLDEN_SET
 from .edits import Edit, edits_of
 from .inputs import TOKENS, draw_inputs
 from .model import Attention, Model
 from .models import MODELS
 
-COMMITTED = Path(__file__).resolve().parents[2] / "pretrained"
 # Sizes that a class has where its field is dropped or null make no small model.
 MOST_PARAMETERS = 20_000_000
 MOST_LAYERS = 8
@@ -151,12 +152,12 @@ def batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
         yield batch
 
 
-def cases_of(names: Iterable[str], word: str) -> Iterator[Case]:
+def cases_of(names: Iterable[str], word: str, folder: Path) -> Iterator[Case]:
     wanted = set(names)
     for model in MODELS:
         if wanted and model.name not in wanted:
             continue
-        config = json.loads((COMMITTED / model.name / "config.json").read_text())
+        config = json.loads((folder / model.name / "config.json").read_text())
         yield from (
             Case(model, edit) for edit in edits_of(config) if word in edit.name
         )
@@ -169,7 +170,10 @@ def check(
     of those that differ."""
     warnings.simplefilter("ignore")
     first, step = (int(each) for each in part.split("/"))
-    cases = list(cases_of(names, word))
+    with tempfile.TemporaryDirectory() as temporary:
+        GOLDEN_SET.unpack(GOLDEN, Path(temporary))
+        folder = Path(temporary, GOLDEN_SET.folder)
+        cases = list(cases_of(names, word, folder))
     # So that each part has some of all models.
     random.Random(1).shuffle(cases)
     cases = cases[first::step]
