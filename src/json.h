@@ -33,7 +33,7 @@ using JsonPath = std::vector<std::string>;
 
 using JsonVisitor = std::function<void(const JsonPath&, const JsonValue&)>;
 
-/// What differs between the texts that are read.
+/// The rules that differ between kinds of text.
 struct JsonRules {
   /// How the message of an error begins.
   std::string problem;

@@ -16,7 +16,7 @@ namespace torch_attention::operators {
 
 using CallOptions = functional::ScaledDotProductAttentionFuncOptions;
 
-/// What an argument is besides an option; a sum of these.
+/// Properties of an argument, combined by `|`.
 enum Trait : unsigned {
   /// a tensor that may be on another device than the query
   kOnAnyDevice = 1,

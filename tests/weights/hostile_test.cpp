@@ -15,6 +15,8 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <string>
+#include <string_view>
 
 // Defined in tests/fuzz.
 extern "C" {

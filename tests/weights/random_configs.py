@@ -27,7 +27,7 @@ NUMBERS = """
     NaN Infinity -Infinity""".split()
 CHARACTERS = [*"aZ {}[]:,/\x7f\u00e9\u65e5\U0001f600", "NaN", "\\n", "\\\\", '\\"', "\\/"]
 ESCAPES = ["\\u0041", "\\u0000", "\\ud83d\\ude00", "\\ud800", "\\udc00", "\\x", "\\u1", "\n"]
-# What a part of a text is replaced by.
+# Texts that replace a part of a text.
 TOKENS = [
     *b'{ } [ ] , : " \\ NaN nan Infinity null tru 01 1. .5 + - 1e'.split(),
     *(b"\x00", b"\x0c", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc2\xa0", b"/**/", b"'"),
