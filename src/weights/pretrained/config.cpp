@@ -3,7 +3,7 @@
 #include <config_file.h>
 #include <format_text.h>
 #include <weights/folder.h>
-#include <weights/pretrained/defaults.h>
+#include <weights/pretrained/models_file.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>

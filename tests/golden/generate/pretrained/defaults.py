@@ -1,5 +1,5 @@
-"""Writes src/weights/pretrained/defaults.cpp: the fields of attention that the
-configuration classes of `transformers` have by default.
+"""Writes the defaults in src/weights/pretrained/models.json: the fields of
+attention that the configuration classes of `transformers` have by default.
 
 `python tests/golden/generate/pretrained/defaults.py`, with the packages of
 tests/golden/generate/requirements.txt.
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
 from pathlib import Path
 from unittest import mock
 
+import models_file
 from transformers import BarkCoarseConfig, BarkFineConfig, BarkSemanticConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parents[4]
 FAMILIES = ROOT / "src/weights/pretrained/table.cpp"
-TARGET = ROOT / "src/weights/pretrained/defaults.cpp"
+CONFIG = ROOT / "src/weights/pretrained/config.cpp"
 
 WHISPER_NAMES = {
     "hidden_size": "d_model",
@@ -45,39 +45,20 @@ PARTS = {
     cls.model_type: cls
     for cls in (BarkSemanticConfig, BarkCoarseConfig, BarkFineConfig)
 }
-# Names in the sources that are no fields of a configuration.
-NOT_ASKED = {"dtype"}
-
-HEAD = """\
-// The defaults of the configuration classes of `transformers` 5.24, written by
-// tests/golden/generate/pretrained/defaults.py.
-
-#include <weights/pretrained/defaults.h>
-
-#include <map>
-
-namespace torch_attention::weights::pretrained {
-
-Json default_fields(const std::string& model_type) {
-  static const std::map<std::string, const char*> table{
-"""
-TAIL = """\
-  };
-  const auto found = table.find(model_type);
-  return found == table.end() ? Json::object() : Json::parse(found->second);
-}
-
-} // namespace torch_attention::weights::pretrained
-"""
+# Names in the sources that are no fields of a configuration, or have the same
+# default in all models that read them.
+NOT_ASKED = {"dtype", "is_encoder_decoder"}
+# Fields of others that a family asks for.
+ASKED = {"add_cross_attention"}
 
 
 def asked_names() -> set[str]:
     """The fields that the families ask for: all texts in their sources."""
     names = set()
     for file in FAMILIES.parent.glob("*.cpp"):
-        if file != TARGET:
-            names |= set(re.findall(r'"(\w+)"', file.read_text()))
-    return names - NOT_ASKED
+        names |= set(re.findall(r'"(\w+)"', file.read_text()))
+    of_others = re.search(r"kFieldsOfOthers{(.*?)}", CONFIG.read_text(), re.S)
+    return names - set(re.findall(r'"(\w+)"', of_others.group(1))) - NOT_ASKED | ASKED
 
 
 def rotary_of(cls: type) -> dict | None:
@@ -92,6 +73,7 @@ def rotary_of(cls: type) -> dict | None:
 
 
 def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
+    """The defaults and the names of fields that an entry of the file has."""
     # Each stack may have a configuration of its own, of the same class.
     stack = getattr(cls, "sub_configs_defaults", {}).get("encoder")
     cls = getattr(stack, "config_class", None) or cls
@@ -108,18 +90,7 @@ def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
     names = getattr(cls, "attribute_map", {})
     own = {theirs: names[theirs] for theirs in asked & names.keys()}
     own |= OLD_NAMES.get(name, {})
-    return {**fields, **({"names": own} if own else {})}
-
-
-def wrapped(text: str) -> str:
-    """Returns the JSON in literals of few columns."""
-    lines, line = [], ""
-    for part in text.split(" "):
-        if len(line) + len(part) > 66:
-            lines.append(line)
-            line = ""
-        line += part
-    return "\n".join(f'       R"({each})"' for each in [*lines, line])
+    return {key: value for key, value in (("defaults", fields), ("names", own)) if value}
 
 
 def check_answers() -> None:
@@ -136,14 +107,15 @@ def check_answers() -> None:
 def main() -> None:
     check_answers()
     names = re.findall(r'^      \{"([\w-]+)",', FAMILIES.read_text(), re.M)
-    rows = []
+    models = models_file.read()
+    for entry in models.values():
+        entry.pop("defaults", None)
+        entry.pop("names", None)
     asked = asked_names()
     for name in sorted(set(names) & {*CONFIG_MAPPING.keys(), *PARTS}):
         cls = PARTS[name] if name in PARTS else CONFIG_MAPPING[name]
-        fields = defaults_of(name, cls, asked)
-        text = json.dumps(fields, separators=(", ", ":"), sort_keys=True)
-        rows.append(f'      {{"{name}",\n{wrapped(text)}}},\n')
-    TARGET.write_text(HEAD + "".join(rows) + TAIL)
+        models.setdefault(name, {}).update(defaults_of(name, cls, asked))
+    models_file.write({name: entry for name, entry in models.items() if entry})
 
 
 if __name__ == "__main__":

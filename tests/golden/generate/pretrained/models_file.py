@@ -1,0 +1,130 @@
+"""Reads and writes src/weights/pretrained/models.json, and checks its form.
+
+    python tests/golden/generate/pretrained/models_file.py [write]
+
+checks the file, or writes it again, sorted and wrapped as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+FILE = Path(__file__).resolve().parents[4] / "src/weights/pretrained/models.json"
+
+COLUMNS = 100
+# The keys of an entry in their order, and the types of their values.
+KEYS = {
+    "defaults": dict,
+    "names": dict,
+}
+
+
+def wrapped(key: str, value: object) -> str:
+    """Returns the JSON of an entry's value, in lines of few columns."""
+    name = f"    {json.dumps(key)}: "
+    text = json.dumps(value)
+    if isinstance(value, str | bool) or len(name) + len(text) <= COLUMNS:
+        return name + text
+    if isinstance(value, dict):
+        items = json.dumps(value)[1:-1].split(", ")
+    else:
+        items = [json.dumps(each) for each in value]
+    lines, line = [], name + text[0]
+    for i, item in enumerate(items):
+        item += text[-1] if i + 1 == len(items) else ","
+        if len(line) + len(item) > COLUMNS:
+            lines.append(line.rstrip())
+            line = " " * 6
+        line += item + " "
+    return "\n".join([*lines, line.rstrip()])
+
+
+def as_text(models: dict) -> str:
+    """Returns the text of the file: sorted, one entry in a few lines."""
+    entries = []
+    for model_type, entry in sorted(models.items()):
+        entry = {key: entry[key] for key in KEYS if key in entry}
+        for key in ("defaults", "names"):
+            if key in entry:
+                entry[key] = json.loads(json.dumps(entry[key], sort_keys=True))
+        text = f"  {json.dumps(model_type)}: {json.dumps(entry)}"
+        if len(text) > COLUMNS:
+            lines = ",\n".join(wrapped(key, value) for key, value in entry.items())
+            text = f"  {json.dumps(model_type)}: {{\n{lines}\n  }}"
+        entries.append(text)
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def without_duplicates(pairs: list) -> dict:
+    """Python would keep the last of several values of one name."""
+    names = [name for name, _ in pairs]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise SystemExit(f"{FILE.name} has {', '.join(sorted(twice))} twice")
+    return dict(pairs)
+
+
+def read() -> dict:
+    return json.loads(FILE.read_text(), object_pairs_hook=without_duplicates)
+
+
+def write(models: dict) -> None:
+    FILE.write_text(as_text(models))
+
+
+def is_name(text: object) -> bool:
+    """Returns whether this can be the name of a field."""
+    return isinstance(text, str) and re.fullmatch(r"\w+", text) is not None
+
+
+def problems_of_entry(entry: dict) -> list[str]:
+    """Returns the mistakes in the form of an entry."""
+    found = []
+    for key, value in entry.items():
+        if key not in KEYS:
+            found.append(f"has the unknown key {key!r}")
+        elif not isinstance(value, KEYS[key]):
+            found.append(f"has a {key!r} that is no {KEYS[key].__name__}")
+    if found:
+        return found
+    for name, default in entry.get("defaults", {}).items():
+        is_rotary = name == "rope_parameters"
+        if not is_name(name) or name == "names":
+            found.append(f"has a default of no field: {name!r}")
+        if not isinstance(default, dict if is_rotary else bool | int | float | str):
+            found.append(f"has a default of the wrong type: {name!r}")
+    for name, own in entry.get("names", {}).items():
+        if not is_name(name) or not is_name(own):
+            found.append(f"has a name of no field: {name!r}")
+    return found
+
+
+def check(models: dict) -> None:
+    problems = [
+        f"{model_type} {problem}"
+        for model_type, entry in models.items()
+        for problem in problems_of_entry(entry)
+    ]
+    text = FILE.read_text()
+    if not text.isascii():
+        problems.append(f"{FILE.name} has other letters than ASCII")
+    if text != as_text(models):
+        problems.append(
+            f"{FILE.name} is not sorted or wrapped: python {Path(__file__).name} write"
+        )
+    if problems:
+        raise SystemExit("\n".join(problems))
+
+
+def main() -> None:
+    models = read()
+    if sys.argv[1:] == ["write"]:
+        write(models)
+    check(models)
+
+
+if __name__ == "__main__":
+    main()
