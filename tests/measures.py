@@ -28,7 +28,6 @@ PRIVATE_WORDS = (
 TABLES = {
     "families",
     "models",
-    "unsupported_types",
 }
 
 # How comments begin that only make sense after another one.

@@ -4,7 +4,7 @@
 #include <support/known_attention.h>
 #include <support/pretrained.h>
 
-#include <weights/pretrained/unsupported.h>
+#include <weights/pretrained/models_file.h>
 
 #include <fmt/ranges.h>
 
@@ -113,8 +113,10 @@ std::string page_of(bool measure) {
       "\nAlso known, as models of these parts or under another name: {}.\n",
       fmt::join(others, ", "));
   page << "\n## Not computed\n\n| `model_type` | why |\n| --- | --- |\n";
-  for (const auto& [type, why] : weights::pretrained::unsupported_types()) {
-    page << fmt::format("| `{}` | {} |\n", type, why);
+  for (const auto& [type, entry] : weights::pretrained::model_entries()) {
+    if (!entry.refused.empty()) {
+      page << fmt::format("| `{}` | {} |\n", type, entry.refused);
+    }
   }
   return page.str();
 }

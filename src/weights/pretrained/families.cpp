@@ -4,10 +4,10 @@
 #include <weights/nearest.h>
 #include <weights/pretrained/describe.h>
 #include <weights/pretrained/latent.h>
+#include <weights/pretrained/models_file.h>
 #include <weights/pretrained/multimodal.h>
 #include <weights/pretrained/pairs.h>
 #include <weights/pretrained/table.h>
-#include <weights/pretrained/unsupported.h>
 
 #include <c10/util/Exception.h>
 
@@ -252,13 +252,13 @@ std::string why_refused(const std::string& path, const std::string& type) {
         type,
         path);
   }
-  const auto unsupported = unsupported_types().find(type);
-  if (unsupported != unsupported_types().end()) {
+  const auto entry = model_entries().find(type);
+  if (entry != model_entries().end() && !entry->second.refused.empty()) {
     return format_text(
         "the attention of model_type \"{}\" of \"{}\" is not computed: {}",
         type,
         path,
-        unsupported->second);
+        entry->second.refused);
   }
   const auto known = known_model_types();
   const auto nearest = NearestText(known).find(type);

@@ -13,6 +13,7 @@ constexpr std::array kPieces{
 
 ModelEntry entry_of(const Json& fields) {
   ModelEntry entry;
+  entry.refused = fields.get("refused").as_text().value_or("");
   if (const auto* defaults = fields.find("defaults")) {
     entry.defaults = *defaults;
   }

@@ -11,6 +11,8 @@ namespace torch_attention::weights::pretrained {
 
 /// An entry of the file, that of a `model_type`.
 struct ModelEntry {
+  /// Why the attention is not computed; empty if it is.
+  std::string refused;
   /// The fields of attention that the configuration class of `transformers` has
   /// by default, but those that are None; and under "names" the model's own
   /// names of fields.

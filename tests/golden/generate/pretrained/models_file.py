@@ -2,7 +2,8 @@
 
     python tests/golden/generate/pretrained/models_file.py [write]
 
-checks the file, or writes it again, sorted and wrapped as it should be.
+checks the file, or writes it again, sorted and wrapped as it should be. What
+its texts mean to the library, a C++ test checks: tests/weights/models_file_test.cpp.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ FILE = Path(__file__).resolve().parents[4] / "src/weights/pretrained/models.json
 COLUMNS = 100
 # The keys of an entry in their order, and the types of their values.
 KEYS = {
+    "refused": str,
     "defaults": dict,
     "names": dict,
 }
@@ -51,7 +53,7 @@ def as_text(models: dict) -> str:
             if key in entry:
                 entry[key] = json.loads(json.dumps(entry[key], sort_keys=True))
         text = f"  {json.dumps(model_type)}: {json.dumps(entry)}"
-        if len(text) > COLUMNS:
+        if "refused" not in entry and len(text) > COLUMNS:
             lines = ",\n".join(wrapped(key, value) for key, value in entry.items())
             text = f"  {json.dumps(model_type)}: {{\n{lines}\n  }}"
         entries.append(text)
@@ -90,6 +92,13 @@ def problems_of_entry(entry: dict) -> list[str]:
             found.append(f"has a {key!r} that is no {KEYS[key].__name__}")
     if found:
         return found
+    if "refused" in entry:
+        why = entry["refused"]
+        if len(entry) > 1:
+            found.append("is refused, and has other keys, too")
+        # It follows "is not computed: ", and may end a message.
+        if not re.fullmatch(r"[a-z][^\n]* [^\n]*\w\)?", why) or "  " in why:
+            found.append(f"is refused for no sentence: {why!r}")
     for name, default in entry.get("defaults", {}).items():
         is_rotary = name == "rope_parameters"
         if not is_name(name) or name == "names":
