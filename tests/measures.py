@@ -26,7 +26,6 @@ PRIVATE_WORDS = (
 
 # Lists of data.
 TABLES = {
-    "families",
     "models",
 }
 

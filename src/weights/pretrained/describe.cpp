@@ -86,17 +86,6 @@ void see_radius(Layer& layer) {
   }
 }
 
-/// Returns whether the layer is not the last of `count` in turn: in these
-/// models every `count`-th layer sees all tokens.
-void ignore_linear_attention(ModelConfig& config) {
-  config.ignore(
-      {"linear_conv_kernel_dim",
-       "linear_key_head_dim",
-       "linear_num_key_heads",
-       "linear_num_value_heads",
-       "linear_value_head_dim"});
-}
-
 bool is_before_last_of(const Layer& layer, int64_t count) {
   return count > 0 && (layer.index + 1) % count != 0;
 }
@@ -125,13 +114,6 @@ void set_rotary(Layer& layer, const RotaryRules& rules, RotaryPairing pairing) {
   layer.options.rotary(
       rotary_of(layer.config, layer.type, layer.head_dim(), rules)
           .pairing(pairing));
-}
-
-void set_gemma_rotary(Layer& layer) {
-  RotaryRules rules;
-  rules.theta = 1e6;
-  rules.by_type = {10000, "rope_local_base_freq"};
-  set_rotary(layer, rules);
 }
 
 void set_rotary_of_types(Layer& layer) {
@@ -208,6 +190,20 @@ void rename_norms(
     layer.layout.rename(query + part, "q_norm" + part)
         .rename(key + part, "k_norm" + part);
   }
+}
+
+std::string positions_of(Layer& layer) {
+  return layer.config.text("position_embedding_type").value_or("absolute");
+}
+
+void check_absolute(Layer& layer, const std::string& positions) {
+  TORCH_CHECK(
+      positions == "absolute",
+      format_text(
+          "expected absolute as \"position_embedding_type\" of \"{}\", but got "
+          "\"{}\", which adds to the scores what is not read",
+          layer.config.path(),
+          positions));
 }
 
 } // namespace torch_attention::weights::pretrained

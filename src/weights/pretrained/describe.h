@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-// Describes a layer beyond its sizes, by a function for each family of models;
-// `table.cpp` has the table of them.
+// Describes a layer beyond its sizes: what the verbs of models.json do, and the
+// functions of families that need more than verbs.
 
 namespace torch_attention::weights::pretrained {
 
@@ -79,9 +79,6 @@ void see_both_sides(Layer& layer);
 /// all tokens.
 void see_radius(Layer& layer);
 
-/// The fields of layers with linear attention, which a softmax has none of.
-void ignore_linear_attention(ModelConfig& config);
-
 /// Returns whether the layer is not the last of `count` in turn: in these
 /// models every `count`-th layer sees all tokens.
 bool is_before_last_of(const Layer& layer, int64_t count);
@@ -90,9 +87,6 @@ void set_rotary(
     Layer& layer,
     const RotaryRules& rules = {},
     RotaryPairing pairing = RotaryPairing::kHalves);
-
-/// Gemma 3's, with a theta for each type of layer.
-void set_gemma_rotary(Layer& layer);
 
 /// By parameters of each type of layer, which the configuration has to have.
 void set_rotary_of_types(Layer& layer);
@@ -130,156 +124,33 @@ void rename_norms(
     const std::string& query,
     const std::string& key);
 
-void describe_llama(Layer& layer);
-void describe_cohere(Layer& layer);
-void describe_ernie4_5(Layer& layer);
-void describe_glm(Layer& layer);
-void describe_glm4_moe(Layer& layer);
-void describe_glm4v(Layer& layer);
-void describe_glm_ocr(Layer& layer);
-void describe_granite(Layer& layer);
-void describe_helium(Layer& layer);
-void describe_hunyuan(Layer& layer);
-void describe_minimax_m2(Layer& layer);
-void describe_nemotron(Layer& layer);
-void describe_olmo2(Layer& layer);
-void describe_apertus(Layer& layer);
-void describe_internlm3(Layer& layer);
-void describe_molmo2(Layer& layer);
-void describe_persimmon(Layer& layer);
-void describe_phi(Layer& layer);
-void describe_phi3(Layer& layer);
-void describe_phimoe(Layer& layer);
-void describe_seed_oss(Layer& layer);
-void describe_sarvam_moe(Layer& layer);
-void describe_solar_open(Layer& layer);
-void describe_stablelm(Layer& layer);
-void describe_starcoder2(Layer& layer);
-void describe_cohere2(Layer& layer);
-void describe_cohere2_moe(Layer& layer);
-void describe_cwm(Layer& layer);
-void describe_dots1(Layer& layer);
-void describe_exaone(Layer& layer);
-void describe_exaone4(Layer& layer);
-void describe_gemma(Layer& layer);
-void describe_gemma2(Layer& layer);
-void describe_gemma3(Layer& layer);
-void describe_t5gemma(Layer& layer);
-void describe_kolibri1(Layer& layer);
-void describe_mellum(Layer& layer);
-void describe_ministral(Layer& layer);
-void describe_mistral(Layer& layer);
-void describe_olmo3(Layer& layer);
-void describe_qwen2(Layer& layer);
-void describe_qwen2_moe(Layer& layer);
-void describe_qwen3(Layer& layer);
-void describe_qwen3_moe(Layer& layer);
-void describe_qwen3_vl(Layer& layer);
-void describe_smollm3(Layer& layer);
-void describe_afmoe(Layer& layer);
-void describe_dbrx(Layer& layer);
-void describe_gemma3n(Layer& layer);
-void describe_gemma4(Layer& layer);
-void describe_embedding_gemma2(Layer& layer);
-void describe_gpt_oss(Layer& layer);
-void describe_granite_swa(Layer& layer);
-void describe_llama4(Layer& layer);
-void describe_ministral3(Layer& layer);
-void describe_modernbert(Layer& layer);
-void describe_modernbert_decoder(Layer& layer);
-void describe_olmo(Layer& layer);
-void describe_olmoe(Layer& layer);
-void describe_qwen3_next(Layer& layer);
-void describe_bamba(Layer& layer);
-void describe_falcon_h1(Layer& layer);
-void describe_granite_hybrid(Layer& layer);
-void describe_jamba(Layer& layer);
-void describe_lara_mini(Layer& layer);
-void describe_lfm2(Layer& layer);
-void describe_nemotron_h(Layer& layer);
-void describe_olmo_hybrid(Layer& layer);
-void describe_biogpt(Layer& layer);
-void describe_bloom(Layer& layer);
-void describe_codegen(Layer& layer);
-void describe_ctrl(Layer& layer);
-void describe_falcon(Layer& layer);
-void describe_gpt2(Layer& layer);
-void describe_gpt_bigcode(Layer& layer);
-void describe_gpt_neo(Layer& layer);
-void describe_gpt_neox(Layer& layer);
-void describe_gpt_neox_japanese(Layer& layer);
-void describe_gptj(Layer& layer);
-void describe_mpt(Layer& layer);
-void describe_openai_gpt(Layer& layer);
-void describe_opt(Layer& layer);
-void describe_xglm(Layer& layer);
-void describe_albert(Layer& layer);
-void describe_beit(Layer& layer);
-void describe_bert(Layer& layer);
-void describe_altclip_vision(Layer& layer);
-void describe_blip_text(Layer& layer);
-void describe_blip_vision(Layer& layer);
-void describe_clip_text(Layer& layer);
-void describe_clip_vision(Layer& layer);
-void describe_distilbert(Layer& layer);
-void describe_esm(Layer& layer);
-void describe_eurobert(Layer& layer);
-void describe_internvl_vision(Layer& layer);
-void describe_mpnet(Layer& layer);
-void describe_nomic_bert(Layer& layer);
-void describe_roformer(Layer& layer);
-void describe_git(Layer& layer);
-void describe_tapas(Layer& layer);
-void describe_timesformer(Layer& layer);
-void describe_vit(Layer& layer);
-void describe_videomae(Layer& layer);
-void describe_wav2vec2(Layer& layer);
-void describe_xlm(Layer& layer);
-void describe_dinov3(Layer& layer);
-void describe_glm4v_vision(Layer& layer);
-void describe_glm_ocr_vision(Layer& layer);
-void describe_llama4_vision(Layer& layer);
-void describe_bart_vision(Layer& layer);
-void describe_mlcd(Layer& layer);
-void describe_paddleocr_vision(Layer& layer);
-void describe_qwen2_talker(Layer& layer);
-void describe_pixtral(Layer& layer);
-void describe_qwen_vision(Layer& layer);
-void describe_bart(Layer& layer);
-void describe_mvp(Layer& layer);
-void describe_moonshine(Layer& layer);
-void describe_whisper(Layer& layer);
-void describe_whisper_encoder(Layer& layer);
-void describe_t5(Layer& layer);
-void describe_time_series(Layer& layer);
-void describe_patchtst(Layer& layer);
-void describe_mgp_str(Layer& layer);
-void describe_pix2struct_vision(Layer& layer);
-void describe_kosmos_vision(Layer& layer);
-void describe_dpt(Layer& layer);
-void describe_janus_vision(Layer& layer);
-void describe_glmasr(Layer& layer);
-void describe_voxtral_realtime(Layer& layer);
-void describe_mimi(Layer& layer);
-void describe_idefics(Layer& layer);
-void describe_dia_decoder(Layer& layer);
-void describe_dia_encoder(Layer& layer);
-void describe_musicgen(Layer& layer);
-void describe_trocr(Layer& layer);
-void describe_bark(Layer& layer);
-void describe_bark_fine(Layer& layer);
-void describe_chameleon(Layer& layer);
-void describe_flint(Layer& layer);
-void describe_aimv2_text(Layer& layer);
-void describe_aimv2_vision(Layer& layer);
-void describe_cohere_compass(Layer& layer);
-void describe_cosmos3(Layer& layer);
-void describe_esmc(Layer& layer);
-void describe_privacy_filter(Layer& layer);
-void describe_gte(Layer& layer);
-void describe_jina(Layer& layer);
-void describe_minimax(Layer& layer);
-void describe_mllama(Layer& layer);
-void describe_qwen_audio(Layer& layer);
-void describe_qwen_omni_vision(Layer& layer);
+/// "absolute" if the configuration does not say it.
+std::string positions_of(Layer& layer);
+
+/// Throws c10::Error unless these are the positions.
+void check_absolute(Layer& layer, const std::string& positions);
+
+/// Runs the steps of another type in models.json.
+void describe_as(Layer& layer, const std::string& model_type);
+
+using Describe = void (*)(Layer&);
+
+/// A function that the verb "call" of models.json knows by this name.
+struct Describer {
+  const char* name;
+  Describe describe;
+};
+
+using Describers = std::vector<Describer>;
+
+/// The functions of each file.
+Describers llama_describers();
+Describers window_describers();
+Describers own_rule_describers();
+Describers hybrid_describers();
+Describers gpt_describers();
+Describers encoder_describers();
+Describers vision_describers();
+Describers encoder_decoder_describers();
+
 } // namespace torch_attention::weights::pretrained

@@ -7,7 +7,6 @@
 #include <weights/pretrained/models_file.h>
 #include <weights/pretrained/multimodal.h>
 #include <weights/pretrained/pairs.h>
-#include <weights/pretrained/table.h>
 
 #include <c10/util/Exception.h>
 
@@ -48,8 +47,8 @@ struct Found {
 };
 
 bool has_cross(ModelConfig& config, const Family& family) {
-  return family.cross_path != nullptr &&
-      (family.cross_flag == nullptr ||
+  return !family.cross_path.empty() &&
+      (family.cross_flag.empty() ||
        config.flag(family.cross_flag).value_or(false));
 }
 
@@ -58,11 +57,11 @@ Found find_family(
     const std::string& type,
     PretrainedPart part,
     bool is_cross) {
-  const auto found = families().find(type);
-  if (found == families().end()) {
+  const auto* found = family_of(type);
+  if (found == nullptr) {
     C10_THROW_ERROR(Error, why_refused(config.path(), type));
   }
-  const auto& family = found->second;
+  const auto& family = *found;
   config.set_defaults_of(type);
   TORCH_CHECK(
       !is_cross || has_cross(config, family),
@@ -89,7 +88,7 @@ Found find_family(
 }
 
 int64_t layers_of(ModelConfig& config, const Found& found) {
-  const auto* field = found.names().layers;
+  const auto& field = found.names().layers;
   // Nemotron-H has its layers by their types.
   if (const auto types = config.length("layers_block_type")) {
     return *types;
@@ -164,7 +163,7 @@ DescribedAttention describe(
   layer.path = wanted.is_cross ? family.cross_path
       : found.is_decoder()     ? family.decoder_path
                                : family.path;
-  family.describe(layer);
+  describe_as(layer, found.type);
   check_type(layer);
   TORCH_CHECK(
       config.flag("is_causal").value_or(true) || !layer.options.causal(),
@@ -224,10 +223,9 @@ std::optional<ModelPart> inner_model(
 /// The part of the inner model that is meant, if it has parts itself: the
 /// decoder of Donut is MBart's.
 PretrainedPart part_in(const ModelPart& inner) {
-  const auto found = families().find(inner.type);
-  return found != families().end() && found->second.has_parts()
-      ? inner.part
-      : PretrainedPart::kAuto;
+  const auto* found = family_of(inner.type);
+  return found != nullptr && found->has_parts() ? inner.part
+                                                : PretrainedPart::kAuto;
 }
 
 /// Text that reads images, whose tokens may see each other.
@@ -277,8 +275,10 @@ std::vector<std::string> known_model_types() {
   auto types = multimodal_types();
   const auto of_pairs = pair_types();
   types.insert(types.end(), of_pairs.begin(), of_pairs.end());
-  for (const auto& [type, family] : families()) {
-    types.push_back(type);
+  for (const auto& [type, entry] : model_entries()) {
+    if (entry.family) {
+      types.push_back(type);
+    }
   }
   std::sort(types.begin(), types.end());
   // Phi-4 has the fields of its text beside its parts, and one name for both.
@@ -297,8 +297,8 @@ std::vector<PretrainedPart> parts_of(ModelConfig& config) {
     }
     return {PretrainedPart::kEncoder, PretrainedPart::kDecoder};
   }
-  const auto found = families().find(type);
-  return found != families().end() && found->second.has_parts()
+  const auto* found = family_of(type);
+  return found != nullptr && found->has_parts()
       ? std::vector{PretrainedPart::kEncoder, PretrainedPart::kDecoder}
       : std::vector{PretrainedPart::kAuto};
 }
@@ -315,9 +315,8 @@ bool has_cross_attention(ModelConfig& config, PretrainedPart part) {
     return false;
   }
   auto inner = inner_model(config, type, part);
-  const auto found = families().find(inner ? inner->type : type);
-  return found != families().end() &&
-      has_cross(inner ? inner->config : config, found->second);
+  const auto* found = family_of(inner ? inner->type : type);
+  return found != nullptr && has_cross(inner ? inner->config : config, *found);
 }
 
 int64_t count_layers(ModelConfig& config, PretrainedPart part) {

@@ -10,49 +10,18 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// With the buffers that released files of GPT-Neo and GPT-J hold.
-WeightLayout layout_with_masks() {
-  auto layout = WeightLayout::bart();
-  layout.ignore("bias").ignore("masked_bias");
-  return layout;
-}
-
-void set_dropout(Layer& layer, const char* field) {
-  layer.options.dropout(layer.config.number(field).value_or(0));
-}
-
-void set_all_biases(Layer& layer, bool bias) {
-  layer.options.qkv_bias(bias).out_bias(bias);
-}
-
-} // namespace
-
-void describe_gpt2(Layer& layer) {
+void set_gpt2_scale(Layer& layer) {
   auto& config = layer.config;
-  layer.options.qkv_bias(true);
-  set_dropout(layer, "attn_pdrop");
   const bool scaled = config.flag("scale_attn_weights").value_or(true);
   auto scale = scaled ? 1 / root_of_head_dim(layer) : 1.0;
   if (config.flag("scale_attn_by_inverse_layer_idx").value_or(false)) {
     scale /= static_cast<double>(layer.index + 1);
   }
   layer.options.scale(scale);
-  // Changes the dtype of the scores alone.
-  config.ignore("reorder_and_upcast_attn");
-  layer.layout = WeightLayout::gpt2();
 }
 
-void describe_openai_gpt(Layer& layer) {
-  layer.options.qkv_bias(true);
-  set_dropout(layer, "attn_pdrop");
-  layer.layout = WeightLayout::gpt2();
-}
-
-void describe_gpt_neo(Layer& layer) {
+void set_gpt_neo_window(Layer& layer) {
   auto& config = layer.config;
-  layer.options.dropout(config.number("attention_dropout").value_or(0))
-      .scale(1.0);
-  config.ignore("attention_types");
   const auto type = config.text_at("attention_layers", layer.index);
   TORCH_CHECK(
       type == "global" || type == "local",
@@ -65,27 +34,18 @@ void describe_gpt_neo(Layer& layer) {
   if (type == "local") {
     layer.options.window(window);
   }
-  layer.layout = layout_with_masks();
 }
 
-void describe_gptj(Layer& layer) {
-  auto& config = layer.config;
-  // Without effect in the model.
-  config.ignore("rotary");
-  config.ignore("scale_attn_weights");
-  set_dropout(layer, "attn_pdrop");
-  layer.options.out_bias(false).rotary(
-      RotaryOptions()
-          .dim(config.integer("rotary_dim").value_or(64))
-          .pairing(RotaryPairing::kInterleaved));
-  layer.layout = layout_with_masks();
+void set_gptj_rotary(Layer& layer) {
+  layer.options.rotary(RotaryOptions()
+                           .dim(layer.config.integer("rotary_dim").value_or(64))
+                           .pairing(RotaryPairing::kInterleaved));
 }
 
 /// Rows come in four blocks, for as many devices, each of queries, values and
 /// keys.
-void describe_codegen(Layer& layer) {
+void set_codegen_layout(Layer& layer) {
   constexpr int64_t kBlocks = 4;
-  describe_gptj(layer);
   layer.layout = WeightLayout("codegen");
   layer.layout
       .interleave(
@@ -98,78 +58,15 @@ void describe_codegen(Layer& layer) {
       .ignore("masked_bias");
 }
 
-void describe_opt(Layer& layer) {
-  set_dropout(layer, "attention_dropout");
-  set_all_biases(layer, layer.config.flag("enable_bias").value_or(true));
-  layer.layout = WeightLayout::bart();
-}
-
-void describe_xglm(Layer& layer) {
-  set_dropout(layer, "attention_dropout");
-  set_all_biases(layer, true);
-  layer.layout = WeightLayout::bart();
-}
-
-void describe_biogpt(Layer& layer) {
-  set_dropout(layer, "attention_probs_dropout_prob");
-  set_all_biases(layer, true);
-  layer.layout = WeightLayout::bart();
-}
-
-void describe_bloom(Layer& layer) {
-  set_dropout(layer, "attention_dropout");
-  set_all_biases(layer, true);
-  layer.options.alibi(true);
-  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  // For the training program.
-  layer.config.ignore(
-      {"apply_residual_connection_post_layernorm",
-       "attention_softmax_in_fp32",
-       "bias_dropout_fusion",
-       "offset_alibi",
-       "skip_bias_add",
-       "skip_bias_add_qkv",
-       "masked_softmax_fusion"});
-}
-
-namespace {
-
-/// The theta and the share have names of their own beside the parameters.
-void set_neox_rotary(Layer& layer, double share) {
-  auto rules = with_partial(share);
-  rules.theta_field = "rotary_emb_base";
-  rules.partial_field = "rotary_pct";
-  // Without effect in the model.
-  layer.config.ignore({"rope_theta", "partial_rotary_factor"});
-  set_rotary(layer, rules);
-}
-
-} // namespace
-
-void describe_gpt_neox(Layer& layer) {
-  auto& config = layer.config;
-  set_dropout(layer, "attention_dropout");
-  set_all_biases(layer, config.flag("attention_bias").value_or(true));
-  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  set_neox_rotary(layer, 0.25);
-}
-
 /// Only the last layer has a bias, which its caller adds.
-void describe_gpt_neox_japanese(Layer& layer) {
-  auto& config = layer.config;
+void set_bias_of_last(Layer& layer) {
   const bool is_last =
-      layer.index + 1 == config.required_integer("num_hidden_layers");
-  set_dropout(layer, "attention_dropout");
+      layer.index + 1 == layer.config.required_integer("num_hidden_layers");
   layer.options.out_bias(is_last);
-  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  layer.layout.rename("dense_bias", "out_proj.bias");
-  set_neox_rotary(layer, 1);
 }
 
 void describe_falcon(Layer& layer) {
   auto& config = layer.config;
-  set_dropout(layer, "attention_dropout");
-  set_all_biases(layer, config.flag("bias").value_or(false));
   const auto heads = layer.options.num_heads();
   const bool is_new = config.flag("new_decoder_architecture").value_or(false);
   const bool has_one_key = config.flag("multi_query").value_or(true);
@@ -177,8 +74,6 @@ void describe_falcon(Layer& layer) {
   const auto kv_heads = is_new ? of_field : has_one_key ? 1 : heads;
   layer.options.num_kv_heads(kv_heads);
   layer.layout = WeightLayout::gpt_neox(heads, kv_heads);
-  config.ignore("parallel_attn");
-  config.ignore("num_ln_in_parallel_attn");
   // ALiBi in bfloat16, divided by the root of head_dim: the caller's.
   layer.needs_bias = config.flag("alibi").value_or(false);
   if (layer.needs_bias) {
@@ -191,8 +86,6 @@ void describe_falcon(Layer& layer) {
 /// StarCoder and SantaCoder.
 void describe_gpt_bigcode(Layer& layer) {
   auto& config = layer.config;
-  set_dropout(layer, "attn_pdrop");
-  set_all_biases(layer, true);
   if (!config.flag("scale_attn_weights").value_or(true)) {
     layer.options.scale(1.0);
   }
@@ -249,24 +142,19 @@ void describe_mpt(Layer& layer) {
   layer.layout = joined_layout("mpt", "Wqkv", "out_proj");
 }
 
-/// CTRL's have names of their own.
-void describe_ctrl(Layer& layer) {
-  set_all_biases(layer, true);
-  layer.layout = linear_layers("ctrl", "Wq", "Wk", "Wv", "dense");
-}
+} // namespace
 
-/// Bark's first two models; their files hold the mask.
-void describe_bark(Layer& layer) {
-  set_all_biases(layer, layer.config.flag("bias").value_or(true));
-  set_dropout(layer, "dropout");
-  layer.layout = joined_layout("bark", "att_proj", "out_proj");
-  layer.layout.ignore("bias");
-}
-
-/// Bark's third.
-void describe_bark_fine(Layer& layer) {
-  describe_bark(layer);
-  layer.options.causal(false);
+Describers gpt_describers() {
+  return {
+      {"set_gpt2_scale", set_gpt2_scale},
+      {"set_gpt_neo_window", set_gpt_neo_window},
+      {"set_gptj_rotary", set_gptj_rotary},
+      {"set_codegen_layout", set_codegen_layout},
+      {"set_bias_of_last", set_bias_of_last},
+      {"describe_falcon", describe_falcon},
+      {"describe_gpt_bigcode", describe_gpt_bigcode},
+      {"describe_mpt", describe_mpt},
+  };
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -27,81 +27,37 @@ void require_attention_by(Layer& layer, const char* field, bool otherwise) {
       type ? *type == "full_attention" || *type == "attention" : otherwise);
 }
 
-} // namespace
-
-void describe_bamba(Layer& layer) {
-  auto& config = layer.config;
+void require_bamba_attention(Layer& layer) {
   require_attention(
-      layer, config.has_element("attn_layer_indices", layer.index));
-  config.ignore(
-      {"mamba_conv_bias",
-       "mamba_proj_bias",
-       "mamba_chunk_size",
-       "attn_rotary_emb",
-       "mamba_n_heads",
-       "mamba_d_head",
-       "layers_block_type"});
-  set_heads(layer);
-  set_biases(layer);
-  set_rotary(layer, with_partial(0.5));
+      layer, layer.config.has_element("attn_layer_indices", layer.index));
 }
 
-void describe_falcon_h1(Layer& layer) {
-  auto& config = layer.config;
-  config.ignore(
-      {"mamba_conv_bias",
-       "mamba_proj_bias",
-       "mamba_chunk_size",
-       "mamba_n_heads",
-       "mamba_d_head",
-       "projectors_bias",
-       "attention_in_multiplier",
-       "attention_out_multiplier"});
-  set_heads(layer);
-  set_biases(layer);
-  // Keys are multiplied, before they are rotated: so are the scores.
+/// Keys are multiplied, before they are rotated: so are the scores.
+void set_falcon_h1_scale(Layer& layer) {
   layer.options.scale(
-      config.number("key_multiplier").value_or(1) / root_of_head_dim(layer));
-  set_rotary(layer);
+      layer.config.number("key_multiplier").value_or(1) /
+      root_of_head_dim(layer));
 }
 
-void describe_granite_hybrid(Layer& layer) {
-  auto& config = layer.config;
+void require_attention_of_types(Layer& layer) {
   require_attention_by(layer, "layer_types", false);
-  config.ignore(
-      {"mamba_conv_bias",
-       "mamba_proj_bias",
-       "mamba_chunk_size",
-       "mamba_n_heads",
-       "mamba_d_head",
-       "layers_block_type"});
-  set_heads(layer);
-  set_biases(layer);
-  layer.options.scale(config.number("attention_multiplier"));
-  if (config.text("position_embedding_type") == "rope") {
+}
+
+void set_granite_hybrid_positions(Layer& layer) {
+  if (layer.config.text("position_embedding_type") == "rope") {
     set_rotary(layer);
   } else {
-    ignore_rotary(config);
+    ignore_rotary(layer.config);
   }
 }
 
 /// The layers of linear attention are left out.
-void describe_minimax(Layer& layer) {
-  auto& config = layer.config;
+void require_minimax_attention(Layer& layer) {
   require_attention_by(layer, "layer_types", layer.index % 2 == 0);
-  config.ignore(
-      {"attn_type_list",
-       "full_attn_alpha_factor",
-       "full_attn_beta_factor",
-       "linear_attn_alpha_factor",
-       "linear_attn_beta_factor"});
-  set_heads(layer);
-  layer.options.out_bias(false).window(config.integer("sliding_window"));
-  set_rotary(layer);
 }
 
 /// Some layers attend to images alone.
-void describe_mllama(Layer& layer) {
+void require_mllama_attention(Layer& layer) {
   auto& config = layer.config;
   constexpr auto* kCross = "cross_attention_layers";
   require_attention(
@@ -109,37 +65,28 @@ void describe_mllama(Layer& layer) {
       config.has(kCross)
           ? !config.has_element(kCross, layer.index)
           : layer.index < 3 || layer.index > 38 || (layer.index - 3) % 5 != 0);
-  set_heads(layer);
-  layer.options.out_bias(false);
-  set_rotary(layer);
 }
 
-/// Without positions.
-void describe_jamba(Layer& layer) {
+void require_jamba_attention(Layer& layer) {
   auto& config = layer.config;
   const auto period = config.integer("attn_layer_period").value_or(8);
   const auto offset = config.integer("attn_layer_offset").value_or(4);
   require_attention(layer, period > 0 && layer.index % period == offset);
-  config.ignore({"mamba_conv_bias", "mamba_proj_bias", "layers_block_type"});
-  set_heads(layer);
-  layer.options.out_bias(false);
 }
 
-/// Without positions where the parameters say that theta is null.
-void describe_olmo_hybrid(Layer& layer) {
-  auto& config = layer.config;
-  // In a model of few layers the last one has attention.
-  const auto layers = config.required_integer("num_hidden_layers");
+/// In a model of few layers the last one has attention.
+void require_olmo_hybrid_attention(Layer& layer) {
+  const auto layers = layer.config.required_integer("num_hidden_layers");
   require_attention_by(
       layer,
       "layer_types",
       !is_before_last_of(layer, 4) ||
           (layers < 4 && layer.index + 1 == layers));
-  ignore_linear_attention(config);
-  set_heads(layer);
-  set_biases(layer);
-  set_norm(
-      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
+}
+
+/// Without positions where the parameters say that theta is null.
+void set_olmo_hybrid_positions(Layer& layer) {
+  auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
   const auto* theta = parameters.find("rope_theta");
   if (theta == nullptr || !theta->is_null()) {
@@ -149,8 +96,8 @@ void describe_olmo_hybrid(Layer& layer) {
   }
 }
 
-/// Without positions. Each layer is one of attention, Mamba or experts.
-void describe_nemotron_h(Layer& layer) {
+/// Each layer is one of attention, Mamba or experts.
+void require_nemotron_h_attention(Layer& layer) {
   auto& config = layer.config;
   const auto block = static_cast<size_t>(layer.index);
   // "M" is Mamba, "-" and "E" are others, in older configurations.
@@ -164,66 +111,48 @@ void describe_nemotron_h(Layer& layer) {
   } else {
     require_attention(layer, block < pattern.size() && pattern[block] == '*');
   }
-  config.ignore(
-      {"chunk_size",
-       "conv_kernel",
-       "layer_types",
-       "layers_block_type",
-       "mamba_head_dim",
-       "mamba_num_heads",
-       "mamba_proj_bias",
-       "rescale_prenorm_residual",
-       "use_bias",
-       "use_conv_bias"});
-  ignore_rotary(config);
-  set_heads(layer);
-  set_biases(layer);
 }
 
 /// Only layers with a window rotate; the layers of linear attention are left
 /// out.
-void describe_lara_mini(Layer& layer) {
-  auto& config = layer.config;
+void set_lara_mini_types(Layer& layer) {
   const auto place = layer.index % 5;
   const auto type =
-      config.text_at("layer_types", layer.index)
+      layer.config.text_at("layer_types", layer.index)
           .value_or(
               place == 3                         ? "full_attention"
                   : place % 2 == 0 && place != 4 ? "linear_attention"
                                                  : "sliding_attention");
   require_attention(layer, type != "linear_attention");
-  ignore_linear_attention(config);
-  set_heads(layer);
-  set_biases(layer);
   set_type(layer, type == "sliding_attention");
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  if (layer.type == "sliding_attention") {
-    set_rotary(layer);
-  } else {
-    ignore_rotary(config);
-  }
 }
 
-void describe_lfm2(Layer& layer) {
+void require_lfm2_attention(Layer& layer) {
   auto& config = layer.config;
   require_attention_by(
       layer,
       "layer_types",
       !config.has("full_attn_idxs") ||
           config.has_element("full_attn_idxs", layer.index));
-  config.ignore(
-      {"block_mlp_init_scale",
-       "block_out_init_scale",
-       "conv_bias",
-       "full_attn_idxs",
-       "num_heads",
-       "use_expert_bias"});
-  set_heads(layer);
-  layer.options.out_bias(false);
-  set_norm(layer, HeadNormOptions(), "norm_eps");
-  layer.layout = WeightLayout::bart();
-  rename_norms(layer, "q_layernorm", "k_layernorm");
-  set_rotary(layer);
+}
+
+} // namespace
+
+Describers hybrid_describers() {
+  return {
+      {"require_bamba_attention", require_bamba_attention},
+      {"set_falcon_h1_scale", set_falcon_h1_scale},
+      {"require_attention_of_types", require_attention_of_types},
+      {"set_granite_hybrid_positions", set_granite_hybrid_positions},
+      {"require_minimax_attention", require_minimax_attention},
+      {"require_mllama_attention", require_mllama_attention},
+      {"require_jamba_attention", require_jamba_attention},
+      {"require_olmo_hybrid_attention", require_olmo_hybrid_attention},
+      {"set_olmo_hybrid_positions", set_olmo_hybrid_positions},
+      {"require_nemotron_h_attention", require_nemotron_h_attention},
+      {"set_lara_mini_types", set_lara_mini_types},
+      {"require_lfm2_attention", require_lfm2_attention},
+  };
 }
 
 } // namespace torch_attention::weights::pretrained

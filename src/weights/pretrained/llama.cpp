@@ -9,28 +9,7 @@
 
 namespace torch_attention::weights::pretrained {
 
-void describe_llama(Layer& layer) {
-  refuse_flag(
-      layer, "rope_interleaved", "the other pairing is not known of it");
-  set_heads(layer);
-  set_biases(layer);
-  set_rotary(layer);
-}
-
-/// Released files have names of their own.
-void describe_exaone(Layer& layer) {
-  describe_llama(layer);
-  const auto released =
-      linear_layers("exaone", "q_proj", "k_proj", "v_proj", "out_proj");
-  for (const auto* path : {"h.{}.attn.attention", "layers.{}.attn.attention"}) {
-    layer.others.emplace_back(path, released);
-  }
-}
-
-void describe_cosmos3(Layer& layer) {
-  describe_llama(layer);
-  add_names_of_diffusers(layer);
-}
+namespace {
 
 /// Released files have the flag by another name.
 void describe_internlm3(Layer& layer) {
@@ -42,65 +21,8 @@ void describe_internlm3(Layer& layer) {
   set_rotary(layer);
 }
 
-void describe_cohere(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  if (layer.config.flag("use_qk_norm").value_or(false)) {
-    set_norm(
-        layer,
-        HeadNormOptions(HeadNormKind::kLayer)
-            .scope(HeadNormScope::kHeadWeights),
-        "layer_norm_eps");
-  }
-  set_rotary(layer, {}, RotaryPairing::kInterleaved);
-}
-
-void describe_ernie4_5(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer, "use_bias");
-  set_rotary(layer, {}, RotaryPairing::kInterleaved);
-}
-
-namespace {
-
-/// GLM's: the output has no bias.
-void set_glm_heads(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  layer.options.out_bias(false);
-}
-
-} // namespace
-
-void describe_glm(Layer& layer) {
-  set_glm_heads(layer);
-  set_rotary(layer, with_partial(0.5), RotaryPairing::kInterleaved);
-}
-
-/// Queries, keys and values have biases whatever the configuration says.
-void describe_glm4v(Layer& layer) {
-  set_heads(layer);
-  layer.options.qkv_bias(true).out_bias(false);
-  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
-}
-
-void describe_glm_ocr(Layer& layer) {
-  set_heads(layer);
-  layer.options.out_bias(false);
-  set_rotary(layer, with_partial(1), RotaryPairing::kInterleaved);
-}
-
-void describe_glm4_moe(Layer& layer) {
-  set_glm_heads(layer);
-  if (layer.config.flag("use_qk_norm").value_or(false)) {
-    set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  }
-  set_rotary(layer, with_partial(0.5));
-}
-
 /// Released files have queries, keys and values in one.
 void describe_sarvam_moe(Layer& layer) {
-  set_glm_heads(layer);
   WeightLayout released =
       joined_layout("sarvam_moe", "query_key_value", "dense");
   if (layer.config.flag("use_qk_norm").value_or(true)) {
@@ -109,22 +31,6 @@ void describe_sarvam_moe(Layer& layer) {
         .rename("key_layernorm.weight", "k_norm.weight");
   }
   layer.others.emplace_back("layers.{}.attention", released);
-  set_rotary(layer, with_partial(1));
-}
-
-void describe_solar_open(Layer& layer) {
-  set_glm_heads(layer);
-  set_rotary(layer, with_partial(1));
-}
-
-void describe_helium(Layer& layer) {
-  set_glm_heads(layer);
-  set_rotary(layer, {}, RotaryPairing::kInterleaved);
-}
-
-void describe_granite(Layer& layer) {
-  describe_llama(layer);
-  layer.options.scale(layer.config.number("attention_multiplier"));
 }
 
 /// The norms come after the rotation.
@@ -151,7 +57,7 @@ void describe_hunyuan(Layer& layer) {
       config.drop(object, field);
     }
   }
-  describe_llama(layer);
+  describe_as(layer, "llama");
   if (alpha != 1) {
     auto rotary = *layer.options.rotary();
     const auto dim = static_cast<double>(rotary.dim().value_or(0));
@@ -190,20 +96,6 @@ void describe_minimax_m2(Layer& layer) {
        "use_routing_bias"});
 }
 
-void describe_nemotron(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_rotary(layer, with_partial(0.5));
-}
-
-void describe_olmo2(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_norm(
-      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
-  set_rotary(layer);
-}
-
 /// Norms as of OLMo 2 or Qwen 3; the rotary embedding is scaled in some layers.
 void describe_molmo2(Layer& layer) {
   auto& config = layer.config;
@@ -233,16 +125,6 @@ void describe_molmo2(Layer& layer) {
   layer.layout = joined_layout("molmo2", "att_proj", "attn_out");
 }
 
-void describe_apertus(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  layer.config.ignore("qk_norm");
-  set_rotary(layer);
-}
-
-namespace {
-
 /// Rotates this share of each head, as models do that take no other number of
 /// elements than an even one.
 void set_even_rotary(Layer& layer, double share) {
@@ -250,8 +132,6 @@ void set_even_rotary(Layer& layer, double share) {
   rules.needs_even = true;
   set_rotary(layer, rules);
 }
-
-} // namespace
 
 void describe_persimmon(Layer& layer) {
   layer.options.qkv_bias(true).dropout(
@@ -316,18 +196,12 @@ void describe_phimoe(Layer& layer) {
     layer.config.drop(object, "short_mscale");
     layer.config.drop(object, "long_mscale");
   }
-  describe_llama(layer);
+  describe_as(layer, "llama");
   if (mscale) {
     auto rotary = *layer.options.rotary();
     layer.options.rotary(rotary.attention_factor(mscale));
   }
   layer.options.window(layer.config.integer("sliding_window"));
-}
-
-void describe_seed_oss(Layer& layer) {
-  describe_llama(layer);
-  layer.options.out_bias(
-      layer.config.flag("attention_out_bias").value_or(false));
 }
 
 void describe_stablelm(Layer& layer) {
@@ -346,33 +220,21 @@ void describe_stablelm(Layer& layer) {
   set_even_rotary(layer, 0.25);
 }
 
-void describe_starcoder2(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer, "use_bias");
-  layer.options.window(layer.config.integer("sliding_window"));
-  set_rotary(layer);
-}
+} // namespace
 
-/// Norms of each head with weights of its own.
-void describe_chameleon(Layer& layer) {
-  auto& config = layer.config;
-  layer.options.num_kv_heads(config.integer("num_key_value_heads"))
-      .dropout(config.number("attention_dropout").value_or(0));
-  set_biases(layer);
-  layer.options.qk_norm(HeadNormOptions(HeadNormKind::kLayer)
-                            .scope(HeadNormScope::kHeadWeights)
-                            .bias(true)
-                            .eps(1e-5));
-  set_rotary(layer);
-}
-
-/// Layers between those of the text attend to images; norms of queries and
-/// keys, if there are any, are theirs.
-void describe_idefics(Layer& layer) {
-  layer.options.out_bias(false).dropout(
-      layer.config.number("dropout").value_or(0));
-  layer.config.ignore({"freeze_lm_head", "qk_layer_norms"});
-  set_rotary(layer);
+Describers llama_describers() {
+  return {
+      {"describe_internlm3", describe_internlm3},
+      {"describe_sarvam_moe", describe_sarvam_moe},
+      {"describe_hunyuan", describe_hunyuan},
+      {"describe_minimax_m2", describe_minimax_m2},
+      {"describe_molmo2", describe_molmo2},
+      {"describe_persimmon", describe_persimmon},
+      {"describe_phi", describe_phi},
+      {"describe_phi3", describe_phi3},
+      {"describe_phimoe", describe_phimoe},
+      {"describe_stablelm", describe_stablelm},
+  };
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -1,6 +1,12 @@
 #include <weights/pretrained/models_file.h>
 
+#include <weights/pretrained/describe.h>
+#include <weights/text.h>
+
+#include <c10/util/Exception.h>
+
 #include <array>
+#include <utility>
 
 namespace torch_attention::weights::pretrained {
 
@@ -11,9 +17,91 @@ constexpr std::array kPieces{
 #include "models_text.inc"
 };
 
-ModelEntry entry_of(const Json& fields) {
+Json read_file() {
+  std::string text;
+  for (const auto* piece : kPieces) {
+    text += piece;
+  }
+  return Json::parse(text.c_str());
+}
+
+std::string text_of(const Json& fields, const char* key) {
+  return fields.get(key).as_text().value_or("");
+}
+
+/// The entry of a type that another one is like.
+const Json& entry_of_type(const Json& models, const std::string& model_type) {
+  const auto* entry = models.find(model_type);
+  TORCH_INTERNAL_ASSERT(
+      entry != nullptr, "models.json has no \"", model_type, "\"");
+  return *entry;
+}
+
+/// The value of a key, of the entry or of that which it is like.
+const Json& inherited(const Json& models, const Json& entry, const char* key) {
+  const auto* fields = &entry;
+  while (!fields->contains(key) && fields->contains("like")) {
+    fields = &entry_of_type(models, text_of(*fields, "like"));
+  }
+  return fields->get(key);
+}
+
+/// Appends the steps of an entry; those of another one stand where it is named.
+void add_steps(
+    const Json& models,
+    const Json& entry,
+    std::vector<Step>& steps) {
+  constexpr std::string_view kLike = "like: ";
+  for (const auto& each : inherited(models, entry, "describe").elements()) {
+    const auto text = each.as_text().value_or("");
+    if (starts_with(text, kLike)) {
+      add_steps(
+          models, entry_of_type(models, text.substr(kLike.size())), steps);
+    } else {
+      steps.push_back(read_step(text));
+    }
+  }
+}
+
+SizeNames size_names(const Json& sizes) {
+  SizeNames names;
+  const auto take = [&](const char* key, std::string& name) {
+    if (sizes.contains(key)) {
+      name = text_of(sizes, key);
+    }
+  };
+  take("size", names.size);
+  take("heads", names.heads);
+  take("layers", names.layers);
+  take("length", names.length);
+  return names;
+}
+
+Family read_family(const Json& models, const Json& entry) {
+  const auto value = [&](const char* key) -> const Json& {
+    return inherited(models, entry, key);
+  };
+  const auto text = [&](const char* key) {
+    return value(key).as_text().value_or("");
+  };
+  Family family;
+  family.path = text("path");
+  add_steps(models, entry, family.steps);
+  family.names = size_names(value("sizes"));
+  family.decoder_path = text("decoder_path");
+  family.cross_path = text("cross_path");
+  family.decoder_names = size_names(value("decoder_sizes"));
+  family.has_own_configs = value("own_configs").as_flag().value_or(false);
+  family.cross_flag = text("cross_flag");
+  return family;
+}
+
+ModelEntry read_entry(const Json& models, const Json& fields) {
   ModelEntry entry;
-  entry.refused = fields.get("refused").as_text().value_or("");
+  entry.refused = text_of(fields, "refused");
+  if (entry.refused.empty()) {
+    entry.family = read_family(models, fields);
+  }
   if (const auto* defaults = fields.find("defaults")) {
     entry.defaults = *defaults;
   }
@@ -24,14 +112,10 @@ ModelEntry entry_of(const Json& fields) {
 }
 
 std::map<std::string, ModelEntry> read_models() {
-  std::string text;
-  for (const auto* piece : kPieces) {
-    text += piece;
-  }
+  const auto models = read_file();
   std::map<std::string, ModelEntry> entries;
-  const auto models = Json::parse(text.c_str());
   for (const auto& [model_type, fields] : models.fields()) {
-    entries.emplace(model_type, entry_of(fields));
+    entries.emplace(model_type, read_entry(models, fields));
   }
   return entries;
 }
@@ -43,10 +127,26 @@ const std::map<std::string, ModelEntry>& model_entries() {
   return entries;
 }
 
+const Family* family_of(const std::string& model_type) {
+  const auto found = model_entries().find(model_type);
+  return found == model_entries().end() || !found->second.family
+      ? nullptr
+      : &*found->second.family;
+}
+
 Json default_fields(const std::string& model_type) {
   const auto found = model_entries().find(model_type);
   return found == model_entries().end() ? Json::object()
                                         : found->second.defaults;
+}
+
+void describe_as(Layer& layer, const std::string& model_type) {
+  const auto* family = family_of(model_type);
+  TORCH_INTERNAL_ASSERT(
+      family != nullptr, "models.json has no \"", model_type, "\"");
+  for (const auto& step : family->steps) {
+    step.run(layer, step.arguments);
+  }
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -13,16 +13,6 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-void set_vision(Layer& layer, bool qkv_bias, bool out_bias) {
-  layer.options.causal(false)
-      .qkv_bias(qkv_bias)
-      .out_bias(out_bias)
-      .rotary(RotaryOptions())
-      .dropout(layer.config.number("attention_dropout").value_or(0));
-  layer.needs_rotary = true;
-  ignore_rotary(layer.config);
-}
-
 /// Angles by rows and columns, with the theta of the configuration.
 ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   auto& config = layer.config;
@@ -75,96 +65,56 @@ ImageRotary merged_rotary_of(Layer& layer) {
   return rotary;
 }
 
-} // namespace
-
-/// Qwen2-VL and later.
-void describe_qwen_vision(Layer& layer) {
-  set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
-  layer.layout = joined_layout("qwen_vision", "qkv", "proj");
+/// Patches that are merged in squares.
+void set_merged_patches(Layer& layer) {
   layer.image_rotary = merged_rotary_of(layer);
-  // Qwen2.5-VL lists the layers that see all patches.
+}
+
+/// Qwen2.5-VL lists the layers that see all patches; the others see a window.
+void set_qwen_vision_windows(Layer& layer) {
+  layer.image_rotary = merged_rotary_of(layer);
   constexpr auto* kFull = "fullatt_block_indexes";
   const auto index = layer.index;
   const bool sees_all = layer.config.has(kFull)
       ? layer.config.has_element(kFull, index)
       : index % 8 == 7 && index < 32;
   layer.has_image_windows = layer.image_rotary->window > 0 && !sees_all;
-  // The mask says which images see each other.
-  layer.config.ignore({"num_position_embeddings", "window_size", kFull});
-}
-
-/// Qwen2.5-Omni.
-void describe_qwen_omni_vision(Layer& layer) {
-  describe_qwen_vision(layer);
-  layer.layout = linear_layers("qwen_omni_vision", "q", "k", "v", "proj");
-}
-
-void describe_glm4v_vision(Layer& layer) {
-  set_vision(
-      layer,
-      layer.config.flag("attention_bias").value_or(false),
-      /*out_bias=*/false);
-  layer.layout = joined_layout("glm4v_vision", "qkv", "proj");
-  layer.image_rotary = merged_rotary_of(layer);
-}
-
-void describe_glm_ocr_vision(Layer& layer) {
-  describe_glm4v_vision(layer);
-  layer.options.out_bias(layer.options.qkv_bias());
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
 }
 
 /// The angles of pairs of neighbours, as complex numbers.
-void describe_llama4_vision(Layer& layer) {
-  set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
-  layer.options.rotary(RotaryOptions().pairing(RotaryPairing::kInterleaved));
+void set_llama4_patches(Layer& layer) {
   auto rotary = image_rotary_of(layer);
   rotary.has_columns_first = true;
   rotary.first = 1;
   rotary.tokens_after = 1;
   layer.image_rotary = rotary;
-  // For the layers that take images to text.
-  layer.config.ignore("multi_modal_projector_bias");
 }
 
-/// Video-LLaMA 3 and, but for their angles, MLCD's kin: its own differ from
-/// image to image, as patches are merged.
-void describe_bart_vision(Layer& layer) {
-  set_vision(layer, /*qkv_bias=*/true, /*out_bias=*/true);
+void check_one_key_for_each_query(Layer& layer) {
   TORCH_CHECK(
       layer.config.integer("num_key_value_groups").value_or(1) == 1,
       format_text(
           "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
-  layer.layout = WeightLayout::bart();
 }
 
-void describe_mlcd(Layer& layer) {
-  describe_bart_vision(layer);
+void set_patches(Layer& layer) {
+  layer.image_rotary = image_rotary_of(layer);
+}
+
+/// The angles of the token before those of patches are learned.
+void set_mlcd_patches(Layer& layer) {
   layer.image_rotary = image_rotary_of(layer);
   layer.image_rotary->learned = "class_pos_emb";
 }
 
-void describe_paddleocr_vision(Layer& layer) {
-  describe_bart_vision(layer);
-  layer.image_rotary = image_rotary_of(layer);
-}
-
-void describe_pixtral(Layer& layer) {
-  set_vision(layer, /*qkv_bias=*/false, /*out_bias=*/false);
-  layer.config.ignore("head_dim");
+void set_pixtral_patches(Layer& layer) {
   layer.image_rotary = image_rotary_of(layer);
   layer.image_rotary->has_columns_between = true;
 }
 
 /// Tokens before those of patches are not rotated: cosine 1 and sine 0.
-void describe_dinov3(Layer& layer) {
+void set_dinov3_patches(Layer& layer) {
   auto& config = layer.config;
-  set_vision(
-      layer,
-      config.flag("query_bias").value_or(false),
-      config.flag("proj_bias").value_or(false));
-  layer.options.key_bias(config.flag("key_bias").value_or(false))
-      .value_bias(config.flag("value_bias").value_or(false));
   layer.image_rotary = image_rotary_of(layer, /*theta=*/100);
   layer.image_rotary->goes_by_centers = true;
   constexpr int64_t kMostRegisters = 4096;
@@ -177,8 +127,21 @@ void describe_dinov3(Layer& layer) {
           config.path(),
           registers));
   layer.image_rotary->tokens_before = 1 + registers;
-  // For training.
-  config.ignore({"pos_embed_jitter", "pos_embed_rescale", "pos_embed_shift"});
+}
+
+} // namespace
+
+Describers vision_describers() {
+  return {
+      {"set_merged_patches", set_merged_patches},
+      {"set_qwen_vision_windows", set_qwen_vision_windows},
+      {"set_llama4_patches", set_llama4_patches},
+      {"check_one_key_for_each_query", check_one_key_for_each_query},
+      {"set_patches", set_patches},
+      {"set_mlcd_patches", set_mlcd_patches},
+      {"set_pixtral_patches", set_pixtral_patches},
+      {"set_dinov3_patches", set_dinov3_patches},
+  };
 }
 
 } // namespace torch_attention::weights::pretrained

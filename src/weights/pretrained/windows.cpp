@@ -4,34 +4,9 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
-
 namespace torch_attention::weights::pretrained {
 
 namespace {
-
-/// A layer of Llama's kind without biases, with norms of each head if said so.
-void describe_plain(Layer& layer, bool has_norms) {
-  set_heads(layer);
-  layer.options.out_bias(false);
-  if (has_norms) {
-    set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  }
-  set_rotary(layer);
-}
-
-} // namespace
-
-/// All layers see the window, if there is any.
-void describe_mistral(Layer& layer) {
-  layer.options.window(layer.config.integer("sliding_window"));
-  describe_plain(layer, /*has_norms=*/false);
-}
-
-void describe_ministral(Layer& layer) {
-  set_type(layer, layer.config.has("sliding_window"));
-  describe_plain(layer, /*has_norms=*/false);
-}
 
 /// Layers that see all tokens have no positions.
 void describe_cohere2(Layer& layer) {
@@ -105,14 +80,6 @@ void describe_cohere2_moe(Layer& layer) {
   }
 }
 
-void describe_cwm(Layer& layer) {
-  constexpr int64_t kTurn = 4;
-  set_type(layer, layer.index % kTurn != 0);
-  describe_plain(layer, /*has_norms=*/false);
-}
-
-namespace {
-
 /// The number of layers that see all tokens, before those with a window.
 int64_t max_window_layers(Layer& layer) {
   return layer.config.integer("max_window_layers").value_or(28);
@@ -122,122 +89,32 @@ bool uses_window(Layer& layer) {
   return layer.config.flag("use_sliding_window").value_or(false);
 }
 
-void set_qwen_window(Layer& layer) {
+void set_ministral_types(Layer& layer) {
+  set_type(layer, layer.config.has("sliding_window"));
+}
+
+void set_dots1_types(Layer& layer) {
+  const auto full = max_window_layers(layer);
+  set_type(layer, layer.config.has("sliding_window") && layer.index >= full);
+}
+
+void set_qwen2_types(Layer& layer) {
   const auto full = max_window_layers(layer);
   set_type(layer, uses_window(layer) && layer.index >= full);
 }
 
-void set_qwen2_heads(Layer& layer) {
-  set_heads(layer);
-  layer.options.qkv_bias(layer.config.flag("qkv_bias").value_or(true));
-  layer.options.out_bias(false);
-}
-
-} // namespace
-
-void describe_dots1(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  const auto full = max_window_layers(layer);
-  set_type(layer, layer.config.has("sliding_window") && layer.index >= full);
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  set_rotary(layer);
-}
-
-void describe_qwen2(Layer& layer) {
-  set_qwen2_heads(layer);
-  set_qwen_window(layer);
-  set_rotary(layer);
-}
-
-void describe_qwen2_moe(Layer& layer) {
-  set_qwen2_heads(layer);
+void set_qwen2_moe_types(Layer& layer) {
   const auto most = max_window_layers(layer);
   set_type(
       layer, uses_window(layer) && layer.index % 2 == 0 && layer.index < most);
-  set_rotary(layer);
 }
 
-void describe_qwen3_vl(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  add_names_of_diffusers(layer);
-  set_rotary(layer);
-}
-
-void describe_qwen3(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_qwen_window(layer);
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  set_rotary(layer);
-}
-
-/// Fields about time place its tokens, and change no attention.
-void describe_qwen2_talker(Layer& layer) {
-  layer.config.ignore({"position_id_per_seconds", "seconds_per_chunk"});
-  describe_qwen2(layer);
-}
-
-void describe_qwen3_moe(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  layer.config.ignore("max_window_layers");
+void set_qwen3_moe_types(Layer& layer) {
   set_type(layer, uses_window(layer));
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  set_rotary(layer);
-}
-
-void describe_mellum(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-  set_type(layer, false);
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  set_rotary_of_types(layer);
-}
-
-namespace {
-
-void set_gemma_heads(Layer& layer) {
-  set_heads(layer);
-  set_biases(layer);
-}
-
-void refuse_both_sides(Layer& layer) {
-  refuse_flag(
-      layer,
-      "use_bidirectional_attention",
-      "attention to both sides is known of Gemma 3 alone");
-}
-
-void set_query_scalar(Layer& layer) {
-  const auto scalar =
-      layer.config.number("query_pre_attn_scalar").value_or(256);
-  layer.options.scale(1 / std::sqrt(scalar));
-}
-
-} // namespace
-
-void describe_gemma(Layer& layer) {
-  set_gemma_heads(layer);
-  refuse_both_sides(layer);
-  set_rotary(layer);
-}
-
-void describe_gemma2(Layer& layer) {
-  set_type(layer, layer.index % 2 == 0);
-  describe_gemma(layer);
-  set_query_scalar(layer);
-  layer.options.softcap(layer.config.number("attn_logit_softcapping"));
-  // Another name of the window, in released files.
-  layer.config.ignore("sliding_window_size");
 }
 
 /// Gemma 2's in an encoder, whose window is a radius, and in a decoder.
 void describe_t5gemma(Layer& layer) {
-  describe_gemma2(layer);
-  layer.d_context = layer.config.integer("cross_attention_hidden_size");
   if (layer.is_cross) {
     layer.options.causal(false).window(std::nullopt).rotary(std::nullopt);
   } else if (layer.part == PretrainedPart::kEncoder) {
@@ -245,38 +122,18 @@ void describe_t5gemma(Layer& layer) {
   }
 }
 
-void describe_gemma3(Layer& layer) {
-  set_type_by_pattern(layer, 6);
-  set_gemma_heads(layer);
-  // EmbeddingGemma.
-  if (layer.config.flag("use_bidirectional_attention").value_or(false)) {
-    // The class then has windows of another size.
-    TORCH_CHECK(
-        layer.config.flag("is_causal").value_or(true),
-        "expected no is_causal = false beside use_bidirectional_attention in "
-        "\"",
-        layer.config.path(),
-        "\"");
-    see_both_sides(layer);
+/// EmbeddingGemma sees both sides.
+void set_gemma3_sides(Layer& layer) {
+  if (!layer.config.flag("use_bidirectional_attention").value_or(false)) {
+    return;
   }
-  set_norm(layer, HeadNormOptions().unit_offset(true), "rms_norm_eps");
-  set_query_scalar(layer);
-  // Without effect in the model.
-  layer.config.ignore("attn_logit_softcapping");
-  set_gemma_rotary(layer);
-}
-
-void describe_olmo3(Layer& layer) {
-  set_type(layer, is_before_last_of(layer, 4));
-  set_heads(layer);
-  set_biases(layer);
-  set_norm(
-      layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
-  RotaryRules rules;
-  // The class takes `rope_theta` for the layers that see all tokens alone.
-  rules.theta = 500000;
-  rules.by_type = {500000};
-  set_rotary(layer, rules);
+  // The class then has windows of another size.
+  TORCH_CHECK(
+      layer.config.flag("is_causal").value_or(true),
+      "expected no is_causal = false beside use_bidirectional_attention in \"",
+      layer.config.path(),
+      "\"");
+  see_both_sides(layer);
 }
 
 void describe_smollm3(Layer& layer) {
@@ -295,8 +152,6 @@ void describe_smollm3(Layer& layer) {
   }
 }
 
-namespace {
-
 /// By a number, of which every such layer sees all tokens, or a text such as
 /// "LLLG", in which L stands for layers with a window.
 bool slides_by_pattern(Layer& layer) {
@@ -309,45 +164,27 @@ bool slides_by_pattern(Layer& layer) {
   return is_before_last_of(layer, layer.config.integer(kPattern).value_or(4));
 }
 
+void set_exaone4_types(Layer& layer) {
+  set_type(layer, !layer.config.has("layer_types") && slides_by_pattern(layer));
+}
+
 } // namespace
 
-void describe_kolibri1(Layer& layer) {
-  set_heads(layer);
-  layer.options.out_bias(false);
-  set_type(layer, is_before_last_of(layer, 5));
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  if (layer.type == "sliding_attention" ||
-      !layer.config.has("sliding_window")) {
-    set_rotary(layer);
-  } else {
-    ignore_rotary(layer.config);
-  }
-}
-
-void describe_exaone4(Layer& layer) {
-  layer.config.ignore("sliding_window_pattern");
-  set_heads(layer);
-  layer.options.out_bias(false);
-  set_type(layer, !layer.config.has("layer_types") && slides_by_pattern(layer));
-  set_norm(layer, HeadNormOptions(), "rms_norm_eps");
-  // Layers that see all tokens have no positions, beside those with a window.
-  if (!layer.config.has("sliding_window") ||
-      layer.type == "sliding_attention") {
-    set_rotary(layer);
-  } else {
-    ignore_rotary(layer.config);
-  }
-}
-
-/// Both stacks see a window of what was before.
-void describe_mimi(Layer& layer) {
-  auto& config = layer.config;
-  set_heads(layer);
-  set_biases(layer);
-  layer.options.window(config.integer("sliding_window"));
-  set_rotary(layer);
-  // For the convolutions, and what is added to the stream.
-  config.ignore({"use_causal_conv", "layer_scale_initial_scale"});
+Describers window_describers() {
+  return {
+      {"describe_cohere2", describe_cohere2},
+      {"describe_cohere_compass", describe_cohere_compass},
+      {"describe_cohere2_moe", describe_cohere2_moe},
+      {"set_ministral_types", set_ministral_types},
+      {"set_dots1_types", set_dots1_types},
+      {"set_qwen2_types", set_qwen2_types},
+      {"set_qwen2_moe_types", set_qwen2_moe_types},
+      {"set_qwen3_moe_types", set_qwen3_moe_types},
+      {"describe_t5gemma", describe_t5gemma},
+      {"set_gemma3_sides", set_gemma3_sides},
+      {"describe_smollm3", describe_smollm3},
+      {"set_exaone4_types", set_exaone4_types},
+  };
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -18,8 +18,7 @@ from transformers import BarkCoarseConfig, BarkFineConfig, BarkSemanticConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = Path(__file__).resolve().parents[4]
-FAMILIES = ROOT / "src/weights/pretrained/table.cpp"
-CONFIG = ROOT / "src/weights/pretrained/config.cpp"
+SOURCES = ROOT / "src/weights/pretrained"
 
 WHISPER_NAMES = {
     "hidden_size": "d_model",
@@ -48,16 +47,28 @@ PARTS = {
 # Names in the sources that are no fields of a configuration, or have the same
 # default in all models that read them.
 NOT_ASKED = {"dtype", "is_encoder_decoder"}
+# Verbs whose words are no fields.
+VERBS_OF_FILES = ("also at", "call", "ignore tensors", "layout", "like", "outside", "rename")
 # Fields of others that a family asks for.
 ASKED = {"add_cross_attention"}
 
 
-def asked_names() -> set[str]:
-    """The fields that the families ask for: all texts in their sources."""
+def asked_names(models: dict) -> set[str]:
+    """The fields that the families ask for: all words in their entries, and all
+    texts in their sources."""
     names = set()
-    for file in FAMILIES.parent.glob("*.cpp"):
+    for entry in models.values():
+        asking = [*entry.get("sizes", {}).values(), *entry.get("decoder_sizes", {}).values()]
+        asking += [entry.get("cross_flag")]
+        asking += [
+            step for step in entry.get("describe", []) if not step.startswith(VERBS_OF_FILES)
+        ]
+        names |= set(re.findall(r"\w+", str(asking)))
+    # The texts of models_file.cpp are the keys of entries.
+    for file in set(SOURCES.glob("*.cpp")) - {SOURCES / "models_file.cpp"}:
         names |= set(re.findall(r'"(\w+)"', file.read_text()))
-    of_others = re.search(r"kFieldsOfOthers{(.*?)}", CONFIG.read_text(), re.S)
+    config = (SOURCES / "config.cpp").read_text()
+    of_others = re.search(r"kFieldsOfOthers{(.*?)}", config, re.S)
     return names - set(re.findall(r'"(\w+)"', of_others.group(1))) - NOT_ASKED | ASKED
 
 
@@ -93,11 +104,11 @@ def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
     return {key: value for key, value in (("defaults", fields), ("names", own)) if value}
 
 
-def check_answers() -> None:
+def check_answers(models: dict) -> None:
     """Each type is computed, or it is said why not."""
-    answered = set(models_file.read())
-    for file in ("table", "multimodal", "pairs", "latent"):
-        text = (FAMILIES.parent / f"{file}.cpp").read_text()
+    answered = set(models)
+    for file in ("multimodal", "pairs", "latent"):
+        text = (SOURCES / f"{file}.cpp").read_text()
         answered |= set(re.findall(r'"([\w.-]+)"', text))
     missing = sorted(set(CONFIG_MAPPING.keys()) - answered)
     if missing:
@@ -105,17 +116,19 @@ def check_answers() -> None:
 
 
 def main() -> None:
-    check_answers()
-    names = re.findall(r'^      \{"([\w-]+)",', FAMILIES.read_text(), re.M)
     models = models_file.read()
-    for entry in models.values():
+    check_answers(models)
+    asked = asked_names(models)
+    for name, entry in models.items():
+        cls = PARTS.get(name)
+        if name in CONFIG_MAPPING:
+            cls = CONFIG_MAPPING[name]
+        if cls is None or "refused" in entry:
+            continue
         entry.pop("defaults", None)
         entry.pop("names", None)
-    asked = asked_names()
-    for name in sorted(set(names) & {*CONFIG_MAPPING.keys(), *PARTS}):
-        cls = PARTS[name] if name in PARTS else CONFIG_MAPPING[name]
-        models.setdefault(name, {}).update(defaults_of(name, cls, asked))
-    models_file.write({name: entry for name, entry in models.items() if entry})
+        entry.update(defaults_of(name, cls, asked))
+    models_file.write(models)
 
 
 if __name__ == "__main__":

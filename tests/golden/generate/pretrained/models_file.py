@@ -19,6 +19,16 @@ COLUMNS = 100
 # The keys of an entry in their order, and the types of their values.
 KEYS = {
     "refused": str,
+    "note": str,
+    "like": str,
+    "path": str,
+    "sizes": dict,
+    "decoder_path": str,
+    "decoder_sizes": dict,
+    "cross_path": str,
+    "cross_flag": str,
+    "own_configs": bool,
+    "describe": list,
     "defaults": dict,
     "names": dict,
 }
@@ -77,9 +87,55 @@ def write(models: dict) -> None:
     FILE.write_text(as_text(models))
 
 
+SIZES = {"size", "heads", "layers", "length"}
+
+
 def is_name(text: object) -> bool:
     """Returns whether this can be the name of a field."""
     return isinstance(text, str) and re.fullmatch(r"\w+", text) is not None
+
+
+def likes(entry: dict) -> list[str]:
+    """The types that an entry names."""
+    steps = [step for step in entry.get("describe", []) if isinstance(step, str)]
+    named = [step.removeprefix("like: ") for step in steps if step.startswith("like: ")]
+    return named + [entry[key] for key in ("like",) if key in entry]
+
+
+def problems_of_likes(models: dict, model_type: str) -> list[str]:
+    """Returns the mistakes in the types that an entry names, and in those of them."""
+    after, seen = likes(models[model_type]), set()
+    while after:
+        named = after.pop()
+        if "describe" not in models.get(named, {}) and "like" not in models.get(named, {}):
+            return [f"is like {named}, which has no steps"]
+        if named == model_type:
+            return ["is like itself"]
+        if named not in seen:
+            seen.add(named)
+            after += likes(models[named])
+    return []
+
+
+def problems_of_row(entry: dict) -> list[str]:
+    """Returns the mistakes in the paths, the sizes and the steps of an entry."""
+    found = []
+    for key in ("path", "decoder_path", "cross_path"):
+        path = entry.get(key, "")
+        if path and not re.fullmatch(r"[\w.]*\.?{}(\.\w+)*", path):
+            found.append(f"has a {key} without a layer: {path!r}")
+    for key in ("sizes", "decoder_sizes"):
+        for name, field in entry.get(key, {}).items():
+            if name not in SIZES or not is_name(field):
+                found.append(f"has unknown {key}: {name!r}")
+    if not is_name(entry.get("cross_flag", "x")):
+        found.append("has a cross_flag that is no name of a field")
+    for step in entry.get("describe", []):
+        if not isinstance(step, str) or not re.fullmatch(r"[a-z ]+[a-z](: [^:]+)?", step):
+            found.append(f"has a step that is no verb: {step!r}")
+    if "like" not in entry and not {"path", "describe"} <= entry.keys():
+        found.append("has neither a path and steps, nor a type that it is like")
+    return found
 
 
 def problems_of_entry(entry: dict) -> list[str]:
@@ -99,6 +155,11 @@ def problems_of_entry(entry: dict) -> list[str]:
         # It follows "is not computed: ", and may end a message.
         if not re.fullmatch(r"[a-z][^\n]* [^\n]*\w\)?", why) or "  " in why:
             found.append(f"is refused for no sentence: {why!r}")
+        return found
+    # A note takes the place of a comment.
+    if not re.fullmatch(r"\w[^\n]* [^\n]*\.", entry.get("note", "No note.")):
+        found.append("has a note that is no sentence")
+    found += problems_of_row(entry)
     for name, default in entry.get("defaults", {}).items():
         is_rotary = name == "rope_parameters"
         if not is_name(name) or name == "names":
@@ -115,7 +176,7 @@ def check(models: dict) -> None:
     problems = [
         f"{model_type} {problem}"
         for model_type, entry in models.items()
-        for problem in problems_of_entry(entry)
+        for problem in problems_of_entry(entry) or problems_of_likes(models, model_type)
     ]
     text = FILE.read_text()
     if not text.isascii():

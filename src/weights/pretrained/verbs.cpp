@@ -1,0 +1,528 @@
+// The verbs of models.json, which describe a layer without a function of its
+// own.
+
+#include <weights/pretrained/verbs.h>
+
+#include <format_text.h>
+#include <weights/pretrained/describe.h>
+#include <weights/text.h>
+
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <locale>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// The schema test runs all steps, so that users never see this.
+[[noreturn]] void throw_unknown(const char* verb, const std::string& argument) {
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "models.json: \"{}\" does not take \"{}\"; this is a mistake in the "
+          "library",
+          verb,
+          argument));
+}
+
+/// The text behind a word such as "eps in ", or none for other arguments.
+std::optional<std::string> text_after(
+    const std::string& argument,
+    const std::string& word) {
+  return starts_with(argument, word)
+      ? std::optional(argument.substr(word.size()))
+      : std::nullopt;
+}
+
+/// Reads a number with a point whatever the locale of the process is.
+double number_of(const std::string& text) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  double number = 0;
+  stream >> number;
+  return number;
+}
+
+std::optional<double> number_after(
+    const std::string& argument,
+    const std::string& word) {
+  const auto text = text_after(argument, word);
+  return text ? std::optional(number_of(*text)) : std::nullopt;
+}
+
+/// "yes", "no", or the name of a flag, whose default may come behind it.
+bool flag_of(Layer& layer, const Arguments& arguments) {
+  const auto& first = arguments.front();
+  if (first == "yes" || first == "no") {
+    return first == "yes";
+  }
+  const bool otherwise = arguments.size() > 1 && arguments[1] == "yes";
+  return layer.config.flag(first).value_or(otherwise);
+}
+
+void run_biases(Layer& layer, const Arguments& arguments) {
+  const bool bias = flag_of(layer, arguments);
+  layer.options.qkv_bias(bias).out_bias(bias);
+}
+
+void run_qkv_bias(Layer& layer, const Arguments& arguments) {
+  layer.options.qkv_bias(flag_of(layer, arguments));
+}
+
+void run_key_bias(Layer& layer, const Arguments& arguments) {
+  layer.options.key_bias(flag_of(layer, arguments));
+}
+
+void run_value_bias(Layer& layer, const Arguments& arguments) {
+  layer.options.value_bias(flag_of(layer, arguments));
+}
+
+void run_out_bias(Layer& layer, const Arguments& arguments) {
+  layer.options.out_bias(flag_of(layer, arguments));
+}
+
+/// The options that encoders of BERT's kind share.
+void run_encoder(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.causal(false).qkv_bias(true).dropout(
+      layer.config.number("attention_probs_dropout_prob").value_or(0));
+}
+
+/// One of two stacks; the sizes of the other one count as asked for.
+void run_stack(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.causal(
+      layer.part == PretrainedPart::kDecoder && !layer.is_cross);
+  layer.config.ignore(
+      {"encoder_attention_heads",
+       "decoder_attention_heads",
+       "num_attention_heads",
+       "num_key_value_heads",
+       "max_position_embeddings",
+       "max_source_positions",
+       "max_target_positions"});
+}
+
+void run_absolute_positions(Layer& layer, const Arguments& /*arguments*/) {
+  check_absolute(layer, positions_of(layer));
+}
+
+void run_causal(Layer& layer, const Arguments& arguments) {
+  if (arguments.front() == "as decoder") {
+    const auto is_decoder = layer.config.flag("is_decoder").value_or(false);
+    // If the class can be one.
+    layer.options.causal(is_decoder && layer.config.class_has("is_decoder"));
+    return;
+  }
+  layer.options.causal(flag_of(layer, arguments));
+}
+
+void run_heads(Layer& layer, const Arguments& /*arguments*/) {
+  set_heads(layer);
+}
+
+void run_kv_heads(Layer& layer, const Arguments& arguments) {
+  layer.options.num_kv_heads(layer.config.integer(arguments.front()));
+}
+
+void run_head_dim(Layer& layer, const Arguments& arguments) {
+  layer.options.head_dim(layer.config.integer(arguments.front()));
+}
+
+void run_dropout(Layer& layer, const Arguments& arguments) {
+  layer.options.dropout(layer.config.number(arguments.front()).value_or(0));
+}
+
+/// A number, "in FIELD", or "1/sqrt FIELD" with a default behind it.
+void run_scale(Layer& layer, const Arguments& arguments) {
+  const auto& first = arguments.front();
+  if (const auto field = text_after(first, "in ")) {
+    layer.options.scale(layer.config.number(*field));
+  } else if (const auto squared = text_after(first, "1/sqrt ")) {
+    const auto otherwise = number_of(arguments.at(1));
+    layer.options.scale(
+        1 / std::sqrt(layer.config.number(*squared).value_or(otherwise)));
+  } else {
+    layer.options.scale(number_of(first));
+  }
+}
+
+void run_softcap(Layer& layer, const Arguments& arguments) {
+  layer.options.softcap(layer.config.number(arguments.front()));
+}
+
+void run_clip(Layer& layer, const Arguments& arguments) {
+  layer.options.clip_qkv(layer.config.number(arguments.front()));
+}
+
+void run_alibi(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.alibi(true);
+}
+
+void run_sinks(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.sinks(true);
+}
+
+void run_needs_bias(Layer& layer, const Arguments& /*arguments*/) {
+  layer.needs_bias = true;
+}
+
+/// The size of what cross-attention reads.
+void run_context(Layer& layer, const Arguments& arguments) {
+  layer.d_context = layer.config.integer(arguments.front());
+}
+
+void run_norms(Layer& layer, const Arguments& arguments) {
+  HeadNormOptions norm;
+  std::string eps_field;
+  for (const auto& argument : arguments) {
+    if (const auto flag = text_after(argument, "if ")) {
+      if (!layer.config.flag(*flag).value_or(false)) {
+        return;
+      }
+    } else if (const auto field = text_after(argument, "eps in ")) {
+      eps_field = *field;
+    } else if (const auto eps = number_after(argument, "eps ")) {
+      norm.eps(*eps);
+    } else if (argument == "layer") {
+      norm.kind(HeadNormKind::kLayer);
+    } else if (argument == "all heads") {
+      norm.scope(HeadNormScope::kAllHeads);
+    } else if (argument == "head weights") {
+      norm.scope(HeadNormScope::kHeadWeights);
+    } else if (argument == "unit offset") {
+      norm.unit_offset(true);
+    } else if (argument == "bias") {
+      norm.bias(true);
+    } else if (argument != "rms") {
+      throw_unknown("norms", argument);
+    }
+  }
+  if (eps_field.empty()) {
+    layer.options.qk_norm(norm);
+  } else {
+    set_norm(layer, norm, eps_field.c_str());
+  }
+}
+
+/// Rules of a model, and whether this layer has positions by them.
+struct RotaryOfModel {
+  RotaryRules rules;
+  RotaryPairing pairing = RotaryPairing::kHalves;
+  bool rotates = true;
+  /// The caller gives the angles.
+  bool is_of_caller = false;
+};
+
+RotaryByType& rotary_by_type(RotaryRules& rules) {
+  if (!rules.by_type) {
+    rules.by_type.emplace();
+  }
+  return *rules.by_type;
+}
+
+/// Takes an argument that begins with a name of `RotaryRules`; false for all
+/// others. The texts that it refers to live as long as `argument`.
+bool take_rule(const std::string& argument, RotaryRules& rules) {
+  const auto* text = argument.c_str();
+  const auto field_after = [&](std::string_view word) {
+    return starts_with(argument, word) ? text + word.size() : nullptr;
+  };
+  if (const auto* local_field = field_after("local theta in ")) {
+    rotary_by_type(rules).local_theta_field = local_field;
+  } else if (const auto local = number_after(argument, "local theta ")) {
+    rotary_by_type(rules).local_theta = *local;
+  } else if (const auto* theta_field = field_after("theta in ")) {
+    rules.theta_field = theta_field;
+  } else if (const auto theta = number_after(argument, "theta ")) {
+    rules.theta = *theta;
+  } else if (const auto* share_field = field_after("share in ")) {
+    rules.partial_field = share_field;
+  } else if (const auto share = number_after(argument, "share ")) {
+    rules.partial = *share;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+RotaryOfModel rotary_of_model(Layer& layer, const Arguments& arguments) {
+  RotaryOfModel model;
+  const bool has_window = layer.type == "sliding_attention";
+  for (const auto& argument : arguments) {
+    if (argument == "interleaved") {
+      model.pairing = RotaryPairing::kInterleaved;
+    } else if (argument == "by type") {
+      model.rules.needs_types = true;
+    } else if (argument == "scales local") {
+      rotary_by_type(model.rules).scales_sliding = true;
+    } else if (argument == "none") {
+      model.rotates = false;
+    } else if (argument == "in windows") {
+      model.rotates = has_window;
+    } else if (argument == "in windows if any") {
+      model.rotates = has_window || !layer.config.has("sliding_window");
+    } else if (argument == "of caller") {
+      model.is_of_caller = true;
+    } else if (!take_rule(argument, model.rules)) {
+      throw_unknown("rotary", argument);
+    }
+  }
+  return model;
+}
+
+void run_rotary(Layer& layer, const Arguments& arguments) {
+  const auto model = rotary_of_model(layer, arguments);
+  if (model.is_of_caller) {
+    layer.options.rotary(RotaryOptions().pairing(model.pairing));
+    layer.needs_rotary = true;
+  }
+  if (model.rotates && !model.is_of_caller) {
+    set_rotary(layer, model.rules, model.pairing);
+  } else {
+    ignore_rotary(layer.config);
+  }
+}
+
+void run_window(Layer& layer, const Arguments& arguments) {
+  layer.options.window(layer.config.integer(arguments.front()));
+}
+
+/// "first of N" or "all but first of N" or "all but last of N" layers have a
+/// window where the configuration has no types of layers; of none, no layer.
+void run_types(Layer& layer, const Arguments& arguments) {
+  bool has_window = false;
+  for (const auto& argument : arguments) {
+    const auto is_first_of = [&](const std::string& count) {
+      return layer.index % std::stoll(count) == 0;
+    };
+    if (const auto first = text_after(argument, "first of ")) {
+      has_window = is_first_of(*first);
+    } else if (const auto rest = text_after(argument, "all but first of ")) {
+      has_window = !is_first_of(*rest);
+    } else if (const auto last = text_after(argument, "all but last of ")) {
+      has_window = is_before_last_of(layer, std::stoll(*last));
+    } else {
+      throw_unknown("types", argument);
+    }
+  }
+  set_type(layer, has_window);
+}
+
+void run_types_by_turn(Layer& layer, const Arguments& arguments) {
+  set_type_by_turn(layer, std::stoll(arguments.front()));
+}
+
+void run_types_by_pattern(Layer& layer, const Arguments& arguments) {
+  set_type_by_pattern(layer, std::stoll(arguments.front()));
+}
+
+void run_radius(Layer& layer, const Arguments& /*arguments*/) {
+  see_radius(layer);
+}
+
+void run_ignore(Layer& layer, const Arguments& arguments) {
+  for (const auto& field : arguments) {
+    layer.config.ignore(field);
+  }
+}
+
+void run_refuse(Layer& layer, const Arguments& arguments) {
+  refuse_flag(layer, arguments[0].c_str(), arguments[1].c_str());
+}
+
+/// The layout of BERT, with the norms that lie in the attention's path.
+WeightLayout bert_layout() {
+  auto layout = WeightLayout::bert();
+  for (const std::string norm : {"LayerNorm", "ln", "self_attn_layer_norm"}) {
+    for (const auto* part : {".weight", ".bias", ".gamma", ".beta"}) {
+      layout.outside(norm + part);
+    }
+  }
+  return layout;
+}
+
+/// One of those that are built in, or "linear" or "joined" with the layout's
+/// name and those of the layers. `first` is the place of the argument.
+WeightLayout layout_of(
+    const Layer& layer,
+    const Arguments& arguments,
+    size_t first) {
+  const auto& kind = arguments.at(first);
+  const auto name = [&](size_t i) -> const std::string& {
+    return arguments.at(first + i);
+  };
+  if (kind == "linear") {
+    return linear_layers(name(1), name(2), name(3), name(4), name(5));
+  }
+  if (kind == "joined") {
+    return joined_layout(name(1), name(2), name(3));
+  }
+  if (kind == "bert with norms") {
+    return bert_layout();
+  }
+  if (kind == "gpt_neox") {
+    return WeightLayout::gpt_neox(layer.options.num_heads());
+  }
+  if (kind == "llama") {
+    return WeightLayout::llama();
+  }
+  if (kind == "bart") {
+    return WeightLayout::bart();
+  }
+  if (kind == "gpt2") {
+    return WeightLayout::gpt2();
+  }
+  throw_unknown("layout", kind);
+}
+
+void run_layout(Layer& layer, const Arguments& arguments) {
+  layer.layout = layout_of(layer, arguments, 0);
+}
+
+/// Another path and layout that files have.
+void run_also_at(Layer& layer, const Arguments& arguments) {
+  layer.others.emplace_back(arguments[0], layout_of(layer, arguments, 1));
+}
+
+void run_rename(Layer& layer, const Arguments& arguments) {
+  layer.layout.rename(arguments[0], arguments[1]);
+}
+
+void run_rename_norms(Layer& layer, const Arguments& arguments) {
+  rename_norms(layer, arguments[0], arguments[1]);
+}
+
+void run_names_of_diffusers(Layer& layer, const Arguments& /*arguments*/) {
+  add_names_of_diffusers(layer);
+}
+
+/// Tensors in the attention's path that nothing reads.
+void run_ignore_tensors(Layer& layer, const Arguments& arguments) {
+  for (const auto& key : arguments) {
+    layer.layout.ignore(key);
+  }
+}
+
+/// Tensors in the attention's path that are those of others.
+void run_outside(Layer& layer, const Arguments& arguments) {
+  for (const auto& key : arguments) {
+    layer.layout.outside(key);
+  }
+}
+
+const std::map<std::string, Describe>& describers() {
+  static const auto table = [] {
+    std::map<std::string, Describe> all;
+    for (const auto& of_file :
+         {llama_describers(),
+          window_describers(),
+          own_rule_describers(),
+          hybrid_describers(),
+          gpt_describers(),
+          encoder_describers(),
+          vision_describers(),
+          encoder_decoder_describers()}) {
+      for (const auto& [name, describe] : of_file) {
+        TORCH_INTERNAL_ASSERT(all.emplace(name, describe).second, name);
+      }
+    }
+    return all;
+  }();
+  return table;
+}
+
+void run_call(Layer& layer, const Arguments& arguments) {
+  const auto found = describers().find(arguments.front());
+  if (found == describers().end()) {
+    throw_unknown("call", arguments.front());
+  }
+  found->second(layer);
+}
+
+/// A verb, and how many arguments it takes.
+struct KnownVerb {
+  Verb run;
+  size_t fewest;
+  size_t most;
+};
+
+const std::map<std::string, KnownVerb>& verbs() {
+  constexpr auto kAny = std::numeric_limits<size_t>::max();
+  static const std::map<std::string, KnownVerb> table{
+      {"absolute positions", {run_absolute_positions, 0, 0}},
+      {"alibi", {run_alibi, 0, 0}},
+      {"also at", {run_also_at, 2, 7}},
+      {"biases", {run_biases, 1, 2}},
+      {"call", {run_call, 1, 1}},
+      {"causal", {run_causal, 1, 1}},
+      {"clip", {run_clip, 1, 1}},
+      {"context", {run_context, 1, 1}},
+      {"dropout", {run_dropout, 1, 1}},
+      {"encoder", {run_encoder, 0, 0}},
+      {"head dim", {run_head_dim, 1, 1}},
+      {"heads", {run_heads, 0, 0}},
+      {"ignore", {run_ignore, 1, kAny}},
+      {"ignore tensors", {run_ignore_tensors, 1, kAny}},
+      {"key bias", {run_key_bias, 1, 2}},
+      {"kv heads", {run_kv_heads, 1, 1}},
+      {"layout", {run_layout, 1, 6}},
+      {"names of diffusers", {run_names_of_diffusers, 0, 0}},
+      {"needs bias", {run_needs_bias, 0, 0}},
+      {"norms", {run_norms, 1, kAny}},
+      {"out bias", {run_out_bias, 1, 2}},
+      {"outside", {run_outside, 1, kAny}},
+      {"qkv bias", {run_qkv_bias, 1, 2}},
+      {"radius", {run_radius, 0, 0}},
+      {"refuse", {run_refuse, 2, 2}},
+      {"rename", {run_rename, 2, 2}},
+      {"rename norms", {run_rename_norms, 2, 2}},
+      {"rotary", {run_rotary, 0, kAny}},
+      {"scale", {run_scale, 1, 2}},
+      {"sinks", {run_sinks, 0, 0}},
+      {"softcap", {run_softcap, 1, 1}},
+      {"stack", {run_stack, 0, 0}},
+      {"types", {run_types, 0, 1}},
+      {"types by pattern", {run_types_by_pattern, 1, 1}},
+      {"types by turn", {run_types_by_turn, 1, 1}},
+      {"value bias", {run_value_bias, 1, 2}},
+      {"window", {run_window, 1, 1}},
+  };
+  return table;
+}
+
+} // namespace
+
+Step read_step(const std::string& text) {
+  const auto colon = text.find(": ");
+  Arguments arguments;
+  for (auto begin = colon; begin != std::string::npos;) {
+    begin += 2;
+    const auto end = text.find(", ", begin);
+    arguments.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  const auto found = verbs().find(text.substr(0, colon));
+  TORCH_INTERNAL_ASSERT(
+      found != verbs().end() && arguments.size() >= found->second.fewest &&
+          arguments.size() <= found->second.most,
+      "models.json: unknown verb, or too few or many arguments: ",
+      text);
+  return {found->second.run, std::move(arguments)};
+}
+
+std::vector<std::string> describer_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, describe] : describers()) {
+    names.push_back(name);
+  }
+  return names;
+}
+
+} // namespace torch_attention::weights::pretrained
