@@ -106,8 +106,8 @@ class Keys {
 /// notices too late that a key comes twice.
 class JsonReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  JsonReader(const JsonVisitor& visit, const std::string& problem)
-      : visit_(visit), problem_(problem) {}
+  JsonReader(const JsonVisitor& visit, const JsonRules& rules)
+      : visit_(visit), rules_(rules) {}
 
   /// Returns where the text is not JSON, in bytes from 1; 0 if all of it is.
   size_t read(std::string_view text) {
@@ -132,10 +132,10 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& name) override {
     TORCH_CHECK(
-        keys_[path_.size() - 1].insert(name),
+        rules_.is_python || keys_[path_.size() - 1].insert(name),
         format_text(
             "{}the file's JSON has the key \"{}\" twice",
-            problem_,
+            rules_.problem,
             shortened(name, 200)));
     path_.back() = name;
     return true;
@@ -181,7 +181,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     give({kind, {}, 0, 0});
     TORCH_CHECK(
         path_.size() < kMaxJsonDepth,
-        problem_,
+        rules_.problem,
         "the file has JSON that is nested too deep");
     keys_[path_.size()].clear();
     path_.emplace_back();
@@ -194,7 +194,7 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const JsonVisitor& visit_;
-  const std::string& problem_;
+  const JsonRules& rules_;
   size_t error_ = 0;
   JsonPath path_;
   /// The keys of each object that is open.
@@ -246,9 +246,9 @@ void read_json(
       text.size() <= kMaxJson,
       rules.problem,
       "the file has JSON of more than 100 MB");
-  JsonReader reader(visit, rules.problem);
+  JsonReader reader(visit, rules);
   size_t error = 0;
-  if (rules.python_numbers) {
+  if (rules.is_python) {
     const FiniteText finite(text);
     error = finite.place_in_python(reader.read(finite.text));
   } else {

@@ -37,15 +37,18 @@ using JsonVisitor = std::function<void(const JsonPath&, const JsonValue&)>;
 struct JsonRules {
   /// How the message of an error begins.
   std::string problem;
-  /// Reads Python's NaN, Infinity and -Infinity, which JSON lacks, as
-  /// {"__float__":"NaN"} and so on, as `transformers` 5 writes them.
-  bool python_numbers = false;
+  /// Reads what Python's json reads beyond JSON: NaN, Infinity and -Infinity,
+  /// as
+  /// {"__float__":"NaN"} and so on, as `transformers` 5 writes them; and keys
+  /// that come twice, all of which are visited.
+  bool is_python = false;
 };
 
 /// Calls `visit` with each value of a JSON text; objects and lists come before
 /// their contents. Keeps nothing but keys, so that a text costs no more memory
 /// than these. Throws c10::Error if the text is not JSON, is nested deeper than
-/// any file that is read, or has a key twice.
+/// any file that is read, or has a key
+/// twice.
 void read_json(
     std::string_view text,
     const JsonVisitor& visit,

@@ -69,7 +69,7 @@ Json Json::parse(std::istream& text, const std::string& path, size_t deepest) {
       all,
       add_value,
       {format_text("expected a JSON object in \"{}\": ", path),
-       /*python_numbers=*/true});
+       /*is_python=*/true});
   return root;
 }
 

@@ -33,9 +33,10 @@ class Json {
     return Json(Fields());
   }
 
-  /// Reads a text, with Python's NaN, Infinity and -Infinity: see `JsonRules`.
-  /// Throws c10::Error, which names `path`, if it is no JSON, has a name twice,
-  /// is nested deeper than `deepest`, or has too many values.
+  /// Reads a text as Python's json does, with NaN, Infinity and -Infinity (see
+  /// `JsonRules`); of equal names the last one counts.
+  /// Throws c10::Error, which names `path`, if it is no JSON, is nested deeper
+  /// than `deepest`, or has too many values.
   static Json parse(
       std::istream& text,
       const std::string& path,
