@@ -225,12 +225,12 @@ std::string describe_call(
   add("query", query);
   add("key", key);
   add("value", value);
-  detail::visit_rule(options.rule(), [&](const char* name, const auto& value) {
+  detail::visit_rule(options.rule(), [&](const char* name, const auto& number) {
     text << ", " << name << ' ';
-    if constexpr (std::is_same_v<decltype(value), const bool&>) {
-      text << value;
-    } else if (value) {
-      text << *value;
+    if constexpr (std::is_same_v<decltype(number), const bool&>) {
+      text << number;
+    } else if (number) {
+      text << *number;
     } else {
       text << "none";
     }
