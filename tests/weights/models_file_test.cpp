@@ -6,6 +6,7 @@
 
 #include <torch_attention/weights/pretrained.h>
 #include <weights/pretrained/config.h>
+#include <weights/pretrained/describe.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/models_file.h>
 
@@ -120,6 +121,25 @@ TEST_CASE("A text that is no step is a mistake in the library") {
   THROWS_WITH(read_step("heads: 4"), "models.json: unknown verb");
   THROWS_WITH(read_step("refuse: flag"), "models.json: unknown verb");
   THROWS_WITH(read_step(""), "models.json: unknown verb");
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("config.json")) << "{}";
+  ModelConfig config(folder.path());
+  Layer layer{
+      config,
+      0,
+      PretrainedPart::kAuto,
+      false,
+      MultiHeadAttentionOptions(8, 8, 8, 2)};
+  const auto run = [&](const char* text) {
+    const auto of_text = read_step(text);
+    of_text.run(layer, of_text.arguments);
+  };
+  THROWS_WITH(run("rotary: reversed"), "\"rotary\" does not take \"reversed\"");
+  THROWS_WITH(run("layout: bert"), "\"layout\" does not take \"bert\"");
+  THROWS_WITH(run("call: describe_all"), "does not take \"describe_all\"");
+  THROWS_WITH(run("rotary: share half"), "\"half\" is no number");
+  run("rotary: share 0.5, interleaved");
+  CHECK(layer.options.rotary()->dim() == 2);
 }
 
 } // namespace models_file_test

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include <array>
-#include <utility>
+#include <string_view>
 
 namespace torch_attention::weights::pretrained {
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
@@ -48,6 +49,8 @@ double number_of(const std::string& text) {
   stream.imbue(std::locale::classic());
   double number = 0;
   stream >> number;
+  TORCH_INTERNAL_ASSERT(
+      stream && stream.eof(), "models.json: \"", text, "\" is no number");
   return number;
 }
 
