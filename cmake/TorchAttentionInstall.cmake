@@ -18,6 +18,16 @@ install(
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(TARGET torch_attention_models)
+  set_target_properties(torch_attention_models
+                        PROPERTIES INSTALL_RPATH "$ORIGIN;${libtorch_lib}")
+  install(
+    TARGETS torch_attention_models
+    EXPORT TorchAttentionModelsTargets
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
 if(TORCH_ATTENTION_TOOLS)
   file(RELATIVE_PATH bin_to_lib "${CMAKE_INSTALL_FULL_BINDIR}"
        "${CMAKE_INSTALL_FULL_LIBDIR}")
@@ -28,9 +38,14 @@ if(TORCH_ATTENTION_TOOLS)
                                           "${CMAKE_INSTALL_BINDIR}")
 endif()
 
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/"
-                  "${PROJECT_BINARY_DIR}/include/"
-        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+set(without_models "")
+if(NOT TARGET torch_attention_models)
+  set(without_models PATTERN models EXCLUDE)
+endif()
+install(
+  DIRECTORY "${PROJECT_SOURCE_DIR}/include/" "${PROJECT_BINARY_DIR}/include/"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  ${without_models})
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE"
         DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
@@ -39,6 +54,13 @@ install(
   EXPORT TorchAttentionTargets
   NAMESPACE TorchAttention::
   DESTINATION "${package_dir}")
+# find_package(TorchAttention COMPONENTS models)
+if(TARGET torch_attention_models)
+  install(
+    EXPORT TorchAttentionModelsTargets
+    NAMESPACE TorchAttention::
+    DESTINATION "${package_dir}")
+endif()
 set(package_files "${PROJECT_BINARY_DIR}/package")
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/TorchAttentionConfig.cmake.in"
@@ -66,7 +88,12 @@ if(libtorch_definitions)
        OUTPUT_VARIABLE pkgconfig_definitions)
   list(JOIN pkgconfig_definitions "" pkgconfig_definitions)
 endif()
-configure_file(cmake/torch_attention.pc.in "${package_files}/torch_attention.pc"
-               @ONLY)
-install(FILES "${package_files}/torch_attention.pc"
-        DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+set(pkgconfig_names torch_attention)
+if(TARGET torch_attention_models)
+  list(APPEND pkgconfig_names torch_attention_models)
+endif()
+foreach(name ${pkgconfig_names})
+  configure_file("cmake/${name}.pc.in" "${package_files}/${name}.pc" @ONLY)
+  install(FILES "${package_files}/${name}.pc"
+          DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endforeach()

@@ -8,7 +8,9 @@ set(options "torch_attention/nn/options/")
 set(functional "${options}|torch_attention/nn/functional/")
 
 # The public headers.
-set(may_include_include "${public}")
+set(may_include_include
+    "torch_attention/([a-z_]+.h|distributed/|jit/|nn/|operators/|weights/)")
+set(may_include_include/torch_attention/models "${public}")
 set(may_include_include/torch_attention/nn "torch_attention/(nn/|export.h)")
 set(may_include_include/torch_attention/nn/options
     "${options}|torch_attention/export.h")
@@ -45,6 +47,7 @@ set(may_include_src/distributed
     "distributed/|kernels/|nn/score_rule.h|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
 )
 # The headers that users can include.
+set(may_include_src/models "models/|${public}|${helpers}")
 set(may_include_src/tools "tools/|${public}|${helpers}")
 
 # The benchmarks: what is measured knows the harness, and the harness nothing of it.

@@ -26,7 +26,9 @@ PRIVATE_WORDS = (
 
 # Lists of data.
 TABLES = {
+    "lowered_characters",
     "models",
+    "stripped_characters",
 }
 
 # How comments begin that only make sense after another one.

@@ -3,7 +3,7 @@
 #include <error_message.h>
 #include <escape.h>
 #include <format_text.h>
-#include <tools/model_fields.h>
+#include <tools/model_type.h>
 #include <torch_attention/weights/dtype.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 

@@ -8,15 +8,19 @@ run("${CMAKE_COMMAND}" --install "${project_binary_dir}" --prefix "${before}")
 file(RENAME "${before}" "${prefix}")
 
 set(library "${prefix}/${libdir}/libtorch_attention.so")
+set(models_library "${prefix}/${libdir}/libtorch_attention_models.so")
 foreach(
   file
   "${prefix}/include/torch_attention/export.h"
+  "${prefix}/include/torch_attention/models/export.h"
   "${prefix}/include/torch_attention/torch_attention.h"
   "${prefix}/include/torch_attention/version.h"
   "${prefix}/${libdir}/cmake/TorchAttention/TorchAttentionConfig.cmake"
   "${prefix}/${libdir}/cmake/TorchAttention/TorchAttentionConfigVersion.cmake"
   "${prefix}/${libdir}/pkgconfig/torch_attention.pc"
-  "${library}")
+  "${prefix}/${libdir}/pkgconfig/torch_attention_models.pc"
+  "${library}"
+  "${models_library}")
   if(NOT EXISTS "${file}")
     message(FATAL_ERROR "not installed: ${file}")
   endif()
@@ -36,16 +40,19 @@ foreach(file ${files})
   endforeach()
 endforeach()
 
-# The library exports its own names. Not looked at: weak ones, which are the
+# The libraries export their own names. Not looked at: weak ones, which are the
 # instantiations of others' templates, and reserved ones.
-if(nm)
+foreach(file "${library}" "${models_library}")
+  if(NOT nm)
+    break()
+  endif()
   execute_process(
-    COMMAND "${nm}" -D -C --defined-only "${library}" OUTPUT_VARIABLE symbols
-                                                      COMMAND_ERROR_IS_FATAL ANY)
+    COMMAND "${nm}" -D -C --defined-only "${file}" OUTPUT_VARIABLE symbols
+                                                   COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[0-9a-f]+ [BDRT] [^\n]*" symbols "${symbols}")
   list(FILTER symbols EXCLUDE REGEX "^[0-9a-f]+ . (_|([a-z]+ )*torch_attention::)")
   if(symbols)
     list(JOIN symbols "\n " symbols)
-    message(FATAL_ERROR "exported:\n${symbols}")
+    message(FATAL_ERROR "${file} exports:\n${symbols}")
   endif()
-endif()
+endforeach()

@@ -8,13 +8,9 @@
 #include <tools/heatmap/layer.h>
 #include <tools/heatmap/model.h>
 #include <tools/heatmap/script_model.h>
-#include <tools/heatmap/word_pieces.h>
 #include <torch_attention/weights/save.h>
 
 #include <torch/script.h>
-#include <nlohmann/json.hpp>
-
-#include <fstream>
 
 namespace heatmap_model_test {
 
@@ -95,51 +91,12 @@ TEST_CASE("What a model cannot run is an error that says so") {
       "expected at most 32 tokens");
   THROWS_WITH(
       weights_of_model(folder, {2, 100000}, {}),
-      "the rows of \"embeddings.word_embeddings.weight\", but got 100000");
+      "expected ids from 0 to 143, but got 100000");
   THROWS_WITH(weights_of_model(folder, {}, {}), "at least one token");
   THROWS_WITH(
       weights_of_model(golden("pretrained/t5"), {1}, {}),
       "but got \"t5\": give what enters the attention of one layer by --input");
   THROWS_WITH(weights_of_model(golden("files"), {1}, {}), "config.json");
-}
-
-TEST_CASE("Texts become the tokens that Hugging Face's tokenizers gives") {
-  std::ifstream file(golden("heatmap/texts.json"));
-  const auto texts = nlohmann::json::parse(file);
-  for (const auto& [name, examples] : texts.items()) {
-    const WordPieces pieces(golden("heatmap/" + name));
-    REQUIRE(examples.size() > 20);
-    for (const auto& example : examples) {
-      const auto text = example["text"].get<std::string>();
-      CAPTURE(name, text);
-      CHECK(pieces.encode(text) == example["ids"].get<std::vector<int64_t>>());
-    }
-  }
-}
-
-TEST_CASE("A tokenizer says what is wrong with its files or the text") {
-  const TemporaryFolder folder;
-  const auto write = [&](const char* name, const char* text) {
-    std::ofstream(folder.file(name)) << text;
-  };
-  CHECK_FALSE(WordPieces::are_in(folder.path()));
-  THROWS_WITH(WordPieces(folder.path()), "cannot read");
-  write("vocab.txt", "the\ncat\n");
-  THROWS_WITH(WordPieces(folder.path()), "expected the token [UNK]");
-  write("vocab.txt", "[UNK]\r\nthe\r\n");
-  THROWS_WITH(WordPieces(folder.path()).encode("the"), "the token [CLS]");
-  write("vocab.txt", "[UNK]\r\n[CLS]\r\n[SEP]\r\nthe\r\n");
-  CHECK(
-      WordPieces(folder.path()).encode("The x") ==
-      std::vector<int64_t>{1, 3, 0, 2});
-  CHECK(WordPieces(folder.path()).token(3) == "the");
-  CHECK(WordPieces(folder.path()).token(4) == "4");
-  THROWS_WITH(
-      WordPieces(folder.path()).encode("the \xff"), "byte 4 of the text");
-  write("tokenizer_config.json", "{\"do_lower_case\": 1}");
-  THROWS_WITH(WordPieces(folder.path()), "true or false as \"do_lower_case\"");
-  write("tokenizer_config.json", "{");
-  THROWS_WITH(WordPieces(folder.path()), "expected a JSON object");
 }
 
 TEST_CASE("Weights of one layer are those of forward_with_weights") {

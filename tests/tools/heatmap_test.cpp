@@ -206,6 +206,8 @@ TEST_CASE("Tokens are shown without what changes other text") {
   CHECK(printable("\xc3\x28\xff") == "\\xc3(\\xff");
   CHECK(printable("\ufffe\U0001fffe") == "\\ufffe\\u1fffe");
   CHECK(printable("猫 שלום é") == "猫 שלום é");
+  check_utf8("猫");
+  THROWS_WITH(check_utf8("the \xff"), "byte 4 of the text");
   CHECK(width_of("猫e\u0301") == 3);
   CHECK(cut_to_width("abcdefgh", 8) == "abcdefgh");
   CHECK(cut_to_width("abcdefghi", 8) == "abcde...");

@@ -8,7 +8,7 @@
 #include <tools/heatmap/render.h>
 #include <tools/heatmap/script_model.h>
 #include <tools/heatmap/unicode.h>
-#include <tools/heatmap/word_pieces.h>
+#include <torch_attention/models/word_piece.h>
 
 #include <c10/util/Exception.h>
 
@@ -118,14 +118,16 @@ std::vector<int64_t> ids_of(const HeatmapOptions& options) {
     return ids;
   }
   TORCH_CHECK(
-      WordPieces::are_in(options.path),
+      models::WordPiece::is_in(options.path),
       format_text(
-          "expected a vocab.txt in \"{}\", by which a text becomes tokens: give "
-          "the tokens by --ids, and their names by --labels",
+          "expected a vocab.txt in \"{}\", or a tokenizer.json of BERT, by which "
+          "a text becomes tokens: give the tokens by --ids, and their names by "
+          "--labels",
           options.path));
-  return WordPieces(options.path)
-      .encode(
-          options.tokens ? *options.tokens : read_text(*options.tokens_file));
+  const auto text =
+      options.tokens ? *options.tokens : read_text(*options.tokens_file);
+  check_utf8(text);
+  return models::WordPiece(options.path).encode(text);
 }
 
 /// The names that were given, or those of the vocabulary, or numbers.
@@ -145,10 +147,12 @@ std::vector<std::string> labels_of(
             "expected {} names in --labels, one for each token, but got {}",
             ids.size(),
             labels.size()));
-  } else if (!options.input && WordPieces::are_in(options.path)) {
-    const WordPieces pieces(options.path);
+  } else if (!options.input && models::WordPiece::is_in(options.path)) {
+    const models::WordPiece tokenizer(options.path);
     for (const auto id : ids) {
-      labels.push_back(pieces.token(id));
+      labels.push_back(
+          id < tokenizer.vocab_size() ? tokenizer.piece(id)
+                                      : std::to_string(id));
     }
   } else {
     for (const auto id : ids) {

@@ -1,7 +1,7 @@
 #include <tools/heatmap/layer.h>
 
 #include <format_text.h>
-#include <tools/model_fields.h>
+#include <tools/model_type.h>
 #include <tools/module_config.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/latent_attention.h>

@@ -1,6 +1,8 @@
 #include <tools/heatmap/model.h>
 
 #include <format_text.h>
+#include <torch_attention/models/bert.h>
+#include <torch_attention/models/language_model.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 
 #include <c10/core/GradMode.h>
@@ -9,34 +11,12 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
 namespace torch_attention::tools {
 
 namespace {
-
-using Runner = void (*)(ModelRun&);
-
-const std::map<std::string, Runner>& runners() {
-  static const std::map<std::string, Runner> table{
-      {"bert", run_bert_like},
-      {"camembert", run_bert_like},
-      {"distilbert", run_bert_like},
-      {"electra", run_bert_like},
-      {"gemma", run_llama_like},
-      {"gemma2", run_llama_like},
-      {"gemma3_text", run_llama_like},
-      {"gpt2", run_gpt2},
-      {"llama", run_llama_like},
-      {"mistral", run_llama_like},
-      {"qwen2", run_llama_like},
-      {"qwen3", run_llama_like},
-      {"roberta", run_bert_like},
-      {"xlm-roberta", run_bert_like}};
-  return table;
-}
 
 /// The `model_type` and the number of layers of the model, or of its text if it
 /// sees images too.
@@ -55,52 +35,19 @@ std::pair<std::string, int64_t> text_model_of(const std::string& folder) {
   return {model.layers.front().model_type, count};
 }
 
-Runner runner_of(const std::string& type, const std::string& folder) {
-  const auto found = runners().find(type);
-  TORCH_CHECK(
-      found != runners().end(),
-      format_text(
-          "expected a model_type of {} in \"{}\", which can be run, but got "
-          "\"{}\": give what enters the attention of one layer by --input",
-          list_text(runnable_model_types(), ", "),
-          folder,
-          type));
-  return found->second;
+bool is_decoder(const std::string& type) {
+  const auto types = models::language_model_types();
+  return std::binary_search(types.begin(), types.end(), type);
 }
-
-/// The attention of a layer in float32, and what it gives.
-class AttentionOfLayers {
- public:
-  AttentionOfLayers(std::string folder, std::vector<int64_t> wanted)
-      : folder_(std::move(folder)), wanted_(std::move(wanted)) {}
-
-  torch::Tensor attend(int64_t layer, const torch::Tensor& x) {
-    auto attention = attention_from_pretrained(folder_, layer);
-    if (std::count(wanted_.begin(), wanted_.end(), layer) == 0) {
-      return attention->forward(x);
-    }
-    auto [output, weights] = attention->forward_with_weights(x);
-    found_.push_back({layer, weights.squeeze(0), attention->options.causal()});
-    return output;
-  }
-
-  std::vector<LayerWeights> take() {
-    return std::move(found_);
-  }
-
- private:
-  std::string folder_;
-  std::vector<int64_t> wanted_;
-  std::vector<LayerWeights> found_;
-};
 
 } // namespace
 
 std::vector<std::string> runnable_model_types() {
-  std::vector<std::string> types;
-  for (const auto& [type, runner] : runners()) {
-    types.push_back(type);
+  auto types = models::language_model_types();
+  for (auto& type : models::bert_types()) {
+    types.push_back(std::move(type));
   }
+  std::sort(types.begin(), types.end());
   return types;
 }
 
@@ -111,7 +58,15 @@ std::vector<LayerWeights> weights_of_model(
   const c10::NoGradGuard no_gradients;
   TORCH_CHECK(!ids.empty(), "expected at least one token");
   const auto [type, count] = text_model_of(folder);
-  const auto runner = runner_of(type, folder);
+  const auto types = runnable_model_types();
+  TORCH_CHECK(
+      std::binary_search(types.begin(), types.end(), type),
+      format_text(
+          "expected a model_type of {} in \"{}\", which can be run, but got "
+          "\"{}\": give what enters the attention of one layer by --input",
+          list_text(types, ", "),
+          folder,
+          type));
   if (layers.empty()) {
     layers.resize(static_cast<size_t>(count));
     std::iota(layers.begin(), layers.end(), 0);
@@ -134,18 +89,24 @@ std::vector<LayerWeights> weights_of_model(
           places,
           folder,
           ids.size()));
-  AttentionOfLayers attention(folder, layers);
-  ModelRun run{
-      folder,
-      type,
-      ModelFields(folder),
-      at::tensor(ids),
-      *std::max_element(layers.begin(), layers.end()),
-      [&](int64_t layer, const torch::Tensor& x) {
-        return attention.attend(layer, x);
-      }};
-  runner(run);
-  return attention.take();
+  const auto options =
+      models::PretrainedModelOptions()
+          .num_layers(*std::max_element(layers.begin(), layers.end()) + 1)
+          .head(false);
+  const auto batch = at::tensor(ids).unsqueeze(0);
+  const auto weights = is_decoder(type)
+      ? models::language_model_from_pretrained(folder, options)
+            ->attention_weights(batch, layers)
+      : models::bert_from_pretrained(folder, options)
+            ->attention_weights(batch, layers);
+  std::vector<LayerWeights> found;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    found.push_back(
+        {layers[i],
+         weights[i].squeeze(0),
+         options_from_config(folder, layers[i]).causal()});
+  }
+  return found;
 }
 
 } // namespace torch_attention::tools

@@ -6,8 +6,6 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 
 namespace torch_attention::tools {
@@ -55,24 +53,14 @@ bool is_blank(int32_t character) {
 
 } // namespace
 
-std::vector<int32_t> characters_of(std::string_view text) {
-  std::vector<int32_t> characters;
+void check_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto next = decode_first(text.substr(at));
     TORCH_CHECK(
         next.character >= 0,
         format_text("expected UTF-8, but byte {} of the text is none", at));
-    characters.push_back(next.character);
     at += next.bytes;
   }
-  return characters;
-}
-
-void append_utf8(std::string& text, int32_t character) {
-  std::array<utf8proc_uint8_t, 4> bytes{};
-  const auto count = utf8proc_encode_char(character, bytes.data());
-  text.append(
-      reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(count));
 }
 
 std::string printable(std::string_view token) {

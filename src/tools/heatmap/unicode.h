@@ -3,16 +3,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace torch_attention::tools {
 
-/// Returns the characters of a UTF-8 text. Throws c10::Error that says at which
-/// byte it is none.
-std::vector<int32_t> characters_of(std::string_view text);
-
-/// Appends a character as UTF-8.
-void append_utf8(std::string& text, int32_t character);
+/// Throws c10::Error that says at which byte a text is no UTF-8.
+void check_utf8(std::string_view text);
 
 /// Returns a token as it can be shown in any file: bytes that are no UTF-8 as
 /// `\xff`, and characters that are invisible, that are not allowed in XML, or

@@ -1,18 +1,14 @@
-#include <tools/model_fields.h>
+#include <models/model_fields.h>
 
 #include <config_file.h>
 #include <format_text.h>
-#include <torch_attention/weights/pretrained.h>
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <exception>
+namespace torch_attention::models {
 
-namespace torch_attention::tools {
-
-ModelFields::ModelFields(const std::string& folder)
-    : path_(folder + "/config.json"), fields_(read_config_file(path_)) {
+ModelFields::ModelFields(const std::string& folder, const std::string& file)
+    : path_(folder + "/" + file), fields_(read_config_file(path_)) {
   if (auto text = fields_.get("text_config").as_object()) {
     path_ += ": text_config";
     fields_ = *std::move(text);
@@ -51,20 +47,23 @@ std::optional<std::string> ModelFields::text(const std::string& field) const {
   return value_of(field, "a text", &Json::as_text);
 }
 
-std::string model_type_in(const std::string& path) {
-  try {
-    return read_config_file(path + "/config.json")
-        .get("model_type")
-        .as_text()
-        .value_or("");
-  } catch (const std::exception&) {
-    return "";
+std::optional<std::vector<int64_t>> ModelFields::integers(
+    const std::string& field) const {
+  const auto& value = fields_.get(field);
+  if (!value.is_list()) {
+    const auto single = integer(field);
+    return single ? std::make_optional(std::vector<int64_t>{*single})
+                  : std::nullopt;
   }
+  std::vector<int64_t> integers;
+  for (const auto& element : value.elements()) {
+    const auto integer = element.as_integer();
+    TORCH_CHECK(
+        integer,
+        format_text("expected integers as \"{}\" of \"{}\"", field, path_));
+    integers.push_back(*integer);
+  }
+  return integers;
 }
 
-bool is_known_type(const std::string& model_type) {
-  const auto known = pretrained_model_types();
-  return std::binary_search(known.begin(), known.end(), model_type);
-}
-
-} // namespace torch_attention::tools
+} // namespace torch_attention::models

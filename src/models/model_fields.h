@@ -5,19 +5,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
-namespace torch_attention::tools {
+namespace torch_attention::models {
 
-/// The fields of a model's `config.json`. Errors name the file and the field.
+/// The fields of a model's configuration. Errors name the file and the field.
 class ModelFields {
  public:
-  /// Reads the file in `folder`; for a model of text and images, only the part
+  /// Reads `file` in `folder`; for a model of text and images, only the part
   /// about text. Throws c10::Error if there is no file, or if it is not a JSON
   /// object.
-  explicit ModelFields(const std::string& folder);
+  explicit ModelFields(
+      const std::string& folder,
+      const std::string& file = "config.json");
 
   const std::string& path() const {
     return path_;
+  }
+
+  /// Returns false for a field that is absent, and true for null.
+  bool contains(const std::string& field) const {
+    return fields_.contains(field);
   }
 
   /// Return the value of a field, or none if it is absent or null. Throw
@@ -26,6 +34,9 @@ class ModelFields {
   std::optional<double> number(const std::string& field) const;
   std::optional<bool> flag(const std::string& field) const;
   std::optional<std::string> text(const std::string& field) const;
+
+  /// Returns the values of a list, or the one of a field without a list.
+  std::optional<std::vector<int64_t>> integers(const std::string& field) const;
 
  private:
   template <typename T>
@@ -38,12 +49,4 @@ class ModelFields {
   Json fields_;
 };
 
-/// Returns the `model_type` of the configuration in a folder; empty if there is
-/// no readable one.
-std::string model_type_in(const std::string& path);
-
-/// Returns whether `attention_from_pretrained` and similar functions know a
-/// type.
-bool is_known_type(const std::string& model_type);
-
-} // namespace torch_attention::tools
+} // namespace torch_attention::models

@@ -1,0 +1,233 @@
+#include <torch_attention/models/generate.h>
+
+#include <format_text.h>
+#include <models/model_fields.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace torch_attention::models {
+
+using torch::Tensor;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Texts = std::vector<std::vector<int64_t>>;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_prompts(
+    const LanguageModel& model,
+    const Texts& prompts,
+    const GenerateOptions& options) {
+  TORCH_CHECK(!prompts.empty(), "expected a prompt");
+  for (const auto& prompt : prompts) {
+    TORCH_CHECK(!prompt.empty(), "expected at least one token of each prompt");
+    for (const auto token : prompt) {
+      TORCH_CHECK(
+          token >= 0 && token < model.vocab_size(),
+          format_text(
+              "expected tokens from 0 to {}, but got {}",
+              model.vocab_size() - 1,
+              token));
+    }
+    const auto length =
+        static_cast<int64_t>(prompt.size()) + options.max_new_tokens();
+    TORCH_CHECK(
+        length <= model.context_length(),
+        format_text(
+            "the model takes {} tokens, but prompt and text have {}",
+            model.context_length(),
+            length));
+  }
+}
+
+void check_options(const GenerateOptions& options) {
+  const auto check = [](bool fits, const char* expected, auto value) {
+    TORCH_CHECK(fits, format_text("expected {}, but got {}", expected, value));
+  };
+  check(
+      options.max_new_tokens() > 0,
+      "max_new_tokens > 0",
+      options.max_new_tokens());
+  check(
+      options.temperature() >= 0 && std::isfinite(options.temperature()),
+      "temperature >= 0",
+      options.temperature());
+  check(options.top_k() >= 0, "top_k >= 0", options.top_k());
+  check(
+      options.top_p() > 0 && options.top_p() <= 1,
+      "0 < top_p <= 1",
+      options.top_p());
+  check(
+      options.repetition_penalty() > 0,
+      "repetition_penalty > 0",
+      options.repetition_penalty());
+}
+
+Tensor penalized(const Tensor& logits, const Texts& texts, double penalty) {
+  auto result = logits.clone();
+  for (size_t b = 0; b < texts.size(); ++b) {
+    auto row = result[static_cast<int64_t>(b)];
+    const auto seen = at::tensor(texts[b]);
+    const auto scores = row.index_select(0, seen);
+    row.index_copy_(
+        0, seen, at::where(scores < 0, scores * penalty, scores / penalty));
+  }
+  return result;
+}
+
+/// Keeps the k largest logits, and those that equal the last of them.
+Tensor keep_top_k(const Tensor& logits, int64_t k) {
+  const auto least =
+      std::get<0>(logits.topk(std::min(k, logits.size(-1)))).slice(-1, -1);
+  return logits.masked_fill(logits < least, -INFINITY);
+}
+
+/// Keeps the largest logits, down to the one that completes probability p.
+Tensor keep_top_p(const Tensor& logits, double p) {
+  auto [sorted, order] = logits.sort(-1, /*descending=*/false);
+  auto hidden = sorted.softmax(-1).cumsum(-1) <= 1 - p;
+  hidden.slice(-1, -1).zero_(); // the likeliest stays
+  return logits.masked_fill(hidden.scatter(-1, order, hidden), -INFINITY);
+}
+
+/// Returns (B) tokens.
+Tensor choose(
+    const Tensor& logits,
+    const Texts& texts,
+    const GenerateOptions& options,
+    const at::Generator& generator) {
+  if (options.temperature() > 0) {
+    return next_probabilities(logits, texts, options)
+        .multinomial(1, /*replacement=*/false, generator)
+        .squeeze(1);
+  }
+  const auto scores = logits.to(torch::kCPU, torch::kFloat);
+  return (options.repetition_penalty() == 1
+              ? scores
+              : penalized(scores, texts, options.repetition_penalty()))
+      .argmax(-1);
+}
+
+/// Returns the prompts (B, T), padded on the left with zeros.
+Tensor left_padded(const Texts& prompts, int64_t length) {
+  auto ids =
+      at::zeros({static_cast<int64_t>(prompts.size()), length}, torch::kLong);
+  for (size_t b = 0; b < prompts.size(); ++b) {
+    const auto size = static_cast<int64_t>(prompts[b].size());
+    ids[static_cast<int64_t>(b)].slice(0, length - size) =
+        at::tensor(prompts[b]);
+  }
+  return ids;
+}
+
+} // namespace
+
+Tensor next_probabilities(
+    const Tensor& logits,
+    const Texts& texts,
+    const GenerateOptions& options) {
+  auto scores = logits.to(torch::kCPU, torch::kFloat);
+  if (options.repetition_penalty() != 1) {
+    scores = penalized(scores, texts, options.repetition_penalty());
+  }
+  scores = scores / options.temperature();
+  if (options.top_k() > 0) {
+    scores = keep_top_k(scores, options.top_k());
+  }
+  if (options.top_p() < 1) {
+    scores = keep_top_p(scores, options.top_p());
+  }
+  return scores.softmax(-1);
+}
+
+Generation generate(
+    LanguageModel& model,
+    const Texts& prompts,
+    const GenerateOptions& options) {
+  check_options(options);
+  check_prompts(model, prompts, options);
+  const c10::NoGradGuard no_gradients;
+  const auto batch_size = prompts.size();
+  std::vector<int64_t> lengths;
+  Generation result;
+  for (const auto& prompt : prompts) {
+    lengths.push_back(static_cast<int64_t>(prompt.size()));
+    result.num_prompt_tokens += lengths.back();
+  }
+  result.tokens.resize(batch_size);
+  auto texts = prompts; // with what is generated
+  std::vector<bool> ended(batch_size, false);
+  const auto generator =
+      at::make_generator<at::CPUGeneratorImpl>(options.seed());
+  auto caches = model.make_caches(static_cast<int64_t>(batch_size));
+  const auto device = caches.at(0).options().device();
+
+  auto start = Clock::now();
+  auto logits = model.decode(
+      left_padded(prompts, *std::max_element(lengths.begin(), lengths.end()))
+          .to(device),
+      caches,
+      DecodeOptions(at::tensor(lengths)).left_padded(true));
+  for (int64_t step = 0;; ++step) {
+    const auto next = choose(logits, texts, options, generator);
+    if (step == 0) {
+      result.prompt_seconds = seconds_since(start);
+      start = Clock::now();
+    }
+    GenerateOptions::NewTokens tokens(batch_size);
+    for (size_t b = 0; b < batch_size; ++b) {
+      if (ended[b]) {
+        continue;
+      }
+      const auto token = next[static_cast<int64_t>(b)].item<int64_t>();
+      tokens[b] = token;
+      texts[b].push_back(token);
+      result.tokens[b].push_back(token);
+      result.num_text_tokens += step > 0;
+      ended[b] = std::count(
+                     options.stop_tokens().begin(),
+                     options.stop_tokens().end(),
+                     token) > 0;
+    }
+    result.text_seconds = seconds_since(start);
+    if (options.on_tokens()) {
+      options.on_tokens()(tokens);
+    }
+    if (step + 1 == options.max_new_tokens() ||
+        std::find(ended.begin(), ended.end(), false) == ended.end()) {
+      return result;
+    }
+    logits = model.decode(next.unsqueeze(1).to(device), caches);
+  }
+}
+
+std::vector<int64_t> stop_tokens_from_pretrained(const std::string& folder) {
+  const char* const name = "eos_token_id";
+  const std::string generation = "generation_config.json";
+  struct stat status {};
+  if (::stat((folder + "/" + generation).c_str(), &status) == 0) {
+    const ModelFields fields(folder, generation);
+    if (fields.contains(name)) {
+      return fields.integers(name).value_or(std::vector<int64_t>());
+    }
+  }
+  return ModelFields(folder).integers(name).value_or(std::vector<int64_t>());
+}
+
+} // namespace torch_attention::models

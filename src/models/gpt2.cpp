@@ -1,0 +1,211 @@
+#include <torch_attention/models/gpt2.h>
+
+#include <format_text.h>
+#include <models/activation.h>
+#include <models/layers.h>
+#include <torch_attention/nn/functional/linear.h>
+
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/activation.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+namespace torch_attention::models {
+
+using torch::Tensor;
+
+Gpt2Options Gpt2Options::of_size(const std::string& name) {
+  if (name == "355M") {
+    return Gpt2Options().emb_dim(1024).n_heads(16).n_layers(24);
+  }
+  if (name == "774M") {
+    return Gpt2Options().emb_dim(1280).n_heads(20).n_layers(36);
+  }
+  if (name == "1558M") {
+    return Gpt2Options().emb_dim(1600).n_heads(25).n_layers(48);
+  }
+  TORCH_CHECK(
+      name == "124M",
+      format_text(
+          "expected the size 124M, 355M, 774M or 1558M, but got \"{}\"", name));
+  return {};
+}
+
+Gpt2LayerNormImpl::Gpt2LayerNormImpl(const Gpt2Options& options)
+    : scale(register_parameter("scale", torch::ones(options.emb_dim()))),
+      shift(register_parameter("shift", torch::zeros(options.emb_dim()))),
+      eps_(options.norm_eps()) {}
+
+Tensor Gpt2LayerNormImpl::forward(const Tensor& x) {
+  return at::layer_norm(x, {x.size(-1)}, scale, shift, eps_);
+}
+
+Gpt2FeedForwardImpl::Gpt2FeedForwardImpl(const Gpt2Options& options)
+    : layers(register_module("layers", torch::nn::Sequential())),
+      activation_(options.activation()) {
+  check_activation(activation_);
+  const auto hidden = options.hidden_dim().value_or(4 * options.emb_dim());
+  // One after the other: C++ may evaluate arguments in any order, and each
+  // layer draws its weights.
+  layers->push_back(torch::nn::Linear(options.emb_dim(), hidden));
+  layers->push_back(
+      torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
+  layers->push_back(torch::nn::Linear(hidden, options.emb_dim()));
+}
+
+Tensor Gpt2FeedForwardImpl::forward(const Tensor& x) {
+  const auto& up = *layers[0]->as<torch::nn::Linear>();
+  const auto& down = *layers[2]->as<torch::nn::Linear>();
+  const auto hidden =
+      activate(activation_, functional::linear(x, up.weight, up.bias));
+  return functional::linear(hidden, down.weight, down.bias);
+}
+
+// Members are made in the order of their declaration, which is Python's.
+Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Options& options)
+    : att(register_module(
+          "att",
+          MultiHeadAttention(
+              options.emb_dim(),
+              options.emb_dim(),
+              options.context_length(),
+              options.drop_rate(),
+              options.n_heads(),
+              options.qkv_bias()))),
+      ff(register_module("ff", Gpt2FeedForward(options))),
+      norm1(register_module("norm1", Gpt2LayerNorm(options))),
+      norm2(register_module("norm2", Gpt2LayerNorm(options))),
+      drop_shortcut(register_module(
+          "drop_shortcut",
+          torch::nn::Dropout(options.drop_rate()))) {}
+
+Tensor Gpt2BlockImpl::forward(const Tensor& x) {
+  return add(x, att->forward(norm1->forward(x)));
+}
+
+std::tuple<Tensor, Tensor> Gpt2BlockImpl::forward_with_weights(
+    const Tensor& x) {
+  const auto [attended, weights] = att->forward_with_weights(norm1->forward(x));
+  return {add(x, attended), weights};
+}
+
+Tensor Gpt2BlockImpl::decode(
+    const Tensor& x,
+    KVCache& cache,
+    const DecodeOptions& call) {
+  return add(x, att->decode(norm1->forward(x), cache, call));
+}
+
+Tensor Gpt2BlockImpl::add(const Tensor& x, const Tensor& attended) {
+  const auto sum = x + drop_shortcut->forward(attended);
+  return sum + drop_shortcut->forward(ff->forward(norm2->forward(sum)));
+}
+
+Gpt2Impl::Gpt2Impl(const Gpt2Options& options_)
+    : options(options_),
+      tok_emb(register_module(
+          "tok_emb",
+          torch::nn::Embedding(options.vocab_size(), options.emb_dim()))),
+      pos_emb(register_module(
+          "pos_emb",
+          torch::nn::Embedding(options.context_length(), options.emb_dim()))),
+      drop_emb(
+          register_module("drop_emb", torch::nn::Dropout(options.drop_rate()))),
+      trf_blocks(register_module("trf_blocks", torch::nn::ModuleList())),
+      final_norm(nullptr) {
+  for (int64_t i = 0; i < options.n_layers(); ++i) {
+    trf_blocks->push_back(Gpt2Block(options));
+  }
+  final_norm = register_module("final_norm", Gpt2LayerNorm(options));
+  if (options.head() && !options.tied()) {
+    out_head = register_module(
+        "out_head",
+        torch::nn::Linear(
+            torch::nn::LinearOptions(options.emb_dim(), options.vocab_size())
+                .bias(false)));
+  }
+}
+
+Tensor Gpt2Impl::forward(const Tensor& ids) {
+  return head(hidden_states(ids));
+}
+
+Tensor Gpt2Impl::hidden_states(const Tensor& ids) {
+  auto x = embed(ids);
+  for (const auto& block : *trf_blocks) {
+    x = block->as<Gpt2Block>()->forward(x);
+  }
+  return final_norm->forward(x);
+}
+
+std::vector<Tensor> Gpt2Impl::attention_weights(
+    const Tensor& ids,
+    torch::IntArrayRef layers) {
+  return weights_of_layers<Gpt2Block>("Gpt2", trf_blocks, embed(ids), layers);
+}
+
+Tensor Gpt2Impl::decode(
+    const Tensor& ids,
+    Caches& caches,
+    const DecodeOptions& call) {
+  const c10::NoGradGuard no_gradients;
+  check_ids("Gpt2", ids, /*dim=*/2, vocab_size());
+  check_caches("Gpt2", caches.size(), trf_blocks->size());
+  // A token's position is the number of its sequence's tokens before it, those
+  // on the left that are padding not counted.
+  auto first = caches.at(0).lengths();
+  if (call.new_lengths().defined()) {
+    first = first + call.new_lengths().cpu() - ids.size(1);
+  }
+  const auto positions =
+      (first.unsqueeze(1) + at::arange(ids.size(1))).clamp_min(0);
+  TORCH_CHECK(
+      positions.max().item<int64_t>() < context_length(),
+      format_text("Gpt2: expected at most {} tokens", context_length()));
+  auto x = tok_emb->forward(ids) + pos_emb->forward(positions.to(ids.device()));
+  for (size_t i = 0; i < caches.size(); ++i) {
+    x = trf_blocks[i]->as<Gpt2Block>()->decode(x, caches[i], call);
+  }
+  return head(final_norm->forward(x.select(1, -1)));
+}
+
+Tensor Gpt2Impl::embed(const Tensor& ids) {
+  check_ids("Gpt2", ids, /*dim=*/2, vocab_size());
+  TORCH_CHECK(
+      ids.size(1) <= context_length(),
+      format_text(
+          "Gpt2: expected at most {} tokens, but got {}",
+          context_length(),
+          ids.size(1)));
+  const auto positions = at::arange(ids.size(1), ids.options());
+  return drop_emb->forward(tok_emb->forward(ids) + pos_emb->forward(positions));
+}
+
+Tensor Gpt2Impl::head(const Tensor& normed) {
+  TORCH_CHECK(
+      options.tied() || !out_head.is_empty(),
+      "Gpt2: the model was made without a head");
+  return functional::linear(
+      normed, options.tied() ? tok_emb->weight : out_head->weight);
+}
+
+Caches Gpt2Impl::make_caches(int64_t batch_size) const {
+  Caches caches;
+  for (const auto& block : *trf_blocks) {
+    caches.push_back(block->as<Gpt2Block>()->att->make_cache(batch_size));
+  }
+  return caches;
+}
+
+int64_t Gpt2Impl::context_length() const {
+  return options.context_length();
+}
+
+int64_t Gpt2Impl::vocab_size() const {
+  return options.vocab_size();
+}
+
+} // namespace torch_attention::models

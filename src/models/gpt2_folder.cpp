@@ -1,0 +1,267 @@
+// GPT-2 in the folders of `save_pretrained`.
+
+#include <torch_attention/models/gpt2.h>
+
+#include <atomic_file.h>
+#include <format_text.h>
+#include <models/folder_weights.h>
+#include <models/layers.h>
+#include <models/model_fields.h>
+#include <torch_attention/nn/utils/swap.h>
+#include <torch_attention/weights/convert.h>
+#include <torch_attention/weights/pretrained.h>
+#include <torch_attention/weights/write.h>
+
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+namespace torch_attention::models {
+
+using torch::Tensor;
+
+namespace {
+
+/// A parameter outside of attention, and its name in a block of Hugging Face,
+/// whose linear layers are transposed.
+struct Gpt2Name {
+  const char* ours;
+  const char* theirs;
+  bool transposed;
+};
+
+constexpr Gpt2Name kOfBlock[] = {
+    {"norm1.scale", "ln_1.weight", false},
+    {"norm1.shift", "ln_1.bias", false},
+    {"norm2.scale", "ln_2.weight", false},
+    {"norm2.shift", "ln_2.bias", false},
+    {"ff.layers.0.weight", "mlp.c_fc.weight", true},
+    {"ff.layers.0.bias", "mlp.c_fc.bias", false},
+    {"ff.layers.2.weight", "mlp.c_proj.weight", true},
+    {"ff.layers.2.bias", "mlp.c_proj.bias", false},
+};
+
+constexpr Gpt2Name kOutside[] = {
+    {"tok_emb.weight", "wte.weight", false},
+    {"pos_emb.weight", "wpe.weight", false},
+    {"final_norm.scale", "ln_f.weight", false},
+    {"final_norm.shift", "ln_f.bias", false},
+};
+
+std::string block_path(int64_t layer) {
+  return format_text("trf_blocks.{}", layer);
+}
+
+/// Calls f(our name, the name below `transformer`, transposed) for all
+/// parameters outside of attention and the head.
+template <typename F>
+void for_each_name(int64_t num_layers, const F& f) {
+  for (const auto& name : kOutside) {
+    f(name.ours, name.theirs, name.transposed);
+  }
+  for (int64_t i = 0; i < num_layers; ++i) {
+    for (const auto& name : kOfBlock) {
+      f(format_text("{}.{}", block_path(i), name.ours),
+        format_text("h.{}.{}", i, name.theirs),
+        name.transposed);
+    }
+  }
+}
+
+/// The fields of a configuration by which scores are multiplied.
+struct ScoreScale {
+  bool by_head_dim = true;
+  bool by_layer = false;
+};
+
+/// Throws c10::Error if GPT-2's configuration has no words for the scales of
+/// the blocks' attention.
+ScoreScale score_scale_of(Gpt2Impl& model) {
+  std::vector<double> scales;
+  for (const auto& block : *model.trf_blocks) {
+    const auto& att = *block->as<Gpt2Block>()->att;
+    const auto usual = 1 / std::sqrt(static_cast<double>(att.head_dim));
+    scales.push_back(att.options.scale().value_or(usual));
+  }
+  const auto usual = 1 /
+      std::sqrt(static_cast<double>(
+          model.options.emb_dim() / model.options.n_heads()));
+  for (const auto candidate :
+       {ScoreScale{true, false},
+        ScoreScale{true, true},
+        ScoreScale{false, false},
+        ScoreScale{false, true}}) {
+    bool fits = true;
+    for (size_t i = 0; i < scales.size(); ++i) {
+      const auto expected = (candidate.by_head_dim ? usual : 1) /
+          (candidate.by_layer ? static_cast<double>(i + 1) : 1);
+      fits = fits && std::abs(scales[i] - expected) < 1e-6 * expected;
+    }
+    if (fits) {
+      return candidate;
+    }
+  }
+  C10_THROW_ERROR(
+      Error,
+      format_text(
+          "GPT-2 has no such scales of scores: {}", fmt::join(scales, ", ")));
+}
+
+/// Returns null for no token.
+nlohmann::ordered_json json_of(std::optional<int64_t> token) {
+  return token ? nlohmann::ordered_json(*token) : nlohmann::ordered_json();
+}
+
+Gpt2Options gpt2_options_of(
+    const ModelFields& fields,
+    const PretrainedModelOptions& options,
+    int64_t num_layers) {
+  TORCH_CHECK(
+      !fields.flag("add_cross_attention").value_or(false),
+      format_text(
+          "\"{}\" has attention to another model's output, which is not run",
+          fields.path()));
+  return Gpt2Options()
+      .vocab_size(fields.integer("vocab_size").value_or(50257))
+      .context_length(fields.integer("n_positions").value_or(1024))
+      .emb_dim(fields.integer("n_embd").value_or(768))
+      .n_heads(fields.integer("n_head").value_or(12))
+      .n_layers(num_layers)
+      .hidden_dim(fields.integer("n_inner"))
+      .drop_rate(fields.number("resid_pdrop").value_or(0.1))
+      .norm_eps(fields.number("layer_norm_epsilon").value_or(1e-5))
+      .qkv_bias(true)
+      .activation(fields.text("activation_function").value_or("gelu_new"))
+      .tied(fields.flag("tie_word_embeddings").value_or(true))
+      .head(options.head())
+      .bos_token_id(fields.integer("bos_token_id"))
+      .eos_token_id(fields.integer("eos_token_id"));
+}
+
+/// Returns the tensors of the attention by their names in a folder.
+torch::OrderedDict<std::string, Tensor> attention_of_folder(Gpt2Impl& model) {
+  torch::OrderedDict<std::string, Tensor> ours;
+  for (size_t i = 0; i < model.trf_blocks->size(); ++i) {
+    const auto path = format_text("transformer.h.{}.attn.", i);
+    auto& att = *model.trf_blocks[i]->as<Gpt2Block>()->att;
+    for (const auto& item : att.named_parameters()) {
+      ours.insert(path + item.key(), item.value());
+    }
+    for (const auto* name : {"W_query.bias", "W_key.bias", "W_value.bias"}) {
+      if (!ours.contains(path + name)) { // GPT-2 has them always
+        ours.insert(path + name, at::zeros_like(att.out_proj->bias));
+      }
+    }
+  }
+  return convert_layout(ours, WeightLayout::book(), WeightLayout::gpt2())
+      .tensors;
+}
+
+nlohmann::ordered_json config_of(Gpt2Impl& model) {
+  const auto scale = score_scale_of(model);
+  const auto& options = model.options;
+  return {
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"model_type", "gpt2"},
+      {"activation_function", options.activation()},
+      {"vocab_size", options.vocab_size()},
+      {"n_positions", options.context_length()},
+      {"n_embd", options.emb_dim()},
+      {"n_head", options.n_heads()},
+      {"n_layer", options.n_layers()},
+      {"n_inner", options.hidden_dim().value_or(4 * options.emb_dim())},
+      {"attn_pdrop", options.drop_rate()},
+      {"embd_pdrop", options.drop_rate()},
+      {"resid_pdrop", options.drop_rate()},
+      {"layer_norm_epsilon", options.norm_eps()},
+      {"scale_attn_weights", scale.by_head_dim},
+      {"scale_attn_by_inverse_layer_idx", scale.by_layer},
+      {"tie_word_embeddings", options.tied()},
+      {"bos_token_id", json_of(options.bos_token_id())},
+      {"eos_token_id", json_of(options.eos_token_id())},
+  };
+}
+
+} // namespace
+
+Gpt2 gpt2_from_pretrained(
+    const std::string& folder,
+    const PretrainedModelOptions& options) {
+  const auto layers = text_layers_of(folder, options);
+  TORCH_CHECK(
+      layers.model_type == "gpt2",
+      format_text(
+          "expected the model_type gpt2 in \"{}\", but got \"{}\"",
+          folder,
+          layers.model_type));
+  Gpt2 model(gpt2_options_of(ModelFields(folder), options, layers.count));
+  model->to(options.dtype());
+  FolderWeights weights(folder);
+  const auto prefix = weights.prefix_of("wte.weight");
+  const auto parameters = model->named_parameters();
+  for_each_name(
+      layers.count,
+      [&](const std::string& ours, const std::string& theirs, bool transposed) {
+        weights.copy(prefix + theirs, parameters[ours], transposed);
+      });
+  if (!model->out_head.is_empty()) {
+    weights.copy("lm_head.weight", model->out_head->weight);
+  }
+  for (int64_t i = 0; i < layers.total; ++i) {
+    const auto path = format_text("{}h.{}.", prefix, i);
+    if (i >= layers.count) {
+      weights.take_all(path);
+      continue;
+    }
+    replace_module(
+        *model,
+        block_path(i) + ".att",
+        &Gpt2BlockImpl::att,
+        attention_from_pretrained(
+            folder, i, PretrainedOptions().dtype(options.dtype())));
+    weights.take_all(path + "attn.");
+  }
+  weights.check_all_taken(prefix + "h.");
+  model->eval();
+  return model;
+}
+
+void save_gpt2(
+    Gpt2Impl& model,
+    const std::string& folder,
+    const std::vector<std::pair<std::string, std::string>>& notes) {
+  const c10::NoGradGuard no_gradients;
+  TORCH_CHECK(
+      model.options.head(), "expected a Gpt2 with a head, which files have");
+  auto config = config_of(model);
+  for (const auto& [name, value] : notes) {
+    config[name] = value;
+  }
+  const auto parameters = model.named_parameters();
+  torch::OrderedDict<std::string, Tensor> tensors;
+  for_each_name(
+      model.options.n_layers(),
+      [&](const std::string& ours, const std::string& theirs, bool transposed) {
+        const auto& parameter = parameters[ours];
+        tensors.insert(
+            "transformer." + theirs, transposed ? parameter.t() : parameter);
+      });
+  tensors.update(attention_of_folder(model));
+  if (!model.out_head.is_empty()) {
+    tensors.insert("lm_head.weight", model.out_head->weight);
+  }
+  write_weights(
+      tensors,
+      folder + "/model.safetensors",
+      WriteOptions().metadata({{"format", "pt"}}));
+  const auto text = config.dump(2) + "\n";
+  AtomicFile file(folder + "/config.json");
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+} // namespace torch_attention::models

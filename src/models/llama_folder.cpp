@@ -1,0 +1,102 @@
+// Llama and its like in the folders of `save_pretrained`.
+
+#include <torch_attention/models/llama.h>
+
+#include <format_text.h>
+#include <models/folder_weights.h>
+#include <models/layers.h>
+#include <models/llama_types.h>
+#include <models/model_fields.h>
+#include <torch_attention/weights/pretrained.h>
+
+#include <algorithm>
+
+namespace torch_attention::models {
+
+namespace {
+
+LlamaOptions llama_options_of(
+    const ModelFields& fields,
+    const std::string& type,
+    const FolderWeights& weights,
+    const std::string& prefix) {
+  const bool is_gemma = type.rfind("gemma", 0) == 0;
+  const auto embedding = weights.matrix_sizes(prefix + "embed_tokens.weight");
+  auto options =
+      LlamaOptions()
+          .vocab_size(embedding[0])
+          .hidden_size(embedding[1])
+          .norm_eps(fields.number("rms_norm_eps").value_or(1e-6))
+          .mlp_bias(fields.flag("mlp_bias").value_or(false))
+          // Gemma's configurations leave out that it is.
+          .tied(fields.flag("tie_word_embeddings").value_or(is_gemma))
+          .gemma(is_gemma)
+          .norms_after(is_gemma && type != "gemma")
+          .logit_softcap(fields.number("final_logit_softcapping"));
+  const auto gate = prefix + "layers.0.mlp.gate_proj.weight";
+  if (weights.contains(gate)) {
+    options.intermediate_size(weights.matrix_sizes(gate)[0]);
+  }
+  // Gemma was trained with the tangent, which its first files call "gelu".
+  options.activation(
+      is_gemma ? fields.text("hidden_activation").value_or("gelu_pytorch_tanh")
+               : fields.text("hidden_act").value_or("silu"));
+  if (type == "gemma2" && !fields.contains("final_logit_softcapping")) {
+    options.logit_softcap(30); // the default of its class
+  }
+  return options;
+}
+
+} // namespace
+
+bool is_llama_like(const std::string& model_type) {
+  return std::find(kLlamaTypes.begin(), kLlamaTypes.end(), model_type) !=
+      kLlamaTypes.end();
+}
+
+Llama llama_from_pretrained(
+    const std::string& folder,
+    const PretrainedModelOptions& options) {
+  const auto layers = text_layers_of(folder, options);
+  TORCH_CHECK(
+      is_llama_like(layers.model_type),
+      format_text(
+          "expected a model of Llama, Mistral, Qwen2, Qwen3 or Gemma in "
+          "\"{}\", but got the model_type \"{}\"",
+          folder,
+          layers.model_type));
+  FolderWeights weights(folder);
+  const auto prefix = weights.prefix_of("embed_tokens.weight");
+  auto model_options =
+      llama_options_of(ModelFields(folder), layers.model_type, weights, prefix);
+  model_options.head(options.head());
+
+  std::vector<MultiHeadAttention> attention;
+  for (int64_t i = 0; i < layers.total; ++i) {
+    const auto path = format_text("{}layers.{}.", prefix, i);
+    if (i >= layers.count) {
+      weights.take_all(path);
+      continue;
+    }
+    attention.push_back(attention_from_pretrained(
+        folder, i, PretrainedOptions().dtype(options.dtype())));
+    weights.take_all(path + "self_attn.");
+  }
+  Llama model(model_options, attention);
+  for (auto& item : model->named_parameters()) {
+    const auto& name = item.key();
+    if (name.rfind("lm_head.", 0) == 0) {
+      weights.copy(weights.prefix_of(name) + name, item.value());
+    } else if (name.find(".self_attn.") == std::string::npos) {
+      weights.copy(prefix + name, item.value());
+    }
+  }
+  if (!options.head()) {
+    weights.take_all(prefix + "lm_head.");
+  }
+  weights.check_all_taken(prefix);
+  model->eval();
+  return model;
+}
+
+} // namespace torch_attention::models

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <models/words.h>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace torch_attention::models::detail {
+
+/// The vocabulary and the options of a `WordPiece`.
+class WordPieces {
+ public:
+  explicit WordPieces(const std::string& folder);
+
+  static bool are_in(const std::string& folder);
+
+  std::vector<int64_t> encode(const std::string& text) const;
+  std::vector<std::u32string> words(const std::u32string& text) const {
+    return split_words(text, options_);
+  }
+
+  /// The texts of the tokens.
+  const std::vector<std::string>& pieces() const {
+    return pieces_;
+  }
+
+  /// The token that ends a text.
+  int64_t end() const {
+    return end_;
+  }
+
+ private:
+  /// A token that is found in texts as it stands, such as "[MASK]".
+  struct Special {
+    std::u32string text;
+    int64_t id;
+  };
+
+  void read_tokenizer(const nlohmann::json& tokenizer, const std::string& path);
+  void read_vocabulary(const std::string& path);
+  void add_piece(const std::string& text, int64_t id);
+  void add_special(const std::string& text);
+  int64_t id_of(const std::string& text) const;
+
+  void append_words(const std::u32string& text, std::vector<int64_t>& ids)
+      const;
+  void append_pieces(const std::u32string& word, std::vector<int64_t>& ids)
+      const;
+  const Special* special_at(const std::u32string& text, size_t begin) const;
+
+  std::string folder_;
+  WordOptions options_;
+  size_t longest_word_ = 100;
+  size_t longest_piece_ = 0;
+  std::vector<std::string> pieces_;
+  // Pieces that begin a word, and the others without their "##".
+  std::unordered_map<std::u32string, int64_t> first_pieces_;
+  std::unordered_map<std::u32string, int64_t> next_pieces_;
+  std::vector<Special> specials_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  int64_t unknown_ = 0;
+};
+
+} // namespace torch_attention::models::detail
