@@ -7,8 +7,6 @@
 // parallel). The losses are those of one process that does it all. What differs
 // from a program for one process is marked with "together".
 
-#include <generation.h>
-#include <gpt2.h>
 #include <text_data.h>
 
 #include <c10/util/Exception.h>
@@ -17,6 +15,8 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 #include <torch_attention/distributed/tensor_parallel.h>
 #include <torch_attention/distributed/weights.h>
+#include <torch_attention/models/generate.h>
+#include <torch_attention/models/gpt2.h>
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -27,6 +27,7 @@
 namespace {
 
 namespace distributed = torch_attention::distributed;
+namespace models = torch_attention::models;
 
 struct Arguments {
   std::string text;
@@ -87,20 +88,19 @@ Groups make_groups(int64_t tensor_size) {
   return groups;
 }
 
-gpt::Gpt2Config small_model() {
-  gpt::Gpt2Config config;
-  config.vocab_size = 256;
-  config.context_length = 64;
-  config.emb_dim = 64;
-  config.n_heads = 8;
-  config.n_layers = 2;
-  config.drop_rate = 0;
-  return config;
+models::Gpt2Options small_model() {
+  return models::Gpt2Options()
+      .vocab_size(256)
+      .context_length(64)
+      .emb_dim(64)
+      .n_heads(8)
+      .n_layers(2)
+      .drop_rate(0);
 }
 
 /// The mean loss of this process's sequences, after `backward`.
 torch::Tensor take_own_part(
-    gpt::Gpt2& model,
+    models::Gpt2& model,
     const gpt::TextData& text,
     int64_t step,
     const Arguments& arguments,
@@ -117,7 +117,7 @@ torch::Tensor take_own_part(
 }
 
 void train(
-    gpt::Gpt2& model,
+    models::Gpt2& model,
     const gpt::TextData& text,
     const Arguments& arguments,
     const Groups& groups) {
@@ -141,11 +141,15 @@ void train(
   }
 }
 
-void write(gpt::Gpt2& model, const Arguments& arguments, const Groups& groups) {
+void write(
+    models::Gpt2& model,
+    const Arguments& arguments,
+    const Groups& groups) {
   model->eval();
-  gpt::GenerationOptions options;
-  options.max_new_tokens = arguments.new_tokens;
-  const auto made = gpt::generate(*model, {{'T', 'h', 'e'}}, options);
+  const auto made = models::generate(
+      *model,
+      {{'T', 'h', 'e'}},
+      models::GenerateOptions().max_new_tokens(arguments.new_tokens));
   if (groups.world->getRank() == 0) {
     std::cout << "wrote The";
     for (const auto token : made.tokens.front()) {
@@ -164,9 +168,9 @@ void run(const Arguments& arguments) {
       ", but got ",
       arguments.batch_size);
   const auto config = small_model();
-  const gpt::TextData text(arguments.text, config.context_length, /*seed=*/1);
+  const gpt::TextData text(arguments.text, config.context_length(), /*seed=*/1);
   torch::manual_seed(1);
-  gpt::Gpt2 model(config);
+  models::Gpt2 model(config);
   // Together: of all heads some.
   distributed::tensor_parallel(*model, groups.tensor);
   train(model, text, arguments, groups);

@@ -210,10 +210,10 @@ void add_embed(CLI::App& app) {
 }
 
 void run_tokens(const Arguments& arguments) {
-  const encoder::WordPiece tokenizer(arguments.folder);
+  const torch_attention::models::WordPiece tokenizer(arguments.folder);
   for (const auto& line : encoder::read_lines(arguments.file)) {
     const char* before = "";
-    for (const auto id : tokenizer.encode(line.text, INT64_MAX)) {
+    for (const auto id : tokenizer.encode(line.text)) {
       std::cout << before << id;
       before = " ";
     }

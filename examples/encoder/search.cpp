@@ -99,7 +99,7 @@ LineSearch::LineSearch(
           index_path,
           index["lines"],
           index["probe"],
-          {num_lines(), model.model->config.hidden_size});
+          {num_lines(), model.model->options.hidden_size()});
       is_read_ = vectors_.defined();
     }
   }

@@ -99,7 +99,9 @@ Tensor pool(const Tensor& tokens, const Tensor& cu_seqlens, Pooling pooling) {
 }
 
 SentenceEncoder::SentenceEncoder(const std::string& folder)
-    : config(SentenceConfig::read(folder)), tokenizer(folder), model(folder) {
+    : config(SentenceConfig::read(folder)),
+      tokenizer(folder),
+      model(torch_attention::models::bert_from_pretrained(folder)) {
   TORCH_CHECK(
       tokenizer.vocab_size() <= model->word_embeddings.size(0),
       folder,
@@ -110,7 +112,7 @@ SentenceEncoder::SentenceEncoder(const std::string& folder)
 }
 
 int64_t SentenceEncoder::max_length() const {
-  const auto most = model->config.context_length();
+  const auto most = model->context_length();
   return config.max_length > 0 ? std::min(config.max_length, most) : most;
 }
 
@@ -123,7 +125,7 @@ Tensor SentenceEncoder::encode(
     const EncodeOptions& options) {
   const torch::NoGradGuard no_gradients;
   const auto count = static_cast<int64_t>(texts.size());
-  auto vectors = torch::empty({count, model->config.hidden_size});
+  auto vectors = torch::empty({count, model->options.hidden_size()});
   std::vector<std::vector<int64_t>> ids;
   ids.reserve(texts.size());
   for (const auto& text : texts) {

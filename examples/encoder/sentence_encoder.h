@@ -1,7 +1,7 @@
 #pragma once
 
-#include "bert.h"
-#include "word_piece.h"
+#include <torch_attention/models/bert.h>
+#include <torch_attention/models/word_piece.h>
 
 #include <cstdint>
 #include <functional>
@@ -59,8 +59,8 @@ class SentenceEncoder {
   int64_t max_length() const;
 
   const SentenceConfig config;
-  const WordPiece tokenizer;
-  Bert model;
+  const torch_attention::models::WordPiece tokenizer;
+  torch_attention::models::Bert model;
 
  private:
   /// Returns the vectors of the texts of one batch, (B, C).

@@ -25,7 +25,7 @@ Tensor tensor_of(const std::vector<double>& values) {
 
 void save_checkpoint(
     const std::string& path,
-    Gpt2Impl& model,
+    torch_attention::models::Gpt2Impl& model,
     AdamW& optimizer,
     const std::vector<double>& losses,
     const std::vector<double>& settings) {
@@ -50,7 +50,7 @@ void save_checkpoint(
 
 std::vector<double> load_checkpoint(
     const std::string& path,
-    Gpt2Impl& model,
+    torch_attention::models::Gpt2Impl& model,
     AdamW& optimizer,
     const std::vector<double>& settings) {
   const torch::NoGradGuard no_gradients;

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "gpt2.h"
-
 #include <torch/optim/adamw.h>
+
+#include <torch_attention/models/gpt2.h>
 
 #include <string>
 #include <vector>
@@ -16,7 +16,7 @@ namespace gpt {
 /// must share.
 void save_checkpoint(
     const std::string& path,
-    Gpt2Impl& model,
+    torch_attention::models::Gpt2Impl& model,
     torch::optim::AdamW& optimizer,
     const std::vector<double>& losses,
     const std::vector<double>& settings);
@@ -25,7 +25,7 @@ void save_checkpoint(
 /// Throws c10::Error if the file is of other settings or does not fit.
 std::vector<double> load_checkpoint(
     const std::string& path,
-    Gpt2Impl& model,
+    torch_attention::models::Gpt2Impl& model,
     torch::optim::AdamW& optimizer,
     const std::vector<double>& settings);
 

@@ -1,9 +1,11 @@
 #include "loss_curve.h"
 
-#include "folder.h"
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <limits>
 #include <sstream>
 
@@ -14,6 +16,17 @@ namespace {
 constexpr double kWidth = 640;
 constexpr double kHeight = 360;
 constexpr double kMargin = 48;
+
+/// Writes a small text file, complete or not at all.
+void write_text(const std::string& path, const std::string& text) {
+  const auto part = path + ".part";
+  std::ofstream file(part, std::ios::binary);
+  file << text;
+  file.close();
+  TORCH_CHECK(file, "Cannot write ", part);
+  TORCH_CHECK(
+      std::rename(part.c_str(), path.c_str()) == 0, "Cannot write ", path);
+}
 
 /// The place of a step and a loss in the picture.
 struct Axes {

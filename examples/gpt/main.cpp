@@ -1,8 +1,5 @@
 // The command line: `gpt --help`.
 
-#include "folder.h"
-#include "generation.h"
-#include "gpt2.h"
 #include "measuring.h"
 #include "memory.h"
 #include "progress_line.h"
@@ -12,6 +9,8 @@
 #include <torch/utils.h>
 #include <CLI/CLI.hpp>
 
+#include <torch_attention/models/generate.h>
+#include <torch_attention/models/gpt2.h>
 #include <torch_attention/weights/write.h>
 
 #include <sys/stat.h>
@@ -26,10 +25,12 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
+namespace models = torch_attention::models;
 using Texts = std::vector<std::vector<int64_t>>;
 
 const std::vector<std::string> kDtypes = {"float32", "bfloat16"};
@@ -100,11 +101,11 @@ struct GenerateArguments {
   std::vector<std::string> ids;
   std::vector<std::string> prompts;
   std::string dtype = "float32";
-  gpt::GenerationOptions options;
+  models::GenerateOptions options;
   bool ignores_stop = false;
 };
 
-void print_speed(const gpt::Generation& generation) {
+void print_speed(const models::Generation& generation) {
   const auto print = [](const char* what, int64_t tokens, double seconds) {
     std::cerr << what << ": " << tokens << " tokens";
     if (tokens > 0 && seconds > 0) {
@@ -133,8 +134,8 @@ void run_generate(GenerateArguments& arguments) {
   }
   TORCH_CHECK(!prompts.empty(), "Expected --prompt-ids or --prompt");
   auto& options = arguments.options;
-  if (!arguments.ignores_stop && options.stop_tokens.empty()) {
-    options.stop_tokens = gpt::read_stop_tokens(arguments.folder);
+  if (!arguments.ignores_stop && options.stop_tokens().empty()) {
+    options.stop_tokens(models::stop_tokens_from_pretrained(arguments.folder));
   }
   const auto model =
       gpt::load_model(arguments.folder, dtype_of(arguments.dtype));
@@ -143,12 +144,12 @@ void run_generate(GenerateArguments& arguments) {
   const auto streams = prompts.size() == 1;
   Printer stream(tokens.get());
   if (streams) {
-    options.on_tokens = [&](const gpt::GenerationOptions::NewTokens& news) {
+    options.on_tokens([&](const models::GenerateOptions::NewTokens& news) {
       stream.print(*news[0]);
       std::cout << std::flush;
-    };
+    });
   }
-  const auto generation = gpt::generate(*model, prompts, options);
+  const auto generation = models::generate(*model, prompts, options);
   if (streams) {
     stream.end();
   } else {
@@ -180,25 +181,25 @@ void add_generate(CLI::App& app) {
       arguments->prompts,
       "a prompt as text; the continuation is printed as text, too");
   command->add_option(
-      "--max-new-tokens", options.max_new_tokens, "default: 64");
+      "--max-new-tokens", options.max_new_tokens(), "default: 64");
   command->add_option(
       "--temperature",
-      options.temperature,
+      options.temperature(),
       "default: 0, which takes the likeliest token");
   command->add_option(
-      "--top-k", options.top_k, "draw from the K likeliest tokens");
+      "--top-k", options.top_k(), "draw from the K likeliest tokens");
   command->add_option(
       "--top-p",
-      options.top_p,
+      options.top_p(),
       "draw from the likeliest tokens that have probability P together");
   command->add_option(
       "--repetition-penalty",
-      options.repetition_penalty,
+      options.repetition_penalty(),
       "divides the logits of tokens that the text has");
-  command->add_option("--seed", options.seed, "default: 0");
+  command->add_option("--seed", options.seed(), "default: 0");
   command->add_option(
       "--stop",
-      options.stop_tokens,
+      options.stop_tokens(),
       "tokens that end a text (default: eos_token_id of the model)");
   command->add_flag(
       "--ignore-stop", arguments->ignores_stop, "no token ends a text");
@@ -210,11 +211,11 @@ void add_generate(CLI::App& app) {
 void add_train(CLI::App& app) {
   auto options = std::make_shared<gpt::TrainingOptions>();
   auto& model = options->model;
-  model.vocab_size = 256;
-  model.context_length = 128;
-  model.emb_dim = 192;
-  model.n_heads = 6;
-  model.n_layers = 4;
+  model.vocab_size(256);
+  model.context_length(128);
+  model.emb_dim(192);
+  model.n_heads(6);
+  model.n_layers(4);
   auto* command = app.add_subcommand(
       "train", "Train a GPT-2 on the bytes of a text, from scratch");
   command->add_option("TEXT", options->text, "a file")
@@ -222,11 +223,11 @@ void add_train(CLI::App& app) {
       ->check(CLI::ExistingFile);
   command->add_option("--out", options->folder, "folder of the results")
       ->required();
-  command->add_option("--context", model.context_length, "default: 128");
-  command->add_option("--width", model.emb_dim, "default: 192");
-  command->add_option("--heads", model.n_heads, "default: 6");
-  command->add_option("--layers", model.n_layers, "default: 4");
-  command->add_option("--dropout", model.drop_rate, "default: 0.1");
+  command->add_option("--context", model.context_length(), "default: 128");
+  command->add_option("--width", model.emb_dim(), "default: 192");
+  command->add_option("--heads", model.n_heads(), "default: 6");
+  command->add_option("--layers", model.n_layers(), "default: 4");
+  command->add_option("--dropout", model.drop_rate(), "default: 0.1");
   command->add_option("--steps", options->steps, "default: 1000");
   command->add_option(
       "--batch", options->batch_size, "sequences of a batch (default: 16)");
@@ -348,10 +349,12 @@ void add_save(CLI::App& app) {
       ->required();
   command->callback([arguments] {
     make_folder(arguments->out);
-    gpt::save_gpt2(
-        *gpt::load_gpt2(arguments->folder),
+    using Notes = std::vector<std::pair<std::string, std::string>>;
+    const bool has_bytes = gpt::has_bytes_as_tokens(arguments->folder);
+    models::save_gpt2(
+        *models::gpt2_from_pretrained(arguments->folder),
         arguments->out,
-        gpt::has_bytes_as_tokens(arguments->folder));
+        has_bytes ? Notes{{"tokens", "bytes"}} : Notes());
   });
 }
 

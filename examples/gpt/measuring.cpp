@@ -1,12 +1,13 @@
 #include "measuring.h"
 
-#include "generation.h"
 #include "memory.h"
 #include "training.h"
 
 #include <torch/utils.h>
 
 #include <nlohmann/json.hpp>
+
+#include <torch_attention/models/generate.h>
 
 #include <chrono>
 #include <istream>
@@ -18,6 +19,7 @@ namespace gpt {
 
 namespace {
 
+namespace models = torch_attention::models;
 using nlohmann::json;
 using Rows = std::vector<std::vector<int64_t>>;
 
@@ -41,9 +43,10 @@ class Measured {
       model_ = load_model(folder_, dtype_);
       keep_freed_memory();
     }
-    GenerationOptions options;
-    options.max_new_tokens = max_new_tokens;
-    const auto text = gpt::generate(*model_, prompts, options);
+    const auto text = models::generate(
+        *model_,
+        prompts,
+        models::GenerateOptions().max_new_tokens(max_new_tokens));
     return {
         {"prompt_seconds", text.prompt_seconds},
         {"text_seconds", text.text_seconds},
@@ -57,7 +60,7 @@ class Measured {
     if (!trainer_) {
       TrainingOptions options;
       options.bfloat16 = dtype_ == torch::kBFloat16;
-      trainer_.emplace(load_gpt2(folder_), options);
+      trainer_.emplace(models::gpt2_from_pretrained(folder_), options);
       keep_freed_memory();
     }
     std::vector<int64_t> tokens;
@@ -80,7 +83,7 @@ class Measured {
 
   std::string folder_;
   torch::Dtype dtype_;
-  std::shared_ptr<LanguageModel> model_;
+  std::shared_ptr<models::LanguageModel> model_;
   std::optional<Trainer> trainer_;
 };
 

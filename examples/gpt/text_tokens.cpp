@@ -1,8 +1,7 @@
 #include "text_tokens.h"
 
-#include "folder.h"
-
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <fstream>
@@ -39,6 +38,14 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 } // namespace
+
+bool has_bytes_as_tokens(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const auto config =
+      nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("tokens") &&
+      config["tokens"] == "bytes";
+}
 
 std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
   if (has_bytes_as_tokens(folder)) {

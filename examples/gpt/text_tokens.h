@@ -15,6 +15,10 @@ class TextTokens {
   virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
 };
 
+/// Returns whether the tokens of a folder's model are bytes, as `gpt train` has
+/// them.
+bool has_bytes_as_tokens(const std::string& folder);
+
 /// Returns the tokens of a folder's model: bytes for one that `gpt train` made,
 /// for others those of its `tokenizer.json`.
 ///

@@ -16,6 +16,8 @@ namespace gpt {
 
 using torch::Tensor;
 using torch::optim::AdamWOptions;
+using torch_attention::models::Gpt2;
+using torch_attention::models::Gpt2Impl;
 
 namespace {
 
@@ -60,9 +62,9 @@ void check_options(const TrainingOptions& options) {
       " but got ",
       options.warmup);
   TORCH_CHECK(
-      options.model.vocab_size == 256,
+      options.model.vocab_size() == 256,
       "Expected the vocab_size of bytes, 256, but got ",
-      options.model.vocab_size);
+      options.model.vocab_size());
 }
 
 /// The settings that a run that goes on must share with the one before.
@@ -74,7 +76,7 @@ std::vector<double> settings_of(
       options.lr,
       options.weight_decay,
       options.clip,
-      model.drop_rate,
+      model.drop_rate(),
       static_cast<double>(options.seed)};
   for (const auto value :
        {options.steps,
@@ -82,13 +84,13 @@ std::vector<double> settings_of(
         options.accumulate,
         options.warmup,
         static_cast<int64_t>(options.bfloat16),
-        model.context_length,
-        model.emb_dim,
-        model.n_heads,
-        model.n_layers,
-        model.hidden_dim,
-        static_cast<int64_t>(model.qkv_bias),
-        static_cast<int64_t>(model.tied),
+        model.context_length(),
+        model.emb_dim(),
+        model.n_heads(),
+        model.n_layers(),
+        model.hidden_dim().value_or(0),
+        static_cast<int64_t>(model.qkv_bias()),
+        static_cast<int64_t>(model.tied()),
         text.size()}) {
     settings.push_back(static_cast<double>(value));
   }
@@ -137,9 +139,7 @@ std::vector<TextData::Batch> batches_of_step(
 
 } // namespace
 
-Trainer::Trainer(
-    std::shared_ptr<Gpt2Impl> model_,
-    const TrainingOptions& options)
+Trainer::Trainer(Gpt2 model_, const TrainingOptions& options)
     : model(std::move(model_)),
       optimizer(make_optimizer(*model, options)),
       clip_(options.clip),
@@ -188,9 +188,10 @@ std::vector<double> train(
     const TrainingOptions& options,
     const std::function<void(const TrainingProgress&)>& on_step) {
   check_options(options);
-  const TextData text(options.text, options.model.context_length, options.seed);
+  const TextData text(
+      options.text, options.model.context_length(), options.seed);
   torch::manual_seed(options.seed);
-  Trainer trainer(std::make_shared<Gpt2Impl>(options.model), options);
+  Trainer trainer(Gpt2(options.model), options);
   const auto settings = settings_of(options, text);
   const auto checkpoint = options.folder + "/checkpoint.pt";
   std::vector<double> losses;
@@ -202,7 +203,7 @@ std::vector<double> train(
   const auto last =
       std::min(options.stop_after.value_or(options.steps), options.steps);
   const auto tokens_per_step =
-      options.accumulate * options.batch_size * options.model.context_length;
+      options.accumulate * options.batch_size * options.model.context_length();
   const auto start = std::chrono::steady_clock::now();
   for (auto step = first; step < last; ++step) {
     TrainingProgress progress;
@@ -228,7 +229,8 @@ std::vector<double> train(
           trainer.validate(text.validation(kValidationSequences));
       save_checkpoint(
           checkpoint, *trainer.model, trainer.optimizer, losses, settings);
-      save_gpt2(*trainer.model, options.folder, /*bytes_as_tokens=*/true);
+      torch_attention::models::save_gpt2(
+          *trainer.model, options.folder, {{"tokens", "bytes"}});
       write_losses(options.folder + "/losses.csv", losses);
       draw_losses(options.folder + "/losses.svg", losses);
     }

@@ -1,8 +1,9 @@
 #pragma once
 
 #include "fused_adamw.h"
-#include "gpt2.h"
 #include "text_data.h"
+
+#include <torch_attention/models/gpt2.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +20,7 @@ struct TrainingOptions {
   /// `save_pretrained` writes it.
   std::string folder;
   /// Sizes; `vocab_size` is 256.
-  Gpt2Config model;
+  torch_attention::models::Gpt2Options model;
 
   int64_t steps = 1000;
   /// Sequences of a batch, of which a step adds the gradients of `accumulate`.
@@ -59,7 +60,7 @@ struct TrainingProgress {
 class Trainer {
  public:
   /// Takes `weight_decay`, `clip` and `bfloat16` of the options.
-  Trainer(std::shared_ptr<Gpt2Impl> model, const TrainingOptions& options);
+  Trainer(torch_attention::models::Gpt2 model, const TrainingOptions& options);
 
   /// One step of the optimizer with the gradients of all batches; returns their
   /// mean loss.
@@ -68,7 +69,7 @@ class Trainer {
   /// Returns the loss of a batch, in evaluation and without gradients.
   double validate(const TextData::Batch& batch);
 
-  std::shared_ptr<Gpt2Impl> model;
+  torch_attention::models::Gpt2 model;
   FusedAdamW optimizer;
 
  private:

@@ -2,7 +2,7 @@
 
 #include <support/temporary_folder.h>
 
-#include <examples/encoder_golden.h>
+#include <models/encoder_golden.h>
 
 #include <search.h>
 

@@ -3,7 +3,7 @@
 #include <support/close.h>
 #include <support/temporary_folder.h>
 
-#include <examples/encoder_golden.h>
+#include <models/encoder_golden.h>
 
 #include <sentence_encoder.h>
 
@@ -48,25 +48,6 @@ TEST_CASE("Vectors are those of transformers, packed and padded") {
         CHECK_THAT(ours, IsCloseTo(expected, kVectors));
       }
     }
-  }
-}
-
-TEST_CASE("Packed and padded batches give the same hidden states") {
-  for (const auto* name : kEncoders) {
-    CAPTURE(name);
-    const torch::NoGradGuard no_gradients;
-    encoder::Bert model(encoder_folder(name));
-    const std::vector<int64_t> sizes = {9, 9, 4, 1, 4, 4};
-    const auto cu_seqlens = torch::tensor({0, 9, 18, 22, 23, 27, 31});
-    const auto ids = torch::randint(5, 50, {31}, torch::kLong);
-    auto padded = torch::zeros({6, 9}, torch::kLong);
-    const auto is_token = torch::arange(9) < torch::tensor(sizes).unsqueeze(-1);
-    padded.masked_scatter_(is_token, ids);
-    CHECK_THAT(
-        model->forward_packed(ids, cu_seqlens),
-        IsCloseTo(
-            model->forward(padded, torch::tensor(sizes)).index({is_token}),
-            kVectors));
   }
 }
 
@@ -126,16 +107,6 @@ TEST_CASE("Folders of sentence-transformers that are not known are refused") {
       "but got \"cls_token and max_tokens\"");
   write(path + "modules.json", pooling("Dense"));
   THROWS_WITH(encoder::SentenceConfig::read(folder.path()), "but got Dense");
-  THROWS_WITH(
-      encoder::Bert(TORCH_ATTENTION_GOLDEN_DIR "/models/gpt2"),
-      "expected a tensor embeddings.word_embeddings.weight");
-  THROWS_WITH(
-      encoder::BertConfig::read(TORCH_ATTENTION_GOLDEN_DIR "/models/gpt2"),
-      "expected the model_type bert, distilbert or mpnet but got gpt2");
-  // It has the weights of attention only.
-  THROWS_WITH(
-      encoder::Bert(TORCH_ATTENTION_GOLDEN_DIR "/pretrained/bert"),
-      "expected a tensor embeddings.word_embeddings.weight");
 }
 
 } // namespace encoder_vectors_test

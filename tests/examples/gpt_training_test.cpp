@@ -3,7 +3,7 @@
 #include <support/close.h>
 #include <support/temporary_folder.h>
 
-#include <examples/gpt_golden.h>
+#include <models/decoder_golden.h>
 
 #include <text_data.h>
 #include <training.h>
@@ -25,12 +25,12 @@ gpt::TrainingOptions options_of_golden(const TemporaryFolder& folder) {
   gpt::TrainingOptions options;
   options.text = kText;
   options.folder = folder.path();
-  options.model.vocab_size = 256;
-  options.model.context_length = 32;
-  options.model.emb_dim = 32;
-  options.model.n_heads = 4;
-  options.model.n_layers = 2;
-  options.model.drop_rate = 0;
+  options.model.vocab_size(256);
+  options.model.context_length(32);
+  options.model.emb_dim(32);
+  options.model.n_heads(4);
+  options.model.n_layers(2);
+  options.model.drop_rate(0);
   options.steps = 50;
   options.batch_size = 4;
   options.accumulate = 2;
@@ -63,7 +63,7 @@ TEST_CASE("The losses of 50 steps are Python's") {
     const auto svg = content_of(folder.file("losses.svg"));
     CHECK_THAT(svg, ContainsText("<polyline"));
     CHECK_THAT(svg, ContainsText("</svg>"));
-    const auto model = gpt::load_model(folder.path());
+    const auto model = models::language_model_from_pretrained(folder.path());
     CHECK(model->vocab_size() == 256);
     CHECK(model->context_length() == 32);
   }
@@ -107,7 +107,7 @@ TEST_CASE("An interrupted run goes on to the same bits") {
   const TemporaryFolder whole;
   const TemporaryFolder parts;
   auto options = options_of_golden(whole);
-  options.model.drop_rate = 0.1;
+  options.model.drop_rate(0.1);
   options.steps = 12;
   options.bfloat16 = GENERATE(false, true);
   const auto losses = gpt::train(options, kSilent);
@@ -186,7 +186,7 @@ TEST_CASE("What cannot be trained is an error") {
     THROWS_WITH(gpt::train(options, kSilent), "Cannot read nothing");
   }
   SECTION("a short text") {
-    options.model.context_length = 4096;
+    options.model.context_length(4096);
     THROWS_WITH(gpt::train(options, kSilent), "expected more than 40970 bytes");
   }
   SECTION("no checkpoint") {
