@@ -119,12 +119,11 @@ def main():
         for name, lines in functions_of(file, text)
         if name not in TABLES
     )
-    largest = max((text.count("\
-"), name) for name, text in files.items())
+    largest = max((text.count("\n"), name) for name, text in files.items())
     models = [
         text
         for name, text in files.items()
-        if re.match(r"(src/(?!weights/)|examples/|benchmarks/).*\\.cpp$", name)
+        if re.match(r"(src/(?!weights/)|examples/|benchmarks/).*\.cpp$", name)
     ]
     measures = [
         ("lines of MultiHeadAttention::forward", heart["MultiHeadAttentionImpl::forward"], 25),

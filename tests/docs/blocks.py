@@ -53,6 +53,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 PRELUDE = """\
 #include <torch/torch.h>
 
+#include <torch_attention/models/models.h>
 #include <torch_attention/torch_attention.h>
 
 #include <iostream>
