@@ -14,11 +14,6 @@ namespace torch_attention {
 
 namespace {
 
-/// No configuration has more: one with the names of 20,000 classes has 40,000.
-/// A value takes more than a hundred bytes, which two bytes of text may ask
-/// for.
-constexpr size_t kMostValues = 250'000;
-
 /// Returns a value that was read, still without contents.
 Json tree_of(const JsonValue& value) {
   switch (value.kind) {
@@ -42,7 +37,11 @@ Json tree_of(const JsonValue& value) {
 
 } // namespace
 
-Json Json::parse(std::istream& text, const std::string& path, size_t deepest) {
+Json Json::parse(
+    std::istream& text,
+    const std::string& path,
+    size_t deepest,
+    size_t most_values) {
   const std::string all(std::istreambuf_iterator<char>(text), {});
   Json root;
   // The lists and objects around the next value, and the last one.
@@ -54,8 +53,8 @@ Json Json::parse(std::istream& text, const std::string& path, size_t deepest) {
         names.size() < deepest || !(tree.is_object() || tree.is_list()),
         format_text("\"{}\" is nested deeper than {}", path, deepest));
     TORCH_CHECK(
-        ++num_values <= kMostValues,
-        format_text("\"{}\" has more than {} values", path, kMostValues));
+        ++num_values <= most_values,
+        format_text("\"{}\" has more than {} values", path, most_values));
     if (names.empty()) {
       root = std::move(tree);
       open = {&root};

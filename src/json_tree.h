@@ -33,14 +33,20 @@ class Json {
     return Json(Fields());
   }
 
+  /// No configuration has more values: one with the names of 20,000 classes has
+  /// 40,000. A value takes more than a hundred bytes, which two bytes of text
+  /// may ask for.
+  static constexpr size_t kMostValues = 250'000;
+
   /// Reads a text as Python's json does, with NaN, Infinity and -Infinity (see
   /// `JsonRules`); of equal names the last one counts.
   /// Throws c10::Error, which names `path`, if it is no JSON, is nested deeper
-  /// than `deepest`, or has too many values.
+  /// than `deepest`, or has more than `most_values` values.
   static Json parse(
       std::istream& text,
       const std::string& path,
-      size_t deepest);
+      size_t deepest,
+      size_t most_values = kMostValues);
   /// Reads a text of our own, which has to be an object.
   static Json parse(const char* text);
 

@@ -1,21 +1,98 @@
 #include <models/json_fields.h>
 
+#include <format_text.h>
 #include <regular_file.h>
 
+#include <c10/util/Exception.h>
+
 #include <fstream>
+#include <optional>
 
 namespace torch_attention::models {
 
-nlohmann::json read_json(const std::string& path) {
+namespace {
+
+/// Returns `read(field)`, or `otherwise` for a field that is absent or null.
+template <typename T, typename Read>
+T field_of(
+    const Json& object,
+    const std::string& name,
+    const T& otherwise,
+    const std::string& path,
+    const char* expected,
+    const Read& read) {
+  const auto& field = object.get(name);
+  if (field.is_null()) {
+    return otherwise;
+  }
+  const std::optional<T> value = read(field);
+  TORCH_CHECK(
+      value.has_value(),
+      format_text(
+          "expected {} as field \"{}\" of \"{}\", but got {}",
+          expected,
+          name,
+          path,
+          field.shown(60)));
+  return *value;
+}
+
+} // namespace
+
+Json read_json(const std::string& path) {
+  // Larger than the tokenizers of WordPiece: one of 500,000 pieces has 13
+  // million bytes.
+  constexpr size_t kMostValues = 2'000'000;
+  constexpr size_t kDeepest = 64;
   check_regular_file(path);
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
-  auto object =
-      nlohmann::json::parse(file, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  auto object = Json::parse(file, path, kDeepest, kMostValues);
   TORCH_CHECK(
       object.is_object(),
       format_text("expected a JSON object in \"{}\"", path));
   return object;
+}
+
+bool json_field(
+    const Json& object,
+    const std::string& name,
+    bool otherwise,
+    const std::string& path) {
+  return field_of(
+      object, name, otherwise, path, "true or false", [](const Json& field) {
+        return field.as_flag();
+      });
+}
+
+int64_t json_field(
+    const Json& object,
+    const std::string& name,
+    int64_t otherwise,
+    const std::string& path) {
+  return field_of(
+      object, name, otherwise, path, "an integer", [](const Json& field) {
+        return field.as_integer();
+      });
+}
+
+std::string json_field(
+    const Json& object,
+    const std::string& name,
+    const std::string& otherwise,
+    const std::string& path) {
+  return field_of(
+      object, name, otherwise, path, "a text", [](const Json& field) {
+        return field.as_text();
+      });
+}
+
+std::string json_field(
+    const Json& object,
+    const std::string& name,
+    const char* otherwise,
+    const std::string& path) {
+  return json_field(object, name, std::string(otherwise), path);
 }
 
 } // namespace torch_attention::models

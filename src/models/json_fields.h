@@ -1,37 +1,38 @@
 #pragma once
 
-#include <format_text.h>
+#include <json_tree.h>
 
-#include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
-
+#include <cstdint>
 #include <string>
 
 /// The JSON files of a tokenizer.
 namespace torch_attention::models {
 
 /// Returns an object. Throws c10::Error if the file is missing or holds none.
-nlohmann::json read_json(const std::string& path);
+Json read_json(const std::string& path);
 
-/// Returns a field of an object, or `otherwise` if it is absent or null.
-/// Throws c10::Error that names the file and a field of another type.
-template <typename T>
-T json_field(
-    const nlohmann::json& object,
+/// Return a field of an object, or `otherwise` if it is absent or null. Throw
+/// c10::Error, which names the file at `path`, for a field of another type.
+bool json_field(
+    const Json& object,
     const std::string& name,
-    const T& otherwise,
-    const std::string& path) {
-  const auto found = object.find(name);
-  if (found == object.end() || found->is_null()) {
-    return otherwise;
-  }
-  try {
-    return found->get<T>();
-  } catch (const nlohmann::json::exception& error) {
-    C10_THROW_ERROR(
-        Error,
-        format_text("field \"{}\" of \"{}\": {}", name, path, error.what()));
-  }
-}
+    bool otherwise,
+    const std::string& path);
+int64_t json_field(
+    const Json& object,
+    const std::string& name,
+    int64_t otherwise,
+    const std::string& path);
+std::string json_field(
+    const Json& object,
+    const std::string& name,
+    const std::string& otherwise,
+    const std::string& path);
+/// A text would become a bool.
+std::string json_field(
+    const Json& object,
+    const std::string& name,
+    const char* otherwise,
+    const std::string& path);
 
 } // namespace torch_attention::models

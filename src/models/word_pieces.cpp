@@ -15,8 +15,6 @@ namespace torch_attention::models::detail {
 
 namespace {
 
-using nlohmann::json;
-
 bool is_there(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0;
@@ -24,21 +22,19 @@ bool is_there(const std::string& path) {
 
 /// Returns a token of a configuration: a text, or an object with its "content".
 std::string token_of(
-    const json& config,
+    const Json& config,
     const std::string& name,
     const std::string& otherwise,
     const std::string& path) {
-  const auto found = config.find(name);
-  if (found != config.end() && found->is_object()) {
-    return json_field(*found, "content", otherwise, path);
-  }
-  return json_field(config, name, otherwise, path);
+  const auto& token = config.get(name);
+  return token.is_object() ? json_field(token, "content", otherwise, path)
+                           : json_field(config, name, otherwise, path);
 }
 
 /// Reads the options of both kinds of files. Accents are removed where letters
 /// become lower case, unless it is said otherwise.
 WordOptions word_options_of(
-    const json& config,
+    const Json& config,
     const char* lowercase,
     const char* ideographs,
     const std::string& path) {
@@ -52,13 +48,11 @@ WordOptions word_options_of(
 
 /// Returns the type of a part of `tokenizer.json`.
 std::string type_of(
-    const json& tokenizer,
+    const Json& tokenizer,
     const char* part,
     const std::string& path) {
-  const auto found = tokenizer.find(part);
-  return found != tokenizer.end() && found->is_object()
-      ? json_field<std::string>(*found, "type", "none", path)
-      : "none";
+  const auto& found = tokenizer.get(part);
+  return found.is_object() ? json_field(found, "type", "none", path) : "none";
 }
 
 } // namespace
@@ -72,7 +66,7 @@ bool WordPieces::are_in(const std::string& folder) {
 WordPieces::WordPieces(const std::string& folder) : folder_(folder) {
   const auto config_path = folder + "/tokenizer_config.json";
   const auto config =
-      is_there(config_path) ? read_json(config_path) : json::object();
+      is_there(config_path) ? read_json(config_path) : Json::object();
   const auto token = [&](const char* name, const char* otherwise) {
     return token_of(config, name, otherwise, config_path);
   };
@@ -81,7 +75,7 @@ WordPieces::WordPieces(const std::string& folder) : folder_(folder) {
   if (is_there(path)) {
     const auto tokenizer = read_json(path);
     read_tokenizer(tokenizer, path);
-    unknown = json_field(tokenizer["model"], "unk_token", unknown, path);
+    unknown = json_field(tokenizer.get("model"), "unk_token", unknown, path);
   } else {
     TORCH_CHECK(
         is_there(folder + "/vocab.txt"),
@@ -112,7 +106,7 @@ WordPieces::WordPieces(const std::string& folder) : folder_(folder) {
 }
 
 void WordPieces::read_tokenizer(
-    const json& tokenizer,
+    const Json& tokenizer,
     const std::string& path) {
   const auto model_type = type_of(tokenizer, "model", path);
   const auto normalizer_type = type_of(tokenizer, "normalizer", path);
@@ -127,16 +121,22 @@ void WordPieces::read_tokenizer(
           normalizer_type,
           splitter_type,
           model_type));
-  const auto& model = tokenizer["model"];
-  const auto next =
-      json_field<std::string>(model, "continuing_subword_prefix", "##", path);
+  const auto& model = tokenizer.get("model");
+  const auto next = json_field(model, "continuing_subword_prefix", "##", path);
   TORCH_CHECK(
       next == "##",
       format_text(
           "expected ## before pieces in \"{}\", but got {}", path, next));
-  longest_word_ =
-      json_field<size_t>(model, "max_input_chars_per_word", 100, path);
-  const auto& normalizer = tokenizer["normalizer"];
+  const auto longest =
+      json_field(model, "max_input_chars_per_word", int64_t{100}, path);
+  TORCH_CHECK(
+      longest >= 0,
+      format_text(
+          "expected max_input_chars_per_word >= 0 in \"{}\", but got {}",
+          path,
+          longest));
+  longest_word_ = static_cast<size_t>(longest);
+  const auto& normalizer = tokenizer.get("normalizer");
   options_ =
       word_options_of(normalizer, "lowercase", "handle_chinese_chars", path);
   TORCH_CHECK(
@@ -144,14 +144,12 @@ void WordPieces::read_tokenizer(
       format_text(
           "expected a tokenizer that removes control characters in \"{}\"",
           path));
-  using Vocabulary = std::unordered_map<std::string, int64_t>;
-  for (const auto& [text, id] :
-       json_field<Vocabulary>(model, "vocab", {}, path)) {
-    add_piece(text, id);
+  const auto& vocabulary = model.get("vocab");
+  for (const auto& [text, id] : vocabulary.fields()) {
+    add_piece(text, json_field(vocabulary, text, int64_t{-1}, path));
   }
-  for (const auto& added :
-       json_field<std::vector<json>>(tokenizer, "added_tokens", {}, path)) {
-    const auto text = json_field<std::string>(added, "content", "", path);
+  for (const auto& added : tokenizer.get("added_tokens").elements()) {
+    const auto text = json_field(added, "content", "", path);
     TORCH_CHECK(
         !json_field(added, "normalized", false, path) &&
             !json_field(added, "single_word", false, path),
@@ -160,7 +158,7 @@ void WordPieces::read_tokenizer(
             "\"{}\" is not",
             path,
             text));
-    add_piece(text, json_field<int64_t>(added, "id", -1, path));
+    add_piece(text, json_field(added, "id", int64_t{-1}, path));
     add_special(text);
   }
 }

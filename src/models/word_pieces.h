@@ -2,7 +2,7 @@
 
 #include <models/words.h>
 
-#include <nlohmann/json_fwd.hpp>
+#include <json_tree.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ class WordPieces {
     int64_t id;
   };
 
-  void read_tokenizer(const nlohmann::json& tokenizer, const std::string& path);
+  void read_tokenizer(const Json& tokenizer, const std::string& path);
   void read_vocabulary(const std::string& path);
   void add_piece(const std::string& text, int64_t id);
   void add_special(const std::string& text);
