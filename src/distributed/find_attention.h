@@ -70,6 +70,17 @@ inline std::vector<FoundAttention> find_attention(torch::nn::Module& module) {
   return found;
 }
 
+/// Returns the device of the weights, CPU if there are none.
+inline torch::Device device_of(const std::vector<FoundAttention>& found) {
+  auto device = torch::Device(torch::kCPU);
+  for (const auto& each : found) {
+    each.visit([&](const auto& attention) {
+      device = attention.W_query->weight.device();
+    });
+  }
+  return device;
+}
+
 /// Returns the class of an attention module that cannot share tokens with other
 /// processes, or nullptr for any other module. LibTorch's transformers, and our
 /// replacements for them, have torch::nn::MultiheadAttention in each layer.

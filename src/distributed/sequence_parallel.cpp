@@ -50,7 +50,6 @@ int64_t sequence_parallel(
     const SequenceOptions& sequence) {
   check_group(kSequenceParallel, group);
   const auto found = find_attention(module);
-  auto device = torch::Device(torch::kCPU);
   std::ostringstream text;
   text.precision(kDigits);
   text << found.size() << " modules, "
@@ -66,15 +65,21 @@ int64_t sequence_parallel(
         text << "; " << each.path << ' ';
         attention.pretty_print(text);
         text << " of " << attention.W_query->weight.scalar_type();
-        device = attention.W_query->weight.device();
       });
     }
   } catch (const c10::Error& wrong) {
     error = wrong.what_without_backtrace();
   }
   compare(
-      group, kSequenceParallel, error.empty() ? text.str() : error, device)();
+      group,
+      kSequenceParallel,
+      error.empty() ? text.str() : error,
+      device_of(found))();
   TORCH_CHECK(error.empty(), error);
+  if (group->getSize() == 1) {
+    // Each module has all tokens.
+    return static_cast<int64_t>(found.size());
+  }
   const auto tokens = std::make_shared<const GroupTokens>(group, sequence);
   for (const auto& each : found) {
     each.visit([&](auto& attention) {

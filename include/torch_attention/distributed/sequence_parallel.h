@@ -177,7 +177,9 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
 /// hold this process's tokens of the context; their `lengths` are lengths of
 /// whole contexts. Decode long prompts a few thousand tokens at a time.
 ///
-/// Returns the number of modules that were changed.
+/// A group of one process leaves modules as they are.
+///
+/// Returns the number of modules that were found.
 ///
 /// Throws c10::Error, and changes nothing, if modules or options differ between
 /// processes, if a module is parallel already, or if `module` contains
