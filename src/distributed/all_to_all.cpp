@@ -36,7 +36,7 @@ torch::Tensor exchanged(const torch::Tensor& x, const Group& group) {
     result = all_to_all(group, x.contiguous(), "the exchange of heads");
   }
   if (kernels::is_recorded({&x})) {
-    kernels::record_backward(ExchangeBackward{group}, result, {&x});
+    kernels::record_linear(ExchangeBackward{group}, result, x);
   }
   return result;
 }

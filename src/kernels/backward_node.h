@@ -140,16 +140,13 @@ inline bool is_recorded(TensorPointers inputs) {
   return false;
 }
 
-/// Records `output`, which must not be shared yet, as the result of `inputs` in
-/// autograd's graph. The backward pass gets `inputs` and `others`, which must
-/// not contain `output` itself: pass the `numbers` of a SavedOutput.
-template <typename Backward>
-void record_backward(
-    Backward backward,
+/// Puts `node` between `output`, which must not be shared yet, and `inputs` in
+/// autograd's graph.
+template <typename NodePointer>
+void set_edges(
+    const NodePointer& node,
     const torch::Tensor& output,
-    TensorPointers inputs,
-    TensorPointers others = {}) {
-  const auto node = make_node<BackwardNode<Backward>>();
+    TensorPointers inputs) {
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
   for (const auto* x : inputs) {
@@ -160,7 +157,32 @@ void record_backward(
   node->set_next_edges(std::move(edges));
   const auto output_nr = node->add_input_metadata(output);
   torch::autograd::impl::set_gradient_edge(output, {node, output_nr});
+}
+
+/// Records `output`, which must not be shared yet, as the result of `inputs` in
+/// autograd's graph. The backward pass gets `inputs` and `others`, which must
+/// not contain `output` itself: pass the `numbers` of a SavedOutput.
+template <typename Backward>
+void record_backward(
+    Backward backward,
+    const torch::Tensor& output,
+    TensorPointers inputs,
+    TensorPointers others = {}) {
+  const auto node = make_node<BackwardNode<Backward>>();
+  set_edges(node, output, inputs);
   node->save(std::move(backward), inputs, others);
+}
+
+/// As `record_backward`, for a linear function: its backward pass gets the
+/// gradient alone, and no tensor is kept.
+template <typename Backward>
+void record_linear(
+    Backward backward,
+    const torch::Tensor& output,
+    const torch::Tensor& input) {
+  const auto node = make_node<BackwardNode<Backward>>();
+  set_edges(node, output, {&input});
+  node->save(std::move(backward), {}, {});
 }
 
 /// Returns the gradients of the `wanted` ones of `inputs`, which can be
