@@ -342,6 +342,19 @@ Wait compare(
   };
 }
 
+void check_and_send(
+    const Group& group,
+    const char* what,
+    const torch::Tensor& x,
+    c10::function_ref<void()> check) {
+  try {
+    check();
+  } catch (const std::exception& error) {
+    compare(group, what, raw_message(error), sending_device(x))();
+    throw;
+  }
+}
+
 int64_t largest_of_all(
     const Group& group,
     const char* what,

@@ -2,6 +2,7 @@
 
 #include <torch_attention/distributed/group.h>
 
+#include <c10/util/FunctionRef.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -70,6 +71,14 @@ Wait compare(
     const char* what,
     const std::string& text,
     torch::Device device);
+
+/// Calls `check`. If it throws, sends the error in the exchange `what`, with
+/// which the other processes begin, so that they fail as well.
+void check_and_send(
+    const Group& group,
+    const char* what,
+    const torch::Tensor& x,
+    c10::function_ref<void()> check);
 
 /// Returns the largest of all processes' numbers. Throws c10::Error, in all of
 /// them, if one sent an error instead of its number.

@@ -30,39 +30,39 @@ torch::Tensor copy_of(const torch::Tensor& x) {
   return x.clone(torch::MemoryFormat::Contiguous);
 }
 
+// Each backward pass is made of the functions of GroupHeads, so that it can be
+// differentiated again.
+
 /// The gradient of an input that all processes use: the sum of their gradients.
-/// Differentiating it again needs a sum with a gradient.
 struct EnterBackward {
   static constexpr const char* kName = "TensorParallelEnterBackward";
   HeadsPointer heads;
 
   variable_list operator()(const BackwardRequest& request) const {
-    if (request.by_operators) {
-      return {heads->sum(request.grad_output)};
-    }
-    const auto sum = copy_of(request.grad_output);
-    all_reduce(heads->group(), sum, "the sum of gradients of inputs");
-    return {sum};
+    return {
+        heads->leave(request.grad_output, "the sum of gradients of inputs")};
   }
 };
 
 /// The gradient of a sum that all processes receive: each gets all of it.
 struct LeaveBackward {
   static constexpr const char* kName = "TensorParallelLeaveBackward";
+  HeadsPointer heads;
 
   variable_list operator()(const BackwardRequest& request) const {
-    return {request.grad_output};
+    return {heads->enter_weight(request.grad_output)};
   }
 };
 
 /// The gradient of a concatenation: each process gets its part.
 struct GatherBackward {
   static constexpr const char* kName = "TensorParallelGatherBackward";
+  HeadsPointer heads;
   int64_t start = 0;
   int64_t size = 0;
 
   variable_list operator()(const BackwardRequest& request) const {
-    return {request.grad_output.narrow(-1, start, size)};
+    return {heads->enter_weight(request.grad_output).narrow(-1, start, size)};
   }
 };
 
@@ -81,45 +81,31 @@ struct SumBackward {
 struct EnterKeysBackward {
   static constexpr const char* kName = "TensorParallelEnterKeysBackward";
   HeadsPointer heads;
-  int64_t copies = 1;
 
   variable_list operator()(const BackwardRequest& request) const {
-    TORCH_CHECK(
-        !request.by_operators,
-        "tensor_parallel: gradients of key heads that several processes have "
-        "cannot be differentiated again");
-    const auto& group = heads->group();
-    const auto& own = request.grad_output;
-    auto sizes = own.sizes().vec();
-    sizes.insert(sizes.begin(), group->getSize() / copies);
-    const auto all = at::zeros(sizes, own.options());
-    const auto place = all.select(0, group->getRank() / copies);
-    place.copy_(own);
-    all_reduce(group, all, "the sum of gradients of key heads");
-    return {place};
+    return {heads->leave_keys(request.grad_output)};
   }
 };
 
+struct LeaveKeysBackward {
+  static constexpr const char* kName = "TensorParallelLeaveKeysBackward";
+  HeadsPointer heads;
+
+  variable_list operator()(const BackwardRequest& request) const {
+    return {heads->enter_keys(request.grad_output)};
+  }
+};
+
+/// Returns `result`, a linear function of x.
 template <typename Backward>
 torch::Tensor recorded(
     Backward backward,
     const torch::Tensor& result,
     const torch::Tensor& x) {
   if (kernels::is_recorded({&x})) {
-    kernels::record_backward(std::move(backward), result, {&x});
+    kernels::record_linear(std::move(backward), result, x);
   }
   return result;
-}
-
-/// Returns the properties that have to be equal in all processes.
-std::string text_of(const torch::Tensor& input) {
-  return input.defined()
-      ? c10::str(
-            input.scalar_type(),
-            " of shape ",
-            input.sizes(),
-            kernels::is_recorded({&input}) ? " with a gradient" : "")
-      : std::string();
 }
 
 } // namespace
@@ -167,8 +153,12 @@ torch::Tensor GroupHeads::own_heads(
     const char* name,
     const char* what,
     const torch::Tensor& x) const {
-  if (!x.defined() || x.dim() != 4 || x.size(1) == 1) {
+  if (!x.defined()) {
     return x;
+  }
+  const auto of_all = enter_weight(x);
+  if (x.dim() != 4 || x.size(1) == 1) {
+    return of_all;
   }
   TORCH_CHECK(
       x.size(1) == all_heads_,
@@ -179,7 +169,7 @@ torch::Tensor GroupHeads::own_heads(
       all_heads_,
       " heads, of which other processes have some, but got one of shape ",
       x.sizes());
-  return x.narrow(1, plan_.first_head, plan_.num_heads);
+  return of_all.narrow(1, plan_.first_head, plan_.num_heads);
 }
 
 void GroupHeads::check_call(const char* name, const ForwardOptions& call)
@@ -191,42 +181,43 @@ void GroupHeads::check_call(const char* name, const ForwardOptions& call)
       "heads");
 }
 
-void GroupHeads::check_together(
-    const char* name,
-    const torch::Tensor& x,
-    bool /*exchanges_length*/,
-    c10::function_ref<void()> check) const {
-  try {
-    check();
-  } catch (const c10::Error& error) {
-    if (compares_) {
-      distributed::compare(
-          group_, name, error.what_without_backtrace(), sending_device(x))();
-    }
-    throw;
-  }
-}
-
 detail::PartitionInput GroupHeads::enter(
-    const char* name,
-    const torch::Tensor& x,
-    const torch::Tensor& context) const {
+    const detail::PartitionCall& call) const {
   detail::PartitionInput input;
   if (compares_) {
-    input.wait = distributed::compare(
-        group_,
-        name,
-        "input " + text_of(x) + (context.defined() ? ", context " : "") +
-            text_of(context),
-        x.device());
+    check_and_send(group_, call.name, call.x, call.check);
+    input.wait =
+        compare(group_, call.name, detail::describe(call), call.x.device());
+  } else {
+    call.check();
   }
-  input.x = enter_weight(x);
-  input.context = context.defined() ? enter_weight(context) : context;
+  if (plan_.joins_norms) {
+    input.wait();
+    input.wait = [] {};
+  }
+  input.x = enter_weight(call.x);
+  input.context =
+      call.context.defined() ? enter_weight(call.context) : call.context;
   return input;
 }
 
 torch::Tensor GroupHeads::enter_weight(const torch::Tensor& weight) const {
-  return recorded(EnterBackward{shared_from_this()}, alias_of(weight), weight);
+  return kernels::is_recorded({&weight})
+      ? recorded(EnterBackward{shared_from_this()}, alias_of(weight), weight)
+      : weight;
+}
+
+torch::Tensor GroupHeads::leave(const torch::Tensor& x, const char* what)
+    const {
+  const auto result = copy_of(x);
+  all_reduce(group_, result, what);
+  return recorded(LeaveBackward{shared_from_this()}, result, x);
+}
+
+torch::Tensor GroupHeads::sum(const torch::Tensor& x) const {
+  const auto result = copy_of(x);
+  all_reduce(group_, result, "a sum over all heads");
+  return recorded(SumBackward{shared_from_this()}, result, x);
 }
 
 torch::Tensor GroupHeads::mean_of_heads(const torch::Tensor& x) const {
@@ -237,10 +228,9 @@ torch::Tensor GroupHeads::project(
     const torch::Tensor& combined,
     const kernels::LinearLayer& layer,
     Kernel kernel) const {
-  const auto own = kernels::linear(combined, layer.weight, {}, kernel);
-  const auto result = copy_of(own);
-  all_reduce(group_, result, "the sum of outputs");
-  const auto sum = recorded(LeaveBackward{}, result, own);
+  const auto sum = leave(
+      kernels::linear(combined, layer.weight, {}, kernel),
+      "the sum of outputs");
   // Under autocast, linear casts the bias to the dtype of the products, too.
   return layer.bias.defined() ? sum + layer.bias.to(sum.scalar_type()) : sum;
 }
@@ -256,22 +246,31 @@ torch::Tensor GroupHeads::gather(const torch::Tensor& combined) const {
   }
   const auto size = combined.size(-1);
   return recorded(
-      GatherBackward{group_->getRank() * size, size}, result, combined);
-}
-
-torch::Tensor GroupHeads::sum(const torch::Tensor& x) const {
-  const auto result = copy_of(x);
-  all_reduce(group_, result, "a sum over all heads");
-  return recorded(SumBackward{shared_from_this()}, result, x);
+      GatherBackward{shared_from_this(), group_->getRank() * size, size},
+      result,
+      combined);
 }
 
 torch::Tensor GroupHeads::enter_keys(const torch::Tensor& weight) const {
-  return plan_.key_copies == 1
-      ? weight
-      : recorded(
-            EnterKeysBackward{shared_from_this(), plan_.key_copies},
-            alias_of(weight),
-            weight);
+  return plan_.key_copies > 1 && kernels::is_recorded({&weight})
+      ? recorded(
+            EnterKeysBackward{shared_from_this()}, alias_of(weight), weight)
+      : weight;
+}
+
+torch::Tensor GroupHeads::leave_keys(const torch::Tensor& x) const {
+  torch::Tensor result;
+  {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    // All processes sum, each group of neighbours in a place of its own.
+    auto sizes = x.sizes().vec();
+    sizes.insert(sizes.begin(), group_->getSize() / plan_.key_copies);
+    const auto all = at::zeros(sizes, x.options());
+    result = all.select(0, group_->getRank() / plan_.key_copies);
+    result.copy_(x);
+    all_reduce(group_, all, "the sum of gradients of key heads");
+  }
+  return recorded(LeaveKeysBackward{shared_from_this()}, result, x);
 }
 
 } // namespace torch_attention::distributed

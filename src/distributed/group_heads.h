@@ -19,6 +19,8 @@ struct HeadPlan {
   int64_t first_kv_head = 0;
   /// The number of neighbouring processes that have the same key heads.
   int64_t key_copies = 1;
+  /// True if projections join results of processes: norms of all heads do.
+  bool joins_norms = false;
 };
 
 /// Divides heads. Throws c10::Error if that is impossible.
@@ -50,15 +52,8 @@ class GroupHeads : public detail::Partition,
       const char* what,
       const torch::Tensor& x) const override;
   void check_call(const char* name, const ForwardOptions& call) const override;
-  void check_together(
-      const char* name,
-      const torch::Tensor& x,
-      bool exchanges_length,
-      c10::function_ref<void()> check) const override;
   detail::PartitionInput enter(
-      const char* name,
-      const torch::Tensor& x,
-      const torch::Tensor& context) const override;
+      const detail::PartitionCall& call) const override;
   torch::Tensor enter_weight(const torch::Tensor& weight) const override;
   torch::Tensor enter_keys(const torch::Tensor& weight) const override;
   torch::Tensor mean_of_heads(const torch::Tensor& x) const override;
@@ -72,8 +67,16 @@ class GroupHeads : public detail::Partition,
     return group_;
   }
 
-  /// Returns the sum of x over the processes. Its gradient is summed, too.
+  /// Return the sum of x over the processes. After `leave` all processes do the
+  /// same with it, so that its gradient is the gradient of each x; after `sum`
+  /// each uses it in its own way, and their gradients are summed. `what` names
+  /// the exchange in messages.
+  torch::Tensor leave(const torch::Tensor& x, const char* what) const;
   torch::Tensor sum(const torch::Tensor& x) const;
+
+  /// Returns the sum of x over the processes that have the same key heads, all
+  /// of which do the same with it.
+  torch::Tensor leave_keys(const torch::Tensor& x) const;
 
   /// The tensors of the module that are split, by their keys relative to it.
   std::vector<WeightShard> parts;

@@ -5,10 +5,8 @@
 #include <distributed/key_parts.h>
 
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
 #include <optional>
-#include <utility>
 
 namespace torch_attention::distributed {
 
@@ -33,21 +31,6 @@ torch::Tensor attend_by(
       heads.queries, heads.keys, heads.values, group, options, sequence);
 }
 
-/// Calls `check`. If it throws, sends the error in the exchange `what`, with
-/// which the other processes begin, so that they fail as well.
-void check_and_send(
-    const Group& group,
-    const char* what,
-    const torch::Tensor& x,
-    c10::function_ref<void()> check) {
-  try {
-    check();
-  } catch (const c10::Error& error) {
-    compare(group, what, error.what_without_backtrace(), sending_device(x))();
-    throw;
-  }
-}
-
 } // namespace
 
 GroupTokens::GroupTokens(const Group& group, const SequenceOptions& sequence)
@@ -70,9 +53,8 @@ torch::Tensor GroupTokens::own_keys(const torch::Tensor& x, int64_t S) const {
 void GroupTokens::check_call(const char* name, const ForwardOptions& call)
     const {
   TORCH_CHECK(
-      num_token_parts() == 1 ||
-          (!call.cu_seqlens().defined() && !call.scores() &&
-           !call.visible_blocks().defined()),
+      !call.cu_seqlens().defined() && !call.scores() &&
+          !call.visible_blocks().defined(),
       name,
       ": expected no ",
       call.scores()                         ? "function `scores`"
@@ -81,41 +63,32 @@ void GroupTokens::check_call(const char* name, const ForwardOptions& call)
       ", where several processes share the tokens");
 }
 
-void GroupTokens::check_together(
-    const char* /*name*/,
-    const torch::Tensor& x,
-    bool exchanges_length,
-    c10::function_ref<void()> check) const {
+detail::PartitionInput GroupTokens::enter(
+    const detail::PartitionCall& call) const {
   check_and_send(
       group_,
-      exchanges_length ? kLength : name_of_attention(sequence_),
-      x,
-      check);
+      call.exchanges_length ? kLength : name_of_attention(sequence_),
+      call.x,
+      call.check);
+  // Attention compares its arguments.
+  return {call.x, call.context};
 }
 
-detail::WaitForOthers GroupTokens::check_decode_together(
-    const char* name,
-    const torch::Tensor& x,
-    c10::function_ref<void()> check,
-    c10::function_ref<std::string()> text) const {
-  if (num_token_parts() == 1) {
-    check();
-    return [] {};
-  }
-  check_and_send(group_, name, x, [&] {
-    check();
+detail::PartitionInput GroupTokens::enter_cached(
+    const detail::PartitionCall& call) const {
+  check_and_send(group_, call.name, call.x, [&] {
+    call.check();
     TORCH_CHECK(
-        x.is_cpu(),
-        name,
+        call.x.is_cpu(),
+        call.name,
         ": expected tokens on the CPU for decode, where several processes "
         "share the keys, but got some on ",
-        x.device());
+        call.x.device());
   });
-  return compare(
-      group_,
-      name,
-      c10::str("decode of ", x.scalar_type(), ' ', x.sizes(), text()),
-      x.device());
+  return {
+      call.x,
+      call.context,
+      compare(group_, call.name, detail::describe(call), call.x.device())};
 }
 
 int64_t GroupTokens::longest(int64_t own, torch::Device device) const {
@@ -143,18 +116,13 @@ torch::Tensor GroupTokens::attend_to_cache(
     const KVCache& cache,
     const torch::Tensor& first,
     FuncOptions options) const {
-  return num_token_parts() == 1
-      ? Partition::attend_to_cache(query, cache, first, std::move(options))
-      : attend_to_cache_parts(group_, query, cache, first, options);
+  return attend_to_cache_parts(group_, query, cache, first, options);
 }
 
 torch::Tensor GroupTokens::attend_to_context_cache(
     const torch::Tensor& query,
     const KVCache& cache,
     const FuncOptions& options) const {
-  if (num_token_parts() == 1) {
-    return Partition::attend_to_context_cache(query, cache, options);
-  }
   const auto keys = cache.keys();
   return attention_of_key_parts(
              query.to(keys.scalar_type()),
@@ -166,12 +134,11 @@ torch::Tensor GroupTokens::attend_to_context_cache(
 }
 
 KVCacheOptions GroupTokens::cache_options(const KVCacheOptions& options) const {
-  return num_token_parts() == 1 ? options
-                                : KVCacheOptions(options)
-                                      .window(std::nullopt)
-                                      .chunk(std::nullopt)
-                                      .num_parts(num_token_parts())
-                                      .part(group_->getRank());
+  return KVCacheOptions(options)
+      .window(std::nullopt)
+      .chunk(std::nullopt)
+      .num_parts(num_token_parts())
+      .part(group_->getRank());
 }
 
 void GroupTokens::check_cache(const char* name, const KVCache& cache) const {

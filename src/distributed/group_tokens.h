@@ -4,7 +4,6 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 
 #include <cstdint>
-#include <string>
 
 namespace torch_attention::distributed {
 
@@ -27,16 +26,10 @@ class GroupTokens : public detail::Partition {
       const override;
   torch::Tensor own_keys(const torch::Tensor& x, int64_t S) const override;
   void check_call(const char* name, const ForwardOptions& call) const override;
-  void check_together(
-      const char* name,
-      const torch::Tensor& x,
-      bool exchanges_length,
-      c10::function_ref<void()> check) const override;
-  detail::WaitForOthers check_decode_together(
-      const char* name,
-      const torch::Tensor& x,
-      c10::function_ref<void()> check,
-      c10::function_ref<std::string()> text) const override;
+  detail::PartitionInput enter(
+      const detail::PartitionCall& call) const override;
+  detail::PartitionInput enter_cached(
+      const detail::PartitionCall& call) const override;
   int64_t longest(int64_t own, torch::Device device) const override;
   torch::Tensor attend(
       const Projected& projected,

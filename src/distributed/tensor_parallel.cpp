@@ -34,11 +34,14 @@ HeadPlan plan_of(const Impl& module, const Group& group) {
       kTensorParallel,
       ": expected no layer norm of all heads together, of which each process "
       "has a part; kRms, and norms of single heads, can be split");
-  return plan_heads(
+  auto plan = plan_heads(
       kTensorParallel,
       options.num_heads(),
       detail::num_kv_heads(options),
       group);
+  plan.joins_norms = options.qk_norm() &&
+      options.qk_norm()->scope() == HeadNormScope::kAllHeads;
+  return plan;
 }
 
 /// Replaces tensors by their parts, and records which parts these are.

@@ -183,6 +183,13 @@ TEST_CASE("A whole context is not sent, and gives its weights") {
       whole->forward_with_weights(x, context);
   CHECK_THAT(output, IsAsOfOne(own(expected, 1)));
   CHECK_THAT(weights, IsAsOfOne(own(expected_weights, 2)));
+  // Scores are shared with no other process.
+  const auto call =
+      ForwardOptions().scores([](const auto& scores) { return 2 * scores; });
+  CHECK_THAT(
+      std::get<0>(module->forward_with_weights(own(x, 1), context, call)),
+      IsAsOfOne(
+          own(std::get<0>(whole->forward_with_weights(x, context, call)), 1)));
 }
 
 TEST_CASE("What CrossAttention cannot do with tokens it says in all") {
@@ -385,7 +392,7 @@ TEST_CASE("Calls of decode that differ between processes are told") {
   module->decode(x, cache);
   THROWS_WITH(
       module->decode(is_last ? x.slice(1, 0, 3) : x, cache),
-      "decode of Float [2, 3, 10]");
+      "input Float of shape [2, 3, 10]");
   // All are told as well what only one process sees.
   THROWS_WITH(
       module->decode(is_last ? x.slice(2, 0, 3) : x, cache), "d_in = 10");

@@ -1,7 +1,10 @@
 #include <distributed/support.h>
 
 #include <functional>
+#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace torch_attention::testing {
 
@@ -231,6 +234,36 @@ TEST_CASE("A clone shares the group") {
   check_same(copy, whole, torch::kDouble);
 }
 
+TEST_CASE("Processes do not draw the same parameters for their parts") {
+  auto module = split_copy(make_whole(base(), torch::kDouble));
+  if (processes() > 1) {
+    THROWS_WITH(
+        module->reset_parameters(),
+        "expected a whole module to reset its parameters");
+  } else {
+    CHECK_NOTHROW(module->reset_parameters());
+  }
+}
+
+TEST_CASE("Weights of all heads are told where some are expected") {
+  auto whole = make_whole(base(), torch::kDouble);
+  auto module = split_copy(whole);
+  module->eval();
+  std::stringstream file;
+  torch::save(whole, file);
+  torch::load(module, file);
+  const auto x = input(torch::kDouble);
+  auto cache = module->make_cache(kBatch);
+  if (processes() > 1) {
+    const auto text = c10::str(
+        "expected W_query with ", kHeads * kHeadDim / processes(), " outputs");
+    THROWS_WITH(module->forward(x), text);
+    THROWS_WITH(module->decode(x, cache), text);
+  } else {
+    CHECK_THAT(module->forward(x), IsAsOfOne(whole->forward(x)));
+  }
+}
+
 TEST_CASE("Options make the parts of the module that one process makes") {
   torch::manual_seed(6);
   const auto module = distributed::tensor_parallel(base(), group());
@@ -295,6 +328,128 @@ TEST_CASE("All attention of a model is split, and counted") {
   CHECK(model->forward(input(torch::kFloat)).size(2) == kOut);
   THROWS_WITH(
       distributed::tensor_parallel(*model, group()), "was split before");
+}
+
+/// The gradients of a loss of the gradients of `inputs`.
+std::vector<torch::Tensor> second_derivatives(
+    const torch::Tensor& output,
+    const std::vector<torch::Tensor>& inputs) {
+  const auto first = torch::autograd::grad(
+      {output.tanh().square().sum()},
+      inputs,
+      {},
+      /*retain_graph=*/true,
+      /*create_graph=*/true);
+  auto loss = torch::zeros({}, torch::kDouble);
+  for (const auto& gradient : first) {
+    loss = loss + gradient.square().sum();
+  }
+  return torch::autograd::grad({loss}, inputs);
+}
+
+/// Compares second derivatives by `inputs` and all parameters of `module` with
+/// those of the whole.
+template <typename Module>
+void check_second_derivatives(
+    Module& module,
+    Module& whole,
+    const std::function<
+        torch::Tensor(Module&, const std::vector<torch::Tensor>&)>& forward,
+    const std::vector<torch::Tensor>& inputs) {
+  const auto computed = [&](Module& of) {
+    auto all = inputs;
+    for (auto& x : all) {
+      x = x.detach().clone().requires_grad_();
+    }
+    const auto output = forward(of, all);
+    for (const auto& parameter : of->parameters()) {
+      all.push_back(parameter);
+    }
+    return second_derivatives(output, all);
+  };
+  const auto parts = computed(module);
+  const auto expected = computed(whole);
+  const auto shards = distributed::weight_shards(*module);
+  const auto parameters = whole->named_parameters();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto key = i < inputs.size()
+        ? c10::str("input ", i)
+        : parameters.keys().at(i - inputs.size());
+    INFO(key);
+    // The rounding of products of gradients.
+    CHECK_THAT(parts[i], IsAsOfOne(own_part(expected[i], key, shards), 1e-11));
+  }
+}
+
+TEST_CASE("Second derivatives are those of the whole") {
+  for (const auto& variant : variants()) {
+    INFO(variant.name);
+    auto whole = make_whole(variant.options, torch::kDouble);
+    auto module = split_copy(whole);
+    check_second_derivatives<MultiHeadAttention>(
+        module,
+        whole,
+        [](auto& of, const auto& inputs) {
+          return of->forward(inputs[0], ForwardOptions().bias(inputs[1]));
+        },
+        {input(torch::kDouble),
+         torch::zeros({1, kHeads, kTokens, kTokens}, torch::kDouble)});
+  }
+}
+
+TEST_CASE("Second derivatives of cross-attention are those of the whole") {
+  const auto kv_heads = GENERATE(int64_t{kHeads}, int64_t{1});
+  torch::manual_seed(7);
+  CrossAttention whole(
+      CrossAttentionOptions(kIn, 11, kOut, kHeads)
+          .head_dim(kHeadDim)
+          .num_kv_heads(kv_heads)
+          .qk_norm(HeadNormOptions().scope(HeadNormScope::kAllHeads)));
+  whole->to(torch::kDouble);
+  CrossAttention module(
+      std::dynamic_pointer_cast<CrossAttentionImpl>(whole->clone()));
+  distributed::tensor_parallel(*module, group());
+  check_second_derivatives<CrossAttention>(
+      module,
+      whole,
+      [](auto& of, const auto& inputs) {
+        return of->forward(inputs[0], inputs[1]);
+      },
+      {input(torch::kDouble), torch::randn({kBatch, 7, 11}, torch::kDouble)});
+}
+
+TEST_CASE("Gradients of what all heads share are those of all heads") {
+  const auto dtype = torch::kDouble;
+  auto whole = make_whole(base().rotary(RotaryOptions()), dtype);
+  auto module = split_copy(whole);
+  const auto check =
+      [&](const std::vector<int64_t>& sizes,
+          const std::function<ForwardOptions(const torch::Tensor&)>&
+              call_with) {
+        CAPTURE(sizes);
+        const auto gradient = [&](MultiHeadAttention& of) {
+          torch::manual_seed(10);
+          const auto learned = torch::randn(sizes, dtype).requires_grad_();
+          const auto output = of->forward(input(dtype), call_with(learned));
+          return torch::autograd::grad({output.square().sum()}, {learned})[0];
+        };
+        CHECK_THAT(gradient(module), IsAsOfOne(gradient(whole)));
+      };
+  for (const auto& sizes : std::vector<std::vector<int64_t>>{
+           {kTokens, kTokens},
+           {1, kTokens},
+           {1, 1, kTokens, kTokens},
+           {1, kHeads, kTokens, kTokens},
+           {kBatch, 1, kTokens, 1},
+           {kBatch, kHeads, kTokens, kTokens}}) {
+    check(sizes, [](const auto& bias) { return ForwardOptions().bias(bias); });
+  }
+  for (const auto& sizes : std::vector<std::vector<int64_t>>{
+           {kTokens, kHeadDim / 2}, {kBatch, kTokens, kHeadDim / 2}}) {
+    check(sizes, [](const auto& table) {
+      return ForwardOptions().rotary_cos(table).rotary_sin(table);
+    });
+  }
 }
 
 TEST_CASE("Parts of heads compute in half precision") {

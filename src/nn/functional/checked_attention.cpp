@@ -442,6 +442,15 @@ kernels::Attention checked_attention(
   }
   return attention;
 }
+
+void check_score_tensors(
+    const Options& options,
+    const torch::Tensor& x,
+    torch::IntArrayRef scores) {
+  check_mask_and_bias(options, x, scores);
+  counts_for_batch("key_lengths", options.key_lengths(), x, scores.front());
+}
+
 kernels::Attention checked_options(
     const Options& options,
     const torch::Tensor& scores) {

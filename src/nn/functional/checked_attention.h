@@ -24,6 +24,13 @@ kernels::Attention checked_attention(
     const torch::Tensor& value,
     const ScaledDotProductAttentionFuncOptions& options);
 
+/// Checks mask, bias and key_lengths of `options` for scores of the sizes
+/// (B, H, T, S), on the device of tokens x (B, T, ...).
+void check_score_tensors(
+    const ScaledDotProductAttentionFuncOptions& options,
+    const torch::Tensor& x,
+    torch::IntArrayRef scores);
+
 /// Checks `options` for scores (..., T, S), and returns them as the kernels
 /// take them, without query, key, value and dropout.
 kernels::Attention checked_options(

@@ -1,11 +1,13 @@
 #include <nn/modules/call.h>
 
+#include <kernels/backward_node.h>
 #include <kernels/sequences.h>
 #include <nn/checks.h>
 #include <nn/modules/option_fields.h>
 #include <nn/modules/visible_blocks.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 namespace torch_attention::detail {
 
@@ -254,6 +256,37 @@ void set_call(
     options.mask(with_head(options.mask()));
     options.bias(with_head(options.bias()));
   }
+}
+
+std::string text_of(const char* what, const torch::Tensor& x) {
+  return x.defined() ? c10::str(
+                           ", ",
+                           what,
+                           ' ',
+                           x.scalar_type(),
+                           ' ',
+                           x.sizes(),
+                           ' ',
+                           x.layout(),
+                           ' ',
+                           x.device(),
+                           kernels::is_recorded({&x}) ? " with a gradient" : "")
+                     : "";
+}
+
+std::string text_of_counts(const char* what, const torch::Tensor& counts) {
+  return counts.defined() ? c10::str(
+                                what,
+                                torch::IntArrayRef(
+                                    counts.const_data_ptr<int64_t>(),
+                                    static_cast<size_t>(counts.numel())))
+                          : "";
+}
+
+std::string describe_learned(const ForwardOptions& call) {
+  return text_of("bias", call.bias()) +
+      text_of("rotary_cos", call.rotary_cos()) +
+      text_of("rotary_sin", call.rotary_sin());
 }
 
 torch::Tensor positions_of(

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 /// The arguments of one call of a module, made into those of functional
@@ -57,6 +58,17 @@ void set_call(
     const std::vector<int64_t>& scores,
     functional::ScaledDotProductAttentionFuncOptions& options,
     BlockScope scope = BlockScope::kCausal);
+
+/// Returns ", what dtype shape layout device", and whether autograd records it;
+/// nothing if x is undefined.
+std::string text_of(const char* what, const torch::Tensor& x);
+
+/// Returns `what` and the numbers, int64 (B) on the CPU; nothing if they are
+/// undefined.
+std::string text_of_counts(const char* what, const torch::Tensor& counts);
+
+/// Returns the arguments that may be learned, in words.
+std::string describe_learned(const ForwardOptions& call);
 
 /// Returns the positions of `call`, int64 (T) or (B, T), for x (B, T, ...); for
 /// packed tokens, each one's position in its own sequence; undefined if there

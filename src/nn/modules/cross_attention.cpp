@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/cross_attention.h>
 
 #include <nn/checks.h>
+#include <nn/functional/checked_attention.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
@@ -16,6 +17,7 @@
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <vector>
 
 namespace torch_attention {
 
@@ -27,6 +29,12 @@ constexpr const char* kCross = "CrossAttention";
 
 void check_input(const CrossAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(kCross, x, module.W_query->weight, module.options.d_in());
+  detail::check_projection(
+      kCross,
+      "W_query",
+      module.W_query,
+      module.options.num_heads(),
+      module.head_dim);
 }
 
 void check_context(
@@ -39,6 +47,12 @@ void check_context(
       context,
       module.W_key->weight,
       module.options.d_context());
+  detail::check_projection(
+      kCross,
+      "W_key",
+      module.W_key,
+      detail::num_kv_heads(module.options),
+      module.head_dim);
 }
 
 torch::Tensor queries_of(
@@ -81,17 +95,21 @@ torch::Tensor values_of(
 
 FuncOptions func_options_of(
     const CrossAttentionImpl& module,
+    const torch::Tensor& x,
     const ForwardOptions& whole_call,
-    const detail::CallSizes& sizes) {
+    const detail::CallSizes& sizes,
+    const detail::Partition& partition) {
   auto options = detail::head_options(module);
-  const auto call = detail::own_heads(
-      kCross, whole_call, *detail::PartitionAccess::of(module));
-  if (!detail::is_empty(call)) {
-    detail::set_call(
-        kCross,
-        call,
-        {sizes.B, module.options.num_heads(), sizes.T, sizes.S},
-        options);
+  const auto call = detail::own_heads(kCross, whole_call, partition);
+  if (detail::is_empty(call)) {
+    return options;
+  }
+  const std::vector<int64_t> scores = {
+      sizes.B, module.options.num_heads(), sizes.T, sizes.S};
+  detail::set_call(kCross, call, scores, options);
+  if (!partition.is_whole()) {
+    // Attention would check them while other processes wait.
+    functional::detail::check_score_tensors(options, x, scores);
   }
   return options;
 }
@@ -100,9 +118,10 @@ void check_decode(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache,
-    const ForwardOptions& call) {
+    const ForwardOptions& call,
+    const detail::Partition& partition) {
   check_input(module, x);
-  detail::PartitionAccess::of(module)->of_context().check_call(kCross, call);
+  partition.check_call(kCross, call);
   TORCH_CHECK(
       !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
       kCross,
@@ -142,8 +161,9 @@ FuncOptions decode_options(
   const auto num_own = own_context(cache, partition);
   const auto S = num_own * partition.num_context_parts();
   const auto num_rows = cache.keys().size(2);
-  auto func = func_options_of(module, call, {x.size(0), x.size(1), S})
-                  .kernel(module.options.kernel());
+  auto func =
+      func_options_of(module, x, call, {x.size(0), x.size(1), S}, partition)
+          .kernel(module.options.kernel());
   const auto of_rows = [&](const torch::Tensor& each) {
     const auto own = partition.own_keys(each, num_own);
     return own.defined() && own.size(-1) != 1 ? own.narrow(-1, 0, num_rows)
@@ -169,15 +189,17 @@ FuncOptions decode_options(
 }
 
 /// Returns what has to be the same in all processes of a call of `decode`.
-std::string describe_call(
+std::string describe_decode(
     const KVCache& cache,
     const ForwardOptions& call,
     const detail::Partition& partition) {
+  const auto parts = partition.num_context_parts();
   return c10::str(
       " to a context of ",
-      own_context(cache, partition) * partition.num_context_parts(),
+      own_context(cache, partition) * parts,
       " tokens in ",
       cache.options().dtype(),
+      parts == 1 ? detail::text_of_counts(" of lengths ", cache.lengths()) : "",
       detail::text_of("key_lengths", call.key_lengths()),
       detail::text_of("key_padding_mask", call.key_padding_mask()),
       detail::text_of("mask", call.mask()),
@@ -190,8 +212,8 @@ FuncOptions check_call(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
     const torch::Tensor& context,
-    const ForwardOptions& call) {
-  const auto& partition = *detail::PartitionAccess::of(module);
+    const ForwardOptions& call,
+    const detail::Partition& partition) {
   check_input(module, x);
   check_context(module, context);
   partition.check_call(kCross, call);
@@ -204,7 +226,24 @@ FuncOptions check_call(
       context.size(0));
   auto sizes = detail::call_sizes(kCross, x, context, call);
   sizes.S *= partition.num_context_parts();
-  return func_options_of(module, call, sizes);
+  return func_options_of(module, x, call, sizes, partition);
+}
+
+/// Checks a call of `make_cache`. Returns how many tokens of each sequence of
+/// the whole context are no padding; undefined: all.
+torch::Tensor check_lengths(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& context,
+    const torch::Tensor& lengths,
+    const detail::Partition& partition) {
+  check_context(module, context);
+  checks::check_positive(kCross, "sequences of the context", context.size(0));
+  return checks::to_counts(
+      kCross,
+      "lengths",
+      lengths,
+      context.size(0),
+      context.size(1) * partition.num_context_parts());
 }
 
 Projected project_heads(
@@ -247,7 +286,7 @@ void CrossAttentionImpl::reset() {
 }
 
 void CrossAttentionImpl::reset_parameters() {
-  detail::reset_parameters_of_heads(*this);
+  detail::reset_parameters_of_heads(kCross, *this);
 }
 
 void CrossAttentionImpl::pretty_print(std::ostream& stream) const {
@@ -271,13 +310,16 @@ torch::Tensor CrossAttentionImpl::forward(
         .squeeze(0);
   }
   FuncOptions func;
-  partition_->check_together(kCross, x, /*exchanges_length=*/false, [&] {
-    func = check_call(*this, x, context, call).kernel(options.kernel());
-  });
-  const auto input = partition_->enter(kCross, x, context);
+  const auto input = partition_->enter(
+      {kCross,
+       x,
+       context,
+       [&] { func = check_call(*this, x, context, call, *partition_); },
+       [&] { return detail::describe_learned(call); }});
   // Queries, keys and values are a temporary, freed before there is an output.
   const auto result = partition_->attend_to_context(
-      project_heads(*this, input, options.kernel()), func);
+      project_heads(*this, input, options.kernel()),
+      func.kernel(options.kernel()));
   input.wait();
   return detail::project_out(*this, result, options.kernel(), *partition_);
 }
@@ -287,20 +329,22 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const torch::Tensor& x,
         const torch::Tensor& context,
         const ForwardOptions& call) {
-  checks::check_not_packed(kCross, call.cu_seqlens());
-  TORCH_CHECK(
-      partition_->num_token_parts() == 1 ||
-          (partition_->num_context_parts() == 1 &&
-           !detail::drops_weights(*this)),
-      kCross,
-      ": forward_with_weights needs the whole context, of which other processes "
-      "have some (sequence_parallel), and no dropout");
   const auto& partition = partition_->of_context();
   FuncOptions func;
-  partition.check_together(kCross, x, /*exchanges_length=*/false, [&] {
-    func = check_call(*this, x, context, call);
-  });
-  const auto input = partition.enter(kCross, x, context);
+  const auto check = [&] {
+    checks::check_not_packed(kCross, call.cu_seqlens());
+    TORCH_CHECK(
+        partition_->num_token_parts() == 1 ||
+            (partition_->num_context_parts() == 1 &&
+             !detail::drops_weights(*this)),
+        kCross,
+        ": forward_with_weights needs the whole context, of which other "
+        "processes have some (sequence_parallel), and no dropout");
+    func = check_call(*this, x, context, call, partition);
+  };
+  const auto input = partition.enter({kCross, x, context, check, [&] {
+                                        return detail::describe_learned(call);
+                                      }});
   const auto heads = project_heads(*this, input, Kernel::kReference);
   const auto [result, weights] = partition.attend_with_weights(heads, func);
   input.wait();
@@ -313,25 +357,23 @@ KVCache CrossAttentionImpl::make_cache(
     const torch::Tensor& context,
     const torch::Tensor& lengths) {
   const torch::NoGradGuard no_grad;
-  check_context(*this, context);
-  checks::check_positive(kCross, "sequences of the context", context.size(0));
-  const auto S = context.size(1);
   const auto& partition = partition_->of_context();
-  const auto counts = partition.own_lengths(
-      checks::to_counts(
-          kCross,
-          "lengths",
-          lengths,
-          context.size(0),
-          S * partition.num_context_parts()),
-      S);
+  torch::Tensor counts;
+  const auto input = partition.enter_cached(
+      {kCross,
+       context,
+       /*context=*/{},
+       [&] { counts = check_lengths(*this, context, lengths, partition); },
+       [&] { return detail::text_of_counts(" of lengths ", counts); }});
+  const auto S = context.size(1);
   KVCache cache(detail::cache_options(*this, context.size(0))
                     .max_length(std::max<int64_t>(S, 1))
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
-      keys_of(*this, context, options.kernel()),
-      values_of(*this, context, options.kernel()),
-      counts);
+      keys_of(*this, input.x, options.kernel()),
+      values_of(*this, input.x, options.kernel()),
+      partition.own_lengths(counts, S));
+  input.wait();
   return cache;
 }
 
@@ -342,19 +384,17 @@ torch::Tensor CrossAttentionImpl::decode(
   const torch::NoGradGuard no_grad;
   const auto& partition = partition_->of_context();
   FuncOptions func;
-  const auto wait = partition.check_decode_together(
-      kCross,
-      x,
-      [&] {
-        check_decode(*this, x, cache, call);
-        func = decode_options(*this, x, cache, call, partition);
-      },
-      [&] { return describe_call(cache, call, partition); });
-  const auto input = partition.enter(kCross, x);
+  const auto check = [&] {
+    check_decode(*this, x, cache, call, partition);
+    func = decode_options(*this, x, cache, call, partition);
+  };
+  const auto input =
+      partition.enter_cached({kCross, x, /*context=*/{}, check, [&] {
+                                return describe_decode(cache, call, partition);
+                              }});
   const auto queries = queries_of(*this, input.x, options.kernel());
-  wait();
-  const auto result = partition.attend_to_context_cache(queries, cache, func);
   input.wait();
+  const auto result = partition.attend_to_context_cache(queries, cache, func);
   return detail::project_out(*this, result, options.kernel(), partition);
 }
 

@@ -29,10 +29,6 @@ torch::Tensor shifted(const torch::Tensor& x, const torch::Tensor& by) {
       1, from.to(x.device()).unsqueeze(-1).expand({-1, -1, x.size(2)}));
 }
 
-torch::IntArrayRef numbers(const torch::Tensor& x) {
-  return {x.const_data_ptr<int64_t>(), static_cast<size_t>(x.numel())};
-}
-
 } // namespace
 
 NewTokens new_tokens(
@@ -74,37 +70,19 @@ NewTokens new_tokens(
   return tokens;
 }
 
-std::string text_of(const char* what, const torch::Tensor& x) {
-  return x.defined() ? c10::str(
-                           ", ",
-                           what,
-                           ' ',
-                           x.scalar_type(),
-                           ' ',
-                           x.sizes(),
-                           ' ',
-                           x.layout(),
-                           ' ',
-                           x.device())
-                     : "";
-}
-
 std::string describe_decode(
     const KVCache& cache,
     const DecodeOptions& call,
     const NewTokens& tokens) {
-  auto text = c10::str(
+  return c10::str(
       " to ",
       cache.options().dtype(),
-      " of lengths ",
-      numbers(tokens.before),
-      call.left_padded() ? ", left_padded" : "");
-  if (tokens.counts.defined()) {
-    text += c10::str(", new_lengths ", numbers(tokens.counts));
-  }
-  return text + text_of("bias", call.bias()) +
-      text_of("rotary_cos", call.rotary_cos()) +
-      text_of("rotary_sin", call.rotary_sin());
+      text_of_counts(" of lengths ", tokens.before),
+      call.left_padded() ? ", left_padded" : "",
+      text_of_counts(", new_lengths ", tokens.counts),
+      text_of("bias", call.bias()),
+      text_of("rotary_cos", call.rotary_cos()),
+      text_of("rotary_sin", call.rotary_sin()));
 }
 
 void check_rotates_alike(
@@ -179,7 +157,7 @@ void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,
-    int64_t T,
+    const CallSizes& sizes,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options) {
   if (!call.bias().defined() && !call.scores()) {
@@ -193,12 +171,10 @@ void set_decode_scores(
       call.bias().defined() ? "a bias" : "a function `scores`",
       " beside a cache that keeps all tokens, and tokens that are not "
       "left_padded");
-  // Those of all processes, if several share the tokens.
-  const auto S = cache.lengths().max().item<int64_t>();
   set_call(
       name,
       ForwardOptions().bias(call.bias()).scores(call.scores()),
-      {cache.options().batch_size(), num_heads, T, S},
+      {sizes.B, num_heads, sizes.T, sizes.S},
       options);
 }
 

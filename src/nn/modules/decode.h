@@ -38,9 +38,6 @@ NewTokens new_tokens(
     const DecodeOptions& call,
     int64_t context_length);
 
-/// Returns ", what dtype shape layout device"; nothing if x is undefined.
-std::string text_of(const char* what, const torch::Tensor& x);
-
 /// Returns what has to be the same in all processes of a call of `decode`.
 std::string describe_decode(
     const KVCache& cache,
@@ -81,13 +78,14 @@ void set_decode_blocks(
     BlockScope scope,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// Checks bias and function of `call` for T queries of `num_heads` heads and
-/// the rows of `cache`, and puts them into `options`.
+/// Checks bias and function of `call` for new tokens of `num_heads` heads, and
+/// puts them into `options`. `sizes.S` is the length of the longest sequence
+/// with the new tokens.
 void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
     const KVCache& cache,
-    int64_t T,
+    const CallSizes& sizes,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options);
 

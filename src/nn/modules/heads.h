@@ -112,7 +112,13 @@ void reset_heads(Module& module, int64_t d_context) {
 }
 
 template <typename Module>
-void reset_parameters_of_heads(Module& module) {
+void reset_parameters_of_heads(const char* name, Module& module) {
+  const auto all = PartitionAccess::of(module)->heads().all;
+  TORCH_CHECK(
+      all == 0 || all == module.options.num_heads(),
+      name,
+      ": expected a whole module to reset its parameters, but got some of the "
+      "heads (tensor_parallel), which other processes would draw alike");
   module.W_query->reset_parameters();
   module.W_key->reset_parameters();
   module.W_value->reset_parameters();
@@ -223,6 +229,28 @@ inline torch::Tensor project_to_key_heads(
   const auto layer = key_layer(projection, partition);
   return kernels::split_heads(
       kernels::linear(x, layer.weight, layer.bias, kernel), num_heads);
+}
+
+/// Checks that the projection makes `num_heads` heads. torch::load may have put
+/// in other weights, such as those of the heads of all processes.
+inline void check_projection(
+    const char* name,
+    const char* what,
+    const torch::nn::Linear& projection,
+    int64_t num_heads,
+    int64_t head_dim) {
+  TORCH_CHECK(
+      projection->weight.size(0) == num_heads * head_dim,
+      name,
+      ": expected ",
+      what,
+      " with ",
+      num_heads * head_dim,
+      " outputs, those of ",
+      num_heads,
+      " heads, but got ",
+      projection->weight.size(0),
+      "; load_weights takes the part of a process");
 }
 
 /// Context of the heads (B, num_heads, T, value_dim) -> (B, T, d_out).

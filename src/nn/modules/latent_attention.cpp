@@ -171,8 +171,9 @@ Projected project_latent(
     const torch::Tensor& x,
     const ForwardOptions& call) {
   const auto positions = detail::positions_of(kLatent, call, x);
+  detail::check_angles(kLatent, table.pairs(), x, call);
   const auto angles = detail::rotary_angles(
-      kLatent, table, x, call, positions, *detail::whole_partition());
+      table, x, call, positions, *detail::whole_partition());
   const auto latents = latents_of(module, x, angles);
   return expanded(module, queries_of(module, x, angles), latents);
 }
@@ -263,7 +264,13 @@ LatentFuncOptions decode_options(
   const auto T = x.size(1);
   auto func = func_options_of(module).kernel(options.kernel());
   detail::set_rows_of_cache(cache, tokens.before, T, func);
-  detail::set_decode_scores(kLatent, call, cache, T, options.num_heads(), func);
+  detail::set_decode_scores(
+      kLatent,
+      call,
+      cache,
+      {x.size(0), T, tokens.most_after},
+      options.num_heads(),
+      func);
   detail::set_decode_blocks(
       kLatent,
       call,
@@ -414,8 +421,8 @@ torch::Tensor LatentAttentionImpl::decode(
   if (!call.rotary_cos().defined()) {
     detail::check_rotates_alike(kLatent, options.rotary(), tokens, cache);
   }
-  const auto angles =
-      detail::rotary_angles(kLatent, *rotary_table_, x, call, tokens);
+  detail::check_angles(kLatent, rotary_table_->pairs(), x, call, tokens);
+  const auto angles = detail::rotary_angles(*rotary_table_, x, call, tokens);
   const auto in_order = detail::padding_last(x, tokens);
   const auto queries = queries_of(*this, in_order, angles);
   const auto latents = latents_of(*this, in_order, angles);

@@ -166,12 +166,7 @@ struct PositionsOfCall {
 
   detail::RotaryAngles angles() const {
     return detail::rotary_angles(
-        kMultiHead,
-        *table,
-        x,
-        call,
-        given,
-        *detail::PartitionAccess::of(module));
+        *table, x, call, given, *detail::PartitionAccess::of(module));
   }
 
   torch::Tensor positions() const {
@@ -200,7 +195,7 @@ struct PositionsInCache {
   const detail::NewTokens& tokens;
 
   detail::RotaryAngles angles() const {
-    return detail::rotary_angles(kMultiHead, *table, x, call, tokens);
+    return detail::rotary_angles(*table, x, call, tokens);
   }
 
   torch::Tensor positions() const {
@@ -258,7 +253,7 @@ void MultiHeadAttentionImpl::reset() {
 }
 
 void MultiHeadAttentionImpl::reset_parameters() {
-  detail::reset_parameters_of_heads(*this);
+  detail::reset_parameters_of_heads(kMultiHead, *this);
   if (options.output_gate()) {
     W_gate->reset_parameters();
   }
@@ -327,11 +322,13 @@ torch::Tensor MultiHeadAttentionImpl::forward(
     return output;
   }
   detail::CheckedCall checked;
-  partition_->check_together(
-      kMultiHead, x, exchanges_length(rotary_table_.get(), call), [&] {
-        checked = detail::check_call(*this, x, call);
-      });
-  const auto input = partition_->enter(kMultiHead, x);
+  const auto input = partition_->enter(
+      {kMultiHead,
+       x,
+       /*context=*/{},
+       [&] { checked = detail::check_call(*this, x, call); },
+       [&] { return detail::describe_learned(call); },
+       exchanges_length(rotary_table_.get(), call)});
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
   // Queries, keys and values are a temporary, freed before there is an output.
@@ -344,10 +341,19 @@ torch::Tensor MultiHeadAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  checks::check_not_packed(kMultiHead, call.cu_seqlens());
-  partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
-  const auto checked = detail::check_call(*this, x, call);
-  const auto input = partition_->enter(kMultiHead, x);
+  detail::CheckedCall checked;
+  const auto check = [&] {
+    checks::check_not_packed(kMultiHead, call.cu_seqlens());
+    partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
+    checked = detail::check_call(*this, x, call);
+  };
+  const auto input = partition_->enter(
+      {kMultiHead,
+       x,
+       /*context=*/{},
+       check,
+       [&] { return detail::describe_learned(call); },
+       exchanges_length(rotary_table_.get(), call)});
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
   const auto heads =
@@ -364,23 +370,23 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     KVCache& cache,
     const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
-  detail::NewTokens tokens;
-  const auto wait = partition_->check_decode_together(
-      kMultiHead,
-      x,
-      [&] { tokens = detail::check_decode(*this, x, cache, call); },
-      [&] { return detail::describe_decode(cache, call, tokens); });
-  const auto input = partition_->enter(kMultiHead, x);
-  const auto in_order = detail::padding_last(x, tokens);
+  detail::CheckedDecode checked;
+  const auto& tokens = checked.tokens;
+  const auto input = partition_->enter_cached(
+      {kMultiHead,
+       x,
+       /*context=*/{},
+       [&] { checked = detail::check_decode(*this, x, cache, call); },
+       [&] { return detail::describe_decode(cache, call, tokens); }});
+  const auto in_order = detail::padding_last(input.x, tokens);
   const PositionsInCache positions{rotary_table_.get(), x, call, tokens};
   const auto heads =
       project_heads(*this, in_order, options.kernel(), positions);
   detail::CacheAppend appended(cache, heads.keys, heads.values, tokens.counts);
-  auto func = detail::decode_options(*this, x, cache, call, tokens);
-  wait();
+  auto func = detail::decode_options(*this, x, cache, call, checked);
+  input.wait();
   const auto context = partition_->attend_to_cache(
       heads.queries, cache, tokens.before, std::move(func));
-  input.wait();
   auto output = detail::padding_first(
       project_context(*this, in_order, context, options.kernel()), tokens);
   appended.commit();

@@ -1,21 +1,32 @@
 #include <nn/modules/multi_head_call.h>
 
 #include <nn/checks.h>
+#include <nn/functional/checked_attention.h>
 #include <nn/modules/call.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/partition.h>
+#include <nn/modules/rotary_angles.h>
+#include <nn/modules/visible_blocks.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace torch_attention::detail {
 
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(
       kMultiHead, x, module.W_query->weight, module.options.d_in());
+  check_projection(
+      kMultiHead,
+      "W_query",
+      module.W_query,
+      module.options.num_heads(),
+      module.head_dim);
 }
 
 namespace {
@@ -49,6 +60,39 @@ functional::ScaledDotProductAttentionFuncOptions module_options(
     result.alibi_slopes(partition_of(module).own_slopes(options.num_heads()));
   }
   return result;
+}
+
+/// Half the rotated part of a head.
+int64_t rotated_pairs(const MultiHeadAttentionImpl& module) {
+  return module.options.rotary()->dim().value_or(module.head_dim) / 2;
+}
+
+/// Checks what attention will, before other processes wait for this one.
+void check_for_others(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const std::vector<int64_t>& scores,
+    const functional::ScaledDotProductAttentionFuncOptions& options) {
+  if (!partition_of(module).is_whole()) {
+    functional::detail::check_score_tensors(options, x, scores);
+  }
+}
+
+/// Checks that the cache has room for the new tokens.
+void check_room(const KVCache& cache, const NewTokens& tokens) {
+  const auto& has = cache.options();
+  TORCH_CHECK(
+      !has.values_in_keys(),
+      kMultiHead,
+      ": expected a cache of keys and values, but got one of values_in_keys");
+  TORCH_CHECK(
+      tokens.most_after <= has.max_length().value_or(tokens.most_after),
+      kMultiHead,
+      ": expected at most ",
+      has.max_length().value_or(0),
+      " tokens (max_length) in the cache, but got ",
+      tokens.most_after,
+      " with the new ones; the cache is unchanged");
 }
 
 /// Checks that the cache keeps all tokens that the module attends to.
@@ -143,12 +187,10 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     return options;
   }
   const auto [B, T, S] = call_sizes(kMultiHead, x, call);
-  set_call(
-      kMultiHead,
-      call,
-      {B, module.options.num_heads(), T, S * partition.num_token_parts()},
-      options,
-      module.options.block_scope());
+  const std::vector<int64_t> scores = {
+      B, module.options.num_heads(), T, S * partition.num_token_parts()};
+  set_call(kMultiHead, call, scores, options, module.options.block_scope());
+  check_for_others(module, x, scores, options);
   if (partition.num_token_parts() > 1) {
     TORCH_CHECK(
         !options.chunk() ||
@@ -182,6 +224,33 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
   return options;
 }
 
+/// Checks what hides and adds in a call of `decode`, and puts all but the
+/// blocks, which need the rows of the new tokens, into the options.
+void set_decode_call(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    const KVCache& cache,
+    const DecodeOptions& call,
+    CheckedDecode& checked) {
+  const auto H = module.options.num_heads();
+  const CallSizes sizes{x.size(0), x.size(1), checked.tokens.most_after};
+  const std::vector<int64_t> scores = {sizes.B, H, sizes.T, sizes.S};
+  auto& options = checked.options;
+  if (call.visible_blocks().defined()) {
+    check_visible_blocks(
+        kMultiHead,
+        call.visible_blocks(),
+        module.options.block_scope(),
+        scores,
+        options);
+  }
+  auto own_call = call;
+  own_call.bias(
+      partition_of(module).own_heads(kMultiHead, "bias", call.bias()));
+  set_decode_scores(kMultiHead, own_call, cache, sizes, H, options);
+  check_for_others(module, x, scores, options);
+}
+
 } // namespace
 
 torch::Tensor sequence_positions(
@@ -202,11 +271,14 @@ CheckedCall check_call(
   check_arguments(module, x, call);
   CheckedCall checked;
   checked.positions = token_positions(module, x, call);
+  if (module.options.rotary()) {
+    check_angles(kMultiHead, rotated_pairs(module), x, call);
+  }
   checked.options = call_options(module, x, call, checked.positions);
   return checked;
 }
 
-NewTokens check_decode(
+CheckedDecode check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache,
@@ -225,12 +297,19 @@ NewTokens check_decode(
           .scores(call.scores())
           .visible_blocks(call.visible_blocks()));
   check_has_blocks(module, x, call.visible_blocks());
-  auto tokens =
+  CheckedDecode checked;
+  checked.tokens =
       new_tokens(kMultiHead, x, cache, call, options.context_length());
-  if (options.rotary() && !call.rotary_cos().defined()) {
-    check_rotates_alike(kMultiHead, *options.rotary(), tokens, cache);
+  check_room(cache, checked.tokens);
+  if (options.rotary()) {
+    check_angles(kMultiHead, rotated_pairs(module), x, call, checked.tokens);
   }
-  return tokens;
+  if (options.rotary() && !call.rotary_cos().defined()) {
+    check_rotates_alike(kMultiHead, *options.rotary(), checked.tokens, cache);
+  }
+  checked.options = module_options(module).kernel(options.kernel());
+  set_decode_call(module, x, cache, call, checked);
+  return checked;
 }
 
 functional::ScaledDotProductAttentionFuncOptions decode_options(
@@ -238,27 +317,16 @@ functional::ScaledDotProductAttentionFuncOptions decode_options(
     const torch::Tensor& x,
     const KVCache& cache,
     const DecodeOptions& call,
-    const NewTokens& tokens) {
-  auto result = module_options(module).kernel(module.options.kernel());
-  auto own_call = call;
-  own_call.bias(
-      partition_of(module).own_heads(kMultiHead, "bias", call.bias()));
-  set_decode_scores(
-      kMultiHead,
-      own_call,
-      cache,
-      x.size(1),
-      module.options.num_heads(),
-      result);
+    CheckedDecode checked) {
   set_decode_blocks(
       kMultiHead,
       call,
       cache,
-      tokens,
+      checked.tokens,
       {x.size(0), x.size(1), x.size(1)},
       module.options.block_scope(),
-      result);
-  return result;
+      checked.options);
+  return std::move(checked.options);
 }
 
 } // namespace torch_attention::detail

@@ -14,7 +14,8 @@ namespace torch_attention::detail {
 
 constexpr const char* kMultiHead = "MultiHeadAttention";
 
-/// Checks the shape and dtype of tokens x (B, T, d_in).
+/// Checks the shape and dtype of tokens x (B, T, d_in), and that the weights
+/// are those of the module's heads.
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x);
 
 /// Returns the positions in their sequences of tokens x (B, T, ...), whatever
@@ -37,8 +38,14 @@ CheckedCall check_call(
     const torch::Tensor& x,
     const ForwardOptions& call);
 
-/// Checks a call of `decode`, and returns the tokens that it adds.
-NewTokens check_decode(
+/// The arguments of one call of `decode` after their checks.
+struct CheckedDecode {
+  NewTokens tokens;
+  /// Without the visible blocks.
+  functional::ScaledDotProductAttentionFuncOptions options;
+};
+
+CheckedDecode check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache,
@@ -50,6 +57,6 @@ functional::ScaledDotProductAttentionFuncOptions decode_options(
     const torch::Tensor& x,
     const KVCache& cache,
     const DecodeOptions& call,
-    const NewTokens& tokens);
+    CheckedDecode checked);
 
 } // namespace torch_attention::detail

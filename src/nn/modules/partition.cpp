@@ -1,9 +1,11 @@
 #include <nn/modules/partition.h>
 
+#include <kernels/backward_node.h>
 #include <nn/functional/attend.h>
 #include <nn/modules/decode.h>
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <utility>
 
@@ -13,7 +15,22 @@ namespace {
 
 using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 
+std::string text_of_input(const char* what, const torch::Tensor& x) {
+  return x.defined() ? c10::str(
+                           what,
+                           x.scalar_type(),
+                           " of shape ",
+                           x.sizes(),
+                           kernels::is_recorded({&x}) ? " with a gradient" : "")
+                     : "";
+}
+
 } // namespace
+
+std::string describe(const PartitionCall& call) {
+  return text_of_input("input ", call.x) +
+      text_of_input(", context ", call.context) + call.text();
+}
 
 torch::Tensor Partition::positions(int64_t /*T*/) const {
   return {};
@@ -55,28 +72,13 @@ void Partition::check_has_all_tokens(const char* name, const char* what) const {
       "(sequence_parallel)");
 }
 
-void Partition::check_together(
-    const char* /*name*/,
-    const torch::Tensor& /*x*/,
-    bool /*exchanges_length*/,
-    c10::function_ref<void()> check) const {
-  check();
+PartitionInput Partition::enter(const PartitionCall& call) const {
+  call.check();
+  return {call.x, call.context};
 }
 
-WaitForOthers Partition::check_decode_together(
-    const char* name,
-    const torch::Tensor& x,
-    c10::function_ref<void()> check,
-    c10::function_ref<std::string()> /*text*/) const {
-  check_together(name, x, /*exchanges_length=*/false, check);
-  return [] {};
-}
-
-PartitionInput Partition::enter(
-    const char* /*name*/,
-    const torch::Tensor& x,
-    const torch::Tensor& context) const {
-  return {x, context};
+PartitionInput Partition::enter_cached(const PartitionCall& call) const {
+  return enter(call);
 }
 
 torch::Tensor Partition::enter_weight(const torch::Tensor& weight) const {

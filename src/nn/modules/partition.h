@@ -18,23 +18,40 @@
 
 namespace torch_attention::detail {
 
-/// Waits for the other processes; throws c10::Error if their calls differ.
-using WaitForOthers = std::function<void()>;
+/// A call of a module that begins.
+struct PartitionCall {
+  /// The module that messages name.
+  const char* name;
+  torch::Tensor x;
+  /// Undefined in self-attention.
+  torch::Tensor context;
+  /// Throws c10::Error if the arguments are wrong.
+  c10::function_ref<void()> check;
+  /// Returns the arguments besides x and context that have to be the same in
+  /// all processes.
+  c10::function_ref<std::string()> text;
+  /// True if the first message of the call is `longest`.
+  bool exchanges_length = false;
+};
 
-/// An input of the projections to heads.
+/// Returns what has to be the same in all processes of `call`.
+std::string describe(const PartitionCall& call);
+
+/// The inputs of the projections to heads.
 struct PartitionInput {
   torch::Tensor x;
   /// Undefined in self-attention.
   torch::Tensor context;
-  /// Call it before results of several processes are joined.
-  WaitForOthers wait = [] {};
+  /// Waits for the other processes; throws c10::Error if their calls differ.
+  /// Call it before attention and projections join results of processes. Where
+  /// norms of the projections do, `enter` has waited.
+  std::function<void()> wait = [] {};
 };
 
 /// The heads and tokens of a module that this process holds, and the work that
 /// needs those of other processes. This class is the whole: all heads, all
 /// tokens, no other process. `src/distributed` derives parts of the heads
-/// (tensor parallel) and parts of the tokens (context parallel); modules call
-/// one interface and have no case for either.
+/// (tensor parallel) and parts of the tokens (context parallel).
 class Partition {
  public:
   Partition() = default;
@@ -74,8 +91,9 @@ class Partition {
   /// here.
   virtual torch::Tensor own_keys(const torch::Tensor& x, int64_t S) const;
 
-  /// Returns the slice of x (..., all heads or 1, T, S), a mask or bias, for
-  /// the heads here.
+  /// Returns the heads here of a mask or bias x, which is (T, S) or (B or 1,
+  /// all heads or 1, T, S), or undefined. Its gradient is summed over the
+  /// processes.
   virtual torch::Tensor own_heads(
       const char* name,
       const char* what,
@@ -90,30 +108,15 @@ class Partition {
   /// Throws c10::Error unless all tokens are here. `what` needs them.
   void check_has_all_tokens(const char* name, const char* what) const;
 
-  /// Calls `check`, which throws c10::Error if the arguments are wrong. Then
-  /// the other processes throw, too, instead of waiting. `exchanges_length`:
-  /// the first message of the call is `longest`.
-  virtual void check_together(
-      const char* name,
-      const torch::Tensor& x,
-      bool exchanges_length,
-      c10::function_ref<void()> check) const;
+  /// Begins a call of `forward`. If `call.check` throws in one process, the
+  /// others throw, too, instead of waiting. Returns the inputs, whose gradients
+  /// are summed over the processes.
+  virtual PartitionInput enter(const PartitionCall& call) const;
 
-  /// As `check_together`, for a call of `decode`, and begins to compare its
-  /// arguments by `text()`. The function that it returns waits.
-  virtual WaitForOthers check_decode_together(
-      const char* name,
-      const torch::Tensor& x,
-      c10::function_ref<void()> check,
-      c10::function_ref<std::string()> text) const;
+  /// As `enter`, for calls that use a cache.
+  virtual PartitionInput enter_cached(const PartitionCall& call) const;
 
-  /// Returns the inputs, whose gradients are summed over the processes.
-  virtual PartitionInput enter(
-      const char* name,
-      const torch::Tensor& x,
-      const torch::Tensor& context = {}) const;
-
-  /// Returns a weight that all heads share, whose gradient is summed over the
+  /// Returns a tensor that all heads share, whose gradient is summed over the
   /// processes.
   virtual torch::Tensor enter_weight(const torch::Tensor& weight) const;
 
@@ -124,8 +127,8 @@ class Partition {
   /// Returns the mean of x over the heads of all processes.
   virtual torch::Tensor mean_of_heads(const torch::Tensor& x) const;
 
-  /// Returns the largest of all processes' numbers. `device` is one that they
-  /// can send from.
+  /// Returns the largest number of the processes that share the tokens.
+  /// `device` is one that they can send from.
   virtual int64_t longest(int64_t own, torch::Device device) const;
 
   /// Returns the attention of the queries here to the keys of all processes.

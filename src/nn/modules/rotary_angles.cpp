@@ -11,7 +11,7 @@ namespace torch_attention::detail {
 
 namespace {
 
-torch::Tensor checked_table(
+void check_table(
     const char* name,
     const char* what,
     const torch::Tensor& table,
@@ -48,15 +48,12 @@ torch::Tensor checked_table(
       table.dim() > 0 && table.size(-1) == 2 * pairs
           ? "; of tables with each angle twice pass one half"
           : "");
-  const auto wide = table.to(
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  return wide.dim() == 3 ? wide.unsqueeze(1) : wide;
 }
 
-/// Returns the caller's own angles, if given.
-std::optional<RotaryAngles> given_angles(
+/// Checks the caller's own angles. Returns whether there are any.
+bool check_tables(
     const char* name,
-    const RotaryTable& table,
+    int64_t pairs,
     const torch::Tensor& x,
     const torch::Tensor& cos,
     const torch::Tensor& sin) {
@@ -67,11 +64,19 @@ std::optional<RotaryAngles> given_angles(
       cos.defined() ? "rotary_cos" : "rotary_sin",
       " alone");
   if (!cos.defined()) {
-    return std::nullopt;
+    return false;
   }
-  return RotaryAngles{
-      checked_table(name, "rotary_cos", cos, x, table.pairs()),
-      checked_table(name, "rotary_sin", sin, x, table.pairs())};
+  check_table(name, "rotary_cos", cos, x, pairs);
+  check_table(name, "rotary_sin", sin, x, pairs);
+  return true;
+}
+
+/// Returns a table (T, pairs) or (B, T, pairs) of the caller's that broadcasts
+/// to heads.
+torch::Tensor given_table(const torch::Tensor& table, const torch::Tensor& x) {
+  const auto wide = table.to(
+      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  return wide.dim() == 3 ? wide.unsqueeze(1) : wide;
 }
 
 /// Returns the length of the longest text, if angles depend on it and it is not
@@ -104,21 +109,45 @@ std::optional<int64_t> length_of(
 
 } // namespace
 
-RotaryAngles rotary_angles(
+void check_angles(
     const char* name,
+    int64_t pairs,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  const bool given =
+      check_tables(name, pairs, x, call.rotary_cos(), call.rotary_sin());
+  TORCH_CHECK(
+      !given || !call.positions().defined(),
+      name,
+      ": expected positions or rotary_cos and rotary_sin, but got both");
+}
+
+void check_angles(
+    const char* name,
+    int64_t pairs,
+    const torch::Tensor& x,
+    const DecodeOptions& call,
+    const NewTokens& tokens) {
+  const bool given =
+      check_tables(name, pairs, x, call.rotary_cos(), call.rotary_sin());
+  TORCH_CHECK(
+      !given || !tokens.padding.defined(),
+      name,
+      ": expected rotary_cos and rotary_sin without left_padded, whose tokens "
+      "move");
+}
+
+RotaryAngles rotary_angles(
     RotaryTable& table,
     const torch::Tensor& x,
     const ForwardOptions& call,
     const torch::Tensor& positions,
     const Partition& partition) {
-  const auto given =
-      given_angles(name, table, x, call.rotary_cos(), call.rotary_sin());
-  TORCH_CHECK(
-      !given || !call.positions().defined(),
-      name,
-      ": expected positions or rotary_cos and rotary_sin, but got both");
-  if (given) {
-    return *given;
+  if (call.rotary_cos().defined()) {
+    // All heads are rotated by them.
+    return {
+        partition.enter_weight(given_table(call.rotary_cos(), x)),
+        partition.enter_weight(given_table(call.rotary_sin(), x))};
   }
   const auto length = length_of(table, x, call, positions, partition);
   return positions.defined()
@@ -127,21 +156,15 @@ RotaryAngles rotary_angles(
 }
 
 RotaryAngles rotary_angles(
-    const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
     const DecodeOptions& call,
     const NewTokens& tokens) {
-  const auto given =
-      given_angles(name, table, x, call.rotary_cos(), call.rotary_sin());
-  TORCH_CHECK(
-      !given || !tokens.padding.defined(),
-      name,
-      ": expected rotary_cos and rotary_sin without left_padded, whose tokens "
-      "move");
-  return given
-      ? *given
-      : table.at(tokens.before, x.size(1), x.device(), tokens.most_after);
+  if (call.rotary_cos().defined()) {
+    return {
+        given_table(call.rotary_cos(), x), given_table(call.rotary_sin(), x)};
+  }
+  return table.at(tokens.before, x.size(1), x.device(), tokens.most_after);
 }
 
 } // namespace torch_attention::detail

@@ -11,11 +11,23 @@
 /// positions. `name` is the module that the messages name.
 namespace torch_attention::detail {
 
-/// Returns the angles of x (B, T, ...) in `forward`, whose checked positions
-/// are (T), (B, T) or undefined. Throws c10::Error if the caller's tables do
-/// not fit.
-RotaryAngles rotary_angles(
+/// Checks the caller's own angles of x (B, T, ...), if any, for heads of which
+/// `pairs` pairs are rotated.
+void check_angles(
     const char* name,
+    int64_t pairs,
+    const torch::Tensor& x,
+    const ForwardOptions& call);
+void check_angles(
+    const char* name,
+    int64_t pairs,
+    const torch::Tensor& x,
+    const DecodeOptions& call,
+    const NewTokens& tokens);
+
+/// Returns the angles of x (B, T, ...) in `forward`, whose checked positions
+/// are (T), (B, T) or undefined.
+RotaryAngles rotary_angles(
     RotaryTable& table,
     const torch::Tensor& x,
     const ForwardOptions& call,
@@ -24,7 +36,6 @@ RotaryAngles rotary_angles(
 
 /// Returns the angles of x (B, T, ...) in `decode`.
 RotaryAngles rotary_angles(
-    const char* name,
     RotaryTable& table,
     const torch::Tensor& x,
     const DecodeOptions& call,

@@ -10,8 +10,14 @@ namespace {
 
 using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 
-/// Returns the ids (B, T) of scores (B, ..., T, S), or (1, T) without a batch.
-torch::Tensor checked_ids(
+/// Returns whether the blocks let queries see more than without them.
+bool are_read(BlockScope scope, const FuncOptions& options) {
+  return scope != BlockScope::kNone && options.causal();
+}
+
+/// Checks the shape of ids (B, T) of scores (B, ..., T, S), or (T) without a
+/// batch.
+void check_ids(
     const char* name,
     const torch::Tensor& ids,
     const std::vector<int64_t>& scores) {
@@ -31,7 +37,6 @@ torch::Tensor checked_ids(
       ids.scalar_type(),
       " of shape ",
       ids.sizes());
-  return batched ? ids : ids.unsqueeze(0);
 }
 
 /// Returns the blocks of S keys, (B, S), -1 for those that are no queries.
@@ -70,21 +75,33 @@ torch::Tensor hidden_by_rule(
 
 } // namespace
 
+void check_visible_blocks(
+    const char* name,
+    const torch::Tensor& ids,
+    BlockScope scope,
+    const std::vector<int64_t>& scores,
+    const FuncOptions& options) {
+  check_ids(name, ids, scores);
+  TORCH_CHECK(
+      !are_read(scope, options) ||
+          (!options.chunk() && !options.alibi_slopes().defined()),
+      name,
+      ": expected no visible_blocks beside ",
+      options.chunk() ? "chunk" : "alibi");
+}
+
 void set_visible_blocks(
     const char* name,
     const VisibleBlocks& blocks,
     BlockScope scope,
     const std::vector<int64_t>& scores,
     FuncOptions& options) {
-  const auto ids = checked_ids(name, blocks.ids, scores);
-  if (scope == BlockScope::kNone || !options.causal()) {
+  check_visible_blocks(name, blocks.ids, scope, scores, options);
+  if (!are_read(scope, options)) {
     return;
   }
-  TORCH_CHECK(
-      !options.chunk() && !options.alibi_slopes().defined(),
-      name,
-      ": expected no visible_blocks beside ",
-      options.chunk() ? "chunk" : "alibi");
+  // (B, T), or (1, T) without a batch.
+  const auto ids = scores.size() > 2 ? blocks.ids : blocks.ids.unsqueeze(0);
   const auto S = scores.back();
   const auto first =
       blocks.first.defined() ? blocks.first.to(ids.device()) : blocks.first;

@@ -20,6 +20,14 @@ struct VisibleBlocks {
   torch::Tensor first = {};
 };
 
+/// Checks the blocks `ids` of scores of the sizes `scores`.
+void check_visible_blocks(
+    const char* name,
+    const torch::Tensor& ids,
+    BlockScope scope,
+    const std::vector<int64_t>& scores,
+    const functional::ScaledDotProductAttentionFuncOptions& options);
+
 /// Makes a mask of the causal rule and the blocks, and puts it into `options`
 /// beside the mask there, in place of the rule. `scores` are the sizes of the
 /// scores: (B, H, T, S), (B, T, S), or (T, S) without a batch.
