@@ -8,7 +8,10 @@
 #include <c10/util/Exception.h>
 
 #include <sstream>
+#include <string>
 #include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -145,9 +148,54 @@ void split_module(
   }
   options.num_heads(n).num_kv_heads(n_kv).head_dim(D).value_dim(E);
   if (!options.out_proj()) {
+    // Options of out_proj(false) have d_out = num_heads * value_dim, although
+    // `forward` returns the outputs of all heads.
     options.d_out(n * E);
   }
   PartitionAccess::of(module) = heads;
+}
+
+/// Throws c10::Error if a weight has two owners: it would be split twice, or
+/// missed by one that is not attention.
+void check_owners(
+    torch::nn::Module& module,
+    const std::vector<FoundAttention>& found) {
+  std::unordered_map<const c10::TensorImpl*, std::string> owners;
+  std::unordered_set<const torch::nn::Module*> attention;
+  const auto check =
+      [](bool fits, const std::string& first, const std::string& second) {
+        TORCH_CHECK(
+            fits,
+            kTensorParallel,
+            ": expected weights of one layer each, but got one of both ",
+            first,
+            " and ",
+            second);
+      };
+  for (const auto& each : found) {
+    each.visit([&](auto& owner) {
+      attention.insert(&owner);
+      for (const auto& parameter : owner.named_parameters()) {
+        const auto path =
+            each.path + (each.path.empty() ? "" : ".") + parameter.key();
+        const auto [other, is_first] =
+            owners.emplace(parameter.value().unsafeGetTensorImpl(), path);
+        check(is_first, other->second, path);
+      }
+    });
+  }
+  visit_modules(module, [&](const std::string& path, torch::nn::Module& each) {
+    if (attention.count(&each) != 0) {
+      return false;
+    }
+    for (const auto& parameter : each.named_parameters(/*recurse=*/false)) {
+      const auto other = owners.find(parameter.value().unsafeGetTensorImpl());
+      if (other != owners.end()) {
+        check(false, other->second, path + '.' + parameter.key());
+      }
+    }
+    return true;
+  });
 }
 
 /// Returns the text that has to be equal in all processes: first the number of
@@ -175,14 +223,11 @@ int64_t tensor_parallel(
   const torch::NoGradGuard no_grad;
   check_group(kTensorParallel, group);
   const auto found = find_attention(module);
-  auto device = torch::Device(torch::kCPU);
   std::string error;
   try {
+    check_owners(module, found);
     for (const auto& each : found) {
-      each.visit([&](const auto& attention) {
-        plan_of(attention, group);
-        device = attention.W_query->weight.device();
-      });
+      each.visit([&](const auto& attention) { plan_of(attention, group); });
     }
   } catch (const c10::Error& wrong) {
     error = wrong.what_without_backtrace();
@@ -193,7 +238,7 @@ int64_t tensor_parallel(
         group,
         kTensorParallel,
         error.empty() ? describe(found) : error,
-        device)();
+        device_of(found))();
   }
   TORCH_CHECK(error.empty(), error);
   for (const auto& each : found) {

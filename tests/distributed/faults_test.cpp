@@ -166,6 +166,27 @@ TEST_CASE("Heads that cannot be divided are told") {
       "expected no layer norm of all heads");
 }
 
+TEST_CASE("Weights of two layers are told, and stay whole") {
+  const Options options(8, 48, 16, 24);
+  MultiHeadAttention first(options);
+  MultiHeadAttention second(options);
+  second->W_key = second->replace_module("W_key", first->W_key);
+  THROWS_WITH(
+      distributed::tensor_parallel(
+          *torch::nn::ModuleList(first, second), group()),
+      "expected weights of one layer each, but got one of both 0.W_key.weight "
+      "and 1.W_key.weight");
+  THROWS_WITH(
+      distributed::tensor_parallel(
+          *torch::nn::ModuleList(first, first->out_proj), group()),
+      "of both 0.out_proj.weight and 1.weight");
+  CHECK(first->options.num_heads() == 24);
+  // One module in two places is one.
+  CHECK(
+      distributed::tensor_parallel(
+          *torch::nn::ModuleList(first, first), group()) == 1);
+}
+
 TEST_CASE("Attention that would see the own tokens only is told") {
   const auto check = [](const auto& other, const std::string& text) {
     MultiHeadAttention known(Options(8, 8, 48, 2));
