@@ -102,7 +102,7 @@ torch::Tensor ones(torch::IntArrayRef sizes, torch::Dtype dtype) {
   return torch::ones(sizes, dtype);
 }
 
-/// What every module refuses.
+/// Calls that every module refuses.
 std::vector<Fault<ForwardCall>> forward_faults() {
   return {
       {"the input is undefined", [](auto& call) { call.x.reset(); }},
