@@ -28,4 +28,4 @@ endfunction()
 
 build_and_run(torch_attention find_package "${golden}")
 build_and_run(torch_attention_models components
-              "${project_source_dir}/tests/golden/models/gpt2")
+              "${golden_dir}/models/gpt2")
