@@ -52,8 +52,8 @@ struct TORCH_ATTENTION_API TensorParallelOptions {
 /// Returns the number of modules that were split.
 ///
 /// Throws c10::Error, and changes nothing, if heads cannot be divided, if a
-/// module is split already, if a weight belongs to two layers, if `qk_norm` is a
-/// layer norm over all heads, or if modules, their options or dtypes differ
+/// module is split already, if a weight belongs to two layers, if `qk_norm` is
+/// a layer norm over all heads, or if modules, their options or dtypes differ
 /// between processes. `forward` throws in all processes if inputs differ in
 /// shape or dtype or arguments are wrong in one, before it sends any, or if
 /// another process ends.
