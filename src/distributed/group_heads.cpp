@@ -30,7 +30,7 @@ torch::Tensor copy_of(const torch::Tensor& x) {
   return x.clone(torch::MemoryFormat::Contiguous);
 }
 
-// Each backward pass is made of the functions of GroupHeads, so that it can be
+// Each backward pass calls functions of GroupHeads, so that it can be
 // differentiated again.
 
 /// The gradient of an input that all processes use: the sum of their gradients.
@@ -76,8 +76,7 @@ struct SumBackward {
   }
 };
 
-/// The gradient of key heads that neighbouring processes share. A single
-/// all-reduce over all processes, with a slot for each group of neighbours.
+/// The gradient of key heads that neighbouring processes share.
 struct EnterKeysBackward {
   static constexpr const char* kName = "TensorParallelEnterKeysBackward";
   HeadsPointer heads;

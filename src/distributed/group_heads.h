@@ -67,15 +67,17 @@ class GroupHeads : public detail::Partition,
     return group_;
   }
 
-  /// Return the sum of x over the processes. After `leave` all processes do the
-  /// same with it, so that its gradient is the gradient of each x; after `sum`
-  /// each uses it in its own way, and their gradients are summed. `what` names
-  /// the exchange in messages.
+  /// Returns the sum of x over the processes, which all use it in the same way:
+  /// the gradient of each x is the gradient of the sum. `what` is a part of
+  /// messages.
   torch::Tensor leave(const torch::Tensor& x, const char* what) const;
+
+  /// Returns the sum of x over the processes, each of which uses it in its own
+  /// way: its gradient is summed, too.
   torch::Tensor sum(const torch::Tensor& x) const;
 
-  /// Returns the sum of x over the processes that have the same key heads, all
-  /// of which do the same with it.
+  /// Returns the sum of x over the processes that have the same key heads,
+  /// which use it in the same way.
   torch::Tensor leave_keys(const torch::Tensor& x) const;
 
   /// The tensors of the module that are split, by their keys relative to it.

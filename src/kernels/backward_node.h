@@ -173,7 +173,7 @@ void record_backward(
   node->save(std::move(backward), inputs, others);
 }
 
-/// As `record_backward`, for a linear function: its backward pass gets the
+/// Records a linear function like `record_backward`. Its backward pass gets the
 /// gradient alone, and no tensor is kept.
 template <typename Backward>
 void record_linear(

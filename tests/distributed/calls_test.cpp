@@ -164,7 +164,7 @@ std::vector<Fault<ForwardCall>> forward_faults() {
   };
 }
 
-/// And what modules with rotary embedding do.
+/// Calls that modules with rotary embedding refuse.
 std::vector<Fault<ForwardCall>> rotary_faults() {
   const auto table = [](int64_t tokens) {
     return torch::ones({tokens, kHeadDim / 2});

@@ -40,10 +40,10 @@ struct TORCH_ATTENTION_API TensorParallelOptions {
 /// their options become this process's part. `decode` fills caches of these
 /// heads, and `forward_with_weights` returns their weights. Masks and biases of
 /// a call cover all heads. Parameters keep their values but change their
-/// shapes, so make optimizers and references to parameters afterwards; the
-/// backward pass of an output that the whole module made before fails. Dropout
-/// drops what the whole module would drop, if the generators have the same seed
-/// in all processes.
+/// shapes, so make optimizers and references to parameters afterwards. The
+/// backward pass of an output computed before fails. Dropout drops what the
+/// whole module would drop, if the generators have the same seed in all
+/// processes.
 ///
 /// num_heads has to be divisible by the number of processes. If there are fewer
 /// key heads than processes, neighbouring processes share a key head, and the
@@ -52,11 +52,11 @@ struct TORCH_ATTENTION_API TensorParallelOptions {
 /// Returns the number of modules that were split.
 ///
 /// Throws c10::Error, and changes nothing, if heads cannot be divided, if a
-/// module is split already, if a weight belongs to two layers, if `qk_norm` is
-/// a layer norm over all heads, or if modules, their options or dtypes differ
-/// between processes. `forward` throws in all processes if inputs differ in
-/// shape or dtype or arguments are wrong in one, before it sends any, or if
-/// another process ends.
+/// module is split already, if two layers share a weight, if `qk_norm` is a
+/// layer norm over all heads, or if modules, their options or dtypes differ
+/// between processes. `forward` throws in all processes, before it sends any
+/// input, if inputs differ in shape or dtype or if an argument is wrong in one
+/// process, and if another process ends.
 ///
 /// Example:
 /// ```

@@ -113,7 +113,7 @@ class Partition {
   /// are summed over the processes.
   virtual PartitionInput enter(const PartitionCall& call) const;
 
-  /// As `enter`, for calls that use a cache.
+  /// Begins a call that uses a cache, like `enter`.
   virtual PartitionInput enter_cached(const PartitionCall& call) const;
 
   /// Returns a tensor that all heads share, whose gradient is summed over the
