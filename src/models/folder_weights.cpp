@@ -81,7 +81,7 @@ std::vector<int64_t> FolderWeights::matrix_sizes(
 
 void FolderWeights::copy(
     const std::string& name,
-    torch::Tensor parameter,
+    const torch::Tensor& parameter,
     bool transposed) {
   const auto& tensor = get(name);
   const auto value = transposed && tensor.dim() == 2 ? tensor.t() : tensor;

@@ -34,7 +34,7 @@ class FolderWeights {
   /// Throws c10::Error if there is none, or its shape is another.
   void copy(
       const std::string& name,
-      torch::Tensor parameter,
+      const torch::Tensor& parameter,
       bool transposed = false);
 
   /// Marks all tensors whose names begin so as taken.

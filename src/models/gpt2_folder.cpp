@@ -87,9 +87,8 @@ ScoreScale score_scale_of(Gpt2Impl& model) {
     const auto usual = 1 / std::sqrt(static_cast<double>(att.head_dim));
     scales.push_back(att.options.scale().value_or(usual));
   }
-  const auto usual = 1 /
-      std::sqrt(static_cast<double>(
-          model.options.emb_dim() / model.options.n_heads()));
+  const auto head_dim = model.options.emb_dim() / model.options.n_heads();
+  const auto usual = 1 / std::sqrt(static_cast<double>(head_dim));
   for (const auto candidate :
        {ScoreScale{true, false},
         ScoreScale{true, true},

@@ -27,7 +27,8 @@ namespace {
 
 /// The functions that the steps of the file call, sorted.
 std::vector<std::string> called_functions() {
-  std::ifstream file(golden("../../src/weights/pretrained/models.json"));
+  std::ifstream file(TORCH_ATTENTION_SOURCE_DIR
+                     "/src/weights/pretrained/models.json");
   std::vector<std::string> names;
   for (const auto& entry : nlohmann::json::parse(file)) {
     for (const auto& step : entry.value("describe", nlohmann::json::array())) {

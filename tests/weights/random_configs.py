@@ -89,6 +89,12 @@ def number(text: str) -> float:
     return value
 
 
+def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Halves of surrogate pairs have no UTF-8, in values that count or not.
+    json.dumps(pairs, ensure_ascii=False).encode()
+    return dict(pairs)
+
+
 def integer(text: str) -> int | float:
     value = int(text)
     return value if -(2**63) <= value < 2**63 else number(text)
@@ -98,12 +104,11 @@ def by_python(data: bytes) -> Any:
     """Returns the value; throws for what has none, and what we refuse."""
     value = json.loads(
         data.decode(),
+        object_pairs_hook=fields,
         parse_int=integer,
         parse_float=number,
         parse_constant=lambda name: {"__float__": name},
     )
-    # Halves of surrogate pairs have no UTF-8.
-    json.dumps(value, ensure_ascii=False).encode()
     if not isinstance(value, dict):
         raise ValueError("no object")
     return value

@@ -81,7 +81,7 @@ void set_gemma4_heads(Layer& layer) {
     }
   }
   if (sees_all && reuses_keys) {
-    for (const std::string part : {".weight", ".bias"}) {
+    for (const auto& part : {std::string(".weight"), std::string(".bias")}) {
       layer.layout.rename("k_proj" + part, "W_value" + part);
     }
   }
@@ -226,7 +226,7 @@ void set_qwen3_next_gate(Layer& layer) {
   layer.options.output_gate(true);
   const auto heads = layer.options.num_heads();
   WeightLayout layout("qwen3_next");
-  for (const std::string part : {".weight", ".bias"}) {
+  for (const auto& part : {std::string(".weight"), std::string(".bias")}) {
     layout
         .interleave("q_proj" + part, {"W_query" + part, "W_gate" + part}, heads)
         .rename("k_proj" + part, "W_key" + part)

@@ -233,26 +233,25 @@ RotaryByType& rotary_by_type(RotaryRules& rules) {
 /// Takes an argument that begins with a name of `RotaryRules`; false for all
 /// others. The texts that it refers to live as long as `argument`.
 bool take_rule(const std::string& argument, RotaryRules& rules) {
-  const auto* text = argument.c_str();
-  const auto field_after = [&](std::string_view word) {
-    return starts_with(argument, word) ? text + word.size() : nullptr;
+  const auto takes_field = [&](std::string_view word, const char*& option) {
+    const bool takes = starts_with(argument, word);
+    option = takes ? argument.c_str() + word.size() : option;
+    return takes;
   };
-  if (const auto* local_field = field_after("local theta in ")) {
-    rotary_by_type(rules).local_theta_field = local_field;
-  } else if (const auto local = number_after(argument, "local theta ")) {
-    rotary_by_type(rules).local_theta = *local;
-  } else if (const auto* theta_field = field_after("theta in ")) {
-    rules.theta_field = theta_field;
-  } else if (const auto theta = number_after(argument, "theta ")) {
-    rules.theta = *theta;
-  } else if (const auto* share_field = field_after("share in ")) {
-    rules.partial_field = share_field;
-  } else if (const auto share = number_after(argument, "share ")) {
-    rules.partial = *share;
-  } else {
-    return false;
+  const auto takes_number = [&](const char* word, auto& option) {
+    const auto number = number_after(argument, word);
+    option = number ? *number : option;
+    return number.has_value();
+  };
+  if (starts_with(argument, "local theta ")) {
+    auto& local = rotary_by_type(rules);
+    return takes_field("local theta in ", local.local_theta_field) ||
+        takes_number("local theta ", local.local_theta);
   }
-  return true;
+  return takes_field("theta in ", rules.theta_field) ||
+      takes_number("theta ", rules.theta) ||
+      takes_field("share in ", rules.partial_field) ||
+      takes_number("share ", rules.partial);
 }
 
 RotaryOfModel rotary_of_model(Layer& layer, const Arguments& arguments) {
@@ -343,9 +342,9 @@ void run_refuse(Layer& layer, const Arguments& arguments) {
 /// The layout of BERT, with the norms that lie in the attention's path.
 WeightLayout bert_layout() {
   auto layout = WeightLayout::bert();
-  for (const std::string norm : {"LayerNorm", "ln", "self_attn_layer_norm"}) {
+  for (const auto* norm : {"LayerNorm", "ln", "self_attn_layer_norm"}) {
     for (const auto* part : {".weight", ".bias", ".gamma", ".beta"}) {
-      layout.outside(norm + part);
+      layout.outside(std::string(norm) + part);
     }
   }
   return layout;
