@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 namespace torch_attention::operators {
@@ -47,41 +48,45 @@ struct Argument {
   }
 };
 
-#define TORCH_ATTENTION_OPTION(name)    \
-#name, [](CallOptions & o) -> auto& { \
-    return o.name();                    \
-  }
+// clang-format takes the lambdas for blocks.
+// clang-format off
+#define TORCH_ATTENTION_ARGUMENT(name, option, traits) \
+  Argument{name, [](CallOptions& o) -> auto& { return o.option(); }, traits}
 
 /// The arguments, in the order of the schemas. An option that Python and
-/// TorchScript are to have is a row here, and nothing else.
+/// TorchScript are to have is a row here.
 inline constexpr std::array kArguments{
-    Argument{TORCH_ATTENTION_OPTION(causal)},
-    Argument{TORCH_ATTENTION_OPTION(window), kOfDecode},
-    Argument{TORCH_ATTENTION_OPTION(window_after)},
-    Argument{TORCH_ATTENTION_OPTION(chunk), kOfDecode},
-    Argument{TORCH_ATTENTION_OPTION(key_lengths), kOnAnyDevice},
-    Argument{TORCH_ATTENTION_OPTION(query_offsets), kOnAnyDevice},
-    Argument{TORCH_ATTENTION_OPTION(mask)},
-    Argument{TORCH_ATTENTION_OPTION(bias), kHasGradient},
-    Argument{TORCH_ATTENTION_OPTION(scale), kOfDecode},
-    Argument{TORCH_ATTENTION_OPTION(softcap), kOfDecode},
-    Argument{
-        TORCH_ATTENTION_OPTION(alibi_slopes),
-        kOnAnyDevice | kHasGradient | kOfDecode},
-    Argument{
-        TORCH_ATTENTION_OPTION(sinks),
-        kOnAnyDevice | kHasGradient | kOfDecode},
-    Argument{TORCH_ATTENTION_OPTION(enable_gqa)},
-    Argument{"dropout_p", [](CallOptions& o) -> auto& {return o.dropout();
-} // namespace torch_attention::operators
-}
-, Argument{TORCH_ATTENTION_OPTION(cu_seqlens), kOnAnyDevice}, Argument {
-  TORCH_ATTENTION_OPTION(cu_seqlens_k), kOnAnyDevice
-}
-}
-;
+    TORCH_ATTENTION_ARGUMENT("causal", causal, 0),
+    TORCH_ATTENTION_ARGUMENT("window", window, kOfDecode),
+    TORCH_ATTENTION_ARGUMENT("window_after", window_after, 0),
+    TORCH_ATTENTION_ARGUMENT("chunk", chunk, kOfDecode),
+    TORCH_ATTENTION_ARGUMENT("key_lengths", key_lengths, kOnAnyDevice),
+    TORCH_ATTENTION_ARGUMENT("query_offsets", query_offsets, kOnAnyDevice),
+    TORCH_ATTENTION_ARGUMENT("mask", mask, 0),
+    TORCH_ATTENTION_ARGUMENT("bias", bias, kHasGradient),
+    TORCH_ATTENTION_ARGUMENT("scale", scale, kOfDecode),
+    TORCH_ATTENTION_ARGUMENT("softcap", softcap, kOfDecode),
+    TORCH_ATTENTION_ARGUMENT(
+        "alibi_slopes", alibi_slopes, kOnAnyDevice | kHasGradient | kOfDecode),
+    TORCH_ATTENTION_ARGUMENT(
+        "sinks", sinks, kOnAnyDevice | kHasGradient | kOfDecode),
+    TORCH_ATTENTION_ARGUMENT("enable_gqa", enable_gqa, 0),
+    TORCH_ATTENTION_ARGUMENT("dropout_p", dropout, 0),
+    TORCH_ATTENTION_ARGUMENT("cu_seqlens", cu_seqlens, kOnAnyDevice),
+    TORCH_ATTENTION_ARGUMENT("cu_seqlens_k", cu_seqlens_k, kOnAnyDevice)};
 
-#undef TORCH_ATTENTION_OPTION
+#undef TORCH_ATTENTION_ARGUMENT
+// clang-format on
+
+/// Returns the index of an argument, counted from query, key and value on. A
+/// name that there is not does not compile.
+constexpr size_t index_of(std::string_view name) {
+  size_t i = 0;
+  while (kArguments.at(i).name != name) {
+    ++i;
+  }
+  return 3 + i;
+}
 
 /// Returns the number of arguments that have a trait.
 constexpr size_t count_arguments(Trait trait) {

@@ -214,25 +214,27 @@ void sdpa(const Operator& /*op*/, Stack* stack) {
   // In the order of the schema of `attention`.
   Stack arguments(kNumArguments);
   std::copy_n(given.begin(), 3, arguments.begin());
-  arguments[3] = false;
+  constexpr auto kCausal = index_of("causal");
+  constexpr auto kMask = index_of("mask");
+  arguments[kCausal] = false;
   if (attn_mask.defined() && attn_mask.scalar_type() == torch::kBool) {
-    arguments[9] = attn_mask.logical_not();
+    arguments[kMask] = attn_mask.logical_not();
   } else if (attn_mask.defined()) {
-    arguments[10] = attn_mask;
+    arguments[index_of("bias")] = attn_mask;
   }
-  arguments[11] = given[6];
-  arguments[15] = given[7];
-  arguments[16] = given[4];
+  arguments[index_of("scale")] = given[6];
+  arguments[index_of("enable_gqa")] = given[7];
+  arguments[index_of("dropout_p")] = given[4];
   if (given[5].toBool()) {
     const auto T = query.sym_size(-2);
     const auto S = key.sym_size(-2);
     if (T == S) {
-      arguments[3] = true;
+      arguments[kCausal] = true;
     } else {
       // LibTorch aligns the diagonal with the first key, we align it with the
       // last.
       const auto options = query.options().dtype(torch::kLong);
-      arguments[9] =
+      arguments[kMask] =
           at::arange(S, options).gt(at::arange(T, options).unsqueeze(1));
     }
   }
