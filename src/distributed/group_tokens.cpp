@@ -81,7 +81,7 @@ detail::PartitionInput GroupTokens::enter_cached(
     TORCH_CHECK(
         call.x.is_cpu(),
         call.name,
-        ": expected tokens on the CPU for decode, where several processes "
+        ": expected tokens on the CPU for caches, where several processes "
         "share the keys, but got some on ",
         call.x.device());
   });

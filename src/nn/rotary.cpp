@@ -374,7 +374,7 @@ RotaryAngles RotaryTable::at_positions(
     const torch::Tensor& positions,
     torch::Device device,
     const std::optional<int64_t>& length) {
-  // Elsewhere to look for the highest would mean to wait for the device.
+  // Skipped on a GPU: reading the highest would synchronise.
   const auto rows = positions.is_cpu() || changes_with_length()
       ? end_of(positions)
       : kMaxLength + 1;

@@ -269,7 +269,7 @@ std::string text_of(const char* what, const torch::Tensor& x) {
                            ' ',
                            x.layout(),
                            ' ',
-                           x.device(),
+                           x.device().type(),
                            kernels::is_recorded({&x}) ? " with a gradient" : "")
                      : "";
 }
@@ -319,7 +319,7 @@ torch::Tensor positions_of(
       " of shape ",
       positions.sizes());
   auto result = checks::to_int64(positions);
-  // Elsewhere to look would mean to wait for the device.
+  // Skipped on a GPU: reading the value would synchronise.
   TORCH_CHECK(
       !result.is_cpu() || result.numel() == 0 ||
           result.min().item<int64_t>() >= 0,
@@ -329,11 +329,23 @@ torch::Tensor positions_of(
   return result;
 }
 
+namespace {
+
+/// Returns the mask of tokens at `positions`, int64 (T) or (B, T), which see
+/// those of their own chunk: bool (T, T), or (B, 1, T, T).
+torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
+  const auto chunks = torch::div(positions, chunk, "floor");
+  const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);
+  return hidden.dim() == 3 ? hidden.unsqueeze(1) : hidden;
+}
+
+} // namespace
+
 torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask) {
   if (!key_padding_mask.defined() || key_padding_mask.numel() == 0) {
     return {};
   }
-  // Elsewhere to look would mean to wait for the device.
+  // Skipped on a GPU: reading the value would synchronise.
   if (key_padding_mask.is_cpu() &&
       !key_padding_mask.select(-1, 0).any().item<bool>()) {
     return {};
@@ -343,10 +355,34 @@ torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask) {
       padding.sum(-1, /*keepdim=*/true);
 }
 
-torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
-  const auto chunks = torch::div(positions, chunk, "floor");
-  const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);
-  return hidden.dim() == 3 ? hidden.unsqueeze(1) : hidden;
+void set_chunks(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    size_t num_score_dims,
+    functional::ScaledDotProductAttentionFuncOptions& options) {
+  const bool packed = call.cu_seqlens().defined();
+  TORCH_CHECK(
+      !options.chunk() || !packed || !call.positions().defined(),
+      name,
+      ": expected no positions beside chunk, where sequences are packed "
+      "(cu_seqlens)");
+  if (!options.chunk() || packed) {
+    return;
+  }
+  const auto places = call.positions().defined()
+      ? positions_of(name, call, x)
+      : positions_after_padding(call.key_padding_mask());
+  if (!places.defined()) {
+    return;
+  }
+  auto hidden = hidden_by_chunk(places.to(x.device()), *options.chunk());
+  if (hidden.dim() == 4 && num_score_dims == 3) {
+    hidden = hidden.squeeze(1);
+  }
+  options.mask(
+      options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
+  options.chunk(std::nullopt);
 }
 
 } // namespace torch_attention::detail

@@ -83,8 +83,14 @@ torch::Tensor positions_of(
 /// as Python counts them. Undefined if that is the first of all.
 torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask);
 
-/// Returns the mask of tokens at `positions`, int64 (T) or (B, T), which see
-/// those of their own chunk: bool (T, T), or (B, 1, T, T).
-torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk);
+/// Lets chunks go by the positions of `call`, or begin after the padding of
+/// each sequence of x (B, T, ...), where `options` have chunks: puts them into
+/// the mask of scores of three or four dimensions. Call it after `set_call`.
+void set_chunks(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    size_t num_score_dims,
+    functional::ScaledDotProductAttentionFuncOptions& options);
 
 } // namespace torch_attention::detail

@@ -99,6 +99,8 @@ FuncOptions func_options_of(
     const ForwardOptions& whole_call,
     const detail::CallSizes& sizes,
     const detail::Partition& partition) {
+  // Options may change after the module was made.
+  checks::check_rule_without_positions(kCross, module.options.rule());
   auto options = detail::head_options(module);
   const auto call = detail::own_heads(kCross, whole_call, partition);
   if (detail::is_empty(call)) {

@@ -160,6 +160,7 @@ LatentFuncOptions call_options_of(
     const auto [B, T, S] = detail::call_sizes(kLatent, x, call);
     detail::set_call(
         kLatent, call, {B, module.options.num_heads(), T, S}, options);
+    detail::set_chunks(kLatent, x, call, /*num_score_dims=*/4, options);
   }
   return options;
 }

@@ -107,15 +107,17 @@ torch::Tensor project_heads(
 std::tuple<torch::Tensor, torch::Tensor> forward_together(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
-    const functional::ScaledDotProductAttentionFuncOptions& call,
+    const ForwardOptions& call,
+    const functional::ScaledDotProductAttentionFuncOptions& checked,
     bool with_weights) {
   const auto& first = head(heads, 0);
   auto options = func_options(first);
-  options.mask(call.mask())
-      .bias(call.bias())
-      .key_lengths(call.key_lengths())
-      .cu_seqlens(call.cu_seqlens())
-      .scores(call.scores());
+  options.mask(checked.mask())
+      .bias(checked.bias())
+      .key_lengths(checked.key_lengths())
+      .cu_seqlens(checked.cu_seqlens())
+      .scores(checked.scores());
+  detail::set_chunks(kWrapper, x, call, /*num_score_dims=*/4, options);
   const auto queries = project_heads(heads, &CausalAttentionImpl::W_query, x);
   const auto keys = project_heads(heads, &CausalAttentionImpl::W_key, x);
   const auto values = project_heads(heads, &CausalAttentionImpl::W_value, x);
@@ -159,7 +161,8 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
 /// The arguments of `call` that are those of one head, whose scores are (B, T,
 /// T).
 ForwardOptions call_of_head(
-    const functional::ScaledDotProductAttentionFuncOptions& call,
+    const ForwardOptions& call,
+    const functional::ScaledDotProductAttentionFuncOptions& checked,
     size_t index) {
   const auto of_head = [&](const torch::Tensor& x) {
     if (!x.defined() || x.dim() == 2) {
@@ -167,11 +170,14 @@ ForwardOptions call_of_head(
     }
     return x.select(1, x.size(1) == 1 ? 0 : static_cast<int64_t>(index));
   };
+  // Chunks go by positions, or begin after the padding.
   return ForwardOptions()
-      .cu_seqlens(call.cu_seqlens())
-      .key_lengths(call.key_lengths())
-      .mask(of_head(call.mask()))
-      .bias(of_head(call.bias()));
+      .cu_seqlens(checked.cu_seqlens())
+      .key_lengths(checked.key_lengths())
+      .key_padding_mask(call.key_padding_mask())
+      .positions(call.positions())
+      .mask(of_head(checked.mask()))
+      .bias(of_head(checked.bias()));
 }
 
 } // namespace
@@ -229,13 +235,13 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
            Kernel::kReference &&
        x.size(0) * x.size(1) >= kFewTokens && are_alike(heads))) {
     return std::get<0>(
-        forward_together(heads, x, call_options, /*with_weights=*/false));
+        forward_together(heads, x, call, call_options, /*with_weights=*/false));
   }
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
     contexts.push_back(
-        head(heads, i).forward(x, call_of_head(call_options, i)));
+        head(heads, i).forward(x, call_of_head(call, call_options, i)));
   }
   return torch::cat(contexts, -1);
 }
@@ -246,13 +252,14 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
   check_input(heads, x, call);
   const auto call_options = options_of(heads, x, call);
   if (has_function(heads, call)) {
-    return forward_together(heads, x, call_options, /*with_weights=*/true);
+    return forward_together(
+        heads, x, call, call_options, /*with_weights=*/true);
   }
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {
-    auto [context, head_weights] =
-        head(heads, i).forward_with_weights(x, call_of_head(call_options, i));
+    auto [context, head_weights] = head(heads, i).forward_with_weights(
+        x, call_of_head(call, call_options, i));
     contexts.push_back(std::move(context));
     weights.push_back(std::move(head_weights));
   }

@@ -21,12 +21,14 @@ namespace torch_attention::detail {
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
   checks::check_input(
       kMultiHead, x, module.W_query->weight, module.options.d_in());
-  check_projection(
-      kMultiHead,
-      "W_query",
-      module.W_query,
-      module.options.num_heads(),
-      module.head_dim);
+  if (!PartitionAccess::of(module)->is_whole()) {
+    check_projection(
+        kMultiHead,
+        "W_query",
+        module.W_query,
+        module.options.num_heads(),
+        module.head_dim);
+  }
 }
 
 namespace {
@@ -208,19 +210,7 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
     options.alibi_slopes(torch::Tensor());
   }
-  if (!options.chunk()) {
-    return options;
-  }
-  const auto places = positions.defined()
-      ? positions
-      : positions_after_padding(call.key_padding_mask());
-  if (places.defined()) {
-    const auto hidden =
-        hidden_by_chunk(places.to(x.device()), *options.chunk());
-    options.mask(
-        options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
-    options.chunk(std::nullopt);
-  }
+  set_chunks(kMultiHead, x, call, scores.size(), options);
   return options;
 }
 

@@ -27,6 +27,8 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const SelfAttentionOptions& options,
     const torch::Tensor& x,
     const ForwardOptions& call) {
+  // Options may change after the module was made.
+  checks::check_rule_without_positions(name, options.rule());
   auto result =
       functional::ScaledDotProductAttentionFuncOptions().rule(options.rule());
   if (!detail::is_empty(call)) {

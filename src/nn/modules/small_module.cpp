@@ -55,6 +55,8 @@ torch::Tensor small_module(
   if (!is_plain(module, call)) {
     return {};
   }
+  // The kernel takes the numbers as they are.
+  checks::check_rule(kMultiHead, module.options.rule());
   check_input(module, x);
   check_length(kMultiHead, x, call, module.options.context_length());
   const auto whole = whole_module(module, x);

@@ -152,6 +152,60 @@ void check_decode(const Options& options) {
   }
 }
 
+/// Checks chunks of tokens whose places are `places`, int64 (2, T), against
+/// masks. `call` has the places, or padding that they follow from; hidden
+/// tokens are not compared.
+template <typename Module, typename Options>
+void check_places(
+    const Options& options,
+    const ForwardOptions& call,
+    const torch::Tensor& places,
+    int64_t num_score_dims) {
+  const auto x = draw_input();
+  const auto seen = places.ge(0);
+  auto rule = ScoreRule::make_causal();
+  const auto own_rule = rule;
+  for (const int64_t chunk : {1, 2, 4, 30}) {
+    CAPTURE(chunk, num_score_dims);
+    auto mask = torch::zeros({2, kTokens, kTokens}, torch::kBool);
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t query = 0; query < kTokens; ++query) {
+        for (int64_t key = 0; key < kTokens; ++key) {
+          const auto at = places[b][query].item<int64_t>();
+          const auto of_key = places[b][key].item<int64_t>();
+          mask[b][query][key] =
+              of_key < 0 || (at >= 0 && at / chunk != of_key / chunk);
+        }
+      }
+    }
+    rule.chunk = chunk;
+    auto masked = make<Module>(Options(options).rule(own_rule));
+    auto chunked = make<Module>(Options(options).rule(rule));
+    const auto expected = masked(
+        x,
+        ForwardOptions(call).key_padding_mask({}).mask(
+            num_score_dims == 4 ? mask.unsqueeze(1) : mask));
+    CHECK_THAT(
+        chunked(x, call).index({seen}), IsCloseTo(expected.index({seen})));
+    const auto weighted = std::get<0>(chunked->forward_with_weights(x, call));
+    CHECK_THAT(weighted.index({seen}), IsCloseTo(expected.index({seen})));
+  }
+}
+
+template <typename Module, typename Options>
+void check_padding_and_positions(const Options& options, int64_t dims = 4) {
+  auto padding = torch::zeros({2, kTokens}, torch::kBool);
+  padding[0].slice(0, 0, 3).fill_(true);
+  auto places = torch::arange(kTokens).repeat({2, 1});
+  places[0] -= 3;
+  check_places<Module>(
+      options, ForwardOptions().key_padding_mask(padding), places, dims);
+  auto positions = torch::arange(kTokens).repeat({2, 1}) + 1;
+  positions[1] += 4;
+  check_places<Module>(
+      options, ForwardOptions().positions(positions), positions, dims);
+}
+
 MultiHeadAttentionOptions many_heads() {
   return MultiHeadAttentionOptions(8, 12, 16, 4).num_kv_heads(2);
 }
@@ -184,6 +238,35 @@ TEST_CASE("Every rule of LatentAttention") {
   const int64_t kv_rank = GENERATE(3, 64);
   check_forward<LatentAttention>(latent(kv_rank));
   check_decode<LatentAttention>(latent(kv_rank));
+}
+
+TEST_CASE("Chunks begin after padding and go by positions in every module") {
+  check_padding_and_positions<CausalAttention>(
+      CausalAttentionOptions(8, 5, 30), 3);
+  check_padding_and_positions<MultiHeadAttentionWrapper>(
+      MultiHeadAttentionWrapperOptions(8, 3, 30, 4));
+  check_padding_and_positions<MultiHeadAttention>(
+      MultiHeadAttentionOptions(8, 12, 30, 4));
+  check_padding_and_positions<LatentAttention>(
+      LatentAttentionOptions(8, 6, 30, 3)
+          .kv_rank(3)
+          .nope_dim(4)
+          .rope_dim(4)
+          .value_dim(5));
+}
+
+TEST_CASE("A wrong number that is set later is refused by small modules, too") {
+  MultiHeadAttention attention(MultiHeadAttentionOptions(4, 4, 8, 2));
+  for (const int64_t window : {0, -5}) {
+    attention->options.window(window);
+    THROWS_WITH(
+        attention(torch::ones({1, 2, 4})), "expected a window > 0, but got");
+  }
+  CrossAttention cross(CrossAttentionOptions(8, 8, 8, 2));
+  cross->options.rule(ScoreRule::make_causal());
+  THROWS_WITH(
+      cross(torch::ones({1, 2, 8}), torch::ones({1, 3, 8})),
+      "expected a rule that hides no keys");
 }
 
 TEST_CASE("Rules without positions have no causal, windows and chunks") {

@@ -66,7 +66,9 @@ class TORCH_ATTENTION_API CrossAttentionImpl
   /// The keys and values of a context (B, S, d_context), projected once for all
   /// steps of decoding. `lengths`, an integer tensor (B), says how many of the
   /// S tokens each sequence has, if it is right-padded. They have the dtype and
-  /// the device of the weights and are not part of an autograd graph.
+  /// the device of the weights and are not part of an autograd graph. Modules
+  /// that several processes share compare the context first, so that all
+  /// processes have to call it.
   ///
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   KVCache make_cache(
