@@ -79,6 +79,23 @@ std::vector<int64_t> FolderWeights::matrix_sizes(
   return sizes.vec();
 }
 
+void FolderWeights::check_tied(
+    const std::string& head,
+    const std::string& embedding) const {
+  for (const auto& key : tensors_.keys()) {
+    if (key == head || ends_with(key, "." + head)) {
+      TORCH_CHECK(
+          tensors_[key].equal(get(embedding)),
+          format_text(
+              "expected \"{}\" in \"{}\" to equal \"{}\", to which the "
+              "configuration ties it (tie_word_embeddings)",
+              key,
+              folder_,
+              embedding));
+    }
+  }
+}
+
 void FolderWeights::copy(
     const std::string& name,
     const torch::Tensor& parameter,

@@ -29,6 +29,10 @@ class FolderWeights {
   /// Returns the shape of a matrix. Throws c10::Error if there is none.
   std::vector<int64_t> matrix_sizes(const std::string& name) const;
 
+  /// Throws c10::Error if there is a tensor `head`, but of other numbers than
+  /// `embedding`, to which the configuration ties it.
+  void check_tied(const std::string& head, const std::string& embedding) const;
+
   /// Copies a tensor, or its transpose, into a parameter. A layer norm's may be
   /// called gamma and beta in the file.
   /// Throws c10::Error if there is none, or its shape is another.

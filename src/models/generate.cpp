@@ -142,6 +142,11 @@ Tensor next_probabilities(
     const Tensor& logits,
     const Texts& texts,
     const GenerateOptions& options) {
+  check_options(options);
+  TORCH_CHECK(
+      options.temperature() > 0,
+      "expected temperature > 0 for probabilities, but got 0, with which the "
+      "likeliest token is taken");
   auto scores = logits.to(torch::kCPU, torch::kFloat);
   if (options.repetition_penalty() != 1) {
     scores = penalized(scores, texts, options.repetition_penalty());
@@ -176,7 +181,8 @@ Generation generate(
   const auto generator =
       at::make_generator<at::CPUGeneratorImpl>(options.seed());
   auto caches = model.make_caches(static_cast<int64_t>(batch_size));
-  const auto device = caches.at(0).options().device();
+  TORCH_CHECK(!caches.empty(), "expected a model with layers, but got none");
+  const auto device = caches.front().options().device();
 
   auto start = Clock::now();
   auto logits = model.decode(

@@ -154,6 +154,7 @@ Tensor Gpt2Impl::decode(
   const c10::NoGradGuard no_gradients;
   check_ids("Gpt2", ids, /*dim=*/2, vocab_size());
   check_caches("Gpt2", caches.size(), trf_blocks->size());
+  check_new_lengths("Gpt2", ids, call);
   // A token's position is the number of its sequence's tokens before it, those
   // on the left that are padding not counted.
   auto first = caches.at(0).lengths();

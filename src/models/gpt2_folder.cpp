@@ -209,6 +209,8 @@ Gpt2 gpt2_from_pretrained(
       });
   if (!model->out_head.is_empty()) {
     weights.copy("lm_head.weight", model->out_head->weight);
+  } else if (options.head()) {
+    weights.check_tied("lm_head.weight", prefix + "wte.weight");
   }
   for (int64_t i = 0; i < layers.total; ++i) {
     const auto path = format_text("{}h.{}.", prefix, i);
@@ -240,6 +242,14 @@ void save_gpt2(
   for (const auto& [name, value] : notes) {
     config[name] = value;
   }
+  // Bytes that are no UTF-8 are replaced, so that nothing fails behind the
+  // weights.
+  const auto text = config.dump(
+                        2,
+                        ' ',
+                        /*ensure_ascii=*/false,
+                        nlohmann::ordered_json::error_handler_t::replace) +
+      "\n";
   const auto parameters = model.named_parameters();
   torch::OrderedDict<std::string, Tensor> tensors;
   for_each_name(
@@ -257,7 +267,6 @@ void save_gpt2(
       tensors,
       folder + "/model.safetensors",
       WriteOptions().metadata({{"format", "pt"}}));
-  const auto text = config.dump(2) + "\n";
   AtomicFile file(folder + "/config.json");
   file.write(text.data(), text.size());
   file.commit();

@@ -5,6 +5,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <optional>
 
@@ -44,7 +46,16 @@ Json read_json(const std::string& path) {
   // million bytes.
   constexpr size_t kMostValues = 2'000'000;
   constexpr size_t kDeepest = 64;
+  constexpr int64_t kMostBytes = 100'000'000;
   check_regular_file(path);
+  struct stat status {};
+  TORCH_CHECK(
+      ::stat(path.c_str(), &status) == 0 && status.st_size <= kMostBytes,
+      format_text(
+          "expected at most {} bytes in \"{}\", but got {}",
+          kMostBytes,
+          path,
+          status.st_size));
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
   auto object = Json::parse(file, path, kDeepest, kMostValues);

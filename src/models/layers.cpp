@@ -100,6 +100,29 @@ void check_ids(
   }
 }
 
+void check_new_lengths(
+    const char* model,
+    const torch::Tensor& ids,
+    const DecodeOptions& call) {
+  if (!call.new_lengths().defined() || call.new_lengths().numel() == 0) {
+    return;
+  }
+  const auto lengths = call.new_lengths().cpu();
+  TORCH_CHECK(
+      lengths.min().item<int64_t>() >= 1,
+      format_text(
+          "{}: expected at least one new token of each text, but got {}",
+          model,
+          lengths.min().item<int64_t>()));
+  TORCH_CHECK(
+      call.left_padded() || lengths.eq(ids.size(1)).all().item<bool>(),
+      format_text(
+          "{}: expected texts that are padded on the left "
+          "(DecodeOptions().left_padded(true)), since the logits are those of "
+          "the last column",
+          model));
+}
+
 void check_caches(const char* model, size_t num_caches, size_t num_layers) {
   TORCH_CHECK(
       num_caches == num_layers && num_layers > 0,

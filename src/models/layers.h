@@ -57,6 +57,13 @@ void check_ids(
 /// Throws c10::Error that names `model` unless there is a cache for each layer.
 void check_caches(const char* model, size_t num_caches, size_t num_layers);
 
+/// Throws c10::Error that names `model` unless the lengths of a call with ids
+/// (B, T) end at the last column: logits are those of the last one.
+void check_new_lengths(
+    const char* model,
+    const torch::Tensor& ids,
+    const DecodeOptions& call);
+
 /// Returns the last of some layers, -1 if there are none. Throws c10::Error
 /// that names `model` for one that it does not have.
 int64_t last_of(const char* model, torch::IntArrayRef layers, size_t count);

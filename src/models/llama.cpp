@@ -186,6 +186,7 @@ Tensor LlamaImpl::decode(
     const DecodeOptions& call) {
   const c10::NoGradGuard no_gradients;
   check_caches("Llama", caches.size(), layers->size());
+  check_new_lengths("Llama", ids, call);
   auto x = embed(ids);
   for (size_t i = 0; i < caches.size(); ++i) {
     x = layers[i]->as<LlamaBlock>()->decode(x, caches[i], call);

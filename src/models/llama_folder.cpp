@@ -37,7 +37,8 @@ LlamaOptions llama_options_of(
   if (weights.contains(gate)) {
     options.intermediate_size(weights.matrix_sizes(gate)[0]);
   }
-  // Gemma was trained with the tangent, which its first files call "gelu".
+  // Gemma was trained with the tanh approximation, which its first files call
+  // "gelu".
   options.activation(
       is_gemma ? fields.text("hidden_activation").value_or("gelu_pytorch_tanh")
                : fields.text("hidden_act").value_or("silu"));
@@ -90,6 +91,9 @@ Llama llama_from_pretrained(
     } else if (name.find(".self_attn.") == std::string::npos) {
       weights.copy(prefix + name, item.value());
     }
+  }
+  if (options.head() && model_options.tied()) {
+    weights.check_tied("lm_head.weight", prefix + "embed_tokens.weight");
   }
   if (!options.head()) {
     weights.take_all(prefix + "lm_head.");

@@ -10,6 +10,12 @@ namespace torch_attention::models {
 ModelFields::ModelFields(const std::string& folder, const std::string& file)
     : path_(folder + "/" + file), fields_(read_config_file(path_)) {
   if (auto text = fields_.get("text_config").as_object()) {
+    // `transformers` takes these of the whole model first.
+    for (const auto* field : {"eos_token_id", "tie_word_embeddings"}) {
+      if (!fields_.get(field).is_null()) {
+        text->set(field, fields_.get(field));
+      }
+    }
     path_ += ": text_config";
     fields_ = *std::move(text);
   }

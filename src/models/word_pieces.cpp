@@ -67,6 +67,19 @@ WordPieces::WordPieces(const std::string& folder) : folder_(folder) {
   const auto config_path = folder + "/tokenizer_config.json";
   const auto config =
       is_there(config_path) ? read_json(config_path) : Json::object();
+  for (const auto& [name, wanted] :
+       {std::pair{"word_tokenizer_type", "basic"},
+        std::pair{"subword_tokenizer_type", "wordpiece"}}) {
+    const auto type = json_field(config, name, wanted, config_path);
+    TORCH_CHECK(
+        type == wanted,
+        format_text(
+            "expected a tokenizer with {} = {} in \"{}\", but got {}",
+            name,
+            wanted,
+            config_path,
+            type));
+  }
   const auto token = [&](const char* name, const char* otherwise) {
     return token_of(config, name, otherwise, config_path);
   };
@@ -84,7 +97,14 @@ WordPieces::WordPieces(const std::string& folder) : folder_(folder) {
     options_ = word_options_of(
         config, "do_lower_case", "tokenize_chinese_chars", config_path);
   }
-  // BERT's names, and those of MPNet.
+  // A vocabulary of MPNet has BERT's tokens as well.
+  TORCH_CHECK(
+      config.contains("cls_token") || first_pieces_.count(U"<s>") == 0 ||
+          first_pieces_.count(U"</s>") == 0,
+      format_text(
+          "expected cls_token and sep_token in \"{}\", since the vocabulary "
+          "has [CLS] and <s>",
+          config_path));
   const auto begin = token("cls_token", "[CLS]");
   const auto end = token("sep_token", "[SEP]");
   begin_ = id_of(begin);
@@ -150,6 +170,9 @@ void WordPieces::read_tokenizer(
   }
   for (const auto& added : tokenizer.get("added_tokens").elements()) {
     const auto text = json_field(added, "content", "", path);
+    TORCH_CHECK(
+        !text.empty(),
+        format_text("expected added tokens with a content in \"{}\"", path));
     TORCH_CHECK(
         !json_field(added, "normalized", false, path) &&
             !json_field(added, "single_word", false, path),

@@ -188,6 +188,43 @@ TEST_CASE("Ids and caches have to fit a decoder") {
   }
 }
 
+TEST_CASE("Texts of a step end in its last column") {
+  for (const auto* name : {"gpt2", "qwen3"}) {
+    const auto model =
+        models::language_model_from_pretrained(decoder_folder(name));
+    const auto ids = torch::ones({2, 3}, torch::kLong);
+    auto caches = model->make_caches(2);
+    const auto lengths = torch::tensor({int64_t{3}, int64_t{1}});
+    THROWS_WITH(
+        model->decode(ids, caches, DecodeOptions(lengths)),
+        "expected texts that are padded on the left");
+    THROWS_WITH(
+        model->decode(
+            ids, caches, DecodeOptions(lengths - 1).left_padded(true)),
+        "expected at least one new token of each text, but got 0");
+    CHECK(caches[0].lengths().sum().item<int64_t>() == 0);
+    model->decode(ids, caches, DecodeOptions(lengths).left_padded(true));
+    CHECK(caches[0].lengths().sum().item<int64_t>() == 4);
+  }
+}
+
+TEST_CASE("A head that is tied has no other numbers in the file") {
+  const auto copy = [&](const char* name, const char* embedding, bool equal) {
+    const auto source = decoder_folder(name);
+    TemporaryFolder folder;
+    std::filesystem::copy(source + "/config.json", folder.file("config.json"));
+    auto tensors = read_weights(source + "/model.safetensors");
+    const auto weight = tensors[embedding];
+    tensors.insert("lm_head.weight", equal ? weight.clone() : weight + 1);
+    write_weights(tensors, folder.file("model.safetensors"));
+    return models::language_model_from_pretrained(folder.path());
+  };
+  CHECK_NOTHROW(copy("gpt2", "transformer.wte.weight", true));
+  THROWS_WITH(
+      copy("gpt2", "transformer.wte.weight", false),
+      "to which the configuration ties it");
+}
+
 TEST_CASE("A Llama that is made of options learns") {
   torch::manual_seed(1);
   const auto attention = MultiHeadAttentionOptions(24, 24, 16, 4)

@@ -167,6 +167,13 @@ TEST_CASE("What cannot be generated is an error") {
       "the model takes 96 tokens, but prompt and text have 97");
 }
 
+TEST_CASE("Probabilities need a temperature") {
+  THROWS_WITH(
+      models::next_probabilities(
+          torch::zeros({1, 4}), {{1}}, models::GenerateOptions()),
+      "expected temperature > 0 for probabilities, but got 0");
+}
+
 TEST_CASE("The tokens that end a text are those of the folder") {
   const TemporaryFolder folder;
   const auto write = [&](const char* name, const char* text) {
@@ -187,6 +194,13 @@ TEST_CASE("The tokens that end a text are those of the folder") {
   write("generation_config.json", "{}");
   write("config.json", R"({"text_config": {}})");
   CHECK(stops().empty());
+  // Tokens of the whole model come first.
+  write("config.json", R"({"text_config": {"eos_token_id": 3}})");
+  CHECK(stops() == Tokens{3});
+  write(
+      "config.json",
+      R"({"eos_token_id": [1, 106], "text_config": {"eos_token_id": 3}})");
+  CHECK(stops() == Tokens{1, 106});
 }
 
 } // namespace generate_test

@@ -199,7 +199,13 @@ TEST_CASE("Folders without a tokenizer of BERT are refused") {
   THROWS_WITH(open(), "field \"do_lower_case\" of");
   write(path + "tokenizer_config.json", "{");
   THROWS_WITH(open(), "expected a JSON object");
+  write(
+      path + "tokenizer_config.json",
+      R"({"word_tokenizer_type": "mecab", "subword_tokenizer_type": null})");
+  THROWS_WITH(open(), "with word_tokenizer_type = basic");
   write(path + "tokenizer_config.json", "{}");
+  write(path + "vocab.txt", "[UNK]\n[CLS]\n[SEP]\n<s>\n</s>\n");
+  THROWS_WITH(open(), "since the vocabulary has [CLS] and <s>");
   write(path + "tokenizer.json", R"({"model": {"type": "BPE"}})");
   CHECK_FALSE(models::WordPiece::is_in(folder.path()));
   THROWS_WITH(open(), "but got none, none, BPE");

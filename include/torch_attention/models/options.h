@@ -25,7 +25,8 @@ struct TORCH_ATTENTION_MODELS_API PretrainedModelOptions {
   TORCH_ARG(std::optional<int64_t>, num_layers) = std::nullopt;
 
   /// load the head, which makes logits of hidden states. Files of a model's
-  /// body have none; without it `forward` and `decode` throw c10::Error.
+  /// body have none; without it `forward` and `decode` throw c10::Error, except
+  /// in models whose head is tied to the embedding.
   /// Default: true
   TORCH_ARG(bool, head) = true;
 };
