@@ -12,26 +12,24 @@
 
 namespace torch_attention {
 
-Json read_config_file(const std::string& path) {
-  // No configuration is larger, or nested deeper: one with the names of 20,000
-  // classes has 1.5 million bytes.
-  constexpr int64_t kMostBytes = 4 * 1024 * 1024;
+Json read_config_file(const std::string& path, const ConfigLimits& limits) {
+  // No configuration is nested deeper.
   constexpr size_t kDeepest = 64;
   struct stat status {};
   TORCH_CHECK(
       ::stat(path.c_str(), &status) == 0,
       format_text("cannot read \"{}\": {}", path, std::strerror(errno)));
   TORCH_CHECK(
-      S_ISREG(status.st_mode) && status.st_size <= kMostBytes,
+      S_ISREG(status.st_mode) && status.st_size <= limits.bytes,
       format_text(
           "expected a configuration of at most {} bytes in \"{}\", but got {}",
-          kMostBytes,
+          limits.bytes,
           path,
           S_ISREG(status.st_mode) ? format_text("{}", status.st_size)
                                   : "no regular file"));
   std::ifstream file(path, std::ios::binary);
   TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
-  auto fields = Json::parse(file, path, kDeepest);
+  auto fields = Json::parse(file, path, kDeepest, limits.values);
   TORCH_CHECK(
       fields.is_object(),
       format_text("expected a JSON object in \"{}\"", path));

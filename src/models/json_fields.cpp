@@ -1,13 +1,11 @@
 #include <models/json_fields.h>
 
+#include <config_file.h>
 #include <format_text.h>
 #include <regular_file.h>
 
 #include <c10/util/Exception.h>
 
-#include <sys/stat.h>
-
-#include <fstream>
 #include <optional>
 
 namespace torch_attention::models {
@@ -42,27 +40,10 @@ T field_of(
 } // namespace
 
 Json read_json(const std::string& path) {
+  check_regular_file(path);
   // Larger than the tokenizers of WordPiece: one of 500,000 pieces has 13
   // million bytes.
-  constexpr size_t kMostValues = 2'000'000;
-  constexpr size_t kDeepest = 64;
-  constexpr int64_t kMostBytes = 100'000'000;
-  check_regular_file(path);
-  struct stat status {};
-  TORCH_CHECK(
-      ::stat(path.c_str(), &status) == 0 && status.st_size <= kMostBytes,
-      format_text(
-          "expected at most {} bytes in \"{}\", but got {}",
-          kMostBytes,
-          path,
-          status.st_size));
-  std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
-  auto object = Json::parse(file, path, kDeepest, kMostValues);
-  TORCH_CHECK(
-      object.is_object(),
-      format_text("expected a JSON object in \"{}\"", path));
-  return object;
+  return read_config_file(path, {/*bytes=*/100'000'000, /*values=*/2'000'000});
 }
 
 bool json_field(
