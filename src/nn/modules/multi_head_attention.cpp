@@ -154,6 +154,22 @@ bool exchanges_length(
       !call.rotary_cos().defined();
 }
 
+/// Begins a call of `forward`; `check` throws if its arguments are wrong.
+detail::PartitionInput enter(
+    const detail::Partition& partition,
+    const detail::RotaryTable* table,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    c10::function_ref<void()> check) {
+  return partition.enter(
+      {kMultiHead,
+       x,
+       /*context=*/{},
+       check,
+       [&] { return detail::describe_learned(call); },
+       exchanges_length(table, call)});
+}
+
 /// The positions of the tokens x (B, T, ...) of `forward`.
 struct PositionsOfCall {
   const MultiHeadAttentionImpl& module;
@@ -322,13 +338,9 @@ torch::Tensor MultiHeadAttentionImpl::forward(
     return output;
   }
   detail::CheckedCall checked;
-  const auto input = partition_->enter(
-      {kMultiHead,
-       x,
-       /*context=*/{},
-       [&] { checked = detail::check_call(*this, x, call); },
-       [&] { return detail::describe_learned(call); },
-       exchanges_length(rotary_table_.get(), call)});
+  const auto input = enter(*partition_, rotary_table_.get(), x, call, [&] {
+    checked = detail::check_call(*this, x, call);
+  });
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
   // Queries, keys and values are a temporary, freed before there is an output.
@@ -347,13 +359,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
     checked = detail::check_call(*this, x, call);
   };
-  const auto input = partition_->enter(
-      {kMultiHead,
-       x,
-       /*context=*/{},
-       check,
-       [&] { return detail::describe_learned(call); },
-       exchanges_length(rotary_table_.get(), call)});
+  const auto input = enter(*partition_, rotary_table_.get(), x, call, check);
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
   const auto heads =
@@ -383,7 +389,8 @@ torch::Tensor MultiHeadAttentionImpl::decode(
   const auto heads =
       project_heads(*this, in_order, options.kernel(), positions);
   detail::CacheAppend appended(cache, heads.keys, heads.values, tokens.counts);
-  auto func = detail::decode_options(*this, x, cache, call, checked);
+  auto func = detail::decode_options(
+      *this, x, cache, call, tokens, std::move(checked.options));
   input.wait();
   const auto context = partition_->attend_to_cache(
       heads.queries, cache, tokens.before, std::move(func));

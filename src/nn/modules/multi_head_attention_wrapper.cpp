@@ -158,26 +158,29 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   return options;
 }
 
-/// The arguments of `call` that are those of one head, whose scores are (B, T,
-/// T).
+/// The arguments of `call` for one head, whose scores are (B, T, T).
 ForwardOptions call_of_head(
+    const torch::nn::ModuleList& heads,
+    size_t index,
     const ForwardOptions& call,
-    const functional::ScaledDotProductAttentionFuncOptions& checked,
-    size_t index) {
+    const functional::ScaledDotProductAttentionFuncOptions& checked) {
   const auto of_head = [&](const torch::Tensor& x) {
     if (!x.defined() || x.dim() == 2) {
       return x;
     }
     return x.select(1, x.size(1) == 1 ? 0 : static_cast<int64_t>(index));
   };
-  // Chunks go by positions, or begin after the padding.
-  return ForwardOptions()
-      .cu_seqlens(checked.cu_seqlens())
-      .key_lengths(checked.key_lengths())
-      .key_padding_mask(call.key_padding_mask())
-      .positions(call.positions())
-      .mask(of_head(checked.mask()))
-      .bias(of_head(checked.bias()));
+  auto result = ForwardOptions()
+                    .cu_seqlens(checked.cu_seqlens())
+                    .key_lengths(checked.key_lengths())
+                    .mask(of_head(checked.mask()))
+                    .bias(of_head(checked.bias()));
+  if (head(heads, index).options.chunk()) {
+    // Chunks go by positions, or begin after the padding, which the mask has.
+    result.key_padding_mask(call.key_padding_mask())
+        .positions(call.positions());
+  }
+  return result;
 }
 
 } // namespace
@@ -241,7 +244,7 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
     contexts.push_back(
-        head(heads, i).forward(x, call_of_head(call, call_options, i)));
+        head(heads, i).forward(x, call_of_head(heads, i, call, call_options)));
   }
   return torch::cat(contexts, -1);
 }
@@ -259,7 +262,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {
     auto [context, head_weights] = head(heads, i).forward_with_weights(
-        x, call_of_head(call, call_options, i));
+        x, call_of_head(heads, i, call, call_options));
     contexts.push_back(std::move(context));
     weights.push_back(std::move(head_weights));
   }

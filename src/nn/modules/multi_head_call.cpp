@@ -307,16 +307,17 @@ functional::ScaledDotProductAttentionFuncOptions decode_options(
     const torch::Tensor& x,
     const KVCache& cache,
     const DecodeOptions& call,
-    CheckedDecode checked) {
+    const NewTokens& tokens,
+    functional::ScaledDotProductAttentionFuncOptions checked) {
   set_decode_blocks(
       kMultiHead,
       call,
       cache,
-      checked.tokens,
+      tokens,
       {x.size(0), x.size(1), x.size(1)},
       module.options.block_scope(),
-      checked.options);
-  return std::move(checked.options);
+      checked);
+  return checked;
 }
 
 } // namespace torch_attention::detail

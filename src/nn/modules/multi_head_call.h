@@ -51,12 +51,14 @@ CheckedDecode check_decode(
     const KVCache& cache,
     const DecodeOptions& call);
 
-/// Returns the options of functional attention for tokens that are in `cache`.
+/// Returns the options of functional attention for tokens that are in `cache`;
+/// `checked` are those of `CheckedDecode`.
 functional::ScaledDotProductAttentionFuncOptions decode_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const KVCache& cache,
     const DecodeOptions& call,
-    CheckedDecode checked);
+    const NewTokens& tokens,
+    functional::ScaledDotProductAttentionFuncOptions checked);
 
 } // namespace torch_attention::detail
