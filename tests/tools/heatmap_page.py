@@ -20,6 +20,9 @@ from typing import Any
 
 from chromium import Chromium, Picture
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from torch_attention_reference import safetensors_file  # noqa: E402
+
 LAYERS, HEADS, TOKENS = 3, 4, 9
 HOSTILE = "</script><img/src=x>"
 SECONDS = 240
@@ -246,10 +249,6 @@ class PageTest:
 
 
 def read_expected(file: Path, ids: str, weights: str) -> tuple[list, Any]:
-    import torch
-    from torch_attention_reference import safetensors_file
-
-    del torch  # its import says what is missing
     stored, _ = safetensors_file.read(file)
     return stored[ids].tolist(), stored[weights].tolist()
 
@@ -271,7 +270,6 @@ def make_page(
 def main(program: str, golden: str, chromium: str, shots: str = "") -> None:
     signal.alarm(SECONDS)
     root = Path(golden)
-    sys.path.insert(0, str(root.parents[1] / "scripts"))
     folder = root / "heatmap"
     encoder = read_expected(
         folder / "bert/expected.safetensors", "ids", "attentions"
