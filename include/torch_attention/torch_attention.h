@@ -1,6 +1,6 @@
 #pragma once
 
-// Includes all public headers. The single headers compile faster.
+// Includes all public headers. Single headers compile faster.
 
 #include <torch_attention/device.h>
 #include <torch_attention/export.h>

@@ -26,7 +26,6 @@ class CacheAppend;
 ///         .dtype(torch::kBFloat16));
 /// ```
 struct TORCH_ATTENTION_API KVCacheOptions {
-  /// An empty cache of these sizes.
   KVCacheOptions(int64_t batch_size, int64_t num_kv_heads, int64_t head_dim);
 
   /// number of sequences.
@@ -41,70 +40,70 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// size of each value. Default: head_dim
   TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
-  /// values are the first `value_dim` elements of each key and have no memory
-  /// of their own, as in latent attention; `append` takes keys alone.
-  /// Default: false
+  /// store no values, because they are the first `value_dim` elements of each
+  /// key, as in latent attention; `append` then takes only keys. Default: false
   TORCH_ARG(bool, values_in_keys) = false;
 
   /// the largest number of tokens of a sequence. Default: no limit
   TORCH_ARG(std::optional<int64_t>, max_length) = std::nullopt;
 
-  /// keep at least the `window` last tokens of each sequence, and drop older
+  /// keep at least the last `window` tokens of each sequence and drop older
   /// ones, which sliding-window attention never reads again. Default: keep all
   TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
 
-  /// keep the tokens of each sequence's last chunk of so many positions, from a
-  /// multiple of `chunk` on, and drop those of older chunks, which chunked
-  /// attention never reads again. Not beside `window`. Default: keep all
+  /// keep the tokens of each sequence's last chunk, which starts at a multiple
+  /// of `chunk`, and drop older chunks, which chunked attention never reads
+  /// again. Not with `window`. Default: keep all
   TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
 
-  /// number of processes that share the tokens of each sequence alternately
-  /// (distributed/sequence_parallel.h): all give all tokens to `append`, and
-  /// the one with the number `part` keeps those at the positions part, part +
-  /// num_parts, and so on. Not beside `window` or `chunk`. Default: 1
+  /// number of processes over which the tokens of each sequence are distributed
+  /// (distributed/sequence_parallel.h): each process passes all tokens to
+  /// `append`, and its cache stores the positions part, part + num_parts, and
+  /// so on. Not with `window` or `chunk`. Default: 1
   TORCH_ARG(int64_t, num_parts) = 1;
 
-  /// Default: 0
+  /// number of this process, from 0 to num_parts - 1. Default: 0
   TORCH_ARG(int64_t, part) = 0;
 
-  /// memory is allocated for multiples of so many tokens of each sequence. With
-  /// `window` or `chunk`, `truncate` can take back as many from the longest
-  /// that a sequence has been. Default: 256
+  /// number of tokens by whose multiples memory is allocated. With `window` or
+  /// `chunk`, `truncate` can remove as many tokens from the greatest length
+  /// that a sequence had. Default: 256
   TORCH_ARG(int64_t, block) = 256;
 
-  /// a floating-point dtype. Default: torch::kFloat
+  /// floating-point dtype of keys and values. Default: torch::kFloat
   TORCH_ARG(torch::Dtype, dtype) = torch::kFloat;
 
-  /// Default: torch::kCPU
+  /// device of keys and values. Default: torch::kCPU
   TORCH_ARG(torch::Device, device) = torch::kCPU;
 };
 
-/// The keys and values of one attention layer, for decoding: each token's are
-/// computed once and read by all later tokens (Shazeer 2019, "Fast Transformer
+/// The keys and values of one attention layer, for decoding: they are computed
+/// once per token and read by all later tokens (Shazeer 2019, "Fast Transformer
 /// Decoding: One Write-Head is All You Need", section 2.4).
 ///
 /// Sizes: `B` sequences, `G` key and value heads, `D` head_dim. Keys and values
-/// are two tensors (B, G, capacity, D), so that the rows of a head follow each
-/// other in memory. Each sequence has a length of its own; its rows are the
-/// first `lengths() - starts()`, in the order of its tokens. Without `window`
-/// and `chunk`, row `r` is token `r`, and memory grows by half, in whole
-/// blocks, up to `max_length`. With `num_parts`, lengths and `max_length` are
-/// those of all processes, and row `r` is token `part + r * num_parts`.
+/// are two tensors (B, G, capacity, D), so that the rows of a head are
+/// contiguous. Sequences may differ in length; the first `lengths() - starts()`
+/// rows of each are in use, in the order of its tokens. Without `window` and
+/// `chunk`, row `r` is token `r`, and memory grows by half, in multiples of
+/// `block`, up to `max_length`. With `num_parts`, lengths and `max_length`
+/// count the tokens of all processes, and row `r` is token `part + r *
+/// num_parts`.
 ///
-/// With `window`, memory stays bounded however long the sequences become: once
-/// there is no row left for new tokens, each sequence's last `window - 1 +
-/// block` rows are moved to the front and the ones before them dropped. Row `r`
-/// is then token `starts() + r`. Rows are moved once for at least `block` new
-/// tokens and stay in order and contiguous, as kernels want them. The capacity
-/// is at most `window - 1 + 2 * block`, or `window - 1 + block + T` after an
-/// `append` of `T > block` tokens, which need their whole windows at once; the
-/// next smaller `append` gives that memory back. With `chunk` it is the same,
-/// with `chunk` in the place of `window`, but what is moved begins at the chunk
-/// of the token `block` before the next, so that `starts()` are multiples.
+/// With `window`, memory is bounded for sequences of any length: when no row is
+/// left for new tokens, the last `window - 1 + block` rows of each sequence are
+/// moved to the front and older ones dropped. Row `r` is then token `starts() +
+/// r`. Rows are moved once per at least `block` new tokens and stay in order
+/// and contiguous, as the kernels require. The capacity is at most `window - 1
+/// + 2 * block`, or `window - 1 + block + T` after an `append` of `T > block`
+/// tokens, which need their complete windows at once; the next smaller `append`
+/// frees that memory. `chunk` works like `window`, but the moved rows start
+/// with the chunk of the token `block` before the next one, so that `starts()`
+/// are multiples of `chunk`.
 ///
-/// A call that throws leaves the cache as it was. Autograd records nothing. One
-/// thread at a time may use a cache that changes. Caches are moved, not copied,
-/// except by `clone`.
+/// A call that throws leaves the cache as it was. Autograd records nothing. Not
+/// thread-safe while it changes. Caches can be moved, and copied only by
+/// `clone`.
 ///
 /// Example:
 /// ```
@@ -119,22 +118,21 @@ class TORCH_ATTENTION_API KVCache {
   /// and for a dtype that is not floating-point.
   explicit KVCache(const KVCacheOptions& options);
 
-  /// Leaves nothing to be used behind.
+  /// The moved-from cache must not be used.
   KVCache(KVCache&&) noexcept = default;
-  /// Leaves nothing to be used behind.
   KVCache& operator=(KVCache&&) noexcept = default;
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
   ~KVCache() = default;
 
-  /// A copy with memory of its own, as for two continuations of one text.
+  /// Returns a deep copy, for example for two continuations of one prompt.
   KVCache clone() const;
 
   /// Adds T tokens to each sequence: keys and values (B, G, T, D) on the
   /// cache's device, converted to its dtype; undefined values with
-  /// `values_in_keys`. With `new_lengths`, an integer
-  /// tensor (B), sequence b takes only the first `new_lengths[b]` of the T,
-  /// which leaves out the padding of right-padded prompts.
+  /// `values_in_keys`. With `new_lengths`, an integer tensor (B), adds only the
+  /// first `new_lengths[b]` tokens to sequence b, without the padding of
+  /// right-padded prompts.
   ///
   /// Throws c10::Error if shapes or devices do not fit, or a sequence would
   /// become longer than `max_length`.
@@ -143,43 +141,45 @@ class TORCH_ATTENTION_API KVCache {
       const torch::Tensor& values,
       const torch::Tensor& new_lengths = {});
 
-  /// View (B, G, S, D) of the keys; S is the largest number of rows that a
-  /// sequence has. The rows after a sequence's own hold anything. The next
-  /// change of the cache may write or abandon this memory.
+  /// Returns a view (B, G, S, D) of the keys, where S is the largest number of
+  /// rows of a sequence. Rows beyond those of a shorter sequence are
+  /// unspecified. The next change of the cache may write to this memory or
+  /// replace it.
   torch::Tensor keys() const;
 
-  /// A view of the values, as `keys` is of the keys.
+  /// Returns a view (B, G, S, value_dim) of the values, like `keys`.
   torch::Tensor values() const;
 
-  /// Number of tokens so far, which is the position of the next token: int64
-  /// (B) on the CPU, not to be written to. A later change of the cache gives a
-  /// new tensor, and leaves this one as it is.
+  /// Returns the number of tokens of each sequence, which is the position of
+  /// its next token: int64 (B) on the CPU, read-only. Later changes of the
+  /// cache do not change the returned tensor.
   torch::Tensor lengths() const {
     return state_.lengths;
   }
 
-  /// The position of each sequence's first row: int64 (B) on the CPU, not to be
-  /// written to. 0 without `window` and `chunk`.
+  /// Returns the position of each sequence's first row: int64 (B) on the CPU,
+  /// read-only. 0 without `window` and `chunk`.
   torch::Tensor starts() const {
     return state_.rows.starts;
   }
 
-  /// Cuts sequences that are longer than `length` tokens to it.
+  /// Truncates sequences that are longer than `length` tokens.
   ///
   /// Throws c10::Error if `length` is negative or, with `window` or `chunk`, if
   /// tokens that the next one attends to have been dropped.
   void truncate(int64_t length);
 
-  /// Cuts each sequence to its own of the integer tensor `lengths` (B).
+  /// Truncates sequence b to at most `lengths[b]` tokens; `lengths` is an
+  /// integer tensor (B).
   void truncate(const torch::Tensor& lengths);
 
-  /// Forgets all tokens and keeps the memory.
+  /// Removes all tokens and keeps the memory.
   void reset();
 
-  /// Sequence b continues what sequence `sources[b]` was, as beam search wants
-  /// after each step: `sources` is an integer tensor (B), in which a sequence
-  /// may come several times or not at all. On the CPU sequences that keep their
-  /// place are not touched; elsewhere all are copied.
+  /// Replaces each sequence b by sequence `sources[b]`, for beam search:
+  /// `sources` is an integer tensor (B), in which a sequence may occur several
+  /// times or not at all. On the CPU sequences with `sources[b] == b` are not
+  /// copied; on other devices all are.
   ///
   /// Throws c10::Error if `sources` are not B numbers of 0 to B - 1.
   ///
@@ -190,7 +190,7 @@ class TORCH_ATTENTION_API KVCache {
   /// ```
   void reorder(const torch::Tensor& sources);
 
-  /// Allocates at once what sequences of `length` tokens need.
+  /// Allocates memory for sequences of `length` tokens.
   /// Throws c10::Error if `length` is negative or larger than `max_length`.
   void reserve(int64_t length);
 
@@ -201,25 +201,25 @@ class TORCH_ATTENTION_API KVCache {
   /// Moves and casts the keys and values.
   void to(torch::Device device, torch::Dtype dtype);
 
-  /// The most tokens that a sequence has had since all were empty. LongRoPE
-  /// rotates the keys of longer texts in another way.
+  /// Returns the largest length that a sequence has had since all were empty.
+  /// LongRoPE rotates the keys of long sequences differently.
   int64_t peak_length() const {
     return state_.peak_length;
   }
 
-  /// Number of rows for which there is memory, of each sequence and head.
+  /// Returns the number of allocated rows per sequence and head.
   int64_t capacity() const {
     return state_.rows.keys.size(2);
   }
 
-  /// Bytes of all keys and values for which there is memory.
+  /// Returns the number of bytes allocated for keys and values.
   size_t nbytes() const {
     return state_.rows.keys.nbytes() +
         (options_.values_in_keys() ? 0 : state_.rows.values.nbytes());
   }
 
-  /// The options with which the cache was constructed; dtype and device are the
-  /// current ones.
+  /// Returns the options with which the cache was constructed, with its current
+  /// dtype and device.
   const KVCacheOptions& options() const {
     return options_;
   }
@@ -227,14 +227,15 @@ class TORCH_ATTENTION_API KVCache {
  private:
   friend class detail::CacheAppend;
 
-  /// (B, G, capacity, D) each, and for each sequence the position of row 0.
+  /// Keys and values (B, G, capacity, D); `starts` is the position of row 0 of
+  /// each sequence, int64 (B).
   struct Rows {
     torch::Tensor keys;
     torch::Tensor values;
     torch::Tensor starts;
   };
 
-  /// All that an `append` changes.
+  /// Everything that `append` changes.
   struct State {
     Rows rows;
     torch::Tensor lengths;

@@ -9,15 +9,15 @@
 #include <optional>
 #include <tuple>
 
-/// Attention as functions of tensors: the documents' steps one by one, and the
-/// whole.
+/// Attention as functions of tensors: the steps of the book's chapters, and
+/// scaled dot product attention.
 ///
 /// Sizes: `T` queries, `S` keys, `D` head_dim; `...` is any number of leading
 /// dimensions, such as batch and heads.
 namespace torch_attention::functional {
 
-/// `exp(x) / exp(x).sum(dim)`, the softmax that the book writes by hand. It
-/// overflows for x > 88 in float32; the modules use `torch::softmax`.
+/// Returns `exp(x) / exp(x).sum(dim)`, the book's `softmax_naive`. It overflows
+/// for x > 88 in float32; the modules use `torch::softmax`.
 ///
 /// Example:
 /// ```
@@ -27,7 +27,7 @@ TORCH_ATTENTION_API torch::Tensor softmax_naive(
     const torch::Tensor& x,
     int64_t dim = 0);
 
-/// Dot products of all queries with all keys, not scaled.
+/// Returns the dot products of all queries with all keys, without a scale.
 ///
 /// query (..., T, D), key (..., S, D) -> (..., T, S). A single query (D) gives
 /// (..., S).
@@ -40,9 +40,9 @@ TORCH_ATTENTION_API torch::Tensor attention_scores(
     const torch::Tensor& query,
     const torch::Tensor& key);
 
-/// The bool mask (T, S) of causal attention; true hides a key. The T queries
-/// are the last T of the S positions: entry (t, s) is `s > S - T + t`. For
-/// T == S it is the Python classes' `mask.bool()`.
+/// Returns the bool mask (T, S) of causal attention; true hides a key. The T
+/// queries are the last T of the S positions: entry (t, s) is `s > S - T + t`.
+/// For T == S it equals the Python classes' `mask.bool()`.
 ///
 /// Example:
 /// ```
@@ -53,11 +53,11 @@ TORCH_ATTENTION_API torch::Tensor causal_mask(
     int64_t S,
     torch::Device device = torch::kCPU);
 
-/// The slopes of ALiBi, float32 (num_heads): 2^(-8 / n), 2^(-16 / n), ... for n
-/// heads where n is a power of two. Between two powers, those of the lower one
-/// and then every other one of the higher (Press et al. 2022, "Train Short,
-/// Test Long: Attention with Linear Biases Enables Input Length
-/// Extrapolation").
+/// Returns the slopes of ALiBi, float32 (num_heads): 2^(-8 / n), 2^(-16 / n),
+/// ... if n = num_heads is a power of two. Otherwise the slopes for the power
+/// of two below n, followed by every other slope for the power above it (Press
+/// et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables
+/// Input Length Extrapolation").
 ///
 /// Throws c10::Error if `num_heads` is not positive.
 ///
@@ -67,14 +67,13 @@ TORCH_ATTENTION_API torch::Tensor causal_mask(
 /// ```
 TORCH_ATTENTION_API torch::Tensor alibi_slopes(int64_t num_heads);
 
-/// Softmax over the keys of scaled and masked scores (..., T, S) -> same shape.
+/// Scales and masks scores (..., T, S) and returns their softmax over the keys,
+/// of the same shape.
 ///
-/// Without `scale`, in the Python classes' order: mask, then divide by
-/// sqrt(head_dim). With `scale`, as documents 003 and 004: multiply, then mask;
-/// with `softcap` as well.
+/// Without `scale` and `softcap`, in the Python classes' order: mask, then
+/// divide by sqrt(head_dim). With either: multiply, then mask.
 /// A query whose keys are all hidden gets zeros, where Python gives NaN.
-/// `scores` is left unchanged. `dropout` and `kernel` of the options are not
-/// read.
+/// `scores` does not change. `dropout` and `kernel` of the options are ignored.
 ///
 /// Example:
 /// ```
@@ -93,27 +92,27 @@ TORCH_ATTENTION_API torch::Tensor attention_weights(
 /// of one floating-point dtype and device. The leading dimensions broadcast. A
 /// query whose keys are all hidden gives zeros.
 ///
-/// NaN in a query, or in a key or value that it sees, makes its output NaN, and
-/// so do scores of +inf (inf - inf). NaN and infinities in a key or value that
-/// is hidden from it (by `causal`, windows, `chunk`, `mask`, `key_lengths` or a
-/// bias of -inf) change neither its output nor any gradient. A score of -inf,
-/// which an infinite key may have, hides the key as well. Our kernels on the
-/// CPU keep this, and `Kernel::kReference` leaves a query, key or value that is
-/// not finite to them: Python's sequence multiplies what is hidden by 0, and 0
-/// times NaN is NaN. That is done where Python's sequence has to be followed:
-/// by kReference under dropout or where finite inputs overflow, with the
-/// weights returned, and by all kernels for gradients that are to be
-/// differentiated again (create_graph), forward-mode derivatives, vmap and
-/// tracing. On other devices LibTorch's kernels decide.
+/// A NaN in a query, or in a key or value that it sees, makes its output NaN,
+/// and so do scores of +inf (inf - inf). NaN and infinities in a key or value
+/// that is hidden from it (by `causal`, windows, `chunk`, `mask`, `key_lengths`
+/// or a bias of -inf) change neither its output nor any gradient. A score of
+/// -inf, which an infinite key may have, hides the key as well. Our CPU kernels
+/// guarantee this, and compute `Kernel::kReference`, too, if a query, key or
+/// value is not finite: Python's operators would multiply hidden values by 0,
+/// and 0 times NaN is NaN. Python's operators are used regardless, and without
+/// this guarantee, with kReference under dropout or if finite inputs overflow,
+/// if weights are returned, and with all kernels for double backward
+/// (create_graph), forward-mode derivatives, vmap and tracing. On other devices
+/// it depends on LibTorch's kernels.
 ///
 /// Windows, chunks, offsets and lengths may be any 64-bit numbers.
 ///
 /// With `cu_seqlens` sequences of different lengths are packed without padding:
-/// query (1, H, N, D) or (H, N, D), where N counts the tokens of all.
+/// query (1, H, N, D) or (H, N, D), where N is the total number of tokens.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit, if the mask does
 /// not broadcast to (..., T, S) or is not bool, if a tensor is not dense, or if
-/// one that autograd would save was made in inference mode.
+/// autograd would have to save a tensor made in inference mode.
 ///
 /// Example:
 /// ```
@@ -128,9 +127,9 @@ TORCH_ATTENTION_API torch::Tensor scaled_dot_product_attention(
     const torch::Tensor& value,
     const ScaledDotProductAttentionFuncOptions& options = {});
 
-/// `scaled_dot_product_attention` that also returns the weights (..., T, S)
-/// which multiplied the values, after dropout. It forms them by
-/// `Kernel::kReference`; `Kernel::kFused` and `cu_seqlens` are refused.
+/// Like `scaled_dot_product_attention`, but also returns the attention weights
+/// (..., T, S), after dropout. Always uses `Kernel::kReference`;
+/// `Kernel::kFused` and `cu_seqlens` are refused.
 ///
 /// Example:
 /// ```

@@ -6,10 +6,11 @@
 
 namespace torch_attention::functional {
 
-/// The linear layer of our modules' projections, for the others of a model:
-/// x (..., in), weight (out, in) and bias (out), or undefined -> (..., out),
-/// x W^T + bias as `torch::linear` gives it within rounding, with gradients.
-/// docs/kernels.md says what computes it; with
+/// Computes a linear layer like the projections of our modules, for the other
+/// layers of a model: x (..., in), weight (out, in) and bias (out), or
+/// undefined
+/// -> (..., out), x W^T + bias, equal to `torch::linear` within rounding.
+/// Differentiable. docs/kernels.md lists what computes it; with
 /// `set_default_kernel(Kernel::kReference)` it is `torch::linear` itself.
 ///
 /// Throws c10::Error if shapes or dtypes do not fit.

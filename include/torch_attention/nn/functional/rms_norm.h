@@ -6,16 +6,16 @@
 
 namespace torch_attention::functional {
 
-/// Root mean square norm (Zhang and Sennrich 2019, equation 4), as our modules
-/// have it for their heads, for the other norms of a model:
+/// Computes a root mean square norm (Zhang and Sennrich 2019, equation 4) like
+/// the norms of heads in our modules, for the other norms of a model:
 /// x (..., C) -> x / sqrt(mean(x^2) + eps) * weight, of the same shape and
-/// dtype. `weight` (C) may be undefined: 1. `unit_offset` adds 1 to it, as
-/// Gemma's norms do. Half precision is computed in float32 and rounded once
-/// (`transformers` rounds the norm of Llama before it multiplies by the
-/// weight). Differentiable in x and `weight`. On the CPU it is one pass over x
-/// where no gradient is recorded and `weight` has its dtype; else, and with
+/// dtype. An undefined `weight` (C) means 1. `unit_offset` adds 1 to it, as in
+/// Gemma. Half precision is computed in float32 and rounded once
+/// (`transformers` rounds Llama's norm before it multiplies by the weight).
+/// Differentiable in x and `weight`. On the CPU it is one pass over x if no
+/// gradient is recorded and `weight` has the dtype of x; otherwise, and with
 /// `set_default_kernel(Kernel::kReference)`, LibTorch's operators compute it,
-/// which differ in the last bits.
+/// with differences in the last bits.
 ///
 /// Throws c10::Error if shapes, dtypes or eps do not fit.
 ///

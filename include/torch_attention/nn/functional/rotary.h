@@ -13,10 +13,10 @@ namespace torch_attention::functional {
 ///
 /// x (..., T, D) with integer positions (T), or x (B, ..., T, D) with positions
 /// (B, T) -> the shape and dtype of x. Angles, cosines and sines are rounded to
-/// float32 as in `transformers`' `LlamaRotaryEmbedding`, whatever the dtype of
-/// x, and so are positions from 2^24 on; bfloat16 and float16 are rotated in
-/// float32. Differentiable in x. For scalings that go by the length of a text
-/// it ends with the highest of the positions.
+/// float32 as in `transformers`' `LlamaRotaryEmbedding`, for every dtype of x,
+/// and so are positions from 2^24 on; bfloat16 and float16 are rotated in
+/// float32. Differentiable in x. Scalings that depend on the length of the
+/// sequence take the highest position + 1 as the length.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit.
 ///
@@ -32,17 +32,17 @@ TORCH_ATTENTION_API torch::Tensor rotary_embedding(
     const torch::Tensor& positions,
     const RotaryOptions& options = {});
 
-/// Rotates by cosines and sines that the caller has, which are read as
-/// `RotaryTables` says; x (..., T, D) -> its shape and dtype. bfloat16 and
-/// float16 are rotated in float32. Differentiable in x and in the tables.
+/// Rotates by the cosines and sines of `tables`, whose shapes `RotaryTables`
+/// documents; x (..., T, D) -> its shape and dtype. bfloat16 and float16 are
+/// rotated in float32. Differentiable in x and in the tables.
 ///
 /// Throws c10::Error if shapes, dtypes or devices do not fit, or a position is
 /// not in the tables.
 ///
 /// Example:
 /// ```
-/// auto rotated = F::rotary_embedding(query, RotaryTables(cos, sin)); // (T, D
-/// / 2)
+/// // cos and sin (T, D / 2)
+/// auto rotated = F::rotary_embedding(query, RotaryTables(cos, sin));
 /// ```
 TORCH_ATTENTION_API torch::Tensor rotary_embedding(
     const torch::Tensor& x,

@@ -20,8 +20,8 @@ namespace torch_attention {
 /// One head of causal self-attention with dropout; Python's `CausalAttention`.
 ///
 /// The buffer `mask` (context_length, context_length) is Python's float upper
-/// triangle. It is kept for the state dict; what is hidden follows from
-/// `options.causal()`, so editing the buffer changes nothing.
+/// triangle. It exists only for the state dict: `options.causal()` decides
+/// which keys are hidden, so editing the buffer has no effect.
 ///
 /// Example:
 /// ```
@@ -45,13 +45,14 @@ class TORCH_ATTENTION_API CausalAttentionImpl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (B, T, d_in) with T <= context_length -> (B, T, d_out).
-  /// `call` says which keys are padding or hidden.
+  /// `call` has masks and padding of the keys.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (B, T, T), after dropout.
+  /// Returns the output of `forward` and the attention weights (B, T, T), after
+  /// dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});

@@ -25,9 +25,9 @@ class Partition;
 struct PartitionAccess;
 } // namespace detail
 
-/// Multi-head attention of the tokens of one sequence to those of another, such
-/// as a decoder's to what its encoder gave (Vaswani et al. 2017, section
-/// 3.2.3). Its parameters are named as those of `MultiHeadAttention`.
+/// Multi-head attention of the tokens of one sequence to the tokens of another,
+/// such as from a decoder to the output of its encoder (Vaswani et al. 2017,
+/// section 3.2.3). Its parameters are named as in `MultiHeadAttention`.
 ///
 /// Example:
 /// ```
@@ -49,36 +49,38 @@ class TORCH_ATTENTION_API CrossAttentionImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (B, T, d_in) and context (B, S, d_context) -> (B, T, d_out). `call` says
-  /// which tokens of the context are padding or hidden.
+  /// x (B, T, d_in) and context (B, S, d_context) -> (B, T, d_out). `call` has
+  /// masks and padding of the context's tokens.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const torch::Tensor& context,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (B, num_heads, T, S), after dropout.
+  /// Returns the output of `forward` and the attention weights (B, num_heads,
+  /// T, S), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const torch::Tensor& context,
       const ForwardOptions& call = {});
 
-  /// The keys and values of a context (B, S, d_context), projected once for all
-  /// steps of decoding. `lengths`, an integer tensor (B), says how many of the
-  /// S tokens each sequence has, if it is right-padded. They have the dtype and
-  /// the device of the weights and are not part of an autograd graph. Modules
-  /// that several processes share compare the context first, so that all
-  /// processes have to call it.
+  /// Returns the keys and values of a context (B, S, d_context), projected once
+  /// for all decode steps. For a right-padded context, `lengths`, an integer
+  /// tensor (B), has the number of tokens of each sequence. Keys and values
+  /// have the dtype and device of the weights and are not part of an autograd
+  /// graph. If the module is distributed over processes, all of them have to
+  /// call this, since they compare the context.
   ///
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   KVCache make_cache(
       const torch::Tensor& context,
       const torch::Tensor& lengths = {});
 
-  /// `forward` of x (B, T, d_in) to the context that `cache` was made of, which
-  /// stays as it is -> (B, T, d_out). Masks of `call` are for the S tokens of
-  /// the longest context in the cache. It is inference, as under
-  /// `torch::NoGradGuard`; attention is computed in the cache's dtype.
+  /// Computes `forward` of x (B, T, d_in) with the cached keys and values of a
+  /// context -> (B, T, d_out); the cache does not change. Masks of `call` are
+  /// for the S tokens of the longest context in the cache. Records no
+  /// gradients, as under `torch::NoGradGuard`; computes attention in the
+  /// cache's dtype.
   ///
   /// Throws c10::Error if shapes, dtypes or devices do not fit, and in training
   /// with dropout.
@@ -115,8 +117,8 @@ class TORCH_ATTENTION_API CrossAttentionImpl
  private:
   friend detail::PartitionAccess;
 
-  /// The whole, or the heads (distributed/tensor_parallel.h) or tokens
-  /// (distributed/sequence_parallel.h) of this process.
+  /// Which heads (distributed/tensor_parallel.h) or tokens
+  /// (distributed/sequence_parallel.h) this process computes; all by default.
   std::shared_ptr<const detail::Partition> partition_;
 };
 

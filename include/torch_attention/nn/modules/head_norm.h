@@ -19,8 +19,8 @@ struct PartitionAccess;
 } // namespace detail
 
 /// Root mean square or layer norm of the heads of queries or keys, computed in
-/// float32 for half precision. `MultiHeadAttention` makes its `q_norm` and
-/// `k_norm` of it.
+/// float32 for half precision: `q_norm` and `k_norm` of `MultiHeadAttention`
+/// and `CrossAttention`.
 ///
 /// Example:
 /// ```
@@ -40,7 +40,7 @@ class TORCH_ATTENTION_API HeadNormImpl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (B, H, T, D) -> the same shape and dtype.
-  /// Throws c10::Error if the sizes of heads do not fit.
+  /// Throws c10::Error if H is not `num_heads` or D is not `head_dim`.
   torch::Tensor forward(const torch::Tensor& x);
 
   /// The options with which this `Module` was constructed.
@@ -57,7 +57,7 @@ class TORCH_ATTENTION_API HeadNormImpl
  private:
   friend detail::PartitionAccess;
 
-  /// The whole, or the heads of this process.
+  /// Which heads this process computes; all by default.
   std::shared_ptr<const detail::Partition> partition_;
   bool of_keys_ = false;
 };

@@ -25,20 +25,19 @@ class RotaryTable;
 } // namespace detail
 
 /// Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2"): keys and
-/// values of all heads are made of one small latent vector for each token,
-/// beside a rotated part of the key that all heads share. The cache holds
-/// these alone: kv_rank + rope_dim numbers for each token.
+/// values of all heads are projected from one small latent vector per token;
+/// all heads share the rotated part of the key. Only these two are cached:
+/// kv_rank + rope_dim numbers per token.
 ///
-/// Its parameters are named as those of `DeepseekV3Attention` of
-/// `transformers`, so that `load_weights` takes them as they are.
+/// Its parameters are named as in `DeepseekV3Attention` of `transformers`, so
+/// that `load_weights` needs no layout.
 ///
 /// Example:
 /// ```
 /// LatentAttention attention(LatentAttentionOptions(
 ///     /*d_in=*/2048, /*d_out=*/2048, /*context_length=*/4096,
 ///     /*num_heads=*/16));
-/// auto context = attention->forward(torch::rand({2, 6, 2048})); // (2, 6,
-/// 2048)
+/// auto context = attention->forward(torch::rand({2, 6, 2048})); // same shape
 /// ```
 class TORCH_ATTENTION_API LatentAttentionImpl
     : public torch::nn::Cloneable<LatentAttentionImpl> {
@@ -54,25 +53,26 @@ class TORCH_ATTENTION_API LatentAttentionImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out). `call` says
-  /// which keys are padding or hidden, and where the tokens stand.
+  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out). `call` has masks
+  /// and padding of the keys, and positions.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
+  /// Returns the output of `forward` and the attention weights (B, num_heads,
+  /// T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` of new tokens after those that are in `cache`, which takes in
-  /// theirs, as `MultiHeadAttention` has it: x (B, T, d_in) -> (B, T, d_out).
+  /// Computes `forward` of new tokens, which also attend to the tokens in
+  /// `cache`, and appends them to it: x (B, T, d_in) -> (B, T, d_out).
   ///
-  /// Few tokens attend to the latent vectors as they are: their queries are
-  /// multiplied by the matrix that would make keys of them, and the context by
-  /// the one that would make values. From the number of tokens on that makes it
-  /// worth while, as in a prompt, keys and values are formed.
+  /// A few new tokens attend directly to the cached latent vectors: `kv_b_proj`
+  /// is applied to their queries and to the context instead of to all cached
+  /// tokens. For many new tokens, such as a prompt, keys and values are formed,
+  /// which then takes fewer operations.
   ///
   /// Throws c10::Error if x or the cache do not fit, a sequence would become
   /// longer than `context_length`, for `causal(false)`, and in training with
@@ -89,7 +89,8 @@ class TORCH_ATTENTION_API LatentAttentionImpl
       KVCache& cache,
       const DecodeOptions& call = {});
 
-  /// An empty cache that fits, of the dtype and on the device of the weights.
+  /// Returns an empty cache for this module, with the current dtype and device
+  /// of the weights.
   KVCache make_cache(int64_t batch_size) const;
 
   /// The options with which this `Module` was constructed.
@@ -97,7 +98,7 @@ class TORCH_ATTENTION_API LatentAttentionImpl
 
   /// Empty with `query_rank`.
   torch::nn::Linear q_proj = nullptr;
-  /// These three are empty without.
+  /// `q_a_proj`, `q_a_layernorm` and `q_b_proj` are empty without `query_rank`.
   torch::nn::Linear q_a_proj = nullptr;
   HeadNorm q_a_layernorm = nullptr;
   torch::nn::Linear q_b_proj = nullptr;

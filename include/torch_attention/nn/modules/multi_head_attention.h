@@ -30,8 +30,8 @@ class RotaryTable;
 /// `MultiHeadAttention`.
 ///
 /// The buffer `mask` (context_length, context_length) is Python's float upper
-/// triangle. It is kept for the state dict; what is hidden follows from
-/// `options.causal()`, so editing the buffer changes nothing.
+/// triangle. It exists only for the state dict: `options.causal()` decides
+/// which keys are hidden, so editing the buffer has no effect.
 ///
 /// Example:
 /// ```
@@ -56,27 +56,29 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out). `call` says
-  /// which keys are padding or hidden, and where the tokens stand.
+  /// x (B, T, d_in) with T <= context_length -> (B, T, d_out). `call` has masks
+  /// and padding of the keys, and positions.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
+  /// Returns the output of `forward` and the attention weights (B, num_heads,
+  /// T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` of new tokens after those whose keys and values are in `cache`,
-  /// which takes in theirs: x (B, T, d_in), a whole prompt or the next tokens,
-  /// -> (B, T, d_out). Decoding a text in parts gives what `forward` gives for
-  /// all of it. If prompts differ in length, padded at the right or the left,
-  /// `call` has the lengths; the cache takes in no padding, and the output for
-  /// it means nothing.
+  /// Computes `forward` of new tokens, which also attend to the tokens in
+  /// `cache`, and appends their keys and values to it: x (B, T, d_in), a prompt
+  /// or the next tokens, -> (B, T, d_out). Decoding a sequence in parts gives
+  /// the output of `forward` for all of it. If prompts differ in length, padded
+  /// right or left, `call` has the lengths; padding is not cached, and its
+  /// outputs are meaningless.
   ///
-  /// It is inference, as under `torch::NoGradGuard`: neither cache nor result
-  /// is part of an autograd graph. Attention is computed in the cache's dtype.
+  /// Records no gradients, as under `torch::NoGradGuard`: neither cache nor
+  /// result is part of an autograd graph. Computes attention in the cache's
+  /// dtype.
   ///
   /// Throws c10::Error if x or the cache do not fit, a sequence would become
   /// longer than `context_length`, for `causal(false)`, and in training with
@@ -93,9 +95,9 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
       KVCache& cache,
       const DecodeOptions& call = {});
 
-  /// An empty cache that fits: `context_length`, `window` or `chunk`, and the
-  /// dtype and device of the weights as they are now. It allocates as it is
-  /// filled.
+  /// Returns an empty cache for this module: with its `context_length`,
+  /// `window` or `chunk`, and the current dtype and device of the weights.
+  /// Memory is allocated as tokens are added.
   KVCache make_cache(int64_t batch_size) const;
 
   /// The options with which this `Module` was constructed.
@@ -126,8 +128,8 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
  private:
   friend detail::PartitionAccess;
 
-  /// The whole, or the heads (distributed/tensor_parallel.h) or tokens
-  /// (distributed/sequence_parallel.h) of this process.
+  /// Which heads (distributed/tensor_parallel.h) or tokens
+  /// (distributed/sequence_parallel.h) this process computes; all by default.
   std::shared_ptr<const detail::Partition> partition_;
 
   /// Null without `rotary`.

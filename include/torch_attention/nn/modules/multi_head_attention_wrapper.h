@@ -46,13 +46,14 @@ class TORCH_ATTENTION_API MultiHeadAttentionWrapperImpl
   void pretty_print(std::ostream& stream) const override;
 
   /// x (B, T, d_in) with T <= context_length -> (B, T, num_heads * d_out).
-  /// `call` says which keys are padding or hidden.
+  /// `call` has masks and padding of the keys.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (B, num_heads, T, T), after dropout.
+  /// Returns the output of `forward` and the attention weights (B, num_heads,
+  /// T, T), after dropout.
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});

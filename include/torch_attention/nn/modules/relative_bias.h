@@ -12,19 +12,18 @@
 
 namespace torch_attention {
 
-/// A learned bias of the scores by the distance between query and key (Raffel
-/// et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
-/// Text-to-Text Transformer"): small distances have one each, larger ones share
-/// theirs on a logarithmic scale. One module serves all layers that share it.
-/// T5 has its weight as `relative_attention_bias.weight` of the first layer's
-/// attention, MPNet of the encoder.
+/// A learned bias of the scores that depends on the distance between query and
+/// key (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a
+/// Unified Text-to-Text Transformer"): one bucket per small distance, and
+/// buckets on a logarithmic scale for larger ones. Layers may share a module.
+/// Its weight is `relative_attention_bias.weight`, in T5 of the first layer's
+/// attention, in MPNet of the encoder.
 ///
 /// Example:
 /// ```
 /// RelativeBias bias(RelativeBiasOptions(/*num_heads=*/8));
-/// auto context =
-///     attention->forward(x, ForwardOptions().bias(bias(x.size(1),
-///     x.size(1))));
+/// const auto T = x.size(1);
+/// auto context = attention->forward(x, ForwardOptions().bias(bias(T, T)));
 /// ```
 class TORCH_ATTENTION_API RelativeBiasImpl
     : public torch::nn::Cloneable<RelativeBiasImpl> {
@@ -37,9 +36,9 @@ class TORCH_ATTENTION_API RelativeBiasImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// The bias of T queries, which stand at `first` and after it, and the keys 0
-  /// to S - 1: (1, num_heads, T, S), of the dtype and on the device of
-  /// `weight`. A tensor of T x S is formed for each head.
+  /// Returns the bias of the T queries at the positions from `first` on and the
+  /// keys 0 to S - 1: (1, num_heads, T, S), of the dtype and on the device of
+  /// `weight`.
   ///
   /// Throws c10::Error for negative sizes.
   torch::Tensor forward(int64_t T, int64_t S, int64_t first = 0);
@@ -54,9 +53,9 @@ class TORCH_ATTENTION_API RelativeBiasImpl
 /// A `ModuleHolder` for `RelativeBiasImpl`.
 TORCH_MODULE(RelativeBias);
 
-/// A learned bias of the scores within a window of height x width tokens, by
-/// the distance between query and key in rows and columns (Liu et al. 2021,
-/// "Swin Transformer"). Its parameter is named as Swin's.
+/// A learned bias of the scores within a window of height x width tokens, which
+/// depends on the distance between query and key in rows and columns (Liu et
+/// al. 2021, "Swin Transformer"). Its parameter is named as in Swin.
 ///
 /// Example:
 /// ```
@@ -74,7 +73,8 @@ class TORCH_ATTENTION_API WindowBiasImpl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// (1, num_heads, N, N) for the N = height * width tokens, row by row.
+  /// Returns the bias (1, num_heads, N, N) of the N = height * width tokens,
+  /// row by row.
   torch::Tensor forward();
 
   /// The options with which this `Module` was constructed.

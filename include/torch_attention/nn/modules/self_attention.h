@@ -36,14 +36,15 @@ class TORCH_ATTENTION_API SelfAttentionV1Impl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (T, d_in) -> (T, d_out); a batch (B, T, d_in) is taken as well.
-  /// `call` says which keys are padding or hidden.
+  /// x (T, d_in) -> (T, d_out), or (B, T, d_in) -> (B, T, d_out).
+  /// `call` has masks and padding of the keys.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (T, T), or (B, T, T).
+  /// Returns the output of `forward` and the attention weights (T, T), or (B,
+  /// T, T).
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
@@ -77,14 +78,15 @@ class TORCH_ATTENTION_API SelfAttentionV2Impl
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  /// x (T, d_in) -> (T, d_out); a batch (B, T, d_in) is taken as well.
-  /// `call` says which keys are padding or hidden.
+  /// x (T, d_in) -> (T, d_out), or (B, T, d_in) -> (B, T, d_out).
+  /// `call` has masks and padding of the keys.
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   torch::Tensor forward(
       const torch::Tensor& x,
       const ForwardOptions& call = {});
 
-  /// `forward` and the attention weights (T, T), or (B, T, T).
+  /// Returns the output of `forward` and the attention weights (T, T), or (B,
+  /// T, T).
   std::tuple<torch::Tensor, torch::Tensor> forward_with_weights(
       const torch::Tensor& x,
       const ForwardOptions& call = {});

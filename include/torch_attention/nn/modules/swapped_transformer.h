@@ -11,14 +11,15 @@
 #include <optional>
 
 /// LibTorch's transformers with our attention. They derive from LibTorch's
-/// classes, and so have their options, submodules and state-dict keys.
+/// classes and inherit options, submodules and state-dict keys.
 namespace torch_attention {
 
-/// A `torch::nn::TransformerEncoder` whose layers attend by our kernels. All
-/// else, and what comes out, is LibTorch's, but for the stream of dropout.
+/// A `torch::nn::TransformerEncoder` whose layers use our attention kernels.
+/// Outputs equal LibTorch's within rounding, except for the random numbers of
+/// dropout.
 ///
-/// Change the type of a member to it, or wrap an encoder that exists: its
-/// layers are shared, not copied, so that optimizers go on.
+/// Declare a member with this type, or wrap an existing encoder: its layers are
+/// shared, not copied, so that optimizers stay valid.
 ///
 /// Example:
 /// ```
@@ -38,15 +39,15 @@ class TORCH_ATTENTION_API SwappedTransformerEncoderImpl
       const torch::nn::TransformerEncoder& theirs)
       : SwappedTransformerEncoderImpl(*theirs) {}
 
-  /// As LibTorch's: src and the result (T, B, C), src_mask (T, T) and
-  /// src_key_padding_mask (B, T). Bool masks hide where they are true, others
-  /// are added to the scores, as in Python; see `attend`.
+  /// src (T, B, C), src_mask (T, T) and src_key_padding_mask (B, T) -> (T, B,
+  /// C). As in Python, a bool mask hides where it is true, and a floating-point
+  /// one is added to the scores; see `attend`.
   torch::Tensor forward(
       const torch::Tensor& src,
       const torch::Tensor& src_mask = {},
       const torch::Tensor& src_key_padding_mask = {});
 
-  /// A copy with weights of its own.
+  /// Returns a deep copy.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
@@ -57,7 +58,8 @@ class TORCH_ATTENTION_API SwappedTransformerEncoderImpl
 };
 TORCH_MODULE(SwappedTransformerEncoder);
 
-/// Computes a `torch::nn::TransformerDecoder` by our attention.
+/// A `torch::nn::TransformerDecoder` whose layers use our attention kernels,
+/// like `SwappedTransformerEncoder`.
 class TORCH_ATTENTION_API SwappedTransformerDecoderImpl
     : public torch::nn::TransformerDecoderImpl {
  public:
@@ -68,9 +70,9 @@ class TORCH_ATTENTION_API SwappedTransformerDecoderImpl
       const torch::nn::TransformerDecoder& theirs)
       : SwappedTransformerDecoderImpl(*theirs) {}
 
-  /// As LibTorch's: tgt and the result (T, B, C), memory (S, B, C), masks (T,
-  /// T) and (T, S), key padding masks (B, T) and (B, S), read as those of the
-  /// encoder.
+  /// tgt (T, B, C), memory (S, B, C), masks (T, T) and (T, S), key padding
+  /// masks (B, T) and (B, S) -> (T, B, C). Masks have the meaning that they
+  /// have in the encoder.
   torch::Tensor forward(
       const torch::Tensor& tgt,
       const torch::Tensor& memory,
@@ -79,7 +81,7 @@ class TORCH_ATTENTION_API SwappedTransformerDecoderImpl
       const torch::Tensor& tgt_key_padding_mask = {},
       const torch::Tensor& memory_key_padding_mask = {});
 
-  /// A copy with weights of its own.
+  /// Returns a deep copy.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 

@@ -22,20 +22,20 @@ namespace detail {
 struct OptionFields;
 }
 
-/// The way to compute attention. All kernels compute the same function; they
-/// differ in speed, memory and, under dropout, in the random stream.
+/// Selects the implementation of attention. All compute the same function; they
+/// differ in speed, memory and, under dropout, in the random numbers.
 enum class Kernel {
-  /// The fastest kernel that computes the function asked for, unless
-  /// `set_default_kernel` names another.
+  /// The fastest kernel that supports the call, unless `set_default_kernel`
+  /// names another.
   kAuto,
   /// The Python classes' sequence, op for op: matmul, `masked_fill_`, softmax,
   /// dropout, matmul. A seeded run equals Python's, dropout included. Memory
   /// grows with T x S.
   kReference,
-  /// One pass over tiles of scores that never forms a T x S tensor: our own
-  /// kernels on the CPU, with dropout from a stream of their own; LibTorch's on
-  /// other devices, where `softcap` and `sinks`, which they lack, take
-  /// kReference.
+  /// One pass over tiles of scores that never forms a T x S tensor: our kernels
+  /// on the CPU, with their own random numbers for dropout; LibTorch's on other
+  /// devices. LibTorch's have neither `softcap` nor `sinks`, which use
+  /// kReference there.
   kFused,
 };
 
@@ -55,8 +55,8 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 /// ```
 TORCH_ATTENTION_API void set_default_kernel(Kernel kernel);
 
-/// Returns what `set_default_kernel` was last given; at first `Kernel::kAuto`,
-/// the fastest.
+/// Returns the last argument of `set_default_kernel`; initially
+/// `Kernel::kAuto`, the fastest.
 TORCH_ATTENTION_API Kernel default_kernel();
 
 /// Options for `SelfAttentionV1` and `SelfAttentionV2`.
@@ -79,8 +79,8 @@ struct TORCH_ATTENTION_API SelfAttentionOptions
   /// none and refuses `true`. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// the rules for scores as a whole, each of which is an option of
-  /// `ScoreOptions`; those that hide keys are refused. Default: the scale alone
+  /// all rules for scores; each is also an option of `ScoreOptions`. Rules that
+  /// hide keys are refused. Default: only the scale
   TORCH_ARG(ScoreRule, rule) = {};
 
   /// which kernel computes the attention. Default: Kernel::kAuto
@@ -112,8 +112,8 @@ struct TORCH_ATTENTION_API CausalAttentionOptions
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// the rules for scores and positions as a whole, each of which is an
-  /// option of `RuleOptions`. Default: causal
+  /// all rules for scores and positions; each is also an option of
+  /// `RuleOptions`. Default: causal
   TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// register the buffer `mask` (context_length, context_length), as Python's
@@ -144,8 +144,8 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions
   /// size of each input token.
   TORCH_ARG(int64_t, d_in);
 
-  /// size of each query, key and value, hence of the output of one head: that
-  /// of all has num_heads * d_out.
+  /// size of each head's query, key, value and output. The output of the module
+  /// has num_heads * d_out.
   TORCH_ARG(int64_t, d_out);
 
   /// the largest number of tokens that `forward` takes.
@@ -160,8 +160,8 @@ struct TORCH_ATTENTION_API MultiHeadAttentionWrapperOptions
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// the rules for scores and positions as a whole, each of which is an
-  /// option of `RuleOptions`. Default: causal
+  /// all rules for scores and positions; each is also an option of
+  /// `RuleOptions`. Default: causal
   TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// register the buffer `mask` (context_length, context_length), as Python's
@@ -207,18 +207,18 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// the same for each by itself: Whisper's keys have none, for example.
-  /// Default: qkv_bias
+  /// add a bias to the query projection; Whisper, for example, has biases for
+  /// queries and values only. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, query_bias) = std::nullopt;
 
-  /// Default: qkv_bias
+  /// add a bias to the key projection. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, key_bias) = std::nullopt;
 
-  /// Default: qkv_bias
+  /// add a bias to the value projection. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, value_bias) = std::nullopt;
 
-  /// the rules for scores and positions as a whole, each of which is an
-  /// option of `RuleOptions`. Default: causal
+  /// all rules for scores and positions; each is also an option of
+  /// `RuleOptions`. Default: causal
   TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// size of each head's query and key. Default: d_out / num_heads
@@ -255,13 +255,13 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions
   /// et al. 2021). Default: no
   TORCH_ARG(std::optional<RotaryOptions>, rotary) = std::nullopt;
 
-  /// take the distance between query and key from their score, times
-  /// `functional::alibi_slopes(num_heads)` (ALiBi, Press et al. 2022, "Train
-  /// Short, Test Long"). Default: false
+  /// subtract the distance between query and key, times
+  /// `functional::alibi_slopes(num_heads)`, from the scores (ALiBi, Press et
+  /// al. 2022, "Train Short, Test Long"). Default: false
   TORCH_ARG(bool, alibi) = false;
 
-  /// register the parameter `sinks` (num_heads), zero at first: a learned score
-  /// of each head that takes its share of the weights and gives no value, as in
+  /// register the parameter `sinks` (num_heads), initially zero: a learned
+  /// score per head that takes part in the softmax and has no value, as in
   /// gpt-oss (OpenAI 2025; Xiao et al. 2023, "Efficient Streaming Language
   /// Models with Attention Sinks"). Default: false
   TORCH_ARG(bool, sinks) = false;
@@ -269,28 +269,28 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions
   /// multiply queries by a factor that grows with their position. Default: no
   TORCH_ARG(std::optional<TemperatureOptions>, temperature) = std::nullopt;
 
-  /// bound queries, keys and values to [-clip_qkv, clip_qkv], after their
-  /// projections and a norm that precedes the rotary embedding, as MPT, DBRX
-  /// and OLMo do. Default: no
+  /// clamp queries, keys and values to [-clip_qkv, clip_qkv], after the
+  /// projections and after a norm before the rotary embedding, as in MPT, DBRX
+  /// and OLMo. Default: no
   TORCH_ARG(std::optional<double>, clip_qkv) = std::nullopt;
 
-  /// divide each head's values by the root of their mean square plus this
-  /// number, without weights, as Gemma 4 does (Gemma Team 2026). Default: no
+  /// normalise each head's values by an RMS norm with this eps and without
+  /// weights, as in Gemma 4 (Gemma Team 2026). Default: no
   TORCH_ARG(std::optional<double>, value_norm_eps) = std::nullopt;
 
-  /// multiply the heads' context by sigmoid(W_gate(x)) before `out_proj`, with
-  /// a projection `W_gate` that has a bias where that of queries has one, as in
+  /// multiply the heads' context by sigmoid(W_gate(x)) before `out_proj`, as in
   /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").
+  /// The projection `W_gate` has a bias if the query projection has one.
   /// Default: false
   TORCH_ARG(bool, output_gate) = false;
 
-  /// what `ForwardOptions().visible_blocks` sets aside. Default:
-  /// BlockScope::kCausal
+  /// the rules that do not apply within a block of
+  /// `ForwardOptions().visible_blocks`. Default: BlockScope::kCausal
   TORCH_ARG(BlockScope, block_scope) = BlockScope::kCausal;
 
-  /// refuse calls of more than one token that lack `visible_blocks`, of models
-  /// whose prompts have an image, as PaliGemma; -1 for all tokens stands for
-  /// text alone. Default: false
+  /// refuse calls with several tokens and no `visible_blocks`, for models whose
+  /// prompts contain an image, such as PaliGemma. For a prompt without image
+  /// pass -1 for all tokens. Default: false
   TORCH_ARG(bool, needs_blocks) = false;
 
   friend struct detail::OptionFields;
@@ -310,32 +310,33 @@ namespace functional {
 /// ```
 struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions
     : RuleOptions<ScaledDotProductAttentionFuncOptions> {
-  /// the rules for scores and positions as a whole, each of which is an
-  /// option of `RuleOptions`. Default: the scale alone
+  /// all rules for scores and positions; each is also an option of
+  /// `RuleOptions`. Default: only the scale
   TORCH_ARG(ScoreRule, rule) = {};
 
-  /// integer tensor (B), for query (B, ..., T, D): hides the keys from this
-  /// number on, which may be padding or not written yet. Default: none
+  /// integer tensor (B), for query (B, ..., T, D): the number of keys of each
+  /// sequence. Later keys are hidden: padding or rows not yet written.
+  /// Default: S
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
   /// integer tensor (B), for query (B, ..., T, D): the position of the first
-  /// query among the keys, for `causal`, windows and chunks. Default: S - T,
-  /// of each sequence of its own where they are packed
+  /// query among the keys, for `causal`, windows and chunks. Default: S - T, in
+  /// packed batches with the lengths of each sequence
   TORCH_ARG(torch::Tensor, query_offsets) = {};
 
-  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: B sequences of n1, n2, ...
-  /// tokens lie one after the other in query (1, H, N, D) or (H, N, D) and in
-  /// key and value, and each attends to itself alone, as in a padded batch of
-  /// them, but without its padding. `causal`, windows and the like go by the
-  /// tokens of each; `key_lengths`, `query_offsets`, `mask` and `bias` are
-  /// those of the padded batch: (B), and what broadcasts to (B, H, longest T,
+  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: query (1, H, N, D) or (H, N,
+  /// D), key and value contain B packed sequences of n1, n2, ... tokens. Each
+  /// attends only to itself, as in a padded batch but without the padding.
+  /// `causal`, windows and chunks count the tokens of each sequence.
+  /// `key_lengths`, `query_offsets`, `mask` and `bias` have the shapes for the
+  /// padded batch: (B), and any shape that broadcasts to (B, H, longest T,
   /// longest S), of which each sequence reads its first rows and columns.
-  /// Fastest on the CPU, where our kernels take all sequences together;
-  /// elsewhere one is computed after the other. Default: not packed
+  /// Fastest on the CPU, where our kernels compute all sequences together;
+  /// elsewhere they are computed one by one. Default: not packed
   TORCH_ARG(torch::Tensor, cu_seqlens) = {};
 
-  /// the same of key and value (..., M, D), where those are not of the same
-  /// tokens as the query. Default: cu_seqlens
+  /// `cu_seqlens` of key and value (..., M, D), if they belong to other tokens
+  /// than the query. Default: cu_seqlens
   TORCH_ARG(torch::Tensor, cu_seqlens_k) = {};
 
   /// let consecutive query heads share a key and value head (grouped-query
@@ -349,36 +350,34 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions
   TORCH_ARG(torch::Tensor, mask) = {};
 
   /// floating-point tensor that broadcasts to the scores (..., T, S) and is
-  /// added to them after the scale; of its own dtype, such as float32 beside
-  /// queries of half precision. A key whose bias is -inf is hidden. Default:
-  /// none
+  /// added to them after the scale. Its dtype may differ from the query's, for
+  /// example float32 with half-precision queries. A bias of -inf hides the key.
+  /// Default: none
   TORCH_ARG(torch::Tensor, bias) = {};
 
-  /// floating-point tensor (H), for query (B, H, T, D): scores of head h lose
-  /// `alibi_slopes[h]` for each position between query and key (ALiBi, Press et
-  /// al. 2022). `functional::alibi_slopes` has the paper's. Our kernels on the
-  /// CPU form no tensor of T x S for it, unless gradients are to be
-  /// differentiated again; LibTorch's take it as a mask, beside
-  /// which half precision is computed in float32. Default: none
+  /// floating-point tensor (H), for query (B, H, T, D): subtracts
+  /// `alibi_slopes[h]` times the distance between query and key from the scores
+  /// of head h (ALiBi, Press et al. 2022). `functional::alibi_slopes` returns
+  /// the paper's slopes. Our CPU kernels form no T x S tensor for it, except
+  /// for double backward; LibTorch's get it as a mask, and then half precision
+  /// is computed in float32. Default: none
   TORCH_ARG(torch::Tensor, alibi_slopes) = {};
 
-  /// floating-point tensor (H), for query (B, H, T, D): exp(sinks[h]) is one
-  /// more summand of what the weights of head h are divided by, so that they
-  /// add up to less than 1 (gpt-oss; Xiao et al. 2023, "Efficient Streaming
-  /// Language Models with Attention Sinks"). It is a score as it is, neither
-  /// scaled nor capped, and computed with in float32 or float64. LibTorch's
-  /// kernels lack it. Default: none
+  /// floating-point tensor (H), for query (B, H, T, D): adds exp(sinks[h]) to
+  /// the softmax denominator of head h, so that its weights add up to less than
+  /// 1 (gpt-oss; Xiao et al. 2023, "Efficient Streaming Language Models with
+  /// Attention Sinks"). A sink is a score without scale or softcap, computed in
+  /// float32 or float64. LibTorch's kernels do not support it. Default: none
   TORCH_ARG(torch::Tensor, sinks) = {};
 
-  /// function of the caller's that changes the scores (..., T, S) after all of
-  /// the above but `sinks`. It needs kReference, which kAuto takes then, and
-  /// memory of T x S; kFused is refused. Beside `cu_seqlens` it is called for
-  /// each sequence by itself, with scores (1, H, T, S). Default: none
+  /// function that changes the scores (..., T, S) after all options above
+  /// except `sinks`. kAuto then uses kReference, which needs memory for T x S;
+  /// kFused is refused. With `cu_seqlens` it is called once for each sequence,
+  /// with scores (1, H, T, S). Default: none
   TORCH_ARG(ScoreFunction, scores) = {};
 
-  /// function of the caller's that changes the weights (..., T, S) after the
-  /// softmax and before dropout. Kernels and `cu_seqlens` as for `scores`.
-  /// Default: none
+  /// function that changes the weights (..., T, S) after the softmax and before
+  /// dropout. Kernels and `cu_seqlens` as for `scores`. Default: none
   TORCH_ARG(WeightFunction, weights) = {};
 
   /// probability that an attention weight is dropped. Default: 0

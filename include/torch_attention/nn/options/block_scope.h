@@ -6,18 +6,19 @@
 
 namespace torch_attention {
 
-/// The rules that tokens of one block of `ForwardOptions().visible_blocks` do
-/// not have among each other.
+/// Selects which rules do not apply between the tokens of one block of
+/// `ForwardOptions().visible_blocks`.
 enum class BlockScope {
-  /// None: the module does not read the blocks, so that all layers of a model
-  /// may get them, as those of Gemma 4 that see all tokens before.
+  /// None: the module ignores the blocks, so that a model can pass them to all
+  /// of its layers. Gemma 4's full-attention layers.
   kNone,
-  /// `causal`; windows hold, as in Gemma 3.
+  /// `causal`; windows still apply, as in Gemma 3.
   kCausal,
   /// `causal` and windows, as in PaliGemma 2.
   kWindow,
 };
 
+/// Prints `none`, `causal` or `window`.
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     BlockScope scope);

@@ -28,10 +28,10 @@ struct TORCH_ATTENTION_API CrossAttentionOptions
       int64_t d_out,
       int64_t num_heads);
 
-  /// size of each input token, of which queries are made.
+  /// size of each input token, which is projected to queries.
   TORCH_ARG(int64_t, d_in);
 
-  /// size of each token of the context, of which keys and values are made.
+  /// size of each context token, which is projected to keys and values.
   TORCH_ARG(int64_t, d_context);
 
   /// size of each output token.
@@ -46,14 +46,14 @@ struct TORCH_ATTENTION_API CrossAttentionOptions
   /// add a bias to the query, key and value projections. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// the same for each by itself: Whisper's keys have none, for example.
-  /// Default: qkv_bias
+  /// add a bias to the query projection; Whisper, for example, has biases for
+  /// queries and values only. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, query_bias) = std::nullopt;
 
-  /// Default: qkv_bias
+  /// add a bias to the key projection. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, key_bias) = std::nullopt;
 
-  /// Default: qkv_bias
+  /// add a bias to the value projection. Default: qkv_bias
   TORCH_ARG(std::optional<bool>, value_bias) = std::nullopt;
 
   /// project the concatenated heads by `out_proj`. Without it d_out is
@@ -74,8 +74,8 @@ struct TORCH_ATTENTION_API CrossAttentionOptions
   /// size of each head's value. Default: head_dim
   TORCH_ARG(std::optional<int64_t>, value_dim) = std::nullopt;
 
-  /// the rules for scores as a whole, each of which is an option of
-  /// `ScoreOptions`; those that hide keys are refused. Default: the scale alone
+  /// all rules for scores; each is also an option of `ScoreOptions`. Rules that
+  /// hide keys are refused. Default: only the scale
   TORCH_ARG(ScoreRule, rule) = {};
 
   /// normalise queries and keys by `q_norm` and `k_norm`. Default: no

@@ -12,19 +12,18 @@ namespace detail {
 struct OptionFields;
 }
 
-/// Arguments of one call of a module's `forward`, beside its input: which keys
-/// are padding or how sequences are packed without it, what else is hidden or
-/// added, where the tokens stand.
+/// Arguments of one call of a module's `forward` in addition to its input:
+/// padding or packed sequences, masks and biases, positions.
 ///
 /// Sizes: `B` sequences, `H` heads, `T` queries, `S` keys (`T` in
-/// self-attention). The scores are (B, H, T, S), or (B, T, S) in modules of one
-/// head. Whatever is given holds together with the module's own `causal`,
-/// windows and chunks: a key is hidden if one of them hides it, and a query
-/// from which all are hidden gives a context of zeros.
+/// self-attention). The scores are (B, H, T, S), or (B, T, S) in modules with
+/// one head. All arguments combine with the `causal`, windows and chunks of the
+/// module: a key is hidden if any of them hides it. A query whose keys are all
+/// hidden gets a context of zeros.
 ///
-/// All tensors are on the device of the input, but for `key_lengths` and
-/// `positions`, which may also be on the CPU, and `cu_seqlens` and
-/// `cu_seqlens_k`, which are best there: they are read there.
+/// All tensors are on the device of the input, except that `key_lengths` and
+/// `positions` may be on the CPU, and `cu_seqlens` and `cu_seqlens_k` should
+/// be, since they are read there.
 ///
 /// Example:
 /// ```
@@ -33,82 +32,81 @@ struct OptionFields;
 ///     x, ForwardOptions().key_padding_mask(attention_mask.eq(0)));
 /// ```
 struct TORCH_ATTENTION_API ForwardOptions {
-  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: the input is B sequences of
-  /// n1, n2, ... tokens, one after the other without padding, (N, d_in) or
-  /// (1, N, d_in), and so is the output. Each attends to itself alone and
-  /// begins at position 0; `context_length` bounds each. The arguments below
-  /// are those of the padded batch (B, T = S = longest), of which each sequence
-  /// reads its first rows and columns, but for `positions`, `rotary_cos` and
-  /// `rotary_sin`, which are of the N tokens, and `key_padding_mask`, which
-  /// there is no need for. Default: not packed
+  /// integer tensor (B + 1), 0, n1, n1 + n2, ...: the input contains B packed
+  /// sequences of n1, n2, ... tokens without padding, (N, d_in) or
+  /// (1, N, d_in), and so does the output. Each sequence attends only to
+  /// itself, starts at position 0 and has at most `context_length` tokens. The
+  /// arguments below have the shapes for the padded batch (B, T = S = longest),
+  /// of which each sequence reads its first rows and columns; but `positions`,
+  /// `rotary_cos` and `rotary_sin` are for the N tokens, and `key_padding_mask`
+  /// is refused. Default: not packed
   TORCH_ARG(torch::Tensor, cu_seqlens) = {};
 
-  /// the same of the context of `CrossAttention`, of as many sequences; beside
-  /// `cu_seqlens`. Default: none
+  /// `cu_seqlens` of the context of `CrossAttention`, for as many sequences;
+  /// requires `cu_seqlens`. Default: none
   TORCH_ARG(torch::Tensor, cu_seqlens_k) = {};
 
-  /// integer tensor (B): how many keys each sequence has; those after them are
-  /// padding, which is hidden and may be NaN. Default: S
+  /// integer tensor (B): the number of keys of each sequence. Later keys are
+  /// padding: hidden, and they may be NaN. Default: S
   TORCH_ARG(torch::Tensor, key_lengths) = {};
 
-  /// bool tensor (B, S), or (S) without a batch: true hides a key of a
-  /// sequence, from all queries and heads, wherever the padding is. Chunks
-  /// begin at the first key of each sequence that it leaves, unless `positions`
-  /// say otherwise. Default: none
+  /// bool tensor (B, S), or (S) without a batch: true hides a key from all
+  /// queries and heads of its sequence. Padding may be anywhere. Chunks start
+  /// at the first key of each sequence that is not padding, unless `positions`
+  /// are set. Default: none
   TORCH_ARG(torch::Tensor, key_padding_mask) = {};
 
-  /// bool tensor, true hides: (T, S) for all, or with as many dimensions as the
-  /// scores, each of their size or 1. Default: none
+  /// bool tensor, true hides: (T, S) for all heads and sequences, or with as
+  /// many dimensions as the scores, each of their size or 1. Default: none
   TORCH_ARG(torch::Tensor, mask) = {};
 
-  /// floating-point tensor of the same shapes, added to the scores after the
-  /// scale; -inf hides. Default: none
+  /// floating-point tensor with a shape as for `mask`, added to the scores
+  /// after the scale; -inf hides. Default: none
   TORCH_ARG(torch::Tensor, bias) = {};
 
-  /// int64 tensor (B, T), or (T) without a batch: tokens of one number that is
-  /// not negative see each other to both sides, beside what `causal` lets them
-  /// see; those of a negative number see what they see without it. For the
-  /// tokens of an image in a prompt, as Gemma 3 and PaliGemma have them: 0 for
-  /// those of the first image, 1 for those of the second, and -1 for text.
-  /// Windows, padding and masks still hide, but `block_scope` of the module may
-  /// say otherwise. With `cu_seqlens` it is that of the padded batch. Not
-  /// beside `alibi` or `chunk`, and not where several processes share the
-  /// tokens. Modules that are not causal do not read it. Default: none
+  /// int64 tensor (B, T), or (T) without a batch: tokens with the same number
+  /// >= 0 form a block and see each other in both directions, in addition to
+  /// what `causal` lets them see; a negative number means no block. For the
+  /// tokens of images in a prompt, as in Gemma 3 and PaliGemma: 0 for the first
+  /// image, 1 for the second, and -1 for text. Windows, padding and masks still
+  /// hide, depending on the module's `block_scope`. With `cu_seqlens` it has
+  /// the shape for the padded batch. Refused with `alibi` or `chunk`, and if
+  /// the tokens are distributed over processes. Ignored by modules that are not
+  /// causal. Default: none
   TORCH_ARG(torch::Tensor, visible_blocks) = {};
 
   /// integer tensor (T) or (B, T), none negative: the positions of the tokens
-  /// for `rotary`, `alibi`, `chunk` and `temperature`; `causal` and windows go
-  /// by the order of the tokens. For left-padded batches count the tokens that
-  /// are not padding. Modules with none of them do not read it, so that all
-  /// layers of a model may get the same. With `alibi` a tensor (B, H, T, T) is
-  /// formed, with `chunk` one of (B, T, T); not with either beside
-  /// `cu_seqlens`. Default: 0, 1, ..., T - 1
+  /// for `rotary`, `alibi`, `chunk` and `temperature`; `causal` and windows use
+  /// the indices of the tokens. For left-padded batches count the tokens that
+  /// are not padding. Modules with none of these options ignore it, so that a
+  /// model can pass it to all layers. `alibi` then forms a tensor (B, H, T, T),
+  /// `chunk` one of (B, T, T); both refuse it with `cu_seqlens`. Default: 0, 1,
+  /// ..., T - 1
   TORCH_ARG(torch::Tensor, positions) = {};
 
-  /// cosines of the angles by which the tokens are rotated, floating-point (T,
-  /// pairs) or (B, T, pairs) with pairs = dim / 2 of `rotary`, in place of
-  /// those that its theta and scaling make: for positions of several
-  /// dimensions, as of images. Beside `rotary_sin`, and without `positions`.
-  /// Modules without `rotary` do not read it. Default: none
+  /// cosines of the rotary angles, floating-point (T, pairs) or (B, T, pairs)
+  /// with pairs = dim / 2 of `rotary`, instead of those computed from its theta
+  /// and scaling: for positions of several dimensions, such as in images.
+  /// Requires `rotary_sin` and excludes `positions`. Ignored by modules without
+  /// `rotary`. Default: none
   TORCH_ARG(torch::Tensor, rotary_cos) = {};
 
-  /// the sines of the same angles. Default: none
+  /// sines of the same angles, of the shape of `rotary_cos`. Default: none
   TORCH_ARG(torch::Tensor, rotary_sin) = {};
 
-  /// function of the caller's that changes the scores after all of the above
-  /// and the module's own rules, right before the softmax; gradients go through
-  /// it. For what no option does: scores of other heads mixed in, all but the
-  /// largest hidden, a bias that depends on the score. It is computed by
-  /// kReference, whatever kAuto means otherwise, with memory of T x S; a module
-  /// of kFused refuses it, as do modules whose heads or tokens several
-  /// processes share. Beside `cu_seqlens` it is called for each sequence by
-  /// itself, with scores (1, H, T, S). Default: none
+  /// function that changes the scores after all arguments above and all options
+  /// of the module, right before the softmax; differentiable. For rules without
+  /// an option: mixing the scores of heads, hiding all but the largest, a bias
+  /// that depends on the score. It always uses kReference, which needs memory
+  /// for T x S. Refused by modules with kFused, and if heads or tokens are
+  /// distributed over processes. With `cu_seqlens` it is called once for each
+  /// sequence, with scores (1, H, T, S). Default: none
   TORCH_ARG(ScoreFunction, scores) = {};
 
   friend struct detail::OptionFields;
 };
 
-/// Arguments of one call of `decode`, beside input and cache.
+/// Arguments of one call of `decode` in addition to input and cache.
 ///
 /// Example:
 /// ```
@@ -116,37 +114,38 @@ struct TORCH_ATTENTION_API ForwardOptions {
 ///     prompts, cache, DecodeOptions(lengths).left_padded(true));
 /// ```
 struct TORCH_ATTENTION_API DecodeOptions {
-  /// Not explicit: the lengths may be given in the place of the options.
+  /// Not explicit, so that callers can pass only the lengths.
   // NOLINTNEXTLINE(google-explicit-constructor)
   DecodeOptions(torch::Tensor new_lengths = {});
 
-  /// integer tensor (B), in [0, T]: how many of the T tokens each sequence has.
-  /// Default: T
+  /// integer tensor (B), in [0, T]: how many of the T tokens each sequence has;
+  /// the others are padding. Default: T
   TORCH_ARG(torch::Tensor, new_lengths);
 
-  /// the tokens of each sequence are its last ones, and the padding comes
-  /// before them. Default: false
+  /// padding comes before the tokens of each sequence instead of after them.
+  /// Default: false
   TORCH_ARG(bool, left_padded) = false;
 
-  /// floating-point tensor that is added to the scores after the scale, such as
-  /// a `RelativeBias` gives: (T, S), or (B, H, T, S) each of that size or 1,
-  /// for the S tokens of the longest sequence with the new ones. Not with a
-  /// cache that has a `window` or `chunk`, nor with `left_padded`. Default:
-  /// none
+  /// floating-point tensor that is added to the scores after the scale, for
+  /// example from a `RelativeBias`: (T, S), or (B, H, T, S) with each size as
+  /// stated or 1, where S is the length of the longest sequence including the
+  /// new tokens. Refused with `left_padded`, and if the cache has a `window` or
+  /// `chunk`. Default: none
   TORCH_ARG(torch::Tensor, bias) = {};
 
-  /// as in `ForwardOptions`, of the T new tokens: a block has to come in one
-  /// call, since what cached tokens saw is computed. Default: none
+  /// blocks of the T new tokens, as in `ForwardOptions`. All tokens of a block
+  /// have to be in one call, since cached tokens cannot see later ones.
+  /// Default: none
   TORCH_ARG(torch::Tensor, visible_blocks) = {};
 
-  /// as in `ForwardOptions`, for the T new tokens. Default: none
+  /// cosines for the T new tokens, as in `ForwardOptions`. Default: none
   TORCH_ARG(torch::Tensor, rotary_cos) = {};
 
-  /// Default: none
+  /// sines for the T new tokens, as in `ForwardOptions`. Default: none
   TORCH_ARG(torch::Tensor, rotary_sin) = {};
 
   /// function that changes the scores (B, H, T, S), as in `ForwardOptions`,
-  /// where S is as for `bias`; not where a bias is refused. Default: none
+  /// with S as for `bias`. Refused where a bias is. Default: none
   TORCH_ARG(ScoreFunction, scores) = {};
 };
 

@@ -8,7 +8,7 @@
 
 namespace torch_attention {
 
-/// The mean that a `HeadNorm` divides by.
+/// Selects the normalisation of a `HeadNorm`.
 enum class HeadNormKind {
   /// x / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019, "Root Mean Square
   /// Layer Normalization").
@@ -18,12 +18,12 @@ enum class HeadNormKind {
   kLayer,
 };
 
-/// The numbers that a `HeadNorm` normalises together, and the shape of its
-/// weights, for H heads of size D.
+/// Selects the elements that a `HeadNorm` normalises together, and the shape of
+/// its weights, for H heads of size D.
 enum class HeadNormScope {
-  /// Each head by itself; all share weights (D). Qwen 3, Gemma 3.
+  /// Each head separately, with weights (D) for all heads. Qwen 3, Gemma 3.
   kHead,
-  /// Each head by itself, with weights of its own (H, D). Cohere, Chameleon.
+  /// Each head separately, with weights (H, D) per head. Cohere, Chameleon.
   kHeadWeights,
   /// All heads of a token together; weights (H * D). OLMo 2.
   kAllHeads,
@@ -39,8 +39,8 @@ TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     HeadNormScope scope);
 
-/// Options for `HeadNorm`, which normalises queries or keys before their
-/// products (Henry et al. 2020, "Query-Key Normalization for Transformers").
+/// Options for `HeadNorm`, which normalises queries or keys before attention
+/// (Henry et al. 2020, "Query-Key Normalization for Transformers").
 ///
 /// Example, as in Qwen 3:
 /// ```
@@ -49,24 +49,24 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 struct TORCH_ATTENTION_API HeadNormOptions {
   explicit HeadNormOptions(HeadNormKind kind = HeadNormKind::kRms);
 
-  /// Default: HeadNormKind::kRms
+  /// RMS norm or layer norm. Default: HeadNormKind::kRms
   TORCH_ARG(HeadNormKind, kind);
 
-  /// Default: HeadNormScope::kHead
+  /// elements that are normalised together. Default: HeadNormScope::kHead
   TORCH_ARG(HeadNormScope, scope) = HeadNormScope::kHead;
 
   /// added to the mean square or variance. Default: 1e-6
   TORCH_ARG(double, eps) = 1e-6;
 
-  /// multiply by a learned `weight`, one at first. Without it a kRms is what
-  /// Llama 4 calls an L2 norm, and has `after_rotary`. Default: true
+  /// multiply by a learned `weight`, initially 1. kRms without weight is the L2
+  /// norm of Llama 4, which also sets `after_rotary`. Default: true
   TORCH_ARG(bool, weight) = true;
 
-  /// the factor is 1 + `weight`, which is zero at first, as in Gemma. Default:
+  /// multiply by 1 + `weight`, which is initially 0, as in Gemma. Default:
   /// false
   TORCH_ARG(bool, unit_offset) = false;
 
-  /// add a learned `bias`, zero at first. Default: false
+  /// add a learned `bias`, initially 0. Default: false
   TORCH_ARG(bool, bias) = false;
 
   /// normalise after the rotary embedding instead of before it. Default: false

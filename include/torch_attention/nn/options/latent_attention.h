@@ -40,27 +40,27 @@ struct TORCH_ATTENTION_API LatentAttentionOptions
   /// number of heads.
   TORCH_ARG(int64_t, num_heads);
 
-  /// size of the latent vector from which all heads' queries are made
-  /// (`q_lora_rank`). Default: none, queries are made of the token
+  /// size of the latent vector from which all heads' queries are projected
+  /// (`q_lora_rank`). Default: none, queries are projected from the input token
   TORCH_ARG(std::optional<int64_t>, query_rank) = std::nullopt;
 
-  /// size of the latent vector from which all heads' keys and values are made
-  /// (`kv_lora_rank`). Default: 512
+  /// size of the latent vector from which all heads' keys and values are
+  /// projected (`kv_lora_rank`). Default: 512
   TORCH_ARG(int64_t, kv_rank) = 512;
 
-  /// the part of each head's query and key that is not rotated
+  /// size of the part of each head's query and key that is not rotated
   /// (`qk_nope_head_dim`). Default: 128
   TORCH_ARG(int64_t, nope_dim) = 128;
 
-  /// the part that is rotated, even; all heads share that of the key
+  /// size of the rotated part, even; all heads share the key's rotated part
   /// (`qk_rope_head_dim`). Default: 64
   TORCH_ARG(int64_t, rope_dim) = 64;
 
   /// size of each head's value (`v_head_dim`). Default: 128
   TORCH_ARG(int64_t, value_dim) = 128;
 
-  /// the rotary embedding of `rope_dim` elements. Options of your own have to
-  /// repeat DeepSeek's pairing, since those of `RotaryOptions` are other ones.
+  /// the rotary embedding of `rope_dim` elements. If you change it, set
+  /// `pairing` as well: the default of `RotaryOptions` is not DeepSeek's.
   /// Default: RotaryOptions().pairing(RotaryPairing::kInterleaved)
   TORCH_ARG(RotaryOptions, rotary) =
       RotaryOptions().pairing(RotaryPairing::kInterleaved);
@@ -69,14 +69,14 @@ struct TORCH_ATTENTION_API LatentAttentionOptions
   /// Default: false
   TORCH_ARG(bool, bias) = false;
 
-  /// added to the mean square by the norms of latent vectors. Default: 1e-6
+  /// eps of the RMS norms of latent vectors. Default: 1e-6
   TORCH_ARG(double, norm_eps) = 1e-6;
 
   /// probability that an attention weight is dropped in training. Default: 0
   TORCH_ARG(double, dropout) = 0.0;
 
-  /// the rules for scores and positions as a whole, each of which is an
-  /// option of `RuleOptions`. Default: causal
+  /// all rules for scores and positions; each is also an option of
+  /// `RuleOptions`. Default: causal
   TORCH_ARG(ScoreRule, rule) = ScoreRule::make_causal();
 
   /// which kernel computes the attention. Default: Kernel::kAuto

@@ -20,16 +20,16 @@ struct TORCH_ATTENTION_API RelativeBiasOptions {
   /// number of query heads.
   TORCH_ARG(int64_t, num_heads);
 
-  /// number of groups of distances, each with a bias of its own: at least 2, or
-  /// 4 and even if `bidirectional`. Default: 32
+  /// number of buckets of distances, each with one bias per head: at least 2,
+  /// or at least 4 and even if `bidirectional`. Default: 32
   TORCH_ARG(int64_t, num_buckets) = 32;
 
-  /// from this distance on all are in one group. More than half the buckets of
-  /// one direction. Default: 128
+  /// distances from this one on share the last bucket. More than half the
+  /// buckets of one direction. Default: 128
   TORCH_ARG(int64_t, max_distance) = 128;
 
-  /// half of the buckets are for keys after the query; otherwise these share
-  /// the bucket of distance 0. Default: true
+  /// use half of the buckets for keys after the query. Otherwise such keys
+  /// share the bucket of distance 0. Default: true
   TORCH_ARG(bool, bidirectional) = true;
 };
 
@@ -45,10 +45,10 @@ struct TORCH_ATTENTION_API WindowBiasOptions {
   /// number of query heads.
   TORCH_ARG(int64_t, num_heads);
 
-  /// rows of tokens in a window.
+  /// number of rows of tokens in a window.
   TORCH_ARG(int64_t, height);
 
-  /// tokens in each row.
+  /// number of tokens in each row.
   TORCH_ARG(int64_t, width);
 };
 

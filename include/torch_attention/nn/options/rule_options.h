@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-/// An argument of `ScoreRule`, as `TORCH_ARG` declares those of options.
+/// Declares a setter and getters of a field of `rule()`, like `TORCH_ARG`.
 #define TORCH_ATTENTION_RULE(type, name)                   \
   Options& name(const type& new_##name) {                  \
     auto& options = static_cast<Options&>(*this);          \
@@ -21,25 +21,25 @@
 
 namespace torch_attention {
 
-/// The rules for scores of all options, as a base class of `Options`, which has
-/// `TORCH_ARG(ScoreRule, rule)`.
+/// The rules for scores that all options have. A base class (CRTP) of
+/// `Options`, which declares `TORCH_ARG(ScoreRule, rule)`.
 template <typename Options>
 class ScoreOptions {
  public:
-  /// factor of the scores; T5 has 1. Default: 1 / sqrt(head_dim), the size of a
-  /// query
+  /// factor of the scores; 1 in T5. Default: 1 / sqrt(head_dim), with the size
+  /// of a query
   TORCH_ATTENTION_RULE(std::optional<double>, scale)
 
-  /// bound the scores: after the scale, and before biases, they become
+  /// cap the scores: after the scale and before biases they become
   /// softcap * tanh(score / softcap), as in Gemma 2 (Gemma Team 2024).
   /// Default: no
   TORCH_ATTENTION_RULE(std::optional<double>, softcap)
 };
 
-/// The rules for scores and positions, as a base class of `Options`, which has
-/// `TORCH_ARG(ScoreRule, rule)`. The T queries are the last T of the S
-/// positions, so that query t has position S - T + t; options and calls can
-/// place them elsewhere.
+/// The rules for scores and positions. A base class (CRTP) of `Options`, which
+/// declares `TORCH_ARG(ScoreRule, rule)`. By default the T queries are the last
+/// T of the S positions: query t has position S - T + t. `query_offsets` and
+/// caches change that.
 template <typename Options>
 class RuleOptions : public ScoreOptions<Options> {
  public:
@@ -47,22 +47,22 @@ class RuleOptions : public ScoreOptions<Options> {
   /// true for modules, false for functions
   TORCH_ATTENTION_RULE(bool, causal)
 
-  /// hide the keys `window` or more positions before a query's own: with
-  /// `causal`, a query attends to the `window` last tokens, itself included
+  /// hide keys that are `window` or more positions before the query: with
+  /// `causal`, a query attends to the last `window` tokens, itself included
   /// (sliding window, Beltagy et al. 2020). With `causal(false)` it needs
-  /// `window_after`. Default: none are hidden
+  /// `window_after`. Default: no limit
   TORCH_ATTENTION_RULE(std::optional<int64_t>, window)
 
-  /// hide the keys more than `window_after` positions after a query's own. Not
-  /// with `causal`, which hides them all. ModernBERT sees n to both sides by
-  /// `causal(false).window(n + 1).window_after(n)`. FlashAttention's
-  /// `window_size = (left, right)` counts to both sides without the query's own
-  /// position: `window(left + 1).window_after(right)`. Default: none are hidden
+  /// hide keys that are more than `window_after` positions after the query. Not
+  /// with `causal`, which hides all of them. ModernBERT's window of n tokens to
+  /// both sides is `causal(false).window(n + 1).window_after(n)`.
+  /// FlashAttention's `window_size = (left, right)` does not count the query's
+  /// position: `window(left + 1).window_after(right)`. Default: no limit
   TORCH_ATTENTION_RULE(std::optional<int64_t>, window_after)
 
-  /// hide the keys of other chunks than a query's own, which are the positions
-  /// 0 to chunk - 1, chunk to 2 chunk - 1, and so on (Llama 4). Not with
-  /// windows. Default: none are hidden
+  /// hide keys outside the query's chunk; chunks are the positions 0 to
+  /// chunk - 1, chunk to 2 chunk - 1, and so on (Llama 4). Not with windows.
+  /// Default: no chunks
   TORCH_ATTENTION_RULE(std::optional<int64_t>, chunk)
 };
 

@@ -6,14 +6,13 @@
 
 namespace torch_attention {
 
-/// Changes scores (..., T, S), which have their scale, softcap, biases and
-/// masks, right before the softmax, and returns them: a tensor of the same
-/// shape, dtype and device. It is called once for each attention, while
-/// autograd records, so that whatever it computes by LibTorch's operators is
-/// differentiable, and tensors that it holds get gradients.
+/// Returns changed scores (..., T, S), of the same shape, dtype and device. It
+/// is called right before the softmax, with scores after scale, softcap, biases
+/// and masks, once per attention. Autograd records its operators, so that the
+/// result is differentiable and captured tensors get gradients.
 ///
-/// For a hidden key it gets -1e30, -1e4 in float16, and the key stays hidden
-/// whatever it returns there; -inf that it returns hides more.
+/// The score of a hidden key is -1e30 (-1e4 in float16), and the key stays
+/// hidden whatever is returned for it. Returning -inf hides more keys.
 ///
 /// Example:
 /// ```
@@ -27,15 +26,15 @@ namespace torch_attention {
 /// ```
 using ScoreFunction = std::function<torch::Tensor(const torch::Tensor&)>;
 
-/// Changes weights (..., T, S), right after the softmax and before dropout, and
-/// returns them: a tensor of the same shape, dtype and device, which values are
-/// multiplied by as it is. Called and differentiated as a ScoreFunction is.
+/// Returns changed weights (..., T, S), of the same shape, dtype and device. It
+/// is called right after the softmax and before dropout; the result is not
+/// normalised again. Called and differentiated like a ScoreFunction.
 ///
-/// The weight of a hidden key is 0, and stays 0 whatever it returns there.
+/// The weight of a hidden key is 0, and stays 0 whatever is returned for it.
 ///
 /// Example:
 /// ```
-/// // the second half of the heads is taken from the first
+/// // subtracts the second half of the heads from the first
 /// WeightFunction difference = [](const torch::Tensor& weights) {
 ///   const auto parts = weights.chunk(2, /*dim=*/1);
 ///   return torch::cat({parts[0] - 0.5 * parts[1], parts[1]}, 1);

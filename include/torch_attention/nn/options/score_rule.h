@@ -3,15 +3,16 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 namespace torch_attention {
 
-/// How a raw score, the product of a query and a key, becomes an input of the
-/// softmax: the rules that are numbers. Rules with tensors (bias, mask, ALiBi
-/// slopes, sinks, lengths) are options of their own.
+/// The rules, given by numbers, by which the dot product of a query and a key
+/// becomes an input of the softmax. Rules with tensors (bias, mask, ALiBi
+/// slopes, sinks, lengths) are separate options.
 ///
-/// The options of functions and modules hold one, `rule()`, and pass it on
-/// whole to the kernels. `RuleOptions` documents each rule.
+/// The options of functions and modules contain one, `rule()`, which the
+/// kernels get unchanged. `RuleOptions` documents each field.
 ///
 /// Example:
 /// ```
@@ -27,19 +28,19 @@ struct ScoreRule {
   std::optional<int64_t> window_after;
   std::optional<int64_t> chunk;
 
-  /// Returns the rule that hides later keys, otherwise with the defaults.
+  /// Returns a rule with `causal` and defaults otherwise.
   static ScoreRule make_causal() {
     ScoreRule rule;
     rule.causal = true;
     return rule;
   }
 
-  /// Returns the factor of products of `head_dim` numbers.
+  /// Returns the factor of dot products of size `head_dim`.
   double factor(int64_t head_dim) const {
     return scale ? *scale : 1 / std::sqrt(static_cast<double>(head_dim));
   }
 
-  /// Returns whether scores are products times a factor: there is no softcap.
+  /// Returns whether scores are linear in the dot products: no softcap.
   bool is_linear() const {
     return !softcap;
   }
@@ -49,26 +50,30 @@ struct ScoreRule {
     return causal || window || window_after || chunk;
   }
 
-  /// Returns whether the rule only scales and hides the keys after a query's
-  /// own position.
+  /// Returns whether the rule is the scale and `causal`, nothing else.
   bool is_only_causal() const {
     return causal && !window && !window_after && !chunk && is_linear();
   }
 
-  /// Returns the rule without what hides keys.
+  /// Returns the rule without the fields that hide keys.
   ScoreRule without_positions() const {
-    ScoreRule rule;
-    rule.scale = scale;
-    rule.softcap = softcap;
+    auto rule = *this;
+    // Names all fields, so that a new one does not compile until it is here.
+    auto& [scale_, softcap_, causal_, window_, after_, chunk_] = rule;
+    std::tie(causal_, window_, after_, chunk_) =
+        std::make_tuple(false, std::nullopt, std::nullopt, std::nullopt);
     return rule;
   }
 };
 
-/// Returns whether both rules have the same numbers.
+/// Returns whether all fields are equal.
 inline bool operator==(const ScoreRule& a, const ScoreRule& b) {
-  return a.scale == b.scale && a.softcap == b.softcap && a.causal == b.causal &&
-      a.window == b.window && a.window_after == b.window_after &&
-      a.chunk == b.chunk;
+  const auto fields = [](const ScoreRule& rule) {
+    // Names all fields, so that a new one does not compile until it is here.
+    const auto& [scale, softcap, causal, window, after, chunk] = rule;
+    return std::tie(scale, softcap, causal, window, after, chunk);
+  };
+  return fields(a) == fields(b);
 }
 
 inline bool operator!=(const ScoreRule& a, const ScoreRule& b) {

@@ -31,14 +31,14 @@ TORCH_ATTENTION_API std::shared_ptr<torch::nn::Module> replace_module(
     const std::string& path,
     Replacement replacement);
 
-/// Returns the module that holds the one at `path`.
+/// Returns the parent of the module at `path`.
 TORCH_ATTENTION_API torch::nn::Module& parent_of(
     torch::nn::Module& root,
     const std::string& path);
 
 /// Throws unless the module at `path` is the one that a member of its parent
 /// holds. `held` is the member's module, `expected` the class that declares the
-/// member, and `is_expected` tells whether the parent is of this class.
+/// member, and `is_expected` whether the parent is of this class.
 TORCH_ATTENTION_API void check_member(
     torch::nn::Module& root,
     const std::string& path,
@@ -105,7 +105,7 @@ std::shared_ptr<torch::nn::Module> replace_module(
       root, path, {replacement, torch::nn::AnyModule(replacement)});
 }
 
-/// Replaces a module by that of a module holder.
+/// Replaces a module by the module of a holder.
 template <typename Impl>
 std::shared_ptr<torch::nn::Module> replace_module(
     torch::nn::Module& root,
@@ -118,9 +118,9 @@ std::shared_ptr<torch::nn::Module> replace_module(
 /// which its parent calls it, and returns the module that was there.
 ///
 /// The member's class must be able to hold the replacement: a holder or
-/// `std::shared_ptr` of the same class, or `torch::nn::AnyModule`. A
-/// `torch::nn::MultiheadAttention` holds no module of ours; declare it as
-/// `MultiHeadAttention`, whose weights `from_multihead_attention` gives.
+/// `std::shared_ptr` of the same class, or `torch::nn::AnyModule`. A member of
+/// type `torch::nn::MultiheadAttention` cannot hold our module; declare it as
+/// `MultiHeadAttention`, made by `from_multihead_attention`.
 ///
 /// Throws c10::Error, and changes nothing, if there is no module at `path`, its
 /// parent is no `Parent`, or the member holds another module.
@@ -153,11 +153,11 @@ std::shared_ptr<torch::nn::Module> replace_module(
 /// device and training mode of a `torch::nn::MultiheadAttention`:
 /// self-attention whose query, key and value are one tensor.
 ///
-/// `causal` says whether tokens see only those before them. LibTorch's module
-/// does not store this: the model gives a mask to each `forward`, or none.
+/// `causal` is the option of the new module: LibTorch's module does not store
+/// it, since the model passes a mask to each `forward`, or none.
 ///
 /// Ours takes (B, T, C), LibTorch's (T, B, C); both compute the same function.
-/// The masks that the model gave to LibTorch's become `ForwardOptions` of ours.
+/// Pass masks of `forward` as `ForwardOptions`.
 ///
 /// Throws c10::Error for `kdim` or `vdim` other than `embed_dim`, `add_bias_kv`
 /// and `add_zero_attn`, which self-attention does not have.

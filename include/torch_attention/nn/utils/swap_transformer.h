@@ -14,19 +14,19 @@ namespace torch_attention {
 
 /// The findings of `swap_attention`.
 struct ModuleSwapReport {
-  /// the paths of the encoders and decoders that attend by our kernels now
+  /// paths of the encoders and decoders that use our kernels now
   std::vector<std::string> swapped;
-  /// what attends by LibTorch's operators still: "path: why"
+  /// attention that still uses LibTorch's operators: "path: reason"
   std::vector<std::string> left;
 };
 
-/// Lets the encoders and decoders in a model attend by our kernels: those of
-/// each `torch::nn::Transformer`, and children of `torch::nn::Sequential`.
-/// Weights are shared with the modules that were there, so that optimizers go
-/// on; paths in the state dict stay.
+/// Makes the encoders and decoders in a model use our kernels: those of each
+/// `torch::nn::Transformer`, and children of `torch::nn::Sequential`. Weights
+/// are shared with the replaced modules, so that optimizers stay valid; keys of
+/// the state dict do not change.
 ///
-/// Modules that the model's own classes hold by C++ members cannot be changed
-/// from outside, and are reported: declare an encoder as
+/// Modules that a class of the model holds by C++ members cannot be replaced
+/// from outside and are reported: declare an encoder as
 /// `SwappedTransformerEncoder`, a decoder as `SwappedTransformerDecoder`, and
 /// call a MultiheadAttention by `attend`.
 ///
@@ -39,7 +39,7 @@ TORCH_ATTENTION_API ModuleSwapReport swap_attention(torch::nn::Module& model);
 
 /// Returns the first result of `module->forward(query, key, value,
 /// key_padding_mask, /*need_weights=*/false, attn_mask)`, by our kernels: query
-/// and result (T, B, C), key and value (S, B, C). Masks mean what they mean in
+/// and result (T, B, C), key and value (S, B, C). Masks have their meaning in
 /// Python: key_padding_mask (B, S) and attn_mask (T, S) or (B * H, T, S) hide
 /// where they are true if they are bool, and are added to the scores if they
 /// are floating-point. LibTorch's class adds a bool attn_mask as 1.
