@@ -8,7 +8,7 @@
 
 namespace torch_attention::detail {
 
-/// Appends tokens to a cache, and takes them back at the end of its scope
+/// Appends tokens to a cache, and removes them again at the end of its scope
 /// unless `commit` was called.
 ///
 /// Example:
@@ -19,7 +19,7 @@ namespace torch_attention::detail {
 /// ```
 class CacheAppend {
  public:
-  /// The arguments of `KVCache::append`, which may throw.
+  /// Takes the arguments of `KVCache::append`, and throws what it throws.
   CacheAppend(
       KVCache& cache,
       const torch::Tensor& keys,
@@ -34,7 +34,7 @@ class CacheAppend {
 
   ~CacheAppend() {
     if (!committed_) {
-      // Allocates nothing, since memory may be what is missing.
+      // Must not allocate: the reason may be that memory ran out.
       cache_.state_ = std::move(before_);
     }
   }

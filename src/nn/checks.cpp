@@ -87,7 +87,7 @@ void check_rule(const char* name, const ScoreRule& rule) {
       name,
       ": expected a finite scale, but got ",
       *scale);
-  // Beyond these, float32 cannot divide by it and back.
+  // Outside of this range, score / softcap over- or underflows in float32.
   TORCH_CHECK(
       !softcap || (*softcap >= 1e-6 && *softcap <= 1e6),
       name,
@@ -242,8 +242,8 @@ void check_not_packed(const char* name, const torch::Tensor& cu_seqlens) {
 
 namespace {
 
-/// Returns integers (N) as int64 in memory of their own on the CPU. Those of a
-/// tensor that torch.func wraps are read one by one, as its memory is no one's.
+/// Returns a copy of integers (N), int64 on the CPU. A tensor that torch.func
+/// wraps has no memory, so its elements are read one by one.
 torch::Tensor copied_numbers(const torch::Tensor& x) {
   if (!at::isTensorSubclassLike(x)) {
     return to_int64(x)
@@ -252,7 +252,7 @@ torch::Tensor copied_numbers(const torch::Tensor& x) {
             /*copy=*/true)
         .contiguous();
   }
-  // Not by an operator, which torch.func would wrap as well.
+  // Not by an operator, whose result torch.func would wrap as well.
   auto result = at::detail::empty_cpu(x.sizes(), torch::kLong);
   auto* number = result.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < x.size(0); ++i) {
@@ -286,8 +286,8 @@ torch::Tensor to_starts(
       what,
       " in a trace, which would keep these sequences for all inputs; "
       "torch.ops.torch_attention.attention can be traced with them");
-  // A copy: what was checked is kept for the backward pass, and the caller may
-  // fill the tensor again before that.
+  // A copy, since the backward pass reads it, and the caller may change the
+  // tensor before.
   const auto starts = copied_numbers(cu_seqlens);
   const auto* start = starts.const_data_ptr<int64_t>();
   const auto last = starts.size(0) - 1;
@@ -361,7 +361,7 @@ void check_sequences(
       what,
       " on ",
       x.device());
-  // Under autocast the projections convert both.
+  // Under autocast the projections cast both.
   TORCH_CHECK(
       x.scalar_type() == weight.scalar_type() ||
           (at::autocast::is_autocast_available(x.device().type()) &&

@@ -6,60 +6,59 @@
 
 #include <cstdint>
 
-/// Checks of the options and inputs of modules and functions. `name` is the one
-/// that the messages name.
+/// Checks of the options and inputs of modules and functions. They throw
+/// c10::Error with a message that begins with `name`, the module or function.
 namespace torch_attention::checks {
 
 void check_positive(const char* name, const char* option, int64_t value);
 
-/// In [0, 1].
+/// Checks that `dropout` is in [0, 1].
 void check_dropout(const char* name, double dropout);
 
-/// Finite and >= 0.
+/// Checks that `eps` is finite and >= 0.
 void check_eps(const char* name, double eps);
 
-/// Checks the numbers of a rule, and that those which hide keys fit together.
+/// Checks the fields of a rule, and that causal, windows and chunks can be
+/// combined.
 void check_rule(const char* name, const ScoreRule& rule);
 
-/// Checks a rule of attention that has no positions: it hides no keys by them.
+/// Checks a rule that must not hide keys by their positions.
 void check_rule_without_positions(const char* name, const ScoreRule& rule);
 
-/// Checks that x is one dense tensor: not sparse, nested, quantized or
-/// oneDNN's. `what` names it, as in "a dense query".
+/// Checks that x is dense: not sparse, nested, quantized or oneDNN's. `what`
+/// names it, as in "a dense query".
 void check_dense(const char* name, const char* what, const torch::Tensor& x);
 
-/// Checks that x, which may be on another device than `device`, where it is to
-/// be used, is dense and brings its numbers along: a tensor on the device meta
-/// has none.
+/// Checks that x is dense and has data that can be copied to `device`; a tensor
+/// on the meta device has none.
 void check_has_numbers(
     const char* name,
     const char* what,
     const torch::Tensor& x,
     torch::Device device = torch::kCPU);
 
-/// Checks that x is of a dtype that attention is computed in: float32, float64,
-/// bfloat16 or float16. `article` is "a " or "".
+/// Checks that x is float32, float64, bfloat16 or float16. `article`, "a " or
+/// "", precedes "floating-point" in the message.
 void check_floating(
     const char* name,
     const char* article,
     const char* what,
     const torch::Tensor& x);
 
-/// Checks that autograd, if it is to record what is computed from `tensors`,
-/// some of which may be undefined, can save them.
+/// Checks that autograd can save `tensors`, some of which may be undefined, if
+/// one of them requires a gradient.
 void check_can_be_saved(
     const char* name,
     c10::ArrayRef<const torch::Tensor*> tensors);
 
-/// Returns true if x holds integers, of any size, signed or not.
+/// Returns whether the dtype is an integer type, signed or unsigned; not bool.
 bool has_integers(const torch::Tensor& x);
 
-/// Returns integers as int64; values of uint64 beyond its range become its
-/// largest.
+/// Returns integers as int64; larger values of uint64 become the largest int64.
 torch::Tensor to_int64(const torch::Tensor& integers);
 
-/// `counts`, an integer tensor (batch_size), as int64 on the CPU, if each is in
-/// [0, most]. Undefined stays undefined.
+/// Checks `counts`, an integer tensor (batch_size) with values in [0, most] or
+/// undefined. Returns it as int64 on the CPU, or undefined.
 torch::Tensor to_counts(
     const char* name,
     const char* what,
@@ -67,11 +66,11 @@ torch::Tensor to_counts(
     int64_t batch_size,
     int64_t most);
 
-/// Checks that there are no `cu_seqlens` where weights are asked for.
+/// Checks that `cu_seqlens` is undefined, for functions that return weights.
 void check_not_packed(const char* name, const torch::Tensor& cu_seqlens);
 
-/// `cu_seqlens`, an integer tensor (B + 1) that grows from 0 to `num_tokens`,
-/// as int64 on the CPU.
+/// Checks `cu_seqlens`, an integer tensor (B + 1) that grows from 0 to
+/// `num_tokens`. Returns a copy, int64 on the CPU.
 torch::Tensor to_starts(
     const char* name,
     const char* what,
@@ -80,7 +79,7 @@ torch::Tensor to_starts(
 
 /// Checks that x, which `what` names, is (B, T, size), or (T, size) if
 /// `takes_2d`, and of the dtype and on the device of `weight`. `size_name` is
-/// the option that says the size.
+/// the option with the size.
 void check_sequences(
     const char* name,
     const char* what,

@@ -84,13 +84,13 @@ void check_options(const KVCacheOptions& options) {
       options.head_dim());
 }
 
-/// Numbers for each token and head.
+/// Returns the number of elements per token and head.
 int64_t row_size(const KVCacheOptions& options) {
   return options.values_in_keys() ? options.head_dim()
                                   : add(options.head_dim(), value_dim(options));
 }
 
-/// The values that are part of their keys.
+/// Returns the view of the values with `values_in_keys`.
 torch::Tensor values_in(
     const torch::Tensor& keys,
     const KVCacheOptions& options) {
@@ -105,11 +105,11 @@ void check_dtype(torch::Dtype dtype) {
       dtype);
 }
 
-/// Checks that there can be memory for keys, values and counts of so many rows,
-/// before it is asked for: vectors would throw exceptions of their own.
+/// Checks that keys, values and counts of `capacity` rows can fit into memory,
+/// before anything is allocated: std::vector would throw other exceptions.
 void check_memory(const KVCacheOptions& options, int64_t capacity) {
   constexpr int64_t kMostAddresses = int64_t{1} << 47;
-  // The length and the start of a sequence, and copies of both.
+  // The length and start of a sequence, and copies of both.
   constexpr int64_t kBytesOfCounts = 4 * sizeof(int64_t);
   const auto most = options.device().is_cpu()
       ? std::min(kMostAddresses, physical_memory())
@@ -135,8 +135,7 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       " tokens");
 }
 
-/// Returns the first token that the token after `length` others, or any later
-/// one, still reads.
+/// Returns the first token that tokens from position `length` on still read.
 int64_t first_needed(const KVCacheOptions& options, int64_t length) {
   if (options.chunk()) {
     return length - length % *options.chunk();
@@ -144,30 +143,30 @@ int64_t first_needed(const KVCacheOptions& options, int64_t length) {
   return length - std::min(length, options.window().value_or(kMaxSize) - 1);
 }
 
-/// Returns the most rows that later tokens may read when older ones are
-/// dropped: the window or chunk of a token that follows the one `block` tokens
-/// back.
-int64_t kept_rows(const KVCacheOptions& options) {
+/// Returns the largest number of rows that remain when older ones are dropped:
+/// a window or chunk, and `block` rows for `truncate`.
+int64_t remaining_rows(const KVCacheOptions& options) {
   const auto reach =
       options.chunk().value_or(options.window().value_or(kMaxSize));
   return add(reach - 1, options.block());
 }
 
-/// Returns how many of a sequence's first `length` tokens are in this part.
+/// Returns how many of the first `length` tokens of a sequence this process
+/// stores (`num_parts`).
 int64_t rows_of(const KVCacheOptions& options, int64_t length) {
   const auto parts = options.num_parts();
   return length / parts + (length % parts > options.part() ? 1 : 0);
 }
 
-/// Returns the most rows that there is memory for while T tokens are added.
+/// Returns the largest capacity while T tokens are appended.
 int64_t most_rows(const KVCacheOptions& options, int64_t T) {
   return std::min(
       rows_of(options, options.max_length().value_or(kMaxSize)),
-      add(kept_rows(options), std::max(T, options.block())));
+      add(remaining_rows(options), std::max(T, options.block())));
 }
 
-/// One number for each sequence. In tensors, int64 (B) on the CPU, only where
-/// users see them: their operators would take much of a decode step's time.
+/// One number per sequence. Tensors, int64 (B) on the CPU, are used only in the
+/// public interface: their operators would take much of a decode step's time.
 using Counts = std::vector<int64_t>;
 
 const int64_t* read(const torch::Tensor& counts) {
@@ -234,7 +233,7 @@ KVCache::KVCache(const KVCacheOptions& options) : options_(options) {
   check_options(options_);
   check_dtype(options_.dtype());
   state_.rows = allocate(0);
-  // With its index, if it has one, as tensors have it.
+  // The device of a tensor has an index, such as cuda:0 for cuda.
   options_.device(state_.rows.keys.device());
   state_.lengths = state_.rows.starts;
 }
@@ -402,13 +401,13 @@ void KVCache::reorder(const torch::Tensor& sources) {
   const auto all_keys = keys();
   const auto all_values = values();
   if (kernels::can_replace(all_keys)) {
-    // Copies first, since what is read here may be written there.
+    // Copies all sources first, since rows may be both source and target.
     const auto from_index = tensor_of(from);
     const auto new_keys = all_keys.index_select(0, from_index);
     const auto new_values = options_.values_in_keys()
         ? torch::Tensor()
         : all_values.index_select(0, from_index);
-    // From here on nothing fails.
+    // Nothing below throws.
     kernels::replace_sequences(all_keys, new_keys, moved);
     if (new_values.defined()) {
       kernels::replace_sequences(all_values, new_values, moved);
@@ -462,8 +461,8 @@ void KVCache::to(torch::Device device, torch::Dtype dtype) {
   options_.device(state_.rows.keys.device()).dtype(dtype);
 }
 
-/// Rows of zeros, not of what memory holds: a kernel that multiplies hidden
-/// values by 0 would make NaN of NaN.
+/// Allocates rows of zeros. Uninitialised memory could contain NaN, which a
+/// kernel that multiplies hidden values by 0 would propagate.
 KVCache::Rows KVCache::allocate(int64_t capacity) const {
   check_memory(options_, capacity);
   // A tensor made in inference mode could not be written to outside of it.
@@ -479,8 +478,8 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
-/// Returns the current rows, or moves them if there is no room for
-/// `new_rows` more or memory can be freed.
+/// Returns the current rows, or moved ones if there is no room for `new_rows`
+/// more rows or if memory can be freed.
 KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_rows) const {
   int64_t T = 0;
   int64_t needed = 0;
@@ -501,18 +500,17 @@ KVCache::Rows KVCache::with_room_for(torch::IntArrayRef new_rows) const {
       std::min(most, round_up(grown, options_.block())), /*drops=*/false);
 }
 
-/// Moves the rows to the front of new memory. If it `drops`, leaves out rows
-/// that no token reads any more, even after taking back `block` tokens.
+/// Copies the rows to the front of new memory. With `drops`, leaves out rows
+/// that no later token reads, even after `block` tokens were truncated.
 KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   const torch::NoGradGuard no_grad;
   auto rows = allocate(new_capacity);
   for (int64_t b = 0; b < options_.batch_size(); ++b) {
     const auto end = num_rows(b);
     const auto start = read(state_.rows.starts)[b];
-    const auto taken_back =
-        std::max<int64_t>(0, start + end - options_.block());
+    const auto truncated = std::max<int64_t>(0, start + end - options_.block());
     const auto begin = drops
-        ? std::max<int64_t>(0, first_needed(options_, taken_back) - start)
+        ? std::max<int64_t>(0, first_needed(options_, truncated) - start)
         : 0;
     const auto move = [&](const torch::Tensor& from, const torch::Tensor& to) {
       to.select(0, b)
@@ -528,26 +526,26 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
   return rows;
 }
 
-/// Returns those of new tokens (B, G, T, D) that this part keeps.
+/// Returns the tokens of x (B, G, T, D) that this process stores.
 torch::Tensor KVCache::own_tokens(const torch::Tensor& x) const {
   const auto parts = options_.num_parts();
   if (parts == 1) {
     return x;
   }
   const auto T = x.size(2);
-  // The first of them in each sequence.
+  // The index of the first stored token of each sequence.
   const auto first = (options_.part() - state_.lengths).remainder(parts);
-  const auto places = first.unsqueeze(1) +
+  const auto tokens = first.unsqueeze(1) +
       torch::arange(0, (T + parts - 1) / parts, torch::kLong) * parts;
-  // Beyond the last token is nothing that is written.
-  const auto index = places.clamp_max(std::max<int64_t>(T - 1, 0))
+  // `write` ignores indices beyond the last token.
+  const auto index = tokens.clamp_max(std::max<int64_t>(T - 1, 0))
                          .to(x.device())
                          .view({x.size(0), 1, -1, 1});
   return x.gather(2, index.expand({-1, x.size(1), -1, x.size(3)}));
 }
 
-/// Writes the first `new_rows[b]` of `keys` and `values` after the rows of each
-/// sequence.
+/// Writes the first `new_rows[b]` rows of `keys` and `values` after the rows of
+/// each sequence b.
 void KVCache::write(
     const Rows& rows,
     const torch::Tensor& keys,

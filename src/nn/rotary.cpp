@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -19,8 +18,8 @@ namespace {
 
 constexpr int64_t kFirstLength = 64;
 
-/// Positions from here on are computed when asked for: a table of all that come
-/// before would take too much memory.
+/// Tables have at most this many positions, which bounds their memory. Angles
+/// of larger positions are computed in each call.
 constexpr int64_t kMaxLength = int64_t{1} << 16;
 
 constexpr double kFullTurn = 6.283185307179586;
@@ -39,20 +38,21 @@ bool changes_with_length(const RotaryOptions& options) {
       options.scaling() == RotaryScaling::kLongRope;
 }
 
-/// Returns whether a text of `length` tokens is rotated otherwise than short
+/// Returns whether a sequence of `length` tokens has other angles than short
 /// ones.
 bool is_long(const RotaryOptions& options, int64_t length) {
   return changes_with_length(options) &&
       length > options.original_context_length().value_or(0);
 }
 
-/// Returns whether each length of a text has frequencies of its own.
+/// Returns whether the frequencies differ for each length.
 bool goes_by_length(const RotaryOptions& options, int64_t length) {
   return options.scaling() == RotaryScaling::kDynamic &&
       is_long(options, length);
 }
 
-/// The theta of a text of `length` tokens, in float32 as `transformers` has it.
+/// Returns theta for a sequence of `length` tokens, computed in float32 as in
+/// `transformers`.
 double theta_of(const RotaryOptions& options, int64_t dim, int64_t length) {
   if (!goes_by_length(options, length)) {
     return options.theta();
@@ -65,9 +65,9 @@ double theta_of(const RotaryOptions& options, int64_t dim, int64_t length) {
       std::pow(stretched - (factor - 1), power);
 }
 
-/// The share of its frequency that each pair keeps, (pairs) in [0, 1], as
-/// `scaling` says; the rest is divided by `factor`.
-torch::Tensor kept_share(
+/// Returns the weight of each pair's original frequency, (pairs) in [0, 1],
+/// when it is interpolated with the frequency divided by `factor`.
+torch::Tensor original_share(
     const RotaryOptions& options,
     const torch::Tensor& frequencies,
     int64_t dim) {
@@ -81,7 +81,7 @@ torch::Tensor kept_share(
     }
     return ((turns - slow) / (fast - slow)).clamp(0, 1);
   }
-  // The index, perhaps fractional, of the pair that turns `turns` times.
+  // The fractional index of the pair that turns `turns` times.
   const auto place = [&](double turns) {
     return static_cast<double>(dim) * std::log(length / (turns * kFullTurn)) /
         (2 * std::log(options.theta()));
@@ -99,9 +99,9 @@ torch::Tensor kept_share(
   return 1 - ((places - first) / (last - first)).clamp(0, 1);
 }
 
-/// The angle by which each pair is rotated from one token to the next, (pairs):
-/// `inv_freq` of `transformers`, by the same operations in float32, since a
-/// long context multiplies what is rounded otherwise.
+/// Returns the angle between consecutive tokens for each pair, (pairs):
+/// `inv_freq` of `transformers`, by the same float32 operations, since a long
+/// context multiplies rounding differences.
 torch::Tensor frequencies(
     const RotaryOptions& options,
     int64_t head_dim,
@@ -124,8 +124,8 @@ torch::Tensor frequencies(
   if (options.scaling() == RotaryScaling::kLinear) {
     return slowed;
   }
-  const auto kept = kept_share(options, trained, dim);
-  return slowed * (1 - kept) + trained * kept;
+  const auto share = original_share(options, trained, dim);
+  return slowed * (1 - share) + trained * share;
 }
 
 /// Returns the factor of cosines and sines.
@@ -144,30 +144,22 @@ double amplitude(const RotaryOptions& options) {
   }
 }
 
-/// Checks that a parameter is given to scalings that have it alone.
-void check_has(
-    const char* name,
-    RotaryScaling scaling,
-    const char* parameter,
-    bool given,
-    std::initializer_list<RotaryScaling> scalings) {
-  TORCH_CHECK(
-      !given ||
-          std::find(scalings.begin(), scalings.end(), scaling) !=
-              scalings.end(),
-      name,
-      ": rotary scaling ",
-      scaling,
-      " has no ",
-      parameter,
-      "; expected another scaling, or it unset");
-}
-
+/// Checks that no parameter is set that the scaling does not have.
 void check_parameters(const char* name, const RotaryOptions& options) {
+  const auto scaling = options.scaling();
   const auto check = [&](const char* parameter,
-                         bool given,
-                         std::initializer_list<RotaryScaling> scalings) {
-    check_has(name, options.scaling(), parameter, given, scalings);
+                         bool is_set,
+                         const std::vector<RotaryScaling>& scalings) {
+    TORCH_CHECK(
+        !is_set ||
+            std::find(scalings.begin(), scalings.end(), scaling) !=
+                scalings.end(),
+        name,
+        ": rotary scaling ",
+        scaling,
+        " has no ",
+        parameter,
+        "; expected another scaling, or it unset");
   };
   constexpr auto kLlama3 = RotaryScaling::kLlama3;
   constexpr auto kYarn = RotaryScaling::kYarn;
@@ -194,7 +186,7 @@ void check_parameters(const char* name, const RotaryOptions& options) {
 void check_turns(const char* name, const RotaryOptions& options) {
   const auto fast = fast_turns(options);
   const auto slow = options.slow_turns();
-  // Llama 4 has nothing between them.
+  // Llama 4 sets both to the same number.
   const bool may_be_equal = options.scaling() == RotaryScaling::kLlama3;
   TORCH_CHECK(
       slow > 0 && (fast > slow || (fast == slow && may_be_equal)) &&
@@ -374,7 +366,7 @@ RotaryAngles RotaryTable::at_positions(
     const torch::Tensor& positions,
     torch::Device device,
     const std::optional<int64_t>& length) {
-  // Skipped on a GPU: reading the highest would synchronise.
+  // Skipped on a GPU: reading the highest position would synchronise.
   const auto rows = positions.is_cpu() || changes_with_length()
       ? end_of(positions)
       : kMaxLength + 1;

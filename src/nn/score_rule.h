@@ -7,8 +7,8 @@
 
 namespace torch_attention::detail {
 
-/// Calls `visit(name, value)` for each number of a rule, by the name of its
-/// option; `rule` is a ScoreRule or a const one.
+/// Calls `visit(name, value)` for each field of a rule, with the name of its
+/// option; `rule` is a ScoreRule or const ScoreRule.
 template <typename Rule, typename Visit>
 void visit_rule(Rule& rule, const Visit& visit) {
   // Names all fields, so that none is forgotten.
@@ -21,8 +21,8 @@ void visit_rule(Rule& rule, const Visit& visit) {
   visit("chunk", chunk);
 }
 
-/// Prints the numbers that are set, except `causal`, which each module prints
-/// among its flags.
+/// Prints the fields that are set, except `causal`, which each module prints
+/// with its flags.
 inline void print_rule(std::ostream& stream, const ScoreRule& rule) {
   visit_rule(rule, [&](const char* name, const auto& value) {
     if constexpr (!std::is_same_v<decltype(value), const bool&>) {

@@ -10,8 +10,8 @@
 
 namespace torch_attention::functional::detail {
 
-/// Returns `scaled_dot_product_attention` of `heads`, which may be some of all
-/// heads.
+/// Computes `scaled_dot_product_attention` of `heads`, which may be a part of
+/// all heads: then dropout draws the random numbers of these heads.
 torch::Tensor attend(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -19,7 +19,7 @@ torch::Tensor attend(
     const ScaledDotProductAttentionFuncOptions& options,
     const kernels::SharedHeads& heads);
 
-/// Returns `scaled_dot_product_attention_with_weights` of `heads`.
+/// Computes `scaled_dot_product_attention_with_weights` of `heads`.
 std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
     const torch::Tensor& query,
     const torch::Tensor& key,

@@ -132,7 +132,7 @@ torch::Tensor attend(
   const auto attention =
       of_heads(checked_attention(query, key, value, options), heads);
   const auto kernel = kernels::choose(attention, options.kernel());
-  // LibTorch's kernels save less, and say so themselves.
+  // LibTorch's kernels save fewer tensors, and check them.
   if (kernel != kernels::Choice::kLibTorch) {
     checks::check_can_be_saved(kAttentionName, kernels::tensors_of(attention));
   }

@@ -1,6 +1,7 @@
 #include <nn/functional/checked_attention.h>
 
 #include <kernels/attention.h>
+#include <kernels/elements.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
 #include <kernels/positions.h>
@@ -24,13 +25,8 @@ void check_broadcasts_to_scores(
     const torch::Tensor& tensor,
     torch::IntArrayRef scores) {
   const auto sizes = tensor.sizes();
-  bool fits = sizes.size() <= scores.size();
-  for (size_t i = 1; fits && i <= sizes.size(); ++i) {
-    const auto size = sizes[sizes.size() - i];
-    fits = size == 1 || size == scores[scores.size() - i];
-  }
   TORCH_CHECK(
-      fits,
+      at::is_expandable_to(sizes, scores),
       detail::kAttentionName,
       ": expected a ",
       what,
@@ -136,8 +132,8 @@ void check_tensors(
       value.sizes());
 }
 
-/// Gives query, key and value the same leading dimensions; those of heads only
-/// if they are `shared`.
+/// Expands query, key and value to the same leading dimensions; without the
+/// dimension of heads if key heads are `shared`.
 void broadcast_leading(kernels::Attention& a, bool shared) {
   const int64_t kept = shared ? 3 : 2;
   const auto leading = [&](const torch::Tensor& x) {
@@ -171,8 +167,8 @@ void broadcast_leading(kernels::Attention& a, bool shared) {
   }
 }
 
-/// Gives memory to zeros that have none: beside those LibTorch's own kernel
-/// returns an output that it has not written.
+/// Materialises a ZeroTensor, with which LibTorch's fused kernel would return
+/// an uninitialised output.
 void give_memory(torch::Tensor& x) {
   if (x.defined() && x._is_zerotensor()) {
     x = x + at::zeros({}, x.options());
@@ -194,7 +190,8 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
-/// One number for each of B sequences, on the device of `query`.
+/// Checks one integer per sequence, and returns them as int64 on the device of
+/// `query`.
 torch::Tensor counts_for_batch(
     const char* what,
     const torch::Tensor& counts,
@@ -226,7 +223,8 @@ torch::Tensor counts_for_batch(
   return checks::to_int64(counts).to(query.device());
 }
 
-/// One number for each head, on the device of `query`, float32 or float64.
+/// Checks one number per head, and returns them on the device of `query`, in
+/// float32 or float64.
 torch::Tensor numbers_for_heads(
     const char* what,
     const torch::Tensor& numbers,
@@ -255,13 +253,12 @@ torch::Tensor numbers_for_heads(
       numbers.scalar_type(),
       " of shape ",
       numbers.sizes());
-  const auto dtype =
-      query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return numbers.to(query.device(), dtype);
+  return numbers.to(
+      query.device(), kernels::compute_dtype(query.scalar_type()));
 }
 
-/// The caller's function, whose result is checked. Without a batch of its own
-/// the query has got one, of which the function is not to know.
+/// Returns the caller's function with checks of its result. `without_batch`:
+/// removes the batch dimension that was added to the query, and adds it again.
 std::function<torch::Tensor(const torch::Tensor&)> checked_function(
     const char* what,
     const std::function<torch::Tensor(const torch::Tensor&)>& function,
@@ -270,8 +267,8 @@ std::function<torch::Tensor(const torch::Tensor&)> checked_function(
     return function;
   }
   return [what, function, without_batch](const torch::Tensor& x) {
-    const auto given = without_batch ? x.squeeze(0) : x;
-    const auto changed = function(given);
+    const auto input = without_batch ? x.squeeze(0) : x;
+    const auto changed = function(input);
     TORCH_CHECK(
         changed.defined(),
         detail::kAttentionName,
@@ -283,18 +280,18 @@ std::function<torch::Tensor(const torch::Tensor&)> checked_function(
         c10::str("tensor that `", what, "` gave").c_str(),
         changed);
     TORCH_CHECK(
-        changed.sizes() == given.sizes() &&
-            changed.scalar_type() == given.scalar_type() &&
-            changed.device() == given.device(),
+        changed.sizes() == input.sizes() &&
+            changed.scalar_type() == input.scalar_type() &&
+            changed.device() == input.device(),
         detail::kAttentionName,
         ": expected `",
         what,
         "` to give what it gets, ",
-        given.scalar_type(),
+        input.scalar_type(),
         " of shape ",
-        given.sizes(),
+        input.sizes(),
         " on ",
-        given.device(),
+        input.device(),
         ", but got ",
         changed.scalar_type(),
         " of shape ",
@@ -305,8 +302,8 @@ std::function<torch::Tensor(const torch::Tensor&)> checked_function(
   };
 }
 
-/// Returns what `options` ask for, but for dropout and the tensors that need a
-/// query.
+/// Returns the arguments of the kernels that do not depend on the query, except
+/// dropout.
 kernels::Attention attention_of(const Options& options) {
   checks::check_rule(detail::kAttentionName, options.rule());
   kernels::Attention attention;
@@ -318,8 +315,8 @@ kernels::Attention attention_of(const Options& options) {
   return attention;
 }
 
-/// Sets what depends on the lengths and positions of each of B sequences, or on
-/// heads. `x` has the leading dimensions of the query.
+/// Sets the tensors with one number for each of B sequences or for each head.
+/// `x` has the leading dimensions of the query.
 void set_numbers(
     kernels::Attention& attention,
     const Options& options,
@@ -334,8 +331,8 @@ void set_numbers(
   attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
 }
 
-/// Checks that tensors, which broadcast to those of `attention`, can hold
-/// packed sequences.
+/// Checks the shapes of packed sequences: `query` as passed by the caller, `a`
+/// after broadcasting.
 void check_packed(const kernels::Attention& a, const torch::Tensor& query) {
   TORCH_CHECK(
       a.query.dim() == query.dim() &&
@@ -350,7 +347,7 @@ void check_packed(const kernels::Attention& a, const torch::Tensor& query) {
       a.value.sizes());
 }
 
-/// Sets where packed sequences begin. Returns the sizes of their scores in a
+/// Sets the starts of packed sequences. Returns the sizes of the scores of the
 /// padded batch, (B, H, longest T, longest S).
 std::vector<int64_t> set_starts(
     kernels::Attention& attention,
@@ -425,7 +422,7 @@ kernels::Attention checked_attention(
     num_sequences = scores.front();
   }
   if (lacks_batch(options, query)) {
-    // Mask and bias broadcast along it.
+    // Mask and bias broadcast along the added dimension.
     const bool without_batch = !options.cu_seqlens().defined();
     attention.score_function =
         checked_function("scores", options.scores(), without_batch);

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/rotary.h>
 
+#include <kernels/elements.h>
 #include <kernels/plain.h>
 #include <nn/checks.h>
 #include <nn/functional/rotary.h>
@@ -62,7 +63,7 @@ void check_table(
   kernels::check_device(kRotary, what, table, x.device());
 }
 
-/// Checks tables that have a row for each token.
+/// Checks tables with one row per token.
 void check_rows(const torch::Tensor& x, const torch::Tensor& table) {
   const bool for_all = table.dim() == 2;
   const bool for_each =
@@ -78,7 +79,7 @@ void check_rows(const torch::Tensor& x, const torch::Tensor& table) {
       "; `positions` take rows of longer tables");
 }
 
-/// Checks tables (N, pairs) and the rows that are taken of them.
+/// Checks tables (N, pairs) and that `positions` are rows of them.
 void check_rows_at(const torch::Tensor& positions, const torch::Tensor& table) {
   TORCH_CHECK(
       table.dim() == 2,
@@ -130,20 +131,19 @@ void check_tables(const torch::Tensor& x, const RotaryTables& tables) {
   }
 }
 
-/// The table's rows of `positions`, (T, pairs) or (B, T, pairs), in at least
-/// float32.
+/// Returns the table's rows at `positions`, (T, pairs) or (B, T, pairs), in
+/// float32 or float64.
 torch::Tensor rows_of(
     const torch::Tensor& table,
     const torch::Tensor& positions,
     const torch::Tensor& x) {
-  const auto wide = table.to(
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+  const auto wide = table.to(kernels::compute_dtype(x.scalar_type()));
   return positions.defined()
       ? torch::embedding(wide, checks::to_int64(positions))
       : wide;
 }
 
-/// (B, T, pairs) -> (B, 1, ..., T, pairs) of `dim` dimensions
+/// Reshapes (B, T, pairs) to (B, 1, ..., T, pairs) with `dim` dimensions.
 torch::Tensor for_heads(torch::Tensor table, int64_t dim) {
   while (table.dim() > 2 && table.dim() < dim) {
     table = table.unsqueeze(1);

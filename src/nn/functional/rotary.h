@@ -6,7 +6,8 @@
 
 namespace torch_attention::functional::detail {
 
-/// `rotary_embedding`, or its gradient: rotates `backwards`.
+/// Computes `rotary_embedding`, or with `backwards` its gradient, the inverse
+/// rotation.
 torch::Tensor apply_rotary(
     const torch::Tensor& x,
     const torch::Tensor& positions,

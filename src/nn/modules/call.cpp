@@ -6,6 +6,7 @@
 #include <nn/modules/option_fields.h>
 #include <nn/modules/visible_blocks.h>
 
+#include <ATen/ExpandUtils.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -19,21 +20,17 @@ const char* names_of(const std::vector<int64_t>& scores) {
                             : "(T, S)";
 }
 
-/// Checks that x is (T, S), or has all dimensions of the scores. One dimension
-/// less would be taken for heads where sequences are meant, or the reverse.
+/// Checks that x is (T, S), or has as many dimensions as the scores: with one
+/// dimension less, broadcasting could take sequences for heads.
 void check_shape(
     const char* name,
     const char* what,
     const torch::Tensor& x,
     const std::vector<int64_t>& scores) {
   const auto dims = static_cast<size_t>(x.dim());
-  bool fits = dims == 2 || dims == scores.size();
-  for (size_t i = 1; fits && i <= dims; ++i) {
-    const auto size = x.size(-static_cast<int64_t>(i));
-    fits = size == 1 || size == scores[scores.size() - i];
-  }
   TORCH_CHECK(
-      fits,
+      (dims == 2 || dims == scores.size()) &&
+          at::is_expandable_to(x.sizes(), scores),
       name,
       ": expected a ",
       what,
@@ -69,7 +66,7 @@ torch::Tensor checked_mask(
   return mask;
 }
 
-/// With the dimensions of the scores.
+/// Returns the checked mask with as many dimensions as the scores.
 torch::Tensor checked_padding(
     const char* name,
     const torch::Tensor& padding,
@@ -106,7 +103,7 @@ torch::Tensor checked_padding(
   return result;
 }
 
-/// Returns where the packed sequences of x (1, N, ...) begin.
+/// Returns the checked starts of the packed sequences of x (1, N, ...).
 torch::Tensor starts_of(
     const char* name,
     const char* what,
@@ -122,7 +119,7 @@ torch::Tensor starts_of(
   return checks::to_starts(name, what, cu_seqlens, x.size(1));
 }
 
-/// The position of each token in its sequence: int64 (N).
+/// Returns the position of each token in its sequence: int64 (N).
 torch::Tensor packed_positions(const torch::Tensor& starts) {
   const auto lengths = starts.diff();
   const auto begins =
@@ -275,12 +272,21 @@ std::string text_of(const char* what, const torch::Tensor& x) {
 }
 
 std::string text_of_counts(const char* what, const torch::Tensor& counts) {
-  return counts.defined() ? c10::str(
-                                what,
-                                torch::IntArrayRef(
-                                    counts.const_data_ptr<int64_t>(),
-                                    static_cast<size_t>(counts.numel())))
-                          : "";
+  if (!counts.defined()) {
+    return "";
+  }
+  constexpr size_t kMostListed = 8;
+  const torch::IntArrayRef numbers(
+      counts.const_data_ptr<int64_t>(), static_cast<size_t>(counts.numel()));
+  if (numbers.size() <= kMostListed) {
+    return c10::str(what, numbers);
+  }
+  uint64_t hash = 0;
+  for (const auto number : numbers) {
+    hash = 31 * hash + static_cast<uint64_t>(number);
+  }
+  return c10::str(
+      what, numbers.slice(0, kMostListed), " and more with hash ", hash);
 }
 
 std::string describe_learned(const ForwardOptions& call) {
@@ -331,8 +337,8 @@ torch::Tensor positions_of(
 
 namespace {
 
-/// Returns the mask of tokens at `positions`, int64 (T) or (B, T), which see
-/// those of their own chunk: bool (T, T), or (B, 1, T, T).
+/// Returns the mask that hides other chunks, for tokens at `positions`, int64
+/// (T) or (B, T): bool (T, T), or (B, 1, T, T).
 torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
   const auto chunks = torch::div(positions, chunk, "floor");
   const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);
@@ -356,33 +362,47 @@ torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask) {
 }
 
 void set_chunks(
-    const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call,
+    const torch::Tensor& positions,
     size_t num_score_dims,
     functional::ScaledDotProductAttentionFuncOptions& options) {
-  const bool packed = call.cu_seqlens().defined();
-  TORCH_CHECK(
-      !options.chunk() || !packed || !call.positions().defined(),
-      name,
-      ": expected no positions beside chunk, where sequences are packed "
-      "(cu_seqlens)");
-  if (!options.chunk() || packed) {
+  if (!options.chunk() || call.cu_seqlens().defined()) {
     return;
   }
-  const auto places = call.positions().defined()
-      ? positions_of(name, call, x)
+  const auto used = call.positions().defined()
+      ? positions
       : positions_after_padding(call.key_padding_mask());
-  if (!places.defined()) {
+  if (!used.defined()) {
     return;
   }
-  auto hidden = hidden_by_chunk(places.to(x.device()), *options.chunk());
+  auto hidden = hidden_by_chunk(used.to(x.device()), *options.chunk());
   if (hidden.dim() == 4 && num_score_dims == 3) {
     hidden = hidden.squeeze(1);
   }
   options.mask(
       options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
   options.chunk(std::nullopt);
+}
+
+void set_checked_chunks(
+    const char* name,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    size_t num_score_dims,
+    functional::ScaledDotProductAttentionFuncOptions& options) {
+  if (!options.chunk()) {
+    return;
+  }
+  TORCH_CHECK(
+      !call.cu_seqlens().defined() || !call.positions().defined(),
+      name,
+      ": expected no positions beside chunk, where sequences are packed "
+      "(cu_seqlens)");
+  const auto positions = call.positions().defined()
+      ? positions_of(name, call, x)
+      : torch::Tensor();
+  set_chunks(x, call, positions, num_score_dims, options);
 }
 
 } // namespace torch_attention::detail

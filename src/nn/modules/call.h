@@ -10,18 +10,19 @@
 #include <string>
 #include <vector>
 
-/// The arguments of one call of a module, made into those of functional
-/// attention. `name` is the module that the messages name.
+/// Translates the arguments of one call of a module into options of functional
+/// attention. `name` is the module in messages.
 namespace torch_attention::detail {
 
-/// Returns true if `call` has no argument.
+/// Returns whether no argument is set.
 bool is_empty(const ForwardOptions& call);
 
-/// Returns true if x (N, d_in) is packed sequences, which get a batch of size 1
-/// to be computed.
+/// Returns whether x (N, d_in) contains packed sequences and needs a batch
+/// dimension of size 1.
 bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call);
 
-/// B sequences of T queries and S keys; packed ones as in a padded batch.
+/// B sequences of T queries and S keys; for packed sequences the sizes of the
+/// padded batch.
 struct CallSizes {
   int64_t B;
   int64_t T;
@@ -49,9 +50,9 @@ void check_length(
     const ForwardOptions& call,
     int64_t context_length);
 
-/// Checks what hides and adds, and puts it into `options`. `scores` are the
-/// sizes of the module's scores: (B, H, T, S), (B, T, S), or (T, S) without a
-/// batch; `scope` is what its blocks set aside.
+/// Checks masks, padding, blocks, bias and packing of `call`, and sets them in
+/// `options`. `scores` are the sizes of the module's scores: (B, H, T, S), (B,
+/// T, S), or (T, S) without a batch; `scope` is the module's `block_scope`.
 void set_call(
     const char* name,
     const ForwardOptions& call,
@@ -60,33 +61,43 @@ void set_call(
     BlockScope scope = BlockScope::kCausal);
 
 /// Returns ", what dtype shape layout device", and whether autograd records it;
-/// nothing if x is undefined.
+/// "" if x is undefined.
 std::string text_of(const char* what, const torch::Tensor& x);
 
-/// Returns `what` and the numbers, int64 (B) on the CPU; nothing if they are
-/// undefined.
+/// Returns `what` and the numbers, int64 (B) on the CPU: the first ones and a
+/// hash of all, since each decode step compares them; "" if undefined.
 std::string text_of_counts(const char* what, const torch::Tensor& counts);
 
-/// Returns the arguments that may be learned, in words.
+/// Describes the arguments that may require gradients.
 std::string describe_learned(const ForwardOptions& call);
 
 /// Returns the positions of `call`, int64 (T) or (B, T), for x (B, T, ...); for
-/// packed tokens, each one's position in its own sequence; undefined if there
-/// are none.
+/// packed tokens the position of each in its sequence; undefined without
+/// either.
 torch::Tensor positions_of(
     const char* name,
     const ForwardOptions& call,
     const torch::Tensor& x);
 
-/// Returns the positions that chunks go by where none are given, int64 (S) or
-/// (B, S): 0 is the first key of each sequence that `key_padding_mask` leaves,
-/// as Python counts them. Undefined if that is the first of all.
+/// Returns the positions by which chunks are divided without `positions`, int64
+/// (S) or (B, S): as in `transformers`, they count from the first key of each
+/// sequence that is not padding. Undefined if no sequence begins with padding.
 torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask);
 
-/// Lets chunks go by the positions of `call`, or begin after the padding of
-/// each sequence of x (B, T, ...), where `options` have chunks: puts them into
-/// the mask of scores of three or four dimensions. Call it after `set_call`.
+/// Replaces the chunks of `options`, if any, by a mask for scores with three or
+/// four dimensions, if chunks are divided by the positions of `call` or begin
+/// after padding. `positions` are the checked positions of `call` for x (B, T,
+/// ...). Call it after `set_call`.
 void set_chunks(
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    const torch::Tensor& positions,
+    size_t num_score_dims,
+    functional::ScaledDotProductAttentionFuncOptions& options);
+
+/// Checks the positions of `call` if `options` have chunks, and calls
+/// `set_chunks`.
+void set_checked_chunks(
     const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call,

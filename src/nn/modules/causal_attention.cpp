@@ -34,7 +34,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   if (!detail::is_empty(call)) {
     const auto [B, T, S] = detail::call_sizes(kCausal, x, call);
     detail::set_call(kCausal, call, {B, T, S}, options);
-    detail::set_chunks(kCausal, x, call, /*num_score_dims=*/3, options);
+    detail::set_checked_chunks(kCausal, x, call, /*num_score_dims=*/3, options);
   }
   return options;
 }

@@ -66,31 +66,28 @@ torch::Tensor queries_of(
       : detail::normalised(*module.q_norm, queries, kernel);
 }
 
+/// Projects the context to heads, by `W_key` or `W_value`.
+torch::Tensor project_context(
+    const CrossAttentionImpl& module,
+    const torch::nn::Linear& projection,
+    const torch::Tensor& context,
+    Kernel kernel) {
+  return detail::project_to_key_heads(
+      projection,
+      context,
+      detail::num_kv_heads(module.options),
+      kernel,
+      *detail::PartitionAccess::of(module));
+}
+
 torch::Tensor keys_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
     Kernel kernel) {
-  const auto keys = detail::project_to_key_heads(
-      module.W_key,
-      context,
-      detail::num_kv_heads(module.options),
-      kernel,
-      *detail::PartitionAccess::of(module));
+  const auto keys = project_context(module, module.W_key, context, kernel);
   return module.k_norm.is_empty()
       ? keys
       : detail::normalised(*module.k_norm, keys, kernel);
-}
-
-torch::Tensor values_of(
-    CrossAttentionImpl& module,
-    const torch::Tensor& context,
-    Kernel kernel) {
-  return detail::project_to_key_heads(
-      module.W_value,
-      context,
-      detail::num_kv_heads(module.options),
-      kernel,
-      *detail::PartitionAccess::of(module));
 }
 
 FuncOptions func_options_of(
@@ -99,7 +96,7 @@ FuncOptions func_options_of(
     const ForwardOptions& whole_call,
     const detail::CallSizes& sizes,
     const detail::Partition& partition) {
-  // Options may change after the module was made.
+  // Options may have changed since the module was made.
   checks::check_rule_without_positions(kCross, module.options.rule());
   auto options = detail::head_options(module);
   const auto call = detail::own_heads(kCross, whole_call, partition);
@@ -110,7 +107,7 @@ FuncOptions func_options_of(
       sizes.B, module.options.num_heads(), sizes.T, sizes.S};
   detail::set_call(kCross, call, scores, options);
   if (!partition.is_whole()) {
-    // Attention would check them while other processes wait.
+    // Checked here already, before other processes wait for this one.
     functional::detail::check_score_tensors(options, x, scores);
   }
   return options;
@@ -140,7 +137,7 @@ void check_decode(
       has.chunk().value_or(has.window().value_or(0)));
 }
 
-/// Returns the number of tokens that `cache` has of the context, and room for.
+/// Returns the number of context tokens that this process stores in `cache`.
 int64_t own_context(const KVCache& cache, const detail::Partition& partition) {
   if (partition.num_context_parts() == 1) {
     return cache.keys().size(2);
@@ -153,7 +150,8 @@ int64_t own_context(const KVCache& cache, const detail::Partition& partition) {
   return *cache.options().max_length();
 }
 
-/// The options of functional attention for `decode`, to the keys in `cache`.
+/// Returns the options of functional attention for `decode`, for the keys in
+/// `cache`.
 FuncOptions decode_options(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
@@ -166,31 +164,32 @@ FuncOptions decode_options(
   auto func =
       func_options_of(module, x, call, {x.size(0), x.size(1), S}, partition)
           .kernel(module.options.kernel());
-  const auto of_rows = [&](const torch::Tensor& each) {
-    const auto own = partition.own_keys(each, num_own);
+  const auto of_rows = [&](const torch::Tensor& x) {
+    const auto own = partition.own_keys(x, num_own);
     return own.defined() && own.size(-1) != 1 ? own.narrow(-1, 0, num_rows)
                                               : own;
   };
   func.mask(of_rows(func.mask()));
   func.bias(of_rows(func.bias()));
-  const auto asked = partition.own_lengths(
+  const auto key_lengths = partition.own_lengths(
       checks::to_counts(
           kCross, "key_lengths", call.key_lengths(), x.size(0), S),
       num_own);
-  if (asked.defined()) {
-    func.key_lengths(asked);
+  if (key_lengths.defined()) {
+    func.key_lengths(key_lengths);
   }
   const auto lengths = cache.lengths();
   const auto* begin = lengths.const_data_ptr<int64_t>();
   const bool padded = std::any_of(
       begin, begin + lengths.numel(), [&](int64_t n) { return n != num_rows; });
   if (padded) {
-    func.key_lengths(asked.defined() ? lengths.minimum(asked) : lengths);
+    func.key_lengths(
+        key_lengths.defined() ? lengths.minimum(key_lengths) : lengths);
   }
   return func;
 }
 
-/// Returns what has to be the same in all processes of a call of `decode`.
+/// Describes the arguments of `decode` that have to be equal in all processes.
 std::string describe_decode(
     const KVCache& cache,
     const ForwardOptions& call,
@@ -209,7 +208,7 @@ std::string describe_decode(
 }
 
 /// Checks a call of `forward`, and returns the options of functional attention
-/// but for the kernel.
+/// except the kernel.
 FuncOptions check_call(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
@@ -231,8 +230,8 @@ FuncOptions check_call(
   return func_options_of(module, x, call, sizes, partition);
 }
 
-/// Checks a call of `make_cache`. Returns how many tokens of each sequence of
-/// the whole context are no padding; undefined: all.
+/// Checks a call of `make_cache`. Returns `lengths`, the number of tokens of
+/// each sequence of the context, as int64; undefined: all.
 torch::Tensor check_lengths(
     const CrossAttentionImpl& module,
     const torch::Tensor& context,
@@ -256,7 +255,8 @@ Projected project_heads(
   // Keys first, as in the Python classes.
   projected.keys = keys_of(module, input.context, kernel);
   projected.queries = queries_of(module, input.x, kernel);
-  projected.values = values_of(module, input.context, kernel);
+  projected.values =
+      project_context(module, module.W_value, input.context, kernel);
   return projected;
 }
 
@@ -318,7 +318,8 @@ torch::Tensor CrossAttentionImpl::forward(
        context,
        [&] { func = check_call(*this, x, context, call, *partition_); },
        [&] { return detail::describe_learned(call); }});
-  // Queries, keys and values are a temporary, freed before there is an output.
+  // Queries, keys and values are a temporary, so that they are freed before the
+  // output is allocated.
   const auto result = partition_->attend_to_context(
       project_heads(*this, input, options.kernel()),
       func.kernel(options.kernel()));
@@ -331,17 +332,18 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
         const torch::Tensor& x,
         const torch::Tensor& context,
         const ForwardOptions& call) {
+  // All processes refuse it, so none may wait for another one.
+  TORCH_CHECK(
+      partition_->num_token_parts() == 1 ||
+          (partition_->num_context_parts() == 1 &&
+           !detail::drops_weights(*this)),
+      kCross,
+      ": forward_with_weights needs the whole context, of which other "
+      "processes have some (sequence_parallel), and no dropout");
   const auto& partition = partition_->of_context();
   FuncOptions func;
   const auto check = [&] {
     checks::check_not_packed(kCross, call.cu_seqlens());
-    TORCH_CHECK(
-        partition_->num_token_parts() == 1 ||
-            (partition_->num_context_parts() == 1 &&
-             !detail::drops_weights(*this)),
-        kCross,
-        ": forward_with_weights needs the whole context, of which other "
-        "processes have some (sequence_parallel), and no dropout");
     func = check_call(*this, x, context, call, partition);
   };
   const auto input = partition.enter({kCross, x, context, check, [&] {
@@ -373,7 +375,7 @@ KVCache CrossAttentionImpl::make_cache(
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
       keys_of(*this, input.x, options.kernel()),
-      values_of(*this, input.x, options.kernel()),
+      project_context(*this, W_value, input.x, options.kernel()),
       partition.own_lengths(counts, S));
   input.wait();
   return cache;

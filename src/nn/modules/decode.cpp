@@ -19,8 +19,8 @@ bool all_are(const torch::Tensor& counts, int64_t count) {
   });
 }
 
-/// Returns x (B, T, C) with the tokens of sequence b moved by `by[b]` positions
-/// to the front; those that leave at one end come in at the other.
+/// Rotates the tokens of each sequence b of x (B, T, C) by `by[b]` positions to
+/// the front.
 torch::Tensor shifted(const torch::Tensor& x, const torch::Tensor& by) {
   const auto T = x.size(1);
   const auto from =
@@ -143,7 +143,7 @@ void set_decode_blocks(
   if (!call.visible_blocks().defined()) {
     return;
   }
-  // The first head's sizes are those of all.
+  // The mask is the same for all heads.
   const std::vector<int64_t> scores{sizes.B, 1, sizes.T, cache.keys().size(2)};
   auto blocks =
       VisibleBlocks{call.visible_blocks(), tokens.before - cache.starts()};

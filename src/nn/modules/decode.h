@@ -11,21 +11,20 @@
 #include <cstdint>
 #include <string>
 
-/// One call of `decode`: which tokens are new, and where they stand in the
-/// cache. `name` is the module that the messages name.
+/// One call of `decode`: the new tokens and their positions in the cache.
+/// `name` is the module in messages.
 namespace torch_attention::detail {
 
 /// The tokens that one call adds to a cache.
 struct NewTokens {
-  /// int64 (B) on the CPU; undefined: all T.
+  /// The number of new tokens per sequence, int64 (B) on the CPU; undefined: T.
   torch::Tensor counts;
-  /// The length of each sequence before them, int64 (B) on the CPU.
+  /// The length of each sequence in the cache before, int64 (B) on the CPU.
   torch::Tensor before;
-  /// The distances by which the tokens of each sequence of a left-padded batch
-  /// have to move to begin at 0, int64 (B) on the CPU; undefined if they need
-  /// not.
+  /// The number of padding tokens before the tokens of each sequence of a
+  /// left-padded batch, int64 (B) on the CPU; undefined if there are none.
   torch::Tensor padding;
-  /// The longest sequence's length before and after them.
+  /// The largest length of a sequence before and after.
   int64_t most_before = 0;
   int64_t most_after = 0;
 };
@@ -38,14 +37,14 @@ NewTokens new_tokens(
     const DecodeOptions& call,
     int64_t context_length);
 
-/// Returns what has to be the same in all processes of a call of `decode`.
+/// Describes the arguments of `decode` that have to be equal in all processes.
 std::string describe_decode(
     const KVCache& cache,
     const DecodeOptions& call,
     const NewTokens& tokens);
 
-/// Throws c10::Error if LongRoPE rotates the new tokens otherwise than it has
-/// rotated those in the cache.
+/// Throws c10::Error if LongRoPE has other frequencies for the new tokens than
+/// it had for the tokens in the cache.
 void check_rotates_alike(
     const char* name,
     const RotaryOptions& rotary,
@@ -56,19 +55,19 @@ void check_rotates_alike(
 /// their padding last.
 torch::Tensor padding_last(const torch::Tensor& x, const NewTokens& tokens);
 
-/// Returns x (B, T, ...) with the padding first, undoing `padding_last`.
+/// Reverses `padding_last`.
 torch::Tensor padding_first(const torch::Tensor& x, const NewTokens& tokens);
 
-/// Says which rows of `cache` T queries see, the first of which stand at the
-/// positions `first`, int64 (B) on the CPU.
+/// Sets key_lengths and query_offsets for T queries that attend to the rows of
+/// `cache`, from the positions `first` on, int64 (B) on the CPU.
 void set_rows_of_cache(
     const KVCache& cache,
     const torch::Tensor& first,
     int64_t T,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// Puts the blocks of `call` into `options`, beside the mask there: those of
-/// `sizes.T` queries that see rows of `cache`.
+/// Adds the blocks of `call` to the mask of `options`, for `sizes.T` queries
+/// that attend to the rows of `cache`.
 void set_decode_blocks(
     const char* name,
     const DecodeOptions& call,
@@ -78,9 +77,9 @@ void set_decode_blocks(
     BlockScope scope,
     functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// Checks bias and function of `call` for new tokens of `num_heads` heads, and
-/// puts them into `options`. `sizes.S` is the length of the longest sequence
-/// with the new tokens.
+/// Checks bias and score function of `call` for new tokens with `num_heads`
+/// heads, and sets them in `options`. `sizes.S` is the length of the longest
+/// sequence including the new tokens.
 void set_decode_scores(
     const char* name,
     const DecodeOptions& call,

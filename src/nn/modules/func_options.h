@@ -4,8 +4,7 @@
 
 namespace torch_attention {
 
-/// Returns what `module` asks of functional attention by its options, but for
-/// the kernel.
+/// Returns the options of functional attention for `module`, except the kernel.
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions func_options(
     const Module& module) {

@@ -98,8 +98,8 @@ torch::Tensor detail::normalised(
   if (joins) {
     rows = rows.flatten(2);
   }
-  // A weight that all heads share has gradients from all processes, and so has
-  // one of key heads that several processes have.
+  // Sums gradients over the processes, for weights that all heads share and for
+  // weights of key heads that several processes compute.
   const auto own = [&](const torch::Tensor& each) {
     return !each.defined()                        ? each
         : options.scope() == HeadNormScope::kHead ? partition.enter_weight(each)

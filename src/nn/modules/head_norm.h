@@ -7,7 +7,8 @@
 
 namespace torch_attention::detail {
 
-/// `module.forward(x)`; with `Kernel::kReference` by LibTorch's operators.
+/// Computes `module.forward(x)` by `kernel`; `Kernel::kReference` uses
+/// LibTorch's operators.
 torch::Tensor normalised(
     HeadNormImpl& module,
     const torch::Tensor& x,

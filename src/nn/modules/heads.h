@@ -19,8 +19,9 @@
 #include <optional>
 #include <ostream>
 
-/// Code that the modules of many heads share. `Module` is one of their classes,
-/// `Options` its options; they name members and options alike.
+/// Code shared by `MultiHeadAttention` and `CrossAttention`, whose members and
+/// options have the same names. `Module` is one of the classes, `Options` its
+/// options.
 namespace torch_attention::detail {
 
 template <typename Options>
@@ -73,7 +74,7 @@ void check_heads(const char* name, const Options& options) {
 }
 
 /// Registers projections, norms and dropout, in the order of Python's class.
-/// Keys and values are made of tokens of size `d_context`.
+/// `d_context` is the input size of keys and values.
 template <typename Module>
 void reset_heads(Module& module, int64_t d_context) {
   const auto& options = module.options;
@@ -131,7 +132,7 @@ void reset_parameters_of_heads(const char* name, Module& module) {
   }
 }
 
-/// Prints the options that differ from the default, after others.
+/// Prints the options that differ from their defaults.
 template <typename Options>
 void print_heads(std::ostream& stream, const Options& options) {
   stream << ", num_heads=" << options.num_heads();
@@ -168,7 +169,7 @@ bool drops_weights(const Module& module) {
   return module.dropout->is_training() && module.dropout->options.p() > 0;
 }
 
-/// Checks that nothing is dropped, for inference alone.
+/// Checks that no weights are dropped, for `decode`.
 template <typename Module>
 void check_drops_nothing(const char* name, const Module& module) {
   TORCH_CHECK(
@@ -180,7 +181,7 @@ void check_drops_nothing(const char* name, const Module& module) {
       "; call eval()");
 }
 
-/// Checks that `module` can decode its own tokens one after the other.
+/// Checks that `module` can decode: causal, without dropout.
 template <typename Module>
 void check_decodes(const char* name, const Module& module) {
   TORCH_CHECK(
@@ -191,14 +192,14 @@ void check_decodes(const char* name, const Module& module) {
   check_drops_nothing(name, module);
 }
 
-/// Returns `func_options` for keys that several query heads may share.
+/// Returns `func_options` for grouped heads.
 template <typename Module>
 functional::ScaledDotProductAttentionFuncOptions head_options(
     const Module& module) {
   return func_options(module).enable_gqa(true);
 }
 
-/// x (B, T, ...) -> (B, num_heads, T, size of a head).
+/// Projects x (B, T, ...) to (B, num_heads, T, size of a head).
 inline torch::Tensor project_to_heads(
     const torch::nn::Linear& projection,
     const torch::Tensor& x,
@@ -207,7 +208,8 @@ inline torch::Tensor project_to_heads(
   return kernels::split_heads(linear(projection, x, kernel), num_heads);
 }
 
-/// Returns a layer of keys or values, which other processes may have as well.
+/// Returns the layer of keys or values. If several processes compute the same
+/// key heads, the gradients of its parameters are summed over them.
 inline kernels::LinearLayer key_layer(
     const torch::nn::Linear& projection,
     const Partition& partition) {
@@ -219,7 +221,7 @@ inline kernels::LinearLayer key_layer(
   return layer;
 }
 
-/// x (B, S, ...) -> keys or values (B, num_heads, S, size of a head).
+/// Projects x (B, S, ...) to keys or values (B, num_heads, S, size of a head).
 inline torch::Tensor project_to_key_heads(
     const torch::nn::Linear& projection,
     const torch::Tensor& x,
@@ -231,8 +233,8 @@ inline torch::Tensor project_to_key_heads(
       kernels::linear(x, layer.weight, layer.bias, kernel), num_heads);
 }
 
-/// Checks that the projection makes `num_heads` heads. torch::load may have put
-/// in other weights, such as those of the heads of all processes.
+/// Checks that the projection has the outputs of `num_heads` heads: torch::load
+/// may have loaded other weights, for example of the heads of all processes.
 inline void check_projection(
     const char* name,
     const char* what,
@@ -253,7 +255,8 @@ inline void check_projection(
       "; load_weights takes the part of a process");
 }
 
-/// Context of the heads (B, num_heads, T, value_dim) -> (B, T, d_out).
+/// Projects the context of the heads (B, num_heads, T, value_dim) to (B, T,
+/// d_out).
 template <typename Module>
 torch::Tensor project_out(
     Module& module,
@@ -266,8 +269,8 @@ torch::Tensor project_out(
       : partition.project(combined, layer_of(module.out_proj), kernel);
 }
 
-/// Checks that `cache` holds keys and values such as `module` makes, for as
-/// many sequences as x (B, T, d_in) has.
+/// Checks that `cache` has the heads, sizes and device of `module`, and as many
+/// sequences as x (B, T, d_in).
 template <typename Module>
 void check_cache(
     const char* name,
@@ -311,7 +314,8 @@ void check_cache(
       x.size(0));
 }
 
-/// An empty cache that fits, of the dtype and on the device of the weights.
+/// Returns the options of a cache for `module`, with the dtype and device of
+/// its weights.
 template <typename Module>
 KVCacheOptions cache_options(const Module& module, int64_t batch_size) {
   const auto& weight = module.W_key->weight;

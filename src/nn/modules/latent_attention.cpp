@@ -32,7 +32,7 @@ using LatentFuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 void check_options(const LatentAttentionOptions& options) {
   const auto check = [](const char* option, int64_t value) {
     checks::check_positive(kLatent, option, value);
-    // Products of two fit.
+    // Products of two such sizes fit into int64.
     constexpr int64_t kMost = int64_t{1} << 30;
     TORCH_CHECK(
         value <= kMost,
@@ -67,8 +67,8 @@ void check_input(
   detail::check_length(kLatent, x, call, module.options.context_length());
 }
 
-/// A token's latent vector and the rotated part of its key, in one tensor (B,
-/// 1, T, kv_rank + rope_dim), as the cache keeps them.
+/// Returns the rows of the cache: latent vector and rotated part of the key of
+/// each token, (B, 1, T, kv_rank + rope_dim).
 torch::Tensor latents_of(
     LatentAttentionImpl& module,
     const torch::Tensor& x,
@@ -85,7 +85,7 @@ torch::Tensor latents_of(
   return torch::cat({latent, rotated}, -1);
 }
 
-/// The parts of each head's query, (B, num_heads, T, ...).
+/// The two parts of each head's query, (B, num_heads, T, ...).
 struct LatentQueries {
   torch::Tensor nope;
   torch::Tensor rotated;
@@ -117,8 +117,8 @@ LatentQueries queries_of(
           kernel)};
 }
 
-/// Queries, keys and values of all heads, made of latent vectors (B, 1, S,
-/// ...).
+/// Returns queries, keys and values of all heads; `latents` are rows of the
+/// cache (B, 1, S, kv_rank + rope_dim).
 Projected expanded(
     LatentAttentionImpl& module,
     const LatentQueries& queries,
@@ -146,7 +146,7 @@ LatentFuncOptions func_options_of(const LatentAttentionImpl& module) {
   const auto head_dim =
       static_cast<double>(options.nope_dim() + options.rope_dim());
   auto result = detail::head_options(module);
-  // Latent keys, which are longer, keep the scale of those that they stand for.
+  // Latent keys are longer than head_dim, but have the scale of full keys.
   result.scale() = options.scale().value_or(1 / std::sqrt(head_dim));
   return result;
 }
@@ -160,12 +160,12 @@ LatentFuncOptions call_options_of(
     const auto [B, T, S] = detail::call_sizes(kLatent, x, call);
     detail::set_call(
         kLatent, call, {B, module.options.num_heads(), T, S}, options);
-    detail::set_chunks(kLatent, x, call, /*num_score_dims=*/4, options);
+    detail::set_checked_chunks(kLatent, x, call, /*num_score_dims=*/4, options);
   }
   return options;
 }
 
-/// Queries, keys and values for one call of `forward`.
+/// Returns queries, keys and values for one call of `forward`.
 Projected project_latent(
     LatentAttentionImpl& module,
     detail::RotaryTable& table,
@@ -179,8 +179,8 @@ Projected project_latent(
   return expanded(module, queries_of(module, x, angles), latents);
 }
 
-/// Returns whether to form keys and values for T queries takes fewer products
-/// than to attend to latent vectors, which are larger.
+/// Returns whether forming keys and values for T queries takes fewer
+/// multiplications than attending to the latent vectors, which are larger.
 bool pays_to_expand(const LatentAttentionOptions& options, int64_t T) {
   const auto R = static_cast<double>(options.kv_rank());
   const auto shared = static_cast<double>(options.rope_dim());
@@ -190,7 +190,7 @@ bool pays_to_expand(const LatentAttentionOptions& options, int64_t T) {
       static_cast<double>(T) * (made + shared) + R * made;
 }
 
-/// The context of queries in all rows of the cache, (B, num_heads, T,
+/// Returns the attention of queries to all rows of the cache, (B, num_heads, T,
 /// value_dim).
 torch::Tensor attend_to_latents(
     LatentAttentionImpl& module,
@@ -254,7 +254,8 @@ void check_decode(
       has.device());
 }
 
-/// The options of functional attention for tokens that are in `cache`.
+/// Returns the options of functional attention after `tokens` were appended to
+/// `cache`.
 LatentFuncOptions decode_options(
     const LatentAttentionImpl& module,
     const torch::Tensor& x,
@@ -331,7 +332,7 @@ void LatentAttentionImpl::reset() {
   o_proj =
       add("o_proj", H * options.value_dim(), options.d_out(), options.bias());
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
-  // Not shared with the module that this may be a clone of.
+  // `clone` copies the pointer: make a new table, which is not shared.
   rotary_table_ = std::make_shared<detail::RotaryTable>(
       options.rotary(), options.rope_dim());
 }
@@ -392,7 +393,8 @@ torch::Tensor LatentAttentionImpl::forward(
     return functional::scaled_dot_product_attention(
         heads.queries, heads.keys, heads.values, func);
   };
-  // Queries, keys and values are freed before there is an output.
+  // A lambda, so that queries, keys and values are freed before the output is
+  // allocated.
   return linear(o_proj, kernels::combine_heads(attend()), options.kernel());
 }
 

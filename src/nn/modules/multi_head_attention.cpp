@@ -60,8 +60,8 @@ void check_options(const MultiHeadAttentionOptions& options) {
       "after_rotary = true");
 }
 
-/// Queries (B, num_heads, T, head_dim); keys (B, num_kv_heads, T, head_dim),
-/// values (B, num_kv_heads, T, value_dim), of tokens x (B, T, d_in).
+/// Projects tokens x (B, T, d_in) to queries (B, num_heads, T, head_dim), keys
+/// (B, num_kv_heads, T, head_dim) and values (B, num_kv_heads, T, value_dim).
 template <typename Positions>
 Projected project_heads(
     MultiHeadAttentionImpl& module,
@@ -70,8 +70,8 @@ Projected project_heads(
     const Positions& positions) {
   const auto& options = module.options;
   const auto& partition = *detail::PartitionAccess::of(module);
-  // In the Python classes' order, keys first: it decides in which order
-  // autograd adds the three gradients of x, hence their last bits.
+  // In the Python classes' order, keys first: in this order autograd adds the
+  // three gradients of x, which affects their last bits.
   const auto outputs = kernels::linear_each(
       x,
       {detail::key_layer(module.W_key, partition),
@@ -128,8 +128,8 @@ Projected project_heads(
   return projected;
 }
 
-/// The context of all heads (B, num_heads, T, value_dim) of tokens x (B, T,
-/// d_in), behind its gate and projected: (B, T, d_out).
+/// Multiplies the context of all heads (B, num_heads, T, value_dim) by the gate
+/// of tokens x (B, T, d_in), and projects it: (B, T, d_out).
 torch::Tensor project_context(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
@@ -145,7 +145,7 @@ torch::Tensor project_context(
       module, context * torch::sigmoid(gate), kernel, partition);
 }
 
-/// Returns whether the processes first exchange the length of the text, on
+/// Returns whether the processes first exchange the length of the sequence, on
 /// which the angles depend.
 bool exchanges_length(
     const detail::RotaryTable* table,
@@ -154,7 +154,7 @@ bool exchanges_length(
       !call.rotary_cos().defined();
 }
 
-/// Begins a call of `forward`; `check` throws if its arguments are wrong.
+/// Starts a call of `forward`; `check` throws if an argument is wrong.
 detail::PartitionInput enter(
     const detail::Partition& partition,
     const detail::RotaryTable* table,
@@ -170,7 +170,7 @@ detail::PartitionInput enter(
        exchanges_length(table, call)});
 }
 
-/// The positions of the tokens x (B, T, ...) of `forward`.
+/// The positions of the tokens x (B, T, ...) in a call of `forward`.
 struct PositionsOfCall {
   const MultiHeadAttentionImpl& module;
   /// Null without rotary embedding.
@@ -178,18 +178,19 @@ struct PositionsOfCall {
   const torch::Tensor& x;
   const ForwardOptions& call;
   /// (T) or (B, T); undefined: from 0 on.
-  const torch::Tensor& given;
+  const torch::Tensor& checked;
 
   detail::RotaryAngles angles() const {
     return detail::rotary_angles(
-        *table, x, call, given, *detail::PartitionAccess::of(module));
+        *table, x, call, checked, *detail::PartitionAccess::of(module));
   }
 
   torch::Tensor positions() const {
-    return or_from_0(given);
+    return or_from_0(checked);
   }
 
-  /// The positions in their sequences, whatever positions the caller gives.
+  /// Returns the indices of the tokens in their sequences, which ignore
+  /// `positions` of the call.
   torch::Tensor order() const {
     return or_from_0(detail::sequence_positions(module, x, call));
   }
@@ -262,7 +263,7 @@ void MultiHeadAttentionImpl::reset() {
     mask = register_buffer(
         "mask", python_mask(kMultiHead, options.context_length()));
   }
-  // Not shared with the module that this may be a clone of.
+  // `clone` copies the pointer: make a new table, which is not shared.
   rotary_table_ = options.rotary()
       ? std::make_shared<detail::RotaryTable>(*options.rotary(), head_dim)
       : nullptr;
@@ -343,7 +344,8 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   });
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
-  // Queries, keys and values are a temporary, freed before there is an output.
+  // Queries, keys and values are a temporary, so that they are freed before the
+  // output is allocated.
   const auto context = partition_->attend(
       project_heads(*this, input.x, options.kernel(), positions),
       checked.options.kernel(options.kernel()));
@@ -353,10 +355,11 @@ torch::Tensor MultiHeadAttentionImpl::forward(
 
 std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
+  // All processes refuse it, so none may wait for another one.
+  partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
   detail::CheckedCall checked;
   const auto check = [&] {
     checks::check_not_packed(kMultiHead, call.cu_seqlens());
-    partition_->check_has_all_tokens(kMultiHead, "forward_with_weights");
     checked = detail::check_call(*this, x, call);
   };
   const auto input = enter(*partition_, rotary_table_.get(), x, call, check);

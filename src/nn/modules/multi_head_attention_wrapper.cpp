@@ -51,12 +51,12 @@ void check_input(
   detail::check_length(kWrapper, x, call, first.options.context_length());
 }
 
-/// Below so many tokens, to put the heads' weights together takes longer than
-/// large products save.
+/// With fewer tokens, concatenating the heads' weights takes longer than one
+/// large matrix product saves.
 constexpr int64_t kFewTokens = 256;
 
-/// Returns whether the heads differ in nothing but the values of their weights,
-/// as they were made; users may have replaced some.
+/// Returns whether the heads differ only in the values of their weights. Users
+/// may have replaced some of them.
 bool are_alike(const torch::nn::ModuleList& heads) {
   const auto& first = head(heads, 0);
   for (size_t i = 1; i < heads->size(); ++i) {
@@ -82,7 +82,7 @@ bool are_alike(const torch::nn::ModuleList& heads) {
   return true;
 }
 
-/// One projection of all heads: (B, num_heads, T, d_out).
+/// Returns one projection of all heads: (B, num_heads, T, d_out).
 torch::Tensor project_heads(
     const torch::nn::ModuleList& heads,
     torch::nn::Linear CausalAttentionImpl::*projection,
@@ -102,8 +102,8 @@ torch::Tensor project_heads(
       static_cast<int64_t>(heads->size()));
 }
 
-/// The heads, which are alike, as those of one module; with their weights if
-/// these are wanted.
+/// Computes all heads, which must be alike, in one call of functional
+/// attention. Returns their outputs and, if requested, their attention weights.
 std::tuple<torch::Tensor, torch::Tensor> forward_together(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
@@ -117,7 +117,7 @@ std::tuple<torch::Tensor, torch::Tensor> forward_together(
       .key_lengths(checked.key_lengths())
       .cu_seqlens(checked.cu_seqlens())
       .scores(checked.scores());
-  detail::set_chunks(kWrapper, x, call, /*num_score_dims=*/4, options);
+  detail::set_checked_chunks(kWrapper, x, call, /*num_score_dims=*/4, options);
   const auto queries = project_heads(heads, &CausalAttentionImpl::W_query, x);
   const auto keys = project_heads(heads, &CausalAttentionImpl::W_key, x);
   const auto values = project_heads(heads, &CausalAttentionImpl::W_value, x);
@@ -132,7 +132,7 @@ std::tuple<torch::Tensor, torch::Tensor> forward_together(
   return {kernels::combine_heads(context), torch::Tensor()};
 }
 
-/// Returns whether a function wants the scores of all heads at once.
+/// Returns whether there is a function, which gets the scores of all heads.
 bool has_function(
     const torch::nn::ModuleList& heads,
     const ForwardOptions& call) {
@@ -144,7 +144,7 @@ bool has_function(
   return static_cast<bool>(call.scores());
 }
 
-/// The checked arguments of a call, for the scores (B, num_heads, T, T).
+/// Returns the checked arguments of a call, for scores (B, num_heads, T, T).
 functional::ScaledDotProductAttentionFuncOptions options_of(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
@@ -158,7 +158,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   return options;
 }
 
-/// The arguments of `call` for one head, whose scores are (B, T, T).
+/// Returns the arguments of `call` for one head, with scores (B, T, T).
 ForwardOptions call_of_head(
     const torch::nn::ModuleList& heads,
     size_t index,
@@ -176,7 +176,7 @@ ForwardOptions call_of_head(
                     .mask(of_head(checked.mask()))
                     .bias(of_head(checked.bias()));
   if (head(heads, index).options.chunk()) {
-    // Chunks go by positions, or begin after the padding, which the mask has.
+    // Positions or padding determine where chunks begin.
     result.key_padding_mask(call.key_padding_mask())
         .positions(call.positions());
   }

@@ -1,5 +1,6 @@
 #include <nn/modules/multi_head_call.h>
 
+#include <kernels/elements.h>
 #include <nn/checks.h>
 #include <nn/functional/checked_attention.h>
 #include <nn/modules/call.h>
@@ -33,14 +34,13 @@ void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x) {
 
 namespace {
 
-/// Returns what ALiBi adds to the scores of tokens at `positions`, int64 (T) or
-/// (B, T): (H, T, T) or (B, H, T, T).
+/// Returns the ALiBi bias of tokens at `positions`, int64 (T) or (B, T): (H, T,
+/// T) or (B, H, T, T).
 torch::Tensor alibi_bias(
     const torch::Tensor& slopes,
     const torch::Tensor& positions,
     const torch::Tensor& x) {
-  const auto dtype =
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto dtype = kernels::compute_dtype(x.scalar_type());
   const auto at = positions.to(x.device());
   const auto distance = (at.unsqueeze(-1) - at.unsqueeze(-2)).abs();
   return slopes.to(x.device(), dtype).view({-1, 1, 1}).neg() *
@@ -51,8 +51,8 @@ const Partition& partition_of(const MultiHeadAttentionImpl& module) {
   return *PartitionAccess::of(module);
 }
 
-/// Returns the options of functional attention that the module's own options
-/// and parameters make.
+/// Returns the options of functional attention that follow from the options and
+/// parameters of the module.
 functional::ScaledDotProductAttentionFuncOptions module_options(
     const MultiHeadAttentionImpl& module) {
   const auto& options = module.options;
@@ -64,12 +64,12 @@ functional::ScaledDotProductAttentionFuncOptions module_options(
   return result;
 }
 
-/// Half the rotated part of a head.
+/// Returns half the number of rotated elements of a head.
 int64_t rotated_pairs(const MultiHeadAttentionImpl& module) {
   return module.options.rotary()->dim().value_or(module.head_dim) / 2;
 }
 
-/// Checks what attention will, before other processes wait for this one.
+/// Checks tensors as attention does, before other processes wait for this one.
 void check_for_others(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
@@ -97,7 +97,7 @@ void check_room(const KVCache& cache, const NewTokens& tokens) {
       " with the new ones; the cache is unchanged");
 }
 
-/// Checks that the cache keeps all tokens that the module attends to.
+/// Checks that the cache does not drop tokens that the module attends to.
 void check_reach(const MultiHeadAttentionImpl& module, const KVCache& cache) {
   const auto& has = cache.options();
   const auto window = module.options.window();
@@ -210,12 +210,12 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     options.bias(options.bias().defined() ? alibi + options.bias() : alibi);
     options.alibi_slopes(torch::Tensor());
   }
-  set_chunks(kMultiHead, x, call, scores.size(), options);
+  set_chunks(x, call, positions, scores.size(), options);
   return options;
 }
 
-/// Checks what hides and adds in a call of `decode`, and puts all but the
-/// blocks, which need the rows of the new tokens, into the options.
+/// Checks blocks, bias and score function of a call of `decode`, and sets them
+/// in the options, except the blocks, which need the rows of the new tokens.
 void set_decode_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,

@@ -8,18 +8,18 @@
 
 #include <torch/types.h>
 
-/// The checks of what a `MultiHeadAttention` gets, and what it asks of
-/// functional attention.
+/// Checks of calls of `MultiHeadAttention`, and their options of functional
+/// attention.
 namespace torch_attention::detail {
 
 constexpr const char* kMultiHead = "MultiHeadAttention";
 
-/// Checks the shape and dtype of tokens x (B, T, d_in), and that the weights
-/// are those of the module's heads.
+/// Checks shape and dtype of tokens x (B, T, d_in), and that the weights have
+/// the sizes of the module's heads.
 void check_input(const MultiHeadAttentionImpl& module, const torch::Tensor& x);
 
-/// Returns the positions in their sequences of tokens x (B, T, ...), whatever
-/// positions `call` gives: int64 (T) or (B, T), or undefined for 0 to T - 1.
+/// Returns the positions of tokens x (B, T, ...) in their sequences, ignoring
+/// `call.positions()`: int64 (T) or (B, T), or undefined for 0 to T - 1.
 torch::Tensor sequence_positions(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
@@ -51,8 +51,8 @@ CheckedDecode check_decode(
     const KVCache& cache,
     const DecodeOptions& call);
 
-/// Returns the options of functional attention for tokens that are in `cache`;
-/// `checked` are those of `CheckedDecode`.
+/// Returns the options of functional attention after `tokens` were appended to
+/// `cache`; `checked` is `CheckedDecode::options`.
 functional::ScaledDotProductAttentionFuncOptions decode_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,

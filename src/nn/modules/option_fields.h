@@ -3,13 +3,12 @@
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/forward.h>
 
-/// Questions about all options at once. Each names all fields, so that an
-/// option that is added does not compile until it is decided what it means
-/// here.
+/// Functions that depend on all options. Each names all fields, so that a new
+/// option does not compile until it is added here.
 namespace torch_attention::detail {
 
 struct OptionFields {
-  /// Returns whether the call has no argument.
+  /// Returns whether no argument is set.
   static bool is_empty(const ForwardOptions& call) {
     const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, scores] =
         call;
@@ -30,11 +29,10 @@ struct OptionFields {
         !scores;
   }
 
-  /// Returns whether `kernels::small_module` computes all that the options ask
-  /// for, but for dropout in training.
+  /// Returns whether `kernels::small_module` supports the options; it has no
+  /// dropout.
   static bool is_small(const MultiHeadAttentionOptions& options) {
-    // It knows sizes, layers with and without bias, and rules of scores; blocks
-    // come with a call.
+    // It supports sizes, biases of layers, and rules for scores.
     const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, rule, head_dim, value_dim, kernel, out_proj, out_bias, register_mask, num_kv_heads, qk_norm, rotary, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate, block_scope, needs_blocks] =
         options;
     return !qk_norm && !rotary && !alibi && !sinks && !temperature &&

@@ -107,8 +107,7 @@ torch::Tensor Partition::attend(
 torch::Tensor Partition::attend_to_context(
     const Projected& projected,
     const FuncOptions& options) const {
-  return functional::detail::attend(
-      projected.queries, projected.keys, projected.values, options, heads());
+  return Partition::attend(projected, options);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> Partition::attend_with_weights(

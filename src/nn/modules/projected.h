@@ -8,7 +8,7 @@
 
 namespace torch_attention {
 
-/// An input after the three projections.
+/// Queries, keys and values after the projections.
 struct Projected {
   torch::Tensor queries;
   torch::Tensor keys;
@@ -20,7 +20,7 @@ inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
   return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
 }
 
-/// Returns `kernels::linear` by the module's own weights.
+/// Computes `kernels::linear` with the weights of a module.
 inline torch::Tensor linear(
     const torch::nn::Linear& module,
     const torch::Tensor& x,
@@ -32,8 +32,8 @@ inline kernels::LinearLayer layer_of(const torch::nn::Linear& module) {
   return {module->weight, module->bias};
 }
 
-/// Projects x in the Python classes' order, keys first: it decides in which
-/// order autograd adds the three gradients of x, hence their last bits.
+/// Projects x in the Python classes' order, keys first: in this order autograd
+/// adds the three gradients of x, which affects their last bits.
 template <typename Module>
 Projected project_linear(
     Module& module,

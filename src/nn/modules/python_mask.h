@@ -9,9 +9,9 @@
 
 namespace torch_attention {
 
-/// The buffer that the Python classes register: a float upper triangle of ones
-/// (context_length, context_length); 1 hides. Throws c10::Error if the machine
-/// lacks the memory for it.
+/// Returns the buffer that the Python classes register: a float upper triangle
+/// of ones (context_length, context_length); 1 hides. Throws c10::Error if it
+/// does not fit into physical memory.
 inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   const auto length = static_cast<double>(context_length);
   const auto bytes = length * length * sizeof(float);
@@ -23,7 +23,7 @@ inline torch::Tensor python_mask(const char* name, int64_t context_length) {
       " asks for ",
       bytes / 1e9,
       " GB; register_mask(false) leaves the buffer out, and the module computes the same");
-  // In place: two of them at once might not fit.
+  // In place, since two copies may not fit into memory.
   return torch::ones({context_length, context_length}).triu_(/*diagonal=*/1);
 }
 

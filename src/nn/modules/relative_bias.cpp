@@ -17,19 +17,19 @@ constexpr const char* kRelativeBias = "RelativeBias";
 constexpr const char* kWindowBias = "WindowBias";
 constexpr double kStandardDeviation = 0.02;
 
-/// The buckets of one direction.
+/// Returns the number of buckets of one direction.
 int64_t buckets_of_direction(const RelativeBiasOptions& options) {
   return options.bidirectional() ? options.num_buckets() / 2
                                  : options.num_buckets();
 }
 
-/// Distances below this have a bucket each.
+/// Returns the distance below which each distance has a bucket.
 int64_t exact_distances(const RelativeBiasOptions& options) {
   return buckets_of_direction(options) / 2;
 }
 
-/// The bucket of each distance from query to key, int64, by the operations of
-/// `transformers` in float32, which decide where buckets begin.
+/// Returns the bucket of each distance from query to key, int64, by the float32
+/// operations of `transformers`, whose rounding affects where buckets begin.
 torch::Tensor buckets_of(
     const RelativeBiasOptions& options,
     const torch::Tensor& from_query_to_key) {
@@ -38,10 +38,10 @@ torch::Tensor buckets_of(
   const auto distance = options.bidirectional()
       ? from_query_to_key.abs()
       : from_query_to_key.clamp_max(0).neg();
-  const auto of_each = static_cast<double>(exact);
+  const auto first = static_cast<double>(exact);
   const auto growth =
-      std::log(static_cast<double>(options.max_distance()) / of_each);
-  const auto far = (torch::log(distance.to(torch::kFloat) / of_each) / growth *
+      std::log(static_cast<double>(options.max_distance()) / first);
+  const auto far = (torch::log(distance.to(torch::kFloat) / first) / growth *
                     static_cast<double>(buckets - exact))
                        .to(torch::kLong)
                        .add(exact)

@@ -1,5 +1,6 @@
 #include <nn/modules/rotary_angles.h>
 
+#include <kernels/elements.h>
 #include <nn/checks.h>
 
 #include <c10/util/Exception.h>
@@ -50,7 +51,7 @@ void check_table(
           : "");
 }
 
-/// Checks the caller's own angles. Returns whether there are any.
+/// Checks the caller's cosines and sines. Returns whether there are any.
 bool check_tables(
     const char* name,
     int64_t pairs,
@@ -71,16 +72,15 @@ bool check_tables(
   return true;
 }
 
-/// Returns a table (T, pairs) or (B, T, pairs) of the caller's that broadcasts
-/// to heads.
-torch::Tensor given_table(const torch::Tensor& table, const torch::Tensor& x) {
-  const auto wide = table.to(
-      x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+/// Returns the caller's table (T, pairs) or (B, T, pairs) in the dtype of
+/// angles, so that it broadcasts to heads.
+torch::Tensor caller_table(const torch::Tensor& table, const torch::Tensor& x) {
+  const auto wide = table.to(kernels::compute_dtype(x.scalar_type()));
   return wide.dim() == 3 ? wide.unsqueeze(1) : wide;
 }
 
-/// Returns the length of the longest text, if angles depend on it and it is not
-/// that of the tokens here: some are padding, or other processes have more.
+/// Returns the length of the longest sequence, if angles depend on it and it
+/// differs from x: some tokens are padding, or other processes have more.
 std::optional<int64_t> length_of(
     const RotaryTable& table,
     const torch::Tensor& x,
@@ -102,7 +102,7 @@ std::optional<int64_t> length_of(
   const auto own = goes_by_lengths
       ? std::clamp<int64_t>(lengths.max().item<int64_t>(), 0, most)
       : end_of(positions);
-  // Every process must call this, even with other options; differences are
+  // Every process has to call this, even if its options differ, which is
   // reported later.
   return partition.longest(own, x.device());
 }
@@ -144,10 +144,10 @@ RotaryAngles rotary_angles(
     const torch::Tensor& positions,
     const Partition& partition) {
   if (call.rotary_cos().defined()) {
-    // All heads are rotated by them.
+    // All heads use them, so their gradients are summed over the processes.
     return {
-        partition.enter_weight(given_table(call.rotary_cos(), x)),
-        partition.enter_weight(given_table(call.rotary_sin(), x))};
+        partition.enter_weight(caller_table(call.rotary_cos(), x)),
+        partition.enter_weight(caller_table(call.rotary_sin(), x))};
   }
   const auto length = length_of(table, x, call, positions, partition);
   return positions.defined()
@@ -162,7 +162,7 @@ RotaryAngles rotary_angles(
     const NewTokens& tokens) {
   if (call.rotary_cos().defined()) {
     return {
-        given_table(call.rotary_cos(), x), given_table(call.rotary_sin(), x)};
+        caller_table(call.rotary_cos(), x), caller_table(call.rotary_sin(), x)};
   }
   return table.at(tokens.before, x.size(1), x.device(), tokens.most_after);
 }

@@ -7,12 +7,12 @@
 
 #include <torch/types.h>
 
-/// The angles of the tokens of one call: the caller's own, or those of their
-/// positions. `name` is the module that the messages name.
+/// The rotary angles of the tokens of one call: passed by the caller, or
+/// computed from positions. `name` is the module in messages.
 namespace torch_attention::detail {
 
-/// Checks the caller's own angles of x (B, T, ...), if any, for heads of which
-/// `pairs` pairs are rotated.
+/// Checks the caller's cosines and sines for x (B, T, ...), if there are any.
+/// `pairs` is half the number of rotated elements of a head.
 void check_angles(
     const char* name,
     int64_t pairs,
@@ -25,8 +25,8 @@ void check_angles(
     const DecodeOptions& call,
     const NewTokens& tokens);
 
-/// Returns the angles of x (B, T, ...) in `forward`, whose checked positions
-/// are (T), (B, T) or undefined.
+/// Returns the angles of x (B, T, ...) in `forward`; `positions` are checked:
+/// (T), (B, T) or undefined.
 RotaryAngles rotary_angles(
     RotaryTable& table,
     const torch::Tensor& x,

@@ -27,7 +27,7 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
     const SelfAttentionOptions& options,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  // Options may change after the module was made.
+  // Options may have changed since the module was made.
   checks::check_rule_without_positions(name, options.rule());
   auto result =
       functional::ScaledDotProductAttentionFuncOptions().rule(options.rule());
@@ -67,6 +67,36 @@ Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
       module.options.d_in(),
       /*takes_2d=*/true);
   return project_linear(module, x, Kernel::kReference);
+}
+
+template <typename Module>
+torch::Tensor attend(
+    const char* name,
+    Module& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  if (detail::lacks_batch(x, call)) {
+    return attend(name, module, x.unsqueeze(0), call).squeeze(0);
+  }
+  const auto [queries, keys, values] = project(module, x);
+  return functional::scaled_dot_product_attention(
+      queries,
+      keys,
+      values,
+      options_of(name, module.options, x, call)
+          .kernel(module.options.kernel()));
+}
+
+template <typename Module>
+std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
+    const char* name,
+    Module& module,
+    const torch::Tensor& x,
+    const ForwardOptions& call) {
+  checks::check_not_packed(name, call.cu_seqlens());
+  const auto [queries, keys, values] = project(module, x);
+  return functional::scaled_dot_product_attention_with_weights(
+      queries, keys, values, options_of(name, module.options, x, call));
 }
 
 } // namespace
@@ -109,26 +139,12 @@ void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV1Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  if (detail::lacks_batch(x, call)) {
-    return forward(x.unsqueeze(0), call).squeeze(0);
-  }
-  const auto projected = project(*this, x);
-  return functional::scaled_dot_product_attention(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      options_of(kV1, options, x, call).kernel(options.kernel()));
+  return attend(kV1, *this, x, call);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV1Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  checks::check_not_packed(kV1, call.cu_seqlens());
-  const auto projected = project(*this, x);
-  return functional::scaled_dot_product_attention_with_weights(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      options_of(kV1, options, x, call));
+  return attend_with_weights(kV1, *this, x, call);
 }
 
 SelfAttentionV2Impl::SelfAttentionV2Impl(
@@ -170,26 +186,12 @@ void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV2Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  if (detail::lacks_batch(x, call)) {
-    return forward(x.unsqueeze(0), call).squeeze(0);
-  }
-  const auto projected = project(*this, x);
-  return functional::scaled_dot_product_attention(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      options_of(kV2, options, x, call).kernel(options.kernel()));
+  return attend(kV2, *this, x, call);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV2Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  checks::check_not_packed(kV2, call.cu_seqlens());
-  const auto projected = project(*this, x);
-  return functional::scaled_dot_product_attention_with_weights(
-      projected.queries,
-      projected.keys,
-      projected.values,
-      options_of(kV2, options, x, call));
+  return attend_with_weights(kV2, *this, x, call);
 }
 
 } // namespace torch_attention

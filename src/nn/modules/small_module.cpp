@@ -12,7 +12,7 @@ namespace torch_attention::detail {
 
 namespace {
 
-/// Returns whether projections and attention are all there is to compute.
+/// Returns whether the call needs only projections and attention.
 bool is_plain(
     const MultiHeadAttentionImpl& module,
     const ForwardOptions& call) {
@@ -21,7 +21,7 @@ bool is_plain(
       PartitionAccess::of(module)->is_whole();
 }
 
-/// The module and its input, as kernels take them.
+/// Returns the arguments of the kernel.
 kernels::ModuleAttention whole_module(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x) {
@@ -55,7 +55,7 @@ torch::Tensor small_module(
   if (!is_plain(module, call)) {
     return {};
   }
-  // The kernel takes the numbers as they are.
+  // The kernel does not check the rule.
   checks::check_rule(kMultiHead, module.options.rule());
   check_input(module, x);
   check_length(kMultiHead, x, call, module.options.context_length());

@@ -7,9 +7,9 @@
 
 namespace torch_attention::detail {
 
-/// Returns the output (B, T, d_out) by the kernel that computes a whole small
-/// module; undefined if it does not take this call.
-/// Throws c10::Error if x does not fit a module that it takes.
+/// Computes the output (B, T, d_out) by the kernel for small modules, from
+/// projections to output. Returns an undefined tensor if it does not support
+/// the call. Throws c10::Error if it supports the module, but x does not fit.
 torch::Tensor small_module(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,

@@ -11,17 +11,17 @@ namespace torch_attention {
 
 namespace {
 
-/// Options of an encoder or decoder without layers, to which those of another
-/// are given.
+/// Returns options of an encoder or decoder without layers, which are then
+/// shared with another one.
 template <typename Options>
 Options without_layers(Options options) {
   return options.num_layers(0).norm(torch::nn::AnyModule());
 }
 
-/// The layers of `theirs` become those of `ours`, under the same names.
+/// Makes `ours` use the layers of `theirs`, under the same names.
 template <typename Ours, typename Theirs>
 void share_layers(Ours& ours, const Theirs& theirs) {
-  // Before the layers come, which may be in another mode each.
+  // Before the layers are shared: each may be in another mode.
   ours.train(theirs.is_training());
   ours.options = theirs.options;
   ours.layers = ours.replace_module("layers", theirs.layers);
@@ -59,7 +59,7 @@ torch::Tensor forward_layer(
   return layer.norm2(x + layer.dropout2(feed_forward(layer, x)));
 }
 
-/// The masks of the target or of the memory.
+/// The masks of the target or the memory.
 struct Masks {
   torch::Tensor mask;
   torch::Tensor padding;

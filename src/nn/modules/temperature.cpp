@@ -1,5 +1,6 @@
 #include <nn/modules/temperature.h>
 
+#include <kernels/elements.h>
 #include <nn/checks.h>
 
 #include <c10/util/Exception.h>
@@ -28,14 +29,13 @@ torch::Tensor with_temperature(
     const torch::Tensor& queries,
     const torch::Tensor& positions,
     const TemperatureOptions& options) {
-  const auto dtype =
-      queries.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto dtype = kernels::compute_dtype(queries.scalar_type());
   const auto most = std::numeric_limits<int64_t>::max() - options.offset();
   const auto steps = torch::div(
       positions.clamp_max(most) + options.offset(),
       options.floor_scale(),
       "floor");
-  // In float64 first: in float32 large positions would be other ones.
+  // In float64, since float32 cannot represent large positions.
   const auto factors = (steps.to(torch::kDouble).log1p() * options.scale() + 1)
                            .to(queries.device(), dtype)
                            .unsqueeze(-1);

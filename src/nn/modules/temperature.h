@@ -4,13 +4,13 @@
 
 #include <torch/types.h>
 
-/// Temperatures by position. `name` is the module that the messages name.
+/// Temperature by position. `name` is the module in messages.
 namespace torch_attention::detail {
 
 void check_temperature(const char* name, const TemperatureOptions& options);
 
-/// Queries (B, H, T, D) of tokens at `positions`, int64 (T) or (B, T), each
-/// times its factor; computed in float32 or float64.
+/// Multiplies queries (B, H, T, D) of tokens at `positions`, int64 (T) or (B,
+/// T), by their factors, in float32 or float64.
 torch::Tensor with_temperature(
     const torch::Tensor& queries,
     const torch::Tensor& positions,

@@ -10,12 +10,12 @@ namespace {
 
 using FuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 
-/// Returns whether the blocks let queries see more than without them.
+/// Returns whether the blocks have an effect.
 bool are_read(BlockScope scope, const FuncOptions& options) {
   return scope != BlockScope::kNone && options.causal();
 }
 
-/// Checks the shape of ids (B, T) of scores (B, ..., T, S), or (T) without a
+/// Checks that ids are (B, T) for scores (B, ..., T, S), or (T) without a
 /// batch.
 void check_ids(
     const char* name,
@@ -39,7 +39,7 @@ void check_ids(
       ids.sizes());
 }
 
-/// Returns the blocks of S keys, (B, S), -1 for those that are no queries.
+/// Returns the blocks of S keys, (B, S), -1 for keys that are not queries.
 torch::Tensor blocks_of_keys(
     const torch::Tensor& ids,
     const torch::Tensor& first,
@@ -48,14 +48,14 @@ torch::Tensor blocks_of_keys(
     return ids;
   }
   const auto T = ids.size(1);
-  // Queries that are padding may lie behind the keys.
+  // Padding queries may have indices beyond the keys.
   auto keys = torch::full({ids.size(0), S + T}, -1, ids.options());
   keys.scatter_(1, first.unsqueeze(1) + torch::arange(T, ids.options()), ids);
   return keys.narrow(1, 0, S);
 }
 
-/// Returns what is after a token, or before its window, if that is not 0: bool
-/// (B, T, S).
+/// Returns the mask of keys after a query, or before its window if `window` is
+/// not 0: bool (B, T, S).
 torch::Tensor hidden_by_rule(
     const torch::Tensor& ids,
     const torch::Tensor& first,
@@ -121,7 +121,7 @@ void set_visible_blocks(
   if (lifted > 0) {
     options.window(std::nullopt);
   } else if (options.window()) {
-    // The mask hides later tokens.
+    // The mask hides later tokens, so this window is unlimited.
     options.window_after(S);
   }
 }

@@ -8,19 +8,19 @@
 #include <cstdint>
 #include <vector>
 
-/// Blocks of tokens that see each other to both sides.
+/// Blocks of tokens that see each other in both directions.
 namespace torch_attention::detail {
 
-/// The tokens whose blocks are given.
+/// The blocks of the queries.
 struct VisibleBlocks {
-  /// int64 (B, T), or (T) without a batch: the block of each query, or less
-  /// than 0.
+  /// int64 (B, T), or (T) without a batch: the block of each query; negative
+  /// without a block.
   torch::Tensor ids;
-  /// int64 (B): the place of the first query among the keys. Undefined: 0.
+  /// int64 (B): the index of the first query among the keys. Undefined: 0.
   torch::Tensor first = {};
 };
 
-/// Checks the blocks `ids` of scores of the sizes `scores`.
+/// Checks `ids` for scores of the sizes `scores`.
 void check_visible_blocks(
     const char* name,
     const torch::Tensor& ids,
@@ -28,9 +28,9 @@ void check_visible_blocks(
     const std::vector<int64_t>& scores,
     const functional::ScaledDotProductAttentionFuncOptions& options);
 
-/// Makes a mask of the causal rule and the blocks, and puts it into `options`
-/// beside the mask there, in place of the rule. `scores` are the sizes of the
-/// scores: (B, H, T, S), (B, T, S), or (T, S) without a batch.
+/// Replaces the causal rule of `options` by a mask that combines it with the
+/// blocks and the mask of `options`. `scores` are the sizes of the scores: (B,
+/// H, T, S), (B, T, S), or (T, S) without a batch.
 void set_visible_blocks(
     const char* name,
     const VisibleBlocks& blocks,

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kAttend = "attend";
 
-/// Puts `mask`, which broadcasts to the scores, to what hides or is added.
+/// Combines `mask`, which broadcasts to the scores, with the mask or the bias.
 void add_mask(MultiheadMasks& masks, const torch::Tensor& mask) {
   if (mask.scalar_type() == torch::kBool) {
     masks.hidden =

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-/// The masks of a `torch::nn::MultiheadAttention`, read as Python's
-/// `nn.MultiheadAttention` reads them: true hides in a bool one, which
-/// LibTorch's class would add as 1 where it is an `attn_mask`.
+/// The masks of a `torch::nn::MultiheadAttention`, with the meaning that they
+/// have in Python's `nn.MultiheadAttention`: a bool mask hides where it is
+/// true. LibTorch's C++ class adds a bool `attn_mask` as 1.
 namespace torch_attention::detail {
 
-/// The scores (B, H, T, S) and where they are.
+/// The sizes of the scores (B, H, T, S) and their device.
 struct MultiheadScores {
   int64_t B;
   int64_t H;
@@ -18,8 +18,8 @@ struct MultiheadScores {
   torch::Device device;
 };
 
-/// A bool mask that hides and a bias that is added, each undefined if there is
-/// none; they broadcast to the scores.
+/// A bool mask and a bias that broadcast to the scores, each undefined if there
+/// is none.
 struct MultiheadMasks {
   torch::Tensor hidden;
   torch::Tensor bias;
@@ -32,7 +32,7 @@ MultiheadMasks read_masks(
     const torch::Tensor& attn_mask,
     const MultiheadScores& scores);
 
-/// Lets all queries see `count` keys after the S ones, without a bias.
+/// Extends the masks by `count` keys that all queries see, without a bias.
 void see_more_keys(MultiheadMasks& masks, int64_t count);
 
 } // namespace torch_attention::detail

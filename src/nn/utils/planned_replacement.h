@@ -11,7 +11,7 @@
 namespace torch_attention::detail {
 
 /// A replacement in a module tree that has passed all checks of
-/// `replace_module`, so that several can be made together or not at all.
+/// `replace_module`, so that all replacements of a model can be made, or none.
 class PlannedReplacement {
  public:
   /// Throws c10::Error as `replace_module` does.
@@ -20,7 +20,7 @@ class PlannedReplacement {
       const std::string& path,
       Replacement replacement);
 
-  /// Replaces the module and returns it. Needs no memory.
+  /// Replaces the module and returns the old one. Does not allocate.
   std::shared_ptr<torch::nn::Module> run();
 
  private:

@@ -38,7 +38,7 @@ std::vector<std::string> split_path(const std::string& path) {
   return names;
 }
 
-/// The name of a module's class, as code of its own file would write it.
+/// Returns the name of a module's class without "(anonymous namespace)".
 std::string class_of(const torch::nn::Module& module) {
   auto name = c10::demangle(typeid(module).name());
   const std::string unnamed = "(anonymous namespace)::";
@@ -49,14 +49,14 @@ std::string class_of(const torch::nn::Module& module) {
   return name;
 }
 
-/// The place of a module in a tree.
+/// The position of a module in a tree.
 struct Place {
   torch::nn::Module* parent;
   std::string name;
   size_t index;
 };
 
-/// The place of `name` among the children of `parent`.
+/// Returns the index of `name` among the children of `parent`.
 size_t child_index(
     const torch::nn::Module& parent,
     const std::string& parent_path,
@@ -97,7 +97,7 @@ void check_not_empty(const ModulePtr& replacement, const std::string& path) {
       "\" is empty");
 }
 
-/// Returns advice on a member of `parent` that holds `old`.
+/// Returns advice on replacing `old`, which a member of `parent` holds.
 std::string advice_for_member(
     const torch::nn::Module& parent,
     const std::string& path,
@@ -106,7 +106,7 @@ std::string advice_for_member(
   const auto parent_class = class_of(parent);
   const auto old_class = class_of(old);
   const auto new_class = class_of(replacement);
-  // The name under which a child is registered need not be the member's.
+  // A child may be registered under another name than the member's.
   const auto call = "replace_module(root, \"" + path + "\", &" + parent_class +
       "::<the member that holds it>, replacement)";
   if (old_class == new_class) {
@@ -123,15 +123,15 @@ std::string advice_for_member(
       call;
 }
 
-/// Returns whether the parent is a container of LibTorch's, whose own `forward`
-/// uses what lies beside the module tree.
+/// Returns whether the parent is a container of LibTorch, which stores its
+/// modules also outside of the module tree.
 bool is_container(const torch::nn::Module& parent) {
   return parent.as<torch::nn::SequentialImpl>() != nullptr ||
       parent.as<torch::nn::ModuleListImpl>() != nullptr ||
       parent.as<torch::nn::ModuleDictImpl>() != nullptr;
 }
 
-/// Replaces what the `forward` of a container uses.
+/// Replaces the module that a container stores for its `forward`.
 void replace_in_container(
     torch::nn::Module& parent,
     size_t index,
@@ -173,8 +173,8 @@ void check_source(const torch::nn::MultiheadAttentionOptions& options) {
   check_no_added_tokens(kFunction, "MultiHeadAttention", options);
 }
 
-/// Copies the weights of LibTorch's module into one of ours, and its dtype,
-/// device and mode.
+/// Copies weights, dtype, device and training mode of LibTorch's module into
+/// ours.
 template <typename Impl>
 void copy_weights(
     const torch::nn::MultiheadAttentionImpl& source,
@@ -183,7 +183,7 @@ void copy_weights(
   result.to(out.device(), out.scalar_type());
   result.train(source.is_training());
   torch::NoGradGuard no_grad;
-  // LibTorch stacks the projections of inputs of one width: query, key, value.
+  // LibTorch stacks the projections if all inputs have the same size.
   const auto weights = source._qkv_same_embed_dim
       ? source.in_proj_weight.chunk(3)
       : std::vector<torch::Tensor>{
@@ -218,8 +218,8 @@ PlannedReplacement::PlannedReplacement(
   name_ = std::move(place.name);
   index_ = place.index;
   old_ = parent_->children()[index_];
-  // Held by the tree and by `old_`; a third holder is a member of the parent,
-  // or the caller.
+  // The tree and `old_` hold it; a third owner is a member of the parent or the
+  // caller.
   TORCH_CHECK(
       is_container(*parent_) || old_.use_count() <= 2,
       "replace_module: \"",

@@ -24,7 +24,7 @@ using torch::nn::TransformerDecoderImpl;
 using torch::nn::TransformerEncoderImpl;
 using torch::nn::TransformerImpl;
 
-/// LibTorch's, with checked devices.
+/// Computes `torch::linear` and checks devices.
 torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -32,7 +32,7 @@ torch::Tensor linear(
   return kernels::linear(x, weight, bias, Kernel::kReference);
 }
 
-/// Query, key and value (T, B, C) or (S, B, C) after their projections.
+/// Returns projected query, key and value, (T, B, C) or (S, B, C).
 std::array<torch::Tensor, 3> projected(
     const MultiheadAttentionImpl& m,
     const torch::Tensor& query,
@@ -84,7 +84,7 @@ void check_shapes(
       value.sizes());
 }
 
-/// Adds the keys and values (1, B, C) that options of `m` ask for.
+/// Adds the keys and values (1, B, C) of `add_bias_kv` and `add_zero_attn`.
 void add_keys(
     const MultiheadAttentionImpl& m,
     torch::Tensor& key,
@@ -119,7 +119,7 @@ bool is_within(const std::string& path, const std::string& parent) {
       path.compare(0, parent.size() + 1, parent + ".") == 0;
 }
 
-/// The paths of the modules of exactly this class.
+/// Returns the paths of all modules of exactly this class.
 template <typename Impl>
 std::vector<std::string> paths_of(torch::nn::Module& model) {
   std::vector<std::string> paths;
@@ -145,7 +145,7 @@ torch::nn::Module& module_at(
   return *module;
 }
 
-/// The replacement of a child of a transformer, which holds it by `place`.
+/// The replacement of a child of a transformer; `place` is its member.
 struct PlannedChild {
   TransformerImpl* transformer;
   std::string name;
@@ -153,9 +153,9 @@ struct PlannedChild {
   detail::Replacement replacement;
 };
 
-/// All that is to be replaced in a model, and the report of it. Nothing is
-/// changed before all is planned, and the changes need no memory: a model is
-/// swapped as a whole or not at all.
+/// The planned replacements in a model, and their report. Nothing changes
+/// before all are planned, and `run` does not allocate: either all or none are
+/// made.
 class Plan {
  public:
   /// Plans to replace a child of a transformer if it is a `Theirs`.
@@ -179,8 +179,8 @@ class Plan {
         {&transformer, name, &place, {ours, torch::nn::AnyModule(ours)}});
   }
 
-  /// Plans to replace all other modules that are a `Theirs`, unless a member of
-  /// its parent holds it. `type` is the holder of `Ours`.
+  /// Plans to replace all other modules of class `Theirs`, except those that a
+  /// member of their parent holds. `type` is the holder of `Ours`.
   template <typename Ours, typename Theirs>
   void add_all(torch::nn::Module& model, const std::string& type) {
     for (const auto& path : paths_of<Theirs>(model)) {
@@ -208,7 +208,7 @@ class Plan {
     }
   }
 
-  /// Reports each other MultiheadAttention.
+  /// Reports all other modules of class MultiheadAttention.
   void leave_others(torch::nn::Module& model) {
     for (const auto& path : paths_of<MultiheadAttentionImpl>(model)) {
       const auto holds = [&](const auto& parent) {
@@ -245,7 +245,7 @@ class Plan {
 
   std::vector<PlannedChild> children_;
   std::vector<detail::PlannedReplacement> modules_;
-  /// the encoders and decoders that are no transformer's
+  /// the encoders and decoders that are not in a `torch::nn::Transformer`
   std::vector<std::string> known_;
   ModuleSwapReport report_;
 };
