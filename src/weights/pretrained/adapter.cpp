@@ -25,20 +25,21 @@ bool is_there(const std::string& file) {
   return ::stat(file.c_str(), &status) == 0;
 }
 
-/// The file `name` beside or in `path`.
+/// Returns the path of the file `name` in the folder `path`, or in the folder
+/// of the file `path`.
 std::string beside(const std::string& path, const std::string& name) {
   const auto inside = file_in(path, name);
   return inside != path ? inside : folder_of(path) + name;
 }
 
-/// The kind of the adapter, what it changes, and the model that it is for, as
-/// far as its configuration tells.
+/// Describes an adapter: its kind, the modules that it changes, and its base
+/// model, if the configuration has them.
 std::string words_of(const std::string& file) {
   Json fields = Json::object();
   try {
     fields = read_config_file(file);
   } catch (const std::exception&) {
-    // It is refused in any case.
+    // The adapter is refused in any case.
   }
   auto words = fields.get("peft_type").as_text().value_or("of an unknown kind");
   const auto& targets = fields.get("target_modules");

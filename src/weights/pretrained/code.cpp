@@ -9,7 +9,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// A chain of calls of options, of those that differ from their default.
+/// A chain of setters, for the options that differ from their defaults.
 class Calls {
  public:
   explicit Calls(std::string start) : text_(std::move(start)) {}
@@ -39,7 +39,7 @@ class Calls {
     return is_default ? *this : add_text(name, value);
   }
 
-  /// Before each call.
+  /// Sets the text before each setter.
   Calls& separate_by(std::string separator) {
     separator_ = std::move(separator);
     return *this;
@@ -54,7 +54,7 @@ class Calls {
   std::string separator_;
 };
 
-/// Null for the scaling that there is by default.
+/// Returns null for the default scaling.
 const char* scaling_code(RotaryScaling scaling) {
   switch (scaling) {
     case RotaryScaling::kLinear:

@@ -6,10 +6,11 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// "4 heads of 6 (2 of keys), causal, rotary, no bias", for example.
+/// Describes options, for example "4 heads of 6 (2 of keys), causal, rotary, no
+/// bias".
 std::string words_of(const MultiHeadAttentionOptions& options, bool is_cross);
 
-/// C++ that makes the same options, each call of an option on its own line.
+/// Returns C++ code that makes the options, with one option per line.
 std::string code_of(const MultiHeadAttentionOptions& options);
 
 } // namespace torch_attention::weights::pretrained

@@ -17,7 +17,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// Parts of the names of fields that change attention.
+/// Substrings of the names of fields that may change attention.
 constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "alibi",     "attention", "attn",        "bias",     "bidirectional",
     "causal",    "chunk",     "clip",        "head",     "kv",
@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "relative",  "rope",      "rotary",      "scal",     "sink",
     "softcap",   "window"};
 
-/// Fields that have such a part and mean something else.
+/// Fields with such a substring that do not change attention.
 constexpr std::array<std::string_view, 33> kFieldsOfOthers{
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -61,10 +61,10 @@ constexpr std::array<std::string_view, 33> kFieldsOfOthers{
     "use_flash_attn",
     "vision_use_head"};
 
-/// Fields of the layers after the model, not of its attention.
+/// The prefix of fields of the pooling layers.
 constexpr std::string_view kPooler = "pooler_";
 
-/// The number of bytes of a value that a message shows.
+/// The largest number of bytes of a value in a message.
 constexpr size_t kMostShown = 60;
 
 [[noreturn]] void refuse(
@@ -82,7 +82,8 @@ constexpr size_t kMostShown = 60;
           value.shown(kMostShown)));
 }
 
-/// The value of a field, or none without a value.
+/// Converts the value of a field by `as`; none without a value. Throws
+/// c10::Error for a value of another type.
 template <typename T>
 std::optional<T> value_of(
     const std::string& path,
@@ -105,9 +106,9 @@ bool list_has(const Json& list, const Json& element) {
   return std::find(elements.begin(), elements.end(), element) != elements.end();
 }
 
-/// Returns whether an unknown field says that there is nothing of its kind.
-/// `false` says so if the name is that of a switch.
-bool says_nothing(std::string_view name, const Json& value) {
+/// Returns whether the value of an unknown field turns its feature off: null,
+/// an empty object or list, "default", or false for a switch.
+bool turns_off(std::string_view name, const Json& value) {
   const bool is_switch = starts_with(name, "use_") ||
       starts_with(name, "add_") || ends_with(name, "_bias") ||
       ends_with(name, "_layernorm") || name == "alibi";
@@ -126,7 +127,7 @@ ModelConfig::ModelConfig(std::string path, Json fields)
 
 ModelConfig ModelConfig::nested(const std::string& field) {
   auto fields = object(field);
-  // The class of the whole is said once.
+  // Only the outer configuration names the class.
   if (const auto* classes = fields_.find("architectures")) {
     fields.set("architectures", *classes);
   }
@@ -141,11 +142,11 @@ void ModelConfig::set_defaults_of(const std::string& model_type) {
   }
   constexpr auto* kRotary = "rope_parameters";
   const auto* rotary = defaults_.find(kRotary);
-  // The class makes its own where the older field has none either, but plain
-  // ones of its `rope_theta`, if it has that.
-  const bool is_made = rotary != nullptr && defaults_.contains("rope_theta") &&
+  // The class uses its own parameters if the older field has none either. Plain
+  // ones with a `rope_theta` follow from that field.
+  const bool is_plain = rotary != nullptr && defaults_.contains("rope_theta") &&
       rotary->get("rope_type").as_text() == "default";
-  if (rotary != nullptr && !is_made && fields_.get(kRotary).fields().empty() &&
+  if (rotary != nullptr && !is_plain && fields_.get(kRotary).fields().empty() &&
       fields_.get("rope_scaling").fields().empty()) {
     fields_.set(kRotary, *rotary);
   }
@@ -195,7 +196,7 @@ const Json* ModelConfig::find(const std::string& field) {
 
 const Json* ModelConfig::find_at(const std::string& field, int64_t index) {
   const auto* list = find(field);
-  // An empty list is none, as for Llama 4.
+  // As in Llama 4, an empty list means none.
   if (list == nullptr || (list->is_list() && list->elements().empty())) {
     return nullptr;
   }
@@ -226,7 +227,7 @@ std::optional<double> ModelConfig::number(const std::string& field) {
 }
 
 std::optional<bool> ModelConfig::flag(const std::string& field) {
-  // Python takes null for false.
+  // null is false in Python.
   if (const auto* found = find_in_file(field);
       found != nullptr && found->is_null()) {
     return false;
@@ -348,7 +349,7 @@ void ModelConfig::check_layer(int64_t layer, int64_t count) const {
 void ModelConfig::check_no_more(const std::string& model_type) const {
   for (const auto& [field, value] : fields_.fields()) {
     const std::string_view name = field;
-    // Dropout is none in evaluation.
+    // Modules are loaded in evaluation mode, without dropout.
     const bool drops = name.find("dropout") != std::string_view::npos ||
         ends_with(name, "_pdrop");
     const bool known = drops || seen_.count(field) > 0 ||
@@ -362,7 +363,7 @@ void ModelConfig::check_no_more(const std::string& model_type) const {
           return name.find(word) != std::string_view::npos;
         });
     TORCH_CHECK(
-        known || !of_attention || says_nothing(name, value),
+        known || !of_attention || turns_off(name, value),
         format_text(
             "\"{}\" of \"{}\" is {}; nothing is known of this field for "
             "model_type \"{}\", and it may change attention",

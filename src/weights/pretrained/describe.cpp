@@ -24,12 +24,10 @@ void set_biases(Layer& layer, const char* field) {
   layer.options.qkv_bias(bias).out_bias(bias);
 }
 
-/// The type of a layer from `layer_types`, or by `otherwise` in configurations
-/// that are older than that field.
-void set_type(Layer& layer, bool otherwise) {
+void set_type(Layer& layer, bool has_window) {
   const auto type = layer.config.text_at("layer_types", layer.index);
   layer.type =
-      type.value_or(otherwise ? "sliding_attention" : "full_attention");
+      type.value_or(has_window ? "sliding_attention" : "full_attention");
   TORCH_CHECK(
       layer.type == "full_attention" || layer.type == "sliding_attention",
       format_text(
@@ -45,7 +43,7 @@ void set_type(Layer& layer, bool otherwise) {
 }
 
 void set_type_by_turn(Layer& layer, int64_t count) {
-  // Without effect in the model.
+  // The model does not use them.
   layer.config.ignore({"sliding_window_pattern", "_sliding_window_pattern"});
   set_type(layer, is_before_last_of(layer, count));
 }
@@ -92,13 +90,13 @@ bool is_before_last_of(const Layer& layer, int64_t count) {
 
 namespace {
 
-/// Takes the sections of time, height and width out of the parameters of the
-/// rotary embedding: for text all three positions are the same.
+/// Removes the sections of time, height and width from the parameters of the
+/// rotary embedding: for text all three positions are equal.
 void drop_sections(Layer& layer) {
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
     layer.config.drop(object, "mrope_section");
     layer.config.drop(object, "mrope_interleaved");
-    // The name of the default type in released files.
+    // Released files have this name for the default type.
     for (const std::string field : {"type", "rope_type"}) {
       if (layer.config.object(object).get(field).as_text() == "mrope") {
         layer.config.drop(object, field);

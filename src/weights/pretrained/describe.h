@@ -17,32 +17,31 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// A layer that is being described.
+/// A layer whose configuration is being read.
 struct Layer {
   ModelConfig& config;
   int64_t index;
-  /// kEncoder or kDecoder of a model with two stacks.
+  /// kEncoder or kDecoder in a model with two stacks.
   PretrainedPart part;
-  /// The decoder's attention to the encoder's output.
+  /// Whether this is the decoder's attention to the encoder's output.
   bool is_cross;
   MultiHeadAttentionOptions options;
   /// "full_attention" or "sliding_attention".
   std::string type = "full_attention";
   WeightLayout layout = WeightLayout::llama();
-  /// Other paths and layouts of the same, which files may have; `{}` stands for
-  /// the layer.
+  /// Alternative paths and layouts in files; `{}` stands for the layer.
   std::vector<std::pair<std::string, WeightLayout>> others = {};
-  /// The path in the model, if that of the table does not say it.
+  /// The path in the model; `{}` stands for the layer.
   std::string path = {};
-  /// Adds a bias to the scores that only the caller can give.
+  /// Whether the caller has to pass a bias.
   bool needs_bias = false;
-  /// Rotates by angles that only the caller can give.
+  /// Whether the caller has to pass the rotary angles.
   bool needs_rotary = false;
-  /// The making of those of an image, if it is known.
+  /// How the angles for an image are computed, if known.
   std::optional<ImageRotary> image_rotary = {};
-  /// The size of what cross-attention reads, if it is not d_in.
+  /// The input size of keys and values in cross-attention, if it is not d_in.
   std::optional<int64_t> d_context = {};
-  /// Sees a window of an image's patches, which only the caller can say.
+  /// Whether the caller has to pass the windows of an image's patches.
   bool has_image_windows = false;
 
   int64_t head_dim() const {
@@ -52,35 +51,33 @@ struct Layer {
 
 double root_of_head_dim(const Layer& layer);
 
-/// Grouped heads, a size of heads, dropout.
+/// Sets number of key heads, head_dim and dropout.
 void set_heads(Layer& layer);
 
-/// One flag, `attention_bias` if no other, for all four biases.
+/// Sets all four biases by one flag.
 void set_biases(Layer& layer, const char* field = "attention_bias");
 
-/// The type of a layer from `layer_types`, or by `otherwise` in configurations
-/// that are older than that field, and the window of that type.
-void set_type(Layer& layer, bool otherwise);
+/// Sets type and window of a layer from `layer_types`. In configurations
+/// without this field, it has a window if `has_window`.
+void set_type(Layer& layer, bool has_window);
 
-/// The layers before the last of so many in turn have a window, unless
-/// `layer_types` says otherwise.
+/// Calls `set_type`; by default every `count`-th layer has no window.
 void set_type_by_turn(Layer& layer, int64_t count);
 
-/// `sliding_window_pattern` may say how many.
+/// Calls `set_type`; by default every n-th layer has no window, where n is
+/// `sliding_window_pattern`, or `count` without this field.
 void set_type_by_pattern(Layer& layer, int64_t count);
 
-/// The last layer sees all tokens, whatever its type.
+/// Removes the window of the last layer.
 void make_last_full(Layer& layer);
 
-/// Half of the window to each side, as Gemma 3 does, or all tokens.
+/// Not causal: half of the window to each side, as in Gemma 3.
 void see_both_sides(Layer& layer);
 
-/// The window to each side, as encoders have it whose window is a radius, or
-/// all tokens.
+/// Not causal: the window to each side, in encoders whose window is a radius.
 void see_radius(Layer& layer);
 
-/// Returns whether the layer is not the last of `count` in turn: in these
-/// models every `count`-th layer sees all tokens.
+/// Returns whether the layer is not a `count`-th one, counted from 1.
 bool is_before_last_of(const Layer& layer, int64_t count);
 
 void set_rotary(
@@ -88,20 +85,19 @@ void set_rotary(
     const RotaryRules& rules = {},
     RotaryPairing pairing = RotaryPairing::kHalves);
 
-/// By parameters of each type of layer, which the configuration has to have.
+/// Sets the rotary embedding from the parameters of the layer's type, which the
+/// configuration has to have.
 void set_rotary_of_types(Layer& layer);
 
-/// A model that rotates this share of each head unless its configuration says
-/// otherwise.
+/// Returns rules with this default of `partial_rotary_factor`.
 RotaryRules with_partial(double share);
 
 void set_norm(Layer& layer, HeadNormOptions norm, const char* eps);
 
-/// Throws c10::Error that names the field unless the flag is off: `what` it
-/// means is not computed.
+/// Throws c10::Error if a flag is set whose effect, `what`, is not computed.
 void refuse_flag(Layer& layer, const char* field, const char* what);
 
-/// A layout of four linear layers under these names.
+/// Returns a layout of four linear layers with these names.
 WeightLayout linear_layers(
     const std::string& name,
     const std::string& query,
@@ -109,25 +105,25 @@ WeightLayout linear_layers(
     const std::string& value,
     const std::string& out);
 
-/// A layout of queries, keys and values in one layer, one after the other.
+/// Returns a layout with one linear layer for queries, keys and values.
 WeightLayout joined_layout(
     const std::string& name,
     const std::string& joined,
     const std::string& out);
 
-/// Files of Cosmos 3 have the names of Diffusers.
+/// Adds the names of Diffusers to the layout, which files of Cosmos 3 have.
 void add_names_of_diffusers(Layer& layer);
 
-/// The norms of queries and keys have these names.
+/// Sets the names of the norms of queries and keys in files.
 void rename_norms(
     Layer& layer,
     const std::string& query,
     const std::string& key);
 
-/// "absolute" if the configuration does not say it.
+/// Returns `position_embedding_type`; by default "absolute".
 std::string positions_of(Layer& layer);
 
-/// Throws c10::Error unless these are the positions.
+/// Throws c10::Error unless `positions` is "absolute".
 void check_absolute(Layer& layer, const std::string& positions);
 
 /// Runs the steps of another type in models.json.
@@ -135,7 +131,7 @@ void describe_as(Layer& layer, const std::string& model_type);
 
 using Describe = void (*)(Layer&);
 
-/// A function that the verb "call" of models.json knows by this name.
+/// A function for the verb "call" of models.json, with its name there.
 struct Describer {
   const char* name;
   Describe describe;

@@ -1,4 +1,4 @@
-// Models of an encoder and a decoder, which attends to its output.
+// Models with an encoder and a decoder.
 
 #include <weights/pretrained/describe.h>
 
@@ -10,7 +10,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The self-attention of both stacks rotates pairs of neighbours.
+/// Self-attention has an interleaved rotary embedding in both stacks.
 void describe_moonshine(Layer& layer) {
   auto& config = layer.config;
   // The class computes both stacks with the numbers of heads of one of them.
@@ -36,7 +36,7 @@ void describe_moonshine(Layer& layer) {
        "encoder_num_key_value_heads",
        "decoder_num_attention_heads",
        "decoder_num_key_value_heads",
-       // Zeros behind the heads change nothing.
+       // Padding heads by zeros changes nothing.
        "pad_head_dim_to_multiple_of"});
   if (layer.is_cross) {
     ignore_rotary(config);
@@ -45,8 +45,8 @@ void describe_moonshine(Layer& layer) {
   }
 }
 
-/// The self-attention of layer 0 holds the bias by distance that all layers
-/// add; of UMT5 each holds its own.
+/// All layers add a relative bias. Its weight is in the self-attention of layer
+/// 0, in UMT5 of each layer.
 void set_t5_bias(Layer& layer) {
   TORCH_CHECK(
       !layer.is_cross || layer.config.flag("is_encoder_decoder").value_or(true),
@@ -58,7 +58,7 @@ void set_t5_bias(Layer& layer) {
   layer.needs_bias = !layer.is_cross;
 }
 
-/// Its cross-attention has sizes of its own, and does not rotate.
+/// Cross-attention has separate sizes and no rotary embedding.
 void describe_dia_decoder(Layer& layer) {
   auto& config = layer.config;
   if (!layer.is_cross) {

@@ -38,7 +38,7 @@ void set_albert_path(Layer& layer) {
       layer.index / (layers / groups));
 }
 
-/// As the files of the model's own code have it.
+/// Reads the files of the model's own code.
 void describe_nomic_bert(Layer& layer) {
   auto& config = layer.config;
   TORCH_CHECK(
@@ -55,17 +55,8 @@ void describe_nomic_bert(Layer& layer) {
       .rename("out_proj.weight", "out_proj.weight");
 }
 
-/// A bias by the distance of patches, of each layer or of all.
-void set_beit_bias(Layer& layer) {
-  const bool has_own =
-      layer.config.flag("use_relative_position_bias").value_or(false);
-  const bool shares =
-      layer.config.flag("use_shared_relative_position_bias").value_or(false);
-  layer.needs_bias = has_own || shares;
-}
-
-/// Its class says if its tokens see those after them: one writes captions, one
-/// reads texts.
+/// The class determines whether attention is causal: the class for captions is,
+/// the classes for retrieval are not.
 void set_blip_text_causal(Layer& layer) {
   auto& config = layer.config;
   constexpr auto* kClasses = "architectures";
@@ -100,7 +91,6 @@ Describers encoder_describers() {
       {"set_esm_positions", set_esm_positions},
       {"set_albert_path", set_albert_path},
       {"describe_nomic_bert", describe_nomic_bert},
-      {"set_beit_bias", set_beit_bias},
       {"set_blip_text_causal", set_blip_text_causal},
       {"check_dpt_backbone", check_dpt_backbone},
   };

@@ -19,7 +19,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The most tokens of a model that has no limit.
+/// The context length of a model without a limit.
 constexpr int64_t kUnlimited = int64_t{1} << 20;
 
 std::string type_of(ModelConfig& config) {
@@ -31,7 +31,7 @@ std::string type_of(ModelConfig& config) {
   return *type;
 }
 
-/// A family, and the part of it that is meant.
+/// A family, and the requested part.
 struct Found {
   std::string type;
   const Family& family;
@@ -89,20 +89,20 @@ Found find_family(
 
 int64_t layers_of(ModelConfig& config, const Found& found) {
   const auto& field = found.names().layers;
-  // Nemotron-H has its layers by their types.
+  // Nemotron-H has only a list of the layers' types.
   if (const auto types = config.length("layers_block_type")) {
     return *types;
   }
-  // T5's decoder has as many layers as its encoder unless it says otherwise.
+  // By default, T5's decoder has as many layers as its encoder.
   const auto layers = config.integer(field);
   return layers ? *layers : config.required_integer(found.family.names.layers);
 }
 
-/// Throws c10::Error unless the type of the layer is what is computed, where
-/// the family does not read the types of layers.
+/// Throws c10::Error if `layer_types` differs from the type that is computed,
+/// in families that do not read this field.
 void check_type(const Layer& layer) {
   auto& config = layer.config;
-  if (config.was_asked("layer_types")) {
+  if (config.was_read("layer_types")) {
     return;
   }
   const auto of_layer = config.text_at("layer_types", layer.index);
@@ -126,7 +126,7 @@ std::string with_layer(std::string path, int64_t layer) {
       : path.replace(place, 2, std::to_string(layer));
 }
 
-/// The configuration of a stack that has one of its own.
+/// Returns the configuration of a stack, for `has_own_configs`.
 ModelConfig config_of_stack(ModelConfig& config, const Found& found) {
   auto inner = config.nested(found.is_decoder() ? "decoder" : "encoder");
   inner.set_defaults_of(found.type);
@@ -205,8 +205,8 @@ DescribedAttention describe(
   return describe(inner, found, wanted);
 }
 
-/// The part of a model whose parts have configurations of their own; none for
-/// all other models.
+/// Returns a part of a model that consists of other models; none for all other
+/// models.
 std::optional<ModelPart> inner_model(
     ModelConfig& config,
     const std::string& type,
@@ -220,22 +220,22 @@ std::optional<ModelPart> inner_model(
   return std::nullopt;
 }
 
-/// The part of the inner model that is meant, if it has parts itself: the
-/// decoder of Donut is MBart's.
+/// Returns the requested part of the inner model, if it has parts itself:
+/// Donut's decoder is the decoder of MBart.
 PretrainedPart part_in(const ModelPart& inner) {
   const auto* found = family_of(inner.type);
   return found != nullptr && found->has_parts() ? inner.part
                                                 : PretrainedPart::kAuto;
 }
 
-/// Text that reads images, whose tokens may see each other.
+/// Sets the options for tokens of images that see each other.
 void set_blocks(DescribedAttention& described, ImageBlocks blocks) {
   auto& options = described.options;
   const bool reads = options.block_scope() != BlockScope::kNone;
   described.has_image_blocks =
       blocks != ImageBlocks::kNone && reads && options.causal();
   if (blocks == ImageBlocks::kAll) {
-    // As in PaliGemma 2, which alone of these has windows.
+    // As in PaliGemma 2, the only such model with windows.
     options.needs_blocks(true).block_scope(BlockScope::kWindow);
   }
 }
@@ -281,7 +281,7 @@ std::vector<std::string> known_model_types() {
     }
   }
   std::sort(types.begin(), types.end());
-  // Phi-4 has the fields of its text beside its parts, and one name for both.
+  // Phi-4 has one type for the multimodal model and its text model.
   types.erase(std::unique(types.begin(), types.end()), types.end());
   return types;
 }
@@ -292,7 +292,7 @@ std::vector<PretrainedPart> parts_of(ModelConfig& config) {
     return model->parts();
   }
   if (const auto* pair = find_pair(type); pair != nullptr) {
-    if (!pair->has_encoder()) {
+    if (!pair->encoder) {
       return {PretrainedPart::kDecoder};
     }
     return {PretrainedPart::kEncoder, PretrainedPart::kDecoder};
@@ -343,7 +343,7 @@ DescribedAttention describe_attention(
   if (auto inner = inner_model(
           config, type, is_decoders ? PretrainedPart::kDecoder : wanted.part)) {
     if (inner->blocks == ImageBlocks::kAll) {
-      // The mask of the whole model says which tokens see each other.
+      // The multimodal model makes the mask and ignores this field.
       inner->config.forget("use_bidirectional_attention");
     }
     auto described = describe(
@@ -353,7 +353,7 @@ DescribedAttention describe_attention(
     described.part = inner->part;
     described.within = inner->within;
     described.root = inner->root;
-    // The whole model makes the mask, and is causal whatever the field says.
+    // The multimodal model makes a causal mask and ignores this field.
     TORCH_CHECK(
         inner->type != "gemma3_text" || described.options.causal(),
         format_text(

@@ -13,70 +13,69 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// A path and a layout by which a file may have the attention of a layer.
+/// A possible path and layout of a layer's attention in a file.
 struct Place {
-  /// Its path in the model, such as "layers.3.self_attn"; more may come before.
+  /// The end of its path, such as "layers.3.self_attn".
   std::string path;
   WeightLayout layout;
 };
 
-/// The attention of one layer, as a configuration describes it.
+/// The attention of a layer, read from a configuration.
 struct DescribedAttention {
   std::string model_type;
   MultiHeadAttentionOptions options;
   std::vector<Place> places;
-  /// The part that it belongs to, if several parts of the model have the same
-  /// paths.
+  /// Its part of the model, if several parts have the same paths.
   PretrainedPart part = PretrainedPart::kAuto;
-  /// A text that the path in the file has before `places`, where others end in
-  /// the same way.
+  /// A substring of the path in the file, if other paths have the same end.
   std::string within = {};
-  /// The beginning of the path in the file, if need be after "model.".
+  /// The beginning of the path in the file, possibly after "model.".
   std::string root = {};
-  /// Adds a bias to the scores that only the caller can give.
+  /// Whether the caller has to pass a bias.
   bool needs_bias = false;
-  /// Rotates by angles that only the caller can give.
+  /// Whether the caller has to pass the rotary angles.
   bool needs_rotary = false;
-  /// The making of those of an image, if it is known.
+  /// How the angles for an image are computed, if known.
   std::optional<ImageRotary> image_rotary = {};
-  /// The size of what cross-attention reads, if it is not d_in.
+  /// The input size of keys and values in cross-attention, if it is not d_in.
   std::optional<int64_t> d_context = {};
-  /// Sees a window of an image's patches, which only the caller can say.
+  /// Whether the caller has to pass the windows of an image's patches.
   bool has_image_windows = false;
-  /// Tokens of an image in the text see each other to both sides.
+  /// Whether the tokens of an image see each other in both directions.
   bool has_image_blocks = false;
 };
 
-/// The attention of a model that is meant.
+/// The requested attention of a model.
 struct Wanted {
   int64_t layer = 0;
   PretrainedPart part = PretrainedPart::kAuto;
-  /// The decoder's attention to the encoder's output.
+  /// Whether it is the decoder's attention to the encoder's output.
   bool is_cross = false;
 };
 
-/// Throws c10::Error if the model is not known or has no such layer.
+/// Reads a configuration. Throws c10::Error if the model is unknown or has no
+/// such layer.
 DescribedAttention describe_attention(
     ModelConfig& config,
     const Wanted& wanted);
 
-/// Returns why the model at `path` of a type that is not among those of
-/// `known_model_types` is refused, in a sentence.
+/// Returns a sentence with the reason why a model at `path` is refused, whose
+/// type is not in `known_model_types`.
 std::string why_refused(const std::string& path, const std::string& type);
 
-/// The number of layers of this part of the model.
+/// Returns the number of layers of a part.
 int64_t count_layers(ModelConfig& config, PretrainedPart part);
 
-/// The parts that the model has; kAuto for one without parts.
+/// Returns the parts of the model; kAuto for a model without parts.
 std::vector<PretrainedPart> parts_of(ModelConfig& config);
 
-/// The `model_type` of this part.
+/// Returns the `model_type` of a part.
 std::string type_of_part(ModelConfig& config, PretrainedPart part);
 
-/// Returns whether this part attends to the output of another, too.
+/// Returns whether a part has cross-attention.
 bool has_cross_attention(ModelConfig& config, PretrainedPart part);
 
-/// The known values of `model_type`, sorted.
+/// Returns the known values of `model_type`, sorted.
 std::vector<std::string> known_model_types();
 
 } // namespace torch_attention::weights::pretrained

@@ -1,4 +1,4 @@
-// GPT-2 and the decoders of its time.
+// GPT-2 and other decoders before Llama.
 
 #include <weights/pretrained/describe.h>
 
@@ -42,7 +42,7 @@ void set_gptj_rotary(Layer& layer) {
                            .pairing(RotaryPairing::kInterleaved));
 }
 
-/// Rows come in four blocks, for as many devices, each of queries, values and
+/// Rows are in four blocks, for as many devices, each with queries, values and
 /// keys.
 void set_codegen_layout(Layer& layer) {
   constexpr int64_t kBlocks = 4;
@@ -58,7 +58,7 @@ void set_codegen_layout(Layer& layer) {
       .ignore("masked_bias");
 }
 
-/// Only the last layer has a bias, which its caller adds.
+/// Only the last layer has an output bias, which the calling module adds.
 void set_bias_of_last(Layer& layer) {
   const bool is_last =
       layer.index + 1 == layer.config.required_integer("num_hidden_layers");
@@ -74,7 +74,7 @@ void describe_falcon(Layer& layer) {
   const auto kv_heads = is_new ? of_field : has_one_key ? 1 : heads;
   layer.options.num_kv_heads(kv_heads);
   layer.layout = WeightLayout::gpt_neox(heads, kv_heads);
-  // ALiBi in bfloat16, divided by the root of head_dim: the caller's.
+  // ALiBi in bfloat16 and divided by the root of head_dim is not computed.
   layer.needs_bias = config.flag("alibi").value_or(false);
   if (layer.needs_bias) {
     ignore_rotary(config);
@@ -89,7 +89,7 @@ void describe_gpt_bigcode(Layer& layer) {
   if (!config.flag("scale_attn_weights").value_or(true)) {
     layer.options.scale(1.0);
   }
-  // Change the dtype of the scores alone, or are for other programs.
+  // They change only the dtype of the scores, or are for other programs.
   config.ignore(
       {"attention_softmax_in_fp32",
        "scale_attention_softmax_in_fp32",

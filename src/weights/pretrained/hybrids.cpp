@@ -1,4 +1,4 @@
-// Models in which only some layers have attention, or beside something else.
+// Models in which only some layers have attention, or also other mixers.
 
 #include <weights/pretrained/describe.h>
 
@@ -19,7 +19,8 @@ void require_attention(const Layer& layer, bool has_attention) {
           layer.config.path()));
 }
 
-/// By a list of the types of layers, if there is one.
+/// Requires attention according to a list of the types of layers. Without the
+/// list, the layer has attention if `otherwise`.
 void require_attention_by(Layer& layer, const char* field, bool otherwise) {
   const auto type = layer.config.text_at(field, layer.index);
   require_attention(
@@ -32,7 +33,7 @@ void require_bamba_attention(Layer& layer) {
       layer, layer.config.has_element("attn_layer_indices", layer.index));
 }
 
-/// Keys are multiplied, before they are rotated: so are the scores.
+/// A factor of keys before the rotary embedding is a factor of the scores.
 void set_falcon_h1_scale(Layer& layer) {
   layer.options.scale(
       layer.config.number("key_multiplier").value_or(1) /
@@ -51,12 +52,12 @@ void set_granite_hybrid_positions(Layer& layer) {
   }
 }
 
-/// The layers of linear attention are left out.
+/// Refuses layers of linear attention.
 void require_minimax_attention(Layer& layer) {
   require_attention_by(layer, "layer_types", layer.index % 2 == 0);
 }
 
-/// Some layers attend to images alone.
+/// Refuses layers that attend only to images.
 void require_mllama_attention(Layer& layer) {
   auto& config = layer.config;
   constexpr auto* kCross = "cross_attention_layers";
@@ -74,7 +75,7 @@ void require_jamba_attention(Layer& layer) {
   require_attention(layer, period > 0 && layer.index % period == offset);
 }
 
-/// In a model of few layers the last one has attention.
+/// In a model with few layers, the last one has attention.
 void require_olmo_hybrid_attention(Layer& layer) {
   const auto layers = layer.config.required_integer("num_hidden_layers");
   require_attention_by(
@@ -84,7 +85,7 @@ void require_olmo_hybrid_attention(Layer& layer) {
           (layers < 4 && layer.index + 1 == layers));
 }
 
-/// Without positions where the parameters say that theta is null.
+/// No rotary embedding if theta is null.
 void set_olmo_hybrid_positions(Layer& layer) {
   auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
@@ -96,11 +97,11 @@ void set_olmo_hybrid_positions(Layer& layer) {
   }
 }
 
-/// Each layer is one of attention, Mamba or experts.
+/// Each layer has either attention, Mamba or experts.
 void require_nemotron_h_attention(Layer& layer) {
   auto& config = layer.config;
   const auto block = static_cast<size_t>(layer.index);
-  // "M" is Mamba, "-" and "E" are others, in older configurations.
+  // In older configurations: "*" for attention, "M" for Mamba, "-" and "E".
   constexpr auto* kPattern = "hybrid_override_pattern";
   const auto pattern = config.text(kPattern).value_or("");
   if (config.has("layer_types") || config.has("layers_block_type")) {
@@ -113,8 +114,8 @@ void require_nemotron_h_attention(Layer& layer) {
   }
 }
 
-/// Only layers with a window rotate; the layers of linear attention are left
-/// out.
+/// Refuses layers of linear attention. Only layers with a window have a rotary
+/// embedding.
 void set_lara_mini_types(Layer& layer) {
   const auto place = layer.index % 5;
   const auto type =

@@ -11,11 +11,11 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The patches in the order in which the model has them.
+/// The patches in the order of the model's tokens.
 struct Patches {
-  /// Their places by rows: int64 (height * width).
+  /// Their indices in row-major order: int64 (height * width).
   torch::Tensor order;
-  /// The ends of the windows, after 0: int64. Undefined without windows.
+  /// 0 and the ends of the windows: int64. Undefined without windows.
   torch::Tensor ends;
 };
 
@@ -41,7 +41,7 @@ Patches order_of_patches(
   return {torch::cat(windows), torch::tensor(ends, torch::kLong)};
 }
 
-/// The places of `count` rows or columns, float64.
+/// Returns the positions of `count` rows or columns, float64.
 torch::Tensor places_of(const ImageRotary& rotary, int64_t count) {
   const auto numbers = torch::arange(count, torch::kDouble);
   return rotary.goes_by_centers ? (2 * (numbers + 0.5) / count - 1) * (2 * M_PI)

@@ -7,34 +7,34 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// The way to the angles of a patch from its row and its column: half of
-/// the pairs turn by one of them, with frequencies theta^(-i / pairs of a
-/// half), the other half by the other.
+/// How the angles of a patch follow from its row and column: half of the pairs
+/// use the row and half the column, with frequencies theta^(-i / n) for the n
+/// pairs of each half.
 struct ImageRotary {
   double theta = 10000;
-  /// Columns have the frequencies between those of rows.
+  /// Whether the frequencies of columns are between the frequencies of rows.
   bool has_columns_between = false;
-  /// Columns come before rows.
+  /// Whether the pairs for columns come first.
   bool has_columns_first = false;
   /// The number of the first row and column.
   int64_t first = 0;
-  /// Places are those of the patches' centers, from -pi * 2 to pi * 2, whatever
-  /// the size of the image.
+  /// Whether positions are the centers of patches, scaled to -2 pi to 2 pi for
+  /// every size of image.
   bool goes_by_centers = false;
-  /// The patches of squares of so many to a side come after each other.
+  /// The side of squares of patches that are consecutive tokens.
   int64_t square = 1;
-  /// The squares of windows of so many to a side do, too. 0: no windows
+  /// The side of windows of squares that are consecutive tokens; 0: no windows.
   int64_t window = 0;
-  /// Tokens before and after the patches, which are not rotated.
+  /// Numbers of tokens before and after the patches, which are not rotated.
   int64_t tokens_before = 0;
   int64_t tokens_after = 0;
-  /// The tensor in the model with angles of one token before the patches, which
-  /// are learned.
+  /// The name of the tensor with learned angles of a token before the patches;
+  /// empty if there is none.
   std::string learned = {};
 };
 
-/// The angles of an image of so many patches; `learned`, if there is such a
-/// tensor, is (1, pairs).
+/// Returns the angles of an image of height x width patches. `learned` is (1,
+/// pairs), or undefined.
 RotaryAngles angles_of_image(
     const ImageRotary& rotary,
     int64_t head_dim,

@@ -23,8 +23,7 @@ namespace {
 
 using Layers = PretrainedInfo::Layers;
 
-/// Checks that a model has no more layers than can be listed within seconds,
-/// which is enough for any.
+/// Checks that a model has no more layers than can be listed within seconds.
 int64_t checked_count(int64_t count, const ModelConfig& config) {
   constexpr int64_t kMost = 2000;
   TORCH_CHECK(
@@ -34,7 +33,7 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
           kMost,
           config.path(),
           count));
-  // Each layer looks at all of them.
+  // The time is proportional to this product.
   constexpr size_t kMostValues = 4'000'000;
   const auto values = config.num_values() * static_cast<size_t>(count);
   TORCH_CHECK(
@@ -48,7 +47,7 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
   return count;
 }
 
-/// The call that loads layers like this one.
+/// Returns the C++ code that loads these layers.
 std::string call_of(const std::string& folder, const Layers& layers) {
   if (layers.is_cross) {
     return format_text(
@@ -75,7 +74,7 @@ std::string call_of(const std::string& folder, const Layers& layers) {
             options);
 }
 
-/// The description of one layer, or the reason why there is none.
+/// Describes a layer, or the reason why it cannot be loaded.
 Layers describe_layer(
     const std::string& folder,
     ModelConfig config,
@@ -111,14 +110,14 @@ Layers describe_layer(
       result.description +=
           ", within windows whose cu_seqlens the caller gives";
     }
-    // The options of cross-attention are of another class.
+    // Cross-attention has another class of options.
     if (!is_cross) {
       result.options = code_of(described.options);
     }
     result.call = call_of(folder, result);
   } catch (const std::exception& error) {
     result.description = error_message(error);
-    // The number says which layer lacks attention.
+    // Without the number of the layer, so that such layers form one group.
     if (result.description.find(format_text("layer {} of ", layer)) == 0) {
       result.description = "no attention";
     }
@@ -126,7 +125,7 @@ Layers describe_layer(
   return result;
 }
 
-/// Adds the layers of a part, those that are equal together.
+/// Adds the layers of a part, with equal layers as one group.
 void add_layers(
     const std::string& folder,
     const ModelConfig& config,
@@ -155,7 +154,7 @@ void add_layers(
   }
 }
 
-/// All layers of these models are equal.
+/// Describes the layers of a model with latent attention, which are equal.
 Layers latent_layers(
     const std::string& folder,
     ModelConfig& config,
@@ -212,7 +211,7 @@ PretrainedInfo inspect(const std::string& folder) {
               })) {
         throw;
       }
-      // The other parts may be computed.
+      // Another part may be supported.
       Layers refused;
       refused.part = part;
       refused.description = error_message(error);

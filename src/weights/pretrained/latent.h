@@ -9,24 +9,25 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// The latent attention of one layer, as a configuration describes it.
+/// The latent attention of a layer, read from a configuration.
 struct DescribedLatent {
   std::string model_type;
   LatentAttentionOptions options;
-  /// Its path in the model, such as "layers.3.self_attn"; more may come before.
+  /// The end of its path in files, such as "layers.3.self_attn".
   std::string path;
 };
 
-/// Throws c10::Error if the model is not known or has no such layer.
+/// Reads a configuration. Throws c10::Error if the model is unknown or has no
+/// such layer.
 DescribedLatent describe_latent(ModelConfig& config, int64_t layer);
 
-/// The number of layers of such a model.
+/// Returns the number of layers.
 int64_t count_latent_layers(ModelConfig& config);
 
-/// Returns whether the attention of models of this `model_type` is latent.
+/// Returns whether models of this `model_type` have latent attention.
 bool is_latent_type(const std::string& model_type);
 
-/// The values of `model_type` whose attention is latent, sorted.
+/// Returns the values of `model_type` with latent attention, sorted.
 std::vector<std::string> latent_model_types();
 
 } // namespace torch_attention::weights::pretrained

@@ -11,7 +11,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// Released files have the flag by another name.
+/// Released files have another name for the flag.
 void describe_internlm3(Layer& layer) {
   auto& config = layer.config;
   set_heads(layer);
@@ -21,7 +21,7 @@ void describe_internlm3(Layer& layer) {
   set_rotary(layer);
 }
 
-/// Released files have queries, keys and values in one.
+/// Released files have one layer for queries, keys and values.
 void describe_sarvam_moe(Layer& layer) {
   WeightLayout released =
       joined_layout("sarvam_moe", "query_key_value", "dense");
@@ -33,11 +33,11 @@ void describe_sarvam_moe(Layer& layer) {
   layer.others.emplace_back("layers.{}.attention", released);
 }
 
-/// The norms come after the rotation.
+/// Norms follow the rotary embedding.
 void describe_hunyuan(Layer& layer) {
   auto& config = layer.config;
   config.ignore({"attention_head_dim", "use_qk_norm"});
-  // Not by the length of the text, though it is called dynamic.
+  // Its type is dynamic, but it does not depend on the sequence length.
   double alpha = 1;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
     const auto found = config.object(object).get("alpha").as_number();
@@ -73,7 +73,7 @@ void describe_minimax_m2(Layer& layer) {
   layer.options.out_bias(false);
   set_norm(
       layer, HeadNormOptions().scope(HeadNormScope::kAllHeads), "rms_norm_eps");
-  // Released files say how much is rotated by a size.
+  // Released files have the number of rotated elements instead of the share.
   auto rules = with_partial(1);
   if (const auto dim = layer.config.integer("rotary_dim")) {
     rules.partial =
@@ -96,7 +96,7 @@ void describe_minimax_m2(Layer& layer) {
        "use_routing_bias"});
 }
 
-/// Norms as of OLMo 2 or Qwen 3; the rotary embedding is scaled in some layers.
+/// Norms of OLMo 2 or Qwen 3; the rotary embedding is scaled in some layers.
 void describe_molmo2(Layer& layer) {
   auto& config = layer.config;
   set_heads(layer);
@@ -125,42 +125,6 @@ void describe_molmo2(Layer& layer) {
   layer.layout = joined_layout("molmo2", "att_proj", "attn_out");
 }
 
-/// Rotates this share of each head, as models do that take no other number of
-/// elements than an even one.
-void set_even_rotary(Layer& layer, double share) {
-  auto rules = with_partial(share);
-  rules.needs_even = true;
-  set_rotary(layer, rules);
-}
-
-void describe_persimmon(Layer& layer) {
-  layer.options.qkv_bias(true).dropout(
-      layer.config.number("attention_dropout").value_or(0));
-  layer.layout = WeightLayout::gpt_neox(layer.options.num_heads());
-  if (layer.config.flag("qk_layernorm").value_or(true)) {
-    set_norm(
-        layer,
-        HeadNormOptions(HeadNormKind::kLayer).bias(true),
-        "layer_norm_eps");
-    rename_norms(layer, "q_layernorm", "k_layernorm");
-  }
-  set_even_rotary(layer, 0.5);
-}
-
-void describe_phi(Layer& layer) {
-  set_heads(layer);
-  layer.options.qkv_bias(true);
-  layer.layout = linear_layers("phi", "q_proj", "k_proj", "v_proj", "dense");
-  if (layer.config.flag("qk_layernorm").value_or(false)) {
-    set_norm(
-        layer,
-        HeadNormOptions(HeadNormKind::kLayer).bias(true),
-        "layer_norm_eps");
-    rename_norms(layer, "q_layernorm", "k_layernorm");
-  }
-  set_even_rotary(layer, 0.5);
-}
-
 void describe_phi3(Layer& layer) {
   set_heads(layer);
   TORCH_CHECK(
@@ -179,7 +143,7 @@ void describe_phi3(Layer& layer) {
 }
 
 void describe_phimoe(Layer& layer) {
-  // They take the place of the factor that LongRoPE has.
+  // They replace LongRoPE's attention_factor.
   std::optional<double> mscale;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
     const auto fields = layer.config.object(object);
@@ -217,7 +181,9 @@ void describe_stablelm(Layer& layer) {
     layer.layout.stack("q_layernorm.norms.{}.weight", "q_norm.weight")
         .stack("k_layernorm.norms.{}.weight", "k_norm.weight");
   }
-  set_even_rotary(layer, 0.25);
+  auto rules = with_partial(0.25);
+  rules.needs_even = true;
+  set_rotary(layer, rules);
 }
 
 } // namespace
@@ -229,8 +195,6 @@ Describers llama_describers() {
       {"describe_hunyuan", describe_hunyuan},
       {"describe_minimax_m2", describe_minimax_m2},
       {"describe_molmo2", describe_molmo2},
-      {"describe_persimmon", describe_persimmon},
-      {"describe_phi", describe_phi},
       {"describe_phi3", describe_phi3},
       {"describe_phimoe", describe_phimoe},
       {"describe_stablelm", describe_stablelm},

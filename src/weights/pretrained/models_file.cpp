@@ -12,7 +12,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The text of models.json in pieces (cmake/embed_text.cmake).
+/// The contents of models.json in pieces (cmake/embed_text.cmake).
 constexpr std::array kPieces{
 #include "models_text.inc"
 };
@@ -29,7 +29,7 @@ std::string text_of(const Json& fields, const char* key) {
   return fields.get(key).as_text().value_or("");
 }
 
-/// The entry of a type that another one is like.
+/// Returns the entry of a type that another entry refers to.
 const Json& entry_of_type(const Json& models, const std::string& model_type) {
   const auto* entry = models.find(model_type);
   TORCH_INTERNAL_ASSERT(
@@ -37,7 +37,7 @@ const Json& entry_of_type(const Json& models, const std::string& model_type) {
   return *entry;
 }
 
-/// The value of a key, of the entry or of that which it is like.
+/// Returns the value of a key in an entry, or in the entry that it is `like`.
 const Json& inherited(const Json& models, const Json& entry, const char* key) {
   const auto* fields = &entry;
   while (!fields->contains(key) && fields->contains("like")) {
@@ -46,7 +46,8 @@ const Json& inherited(const Json& models, const Json& entry, const char* key) {
   return fields->get(key);
 }
 
-/// Appends the steps of an entry; those of another one stand where it is named.
+/// Appends the steps of an entry, with the steps of other types in place of
+/// "like: TYPE".
 void add_steps(
     const Json& models,
     const Json& entry,
@@ -99,7 +100,10 @@ Family read_family(const Json& models, const Json& entry) {
 ModelEntry read_entry(const Json& models, const Json& fields) {
   ModelEntry entry;
   entry.refused = text_of(fields, "refused");
-  if (entry.refused.empty()) {
+  entry.parts = fields.get("parts");
+  entry.stacks = fields.get("stacks");
+  entry.latent = text_of(fields, "latent");
+  if (fields.contains("describe") || fields.contains("like")) {
     entry.family = read_family(models, fields);
   }
   if (const auto* defaults = fields.find("defaults")) {

@@ -12,8 +12,8 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// Names of the fields of sizes; those that configurations have by other names
-/// are known by these, too.
+/// The names of the fields with sizes. A configuration may have other names for
+/// them (`ModelConfig::name_of`).
 struct SizeNames {
   std::string size = "hidden_size";
   std::string heads = "num_attention_heads";
@@ -23,20 +23,20 @@ struct SizeNames {
 
 /// How the attention of a model is described.
 struct Family {
-  /// The path of the attention; `{}` stands for the layer. The encoder's, if
-  /// there is a decoder.
+  /// The path of the self-attention in the model; `{}` stands for the layer. In
+  /// a model with a decoder, the encoder's.
   std::string path;
   std::vector<Step> steps;
   SizeNames names;
-  /// The paths of the decoder's attention to itself and to the encoder's
-  /// output; empty if there is none.
+  /// The paths of the decoder's self-attention and cross-attention; empty if
+  /// there are none.
   std::string decoder_path;
   std::string cross_path;
   SizeNames decoder_names;
-  /// Each stack has a configuration of its own, `encoder` and `decoder`.
+  /// Whether the stacks have separate configurations, `encoder` and `decoder`.
   bool has_own_configs = false;
-  /// The field that says whether there is cross-attention; empty if all models
-  /// with a path of it have it.
+  /// The flag for cross-attention; empty if all models with a `cross_path` have
+  /// it.
   std::string cross_flag;
 
   bool has_parts() const {
@@ -44,26 +44,32 @@ struct Family {
   }
 };
 
-/// An entry of the file, that of a `model_type`.
+/// The entry of a `model_type`.
 struct ModelEntry {
-  /// Why the attention is not computed; empty if it is.
+  /// The reason why the attention is not computed; empty if it is.
   std::string refused;
-  /// None if it is not computed.
+  /// Set for models with `MultiHeadAttention` that do not consist of others.
   std::optional<Family> family;
-  /// The fields of attention that the configuration class of `transformers` has
-  /// by default, but those that are None; and under "names" the model's own
+  /// An object for models of several parts (multimodal.h).
+  Json parts;
+  /// An object for models of an encoder and a decoder (pairs.h).
+  Json stacks;
+  /// The pairing of the rotary embedding, for models with latent attention
+  /// (latent.h); otherwise empty.
+  std::string latent;
+  /// The fields of attention for which the configuration class of
+  /// `transformers` has a default other than None; and in "names" the model's
   /// names of fields.
   Json defaults = Json::object();
 };
 
-/// The entries by `model_type`, read at the first call.
+/// Returns the entries by `model_type`. Reads the file in the first call.
 const std::map<std::string, ModelEntry>& model_entries();
 
-/// Null for a type that the file does not have, or whose attention is not
-/// computed.
+/// Returns the family of a type, or null if it has none.
 const Family* family_of(const std::string& model_type);
 
-/// The defaults of an entry; empty for a type that has none.
+/// Returns the defaults of a type; empty if it has no entry.
 Json default_fields(const std::string& model_type);
 
 } // namespace torch_attention::weights::pretrained

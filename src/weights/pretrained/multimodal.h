@@ -8,45 +8,47 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// "encoder", for example.
+/// Returns the name of a part, such as "encoder".
 std::string name_of(PretrainedPart part);
 
-/// How far tokens of an image in the text see each other to both sides.
+/// Whether the tokens of an image in the prompt see each other in both
+/// directions.
 enum class ImageBlocks {
   kNone,
-  /// Where the prompt has an image.
+  /// If the prompt has an image.
   kSome,
-  /// Every prompt has an image.
+  /// Always: every prompt has an image.
   kAll,
 };
 
-/// A model of text, images and sound, whose parts have configurations of their
-/// own in `text_config`, `vision_config` and `audio_config`.
+/// A model for text, images and sound: `parts` of an entry of models.json. Its
+/// parts have their configurations in `text_config`, `vision_config` and
+/// `audio_config`.
 struct Multimodal {
-  /// The `model_type` of the text, where its configuration does not say it.
+  /// The `model_type` of the text model, if its configuration has none.
   std::string text;
-  /// That of the images; empty if they are not computed.
-  std::string vision = {};
-  /// True if the text is meant where no part is given.
-  bool is_decoder = true;
-  /// That of the sound; empty if it is not computed.
-  std::string audio = {};
-  /// The object in the configuration that has those of the parts; empty if they
-  /// are in the configuration itself.
-  std::string inside = {};
-  /// A text in the paths of the text and of the images, where those of others
-  /// end in the same way.
-  std::string text_within = {};
-  std::string vision_within = {};
+  /// The `model_type` of the image encoder; empty if it is not computed.
+  std::string vision;
+  /// The `model_type` of the sound encoder; empty if it is not computed.
+  std::string audio;
+  /// Whether PretrainedPart::kAuto means the text model, which then is causal.
+  bool has_default = true;
+  /// The field with the configurations of the parts; empty if they are at the
+  /// top level.
+  std::string inside;
+  /// A substring of the paths of text and image model in files, if other paths
+  /// have the same end.
+  std::string text_within;
+  std::string vision_within;
   ImageBlocks blocks = ImageBlocks::kNone;
 
   std::vector<PretrainedPart> parts() const;
 };
 
-/// None for all other models.
+/// Returns the model of this type, or null.
 const Multimodal* find_multimodal(const std::string& model_type);
 
-/// The known values of `model_type`.
+/// Returns the known values of `model_type`.
 std::vector<std::string> multimodal_types();
 
 /// A part of a model, and its configuration.
@@ -54,15 +56,15 @@ struct ModelPart {
   ModelConfig config;
   std::string type;
   PretrainedPart part;
-  /// A text in its paths.
+  /// A substring of its paths in files.
   std::string within;
-  /// The beginning of its paths, if need be after "model.".
+  /// The beginning of its paths in files, possibly after "model.".
   std::string root = {};
   ImageBlocks blocks = ImageBlocks::kNone;
 };
 
-/// Throws c10::Error if the model has no such part, or none is given and it is
-/// not clear which is meant.
+/// Returns a part of a model. Throws c10::Error if the model has no such part,
+/// or if `part` is kAuto and there is no default.
 ModelPart part_of(
     ModelConfig& config,
     const Multimodal& model,

@@ -1,5 +1,5 @@
-// Models with a rule of their own: sinks, chunks and a temperature, windows to
-// both sides, gates behind the heads, clipped projections, norms of values.
+// Models with rare options: chunks and a temperature, windows to both sides,
+// output gates, clipped projections, norms of values.
 
 #include <weights/pretrained/describe.h>
 
@@ -17,7 +17,7 @@ void set_flint_types(Layer& layer) {
   set_type(layer, layer.index > 1 && layer.index % 4 != 1 && !is_last);
 }
 
-/// A theta for each layer, 0 for one without positions.
+/// A theta per layer; 0 means no rotary embedding.
 void set_theta_of_layer(Layer& layer) {
   const auto theta = layer.config.number_at("layer_rope_theta", layer.index);
   if (theta) {
@@ -36,7 +36,7 @@ void set_afmoe_types(Layer& layer) {
           layer.config.integer("global_attn_every_n_layers").value_or(4)));
 }
 
-/// A gate without a bias.
+/// The gate has no bias.
 void set_afmoe_gate(Layer& layer) {
   layer.options.output_gate(true);
   layer.layout.rename("gate_proj.weight", "W_gate.weight");
@@ -45,7 +45,8 @@ void set_afmoe_gate(Layer& layer) {
   }
 }
 
-/// The last layers of Gemma 3n and 4 project no keys and values.
+/// Refuses the last layers of Gemma 3n and 4, which use the keys and values of
+/// other layers.
 void require_own_keys(Layer& layer) {
   auto& config = layer.config;
   const auto shared = config.integer("num_kv_shared_layers").value_or(0);
@@ -65,15 +66,15 @@ void set_gemma_norms(Layer& layer) {
   layer.options.scale(1.0).value_norm_eps(layer.options.qk_norm()->eps());
 }
 
-/// Layers that see all tokens have larger heads, and may have no projection of
-/// values: those are the keys before their norm.
+/// Layers with full attention have larger heads. They may have no projection of
+/// values, which then are the keys before their norm.
 void set_gemma4_heads(Layer& layer) {
   auto& config = layer.config;
   const bool sees_all = layer.type == "full_attention";
   const bool reuses_keys = config.flag("attention_k_eq_v").value_or(false);
   const auto all_dim = config.integer("global_head_dim").value_or(512);
   const auto all_heads = config.integer("num_global_key_value_heads");
-  // `save_pretrained` writes sizes that differ by layer.
+  // `save_pretrained` writes the sizes of each layer to per_layer_config.
   if (sees_all && !config.contains("per_layer_config")) {
     layer.options.head_dim(all_dim);
     if (reuses_keys && all_heads) {
@@ -90,18 +91,18 @@ void set_gemma4_heads(Layer& layer) {
 void set_gemma4_sides(Layer& layer) {
   auto& config = layer.config;
   const bool sees_all = layer.type == "full_attention";
-  // "vision" is of the tokens of images, which see each other in layers with a
+  // With "vision" the tokens of an image see each other in layers with a
   // window.
   const auto sides = config.text("use_bidirectional_attention").value_or("");
   if (sides == "all") {
-    // The class reads that of the file after its own.
+    // The value in the file would override the class's.
     TORCH_CHECK(
         !config.flag("is_causal").value_or(false),
         format_text(
             "expected no is_causal = true beside use_bidirectional_attention = "
             "\"all\" in \"{}\"",
             config.path()));
-    // One token more to each side than Gemma 3 sees.
+    // One token more to each side than in Gemma 3.
     if (const auto window = layer.options.window()) {
       layer.options.window(*window / 2 + 1);
     }
@@ -113,14 +114,14 @@ void set_gemma4_sides(Layer& layer) {
 
 void set_embedding_gemma2_heads(Layer& layer) {
   auto& config = layer.config;
-  // `save_pretrained` writes sizes that differ by layer.
+  // `save_pretrained` writes the sizes of each layer to per_layer_config.
   if (layer.type == "full_attention" && !config.contains("per_layer_config")) {
     layer.options.head_dim(config.integer("global_head_dim").value_or(512))
         .num_kv_heads(config.integer("num_global_key_value_heads").value_or(1));
   }
 }
 
-/// `local_attention` counts the tokens to both sides.
+/// `local_attention` is the total size of the window to both sides.
 void set_modernbert_window(Layer& layer) {
   auto& config = layer.config;
   const auto turn = config.integer("global_attn_every_n_layers").value_or(3);
@@ -132,7 +133,7 @@ void set_modernbert_window(Layer& layer) {
   }
 }
 
-/// Half of the tokens that `local_attention` counts, unless there is a window.
+/// The window is half of `local_attention`, unless `sliding_window` is set.
 void set_modernbert_decoder_window(Layer& layer) {
   auto& config = layer.config;
   const auto turn = config.integer("global_attn_every_n_layers").value_or(3);
@@ -143,7 +144,7 @@ void set_modernbert_decoder_window(Layer& layer) {
   }
 }
 
-/// Layers with rotary embedding see their chunk; the others see all tokens,
+/// Layers with a rotary embedding have chunks; the others have full attention
 /// with a temperature.
 void describe_llama4(Layer& layer) {
   auto& config = layer.config;
@@ -188,7 +189,7 @@ void describe_llama4(Layer& layer) {
   set_rotary(layer, {}, RotaryPairing::kInterleaved);
 }
 
-/// A temperature that the parameters of the rotary embedding have.
+/// The parameters of the rotary embedding contain a temperature.
 void set_ministral3_temperature(Layer& layer) {
   auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
@@ -221,7 +222,7 @@ void require_qwen3_next_attention(Layer& layer) {
           config.path()));
 }
 
-/// A gate whose rows are those of the query's heads.
+/// `q_proj` interleaves query and gate of each head.
 void set_qwen3_next_gate(Layer& layer) {
   layer.options.output_gate(true);
   const auto heads = layer.options.num_heads();
@@ -236,7 +237,7 @@ void set_qwen3_next_gate(Layer& layer) {
   layer.layout = layout;
 }
 
-/// The fields of attention are in an object of their own.
+/// The fields of attention are in `attn_config`.
 void describe_dbrx(Layer& layer) {
   auto inner = layer.config.nested("attn_config");
   layer.options.num_kv_heads(inner.integer("kv_n_heads").value_or(1))

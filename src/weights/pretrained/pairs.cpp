@@ -1,6 +1,7 @@
 #include <weights/pretrained/pairs.h>
 
 #include <format_text.h>
+#include <weights/pretrained/models_file.h>
 
 #include <c10/util/Exception.h>
 
@@ -11,24 +12,29 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
+Stack read_stack(const Json& stacks, const std::string& name) {
+  const auto& fields = stacks.get(name);
+  return {
+      fields.get("type").as_text().value_or(""),
+      fields.get("field").as_text().value_or(name),
+      fields.get("root").as_text().value_or(name + ".")};
+}
+
 const std::map<std::string, Pair>& pairs() {
-  static const std::map<std::string, Pair> table{
-      {"dia",
-       {"encoder_config", "decoder_config", "dia_encoder", "dia_decoder"}},
-      {"encoder-decoder", {"encoder", "decoder", "bert", "bert"}},
-      {"florence2",
-       {"text_config",
-        "text_config",
-        "bart",
-        "bart",
-        "language_model.",
-        "language_model."}},
-      {"musicgen", {nullptr, "decoder", "", "musicgen_decoder"}},
-      {"musicgen_melody", {nullptr, "decoder", "", "musicgen_melody_decoder"}},
-      {"nougat", {"encoder", "decoder", "donut_swin", "mbart"}},
-      {"speech-encoder-decoder", {"encoder", "decoder", "wav2vec2", "bert"}},
-      {"vision-encoder-decoder", {"encoder", "decoder", "vit", "bert"}},
-  };
+  static const auto table = [] {
+    std::map<std::string, Pair> all;
+    for (const auto& [type, entry] : model_entries()) {
+      if (entry.stacks.is_object()) {
+        Pair pair;
+        if (entry.stacks.contains("encoder")) {
+          pair.encoder = read_stack(entry.stacks, "encoder");
+        }
+        pair.decoder = read_stack(entry.stacks, "decoder");
+        all.emplace(type, std::move(pair));
+      }
+    }
+    return all;
+  }();
   return table;
 }
 
@@ -47,34 +53,30 @@ std::vector<std::string> pair_types() {
   return types;
 }
 
-ModelPart stack_of(ModelConfig& whole, const Pair& pair, PretrainedPart part) {
-  if (part == PretrainedPart::kAuto && !pair.has_encoder()) {
+ModelPart stack_of(ModelConfig& outer, const Pair& pair, PretrainedPart part) {
+  if (part == PretrainedPart::kAuto && !pair.encoder) {
     part = PretrainedPart::kDecoder;
   }
   const bool is_encoder = part == PretrainedPart::kEncoder;
   TORCH_CHECK(
-      part == PretrainedPart::kDecoder || (is_encoder && pair.has_encoder()),
+      part == PretrainedPart::kDecoder || (is_encoder && pair.encoder),
       format_text(
           "the model of \"{}\" has {}, but part is {}",
-          whole.path(),
-          pair.has_encoder() ? "the parts PretrainedPart::kEncoder and kDecoder"
-                             : "the part PretrainedPart::kDecoder alone",
+          outer.path(),
+          pair.encoder ? "the parts PretrainedPart::kEncoder and kDecoder"
+                       : "the part PretrainedPart::kDecoder alone",
           name_of(part)));
-  const auto* field = is_encoder ? pair.encoder_field : pair.decoder_field;
+  const auto& stack = is_encoder ? *pair.encoder : pair.decoder;
   TORCH_CHECK(
-      whole.has(field),
+      outer.has(stack.field),
       format_text(
-          "expected \"{}\" in \"{}\", which has none", field, whole.path()));
-  whole.check_no_more(whole.text("model_type").value_or(""));
-  auto inner = whole.nested(field);
-  auto type = inner.text("model_type")
-                  .value_or(is_encoder ? pair.encoder_type : pair.decoder_type);
-  return {
-      std::move(inner),
-      std::move(type),
-      part,
-      /*within=*/"",
-      is_encoder ? pair.encoder_root : pair.decoder_root};
+          "expected \"{}\" in \"{}\", which has none",
+          stack.field,
+          outer.path()));
+  outer.check_no_more(outer.text("model_type").value_or(""));
+  auto inner = outer.nested(stack.field);
+  auto type = inner.text("model_type").value_or(stack.type);
+  return {std::move(inner), std::move(type), part, /*within=*/"", stack.root};
 }
 
 } // namespace torch_attention::weights::pretrained

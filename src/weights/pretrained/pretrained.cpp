@@ -39,7 +39,7 @@ bool has_word(const std::string& path, const Words& words) {
   });
 }
 
-/// Returns whether the path can be that of this part, by the words in it.
+/// Returns whether a path can belong to this part, by the words in it.
 bool can_be_part(const std::string& path, PretrainedPart part) {
   constexpr std::array<std::string_view, 5> kOfVision{
       "vision", "visual", "video", "image", "vit."};
@@ -53,15 +53,15 @@ bool can_be_part(const std::string& path, PretrainedPart part) {
                                          : true;
 }
 
-/// The place of a part of a model in a file.
+/// Where a part of a model is in a file.
 struct Where {
   PretrainedPart part = PretrainedPart::kAuto;
-  /// The text that its paths have in them, and their beginning.
+  /// A substring and the beginning of its paths.
   std::string within = {};
   std::string root = {};
 };
 
-/// The paths in a file with these keys that end with `path`.
+/// Returns the paths that end with `path` in a file with these keys.
 std::set<std::string> paths_ending_with(
     const std::vector<std::string>& keys,
     const std::string& path,
@@ -78,7 +78,7 @@ std::set<std::string> paths_ending_with(
       found.insert(key.substr(0, at + path.size()));
     }
   }
-  // A file of one part alone need not name it.
+  // A file with only one part may not name it.
   std::set<std::string> of_part;
   for (const auto& each : found) {
     if (can_be_part(each, where.part) &&
@@ -89,8 +89,8 @@ std::set<std::string> paths_ending_with(
   return found.size() > 1 ? of_part : found;
 }
 
-/// The one path in a file with these keys that ends with `path`, if there is
-/// any.
+/// Returns the path that ends with `path` in a file with these keys, if there
+/// is one. Throws c10::Error if there are several.
 std::optional<std::string> find_path(
     const std::vector<std::string>& keys,
     const std::string& path,
@@ -120,8 +120,8 @@ std::optional<std::string> find_path(
           quoted_list(attention_paths(keys))));
 }
 
-/// The place at which a file with these keys has the attention, with what comes
-/// before its path.
+/// Returns the full path and the layout of the attention in a file with these
+/// keys.
 Place find_place(
     const std::vector<std::string>& keys,
     const DescribedAttention& described,
@@ -135,7 +135,7 @@ Place find_place(
   throw_no_path(keys, described.places.front().path, file);
 }
 
-/// The place of a module's weights.
+/// Where the weights of a module are.
 struct WeightsOfModel {
   std::string config;
   std::string model_type;
@@ -149,7 +149,8 @@ struct Located {
   DescribedAttention described;
 };
 
-/// The file of weights that the configuration names, or that the folder has.
+/// Returns the file of weights that the configuration names, or that the folder
+/// contains.
 std::string weight_file_of(const std::string& folder, ModelConfig& config) {
   constexpr auto* kField = "transformers_weights";
   const auto name = config.text(kField);
@@ -169,7 +170,7 @@ std::string weight_file_of(const std::string& folder, ModelConfig& config) {
   return file_in(folder, *name);
 }
 
-/// Finds in a folder what is at `path`, under the module's own names.
+/// Finds a module whose path ends with `path`, with the module's own keys.
 WeightsOfModel locate_path(
     const std::string& folder,
     ModelConfig& config,
@@ -224,7 +225,7 @@ Located locate(
       std::move(described)};
 }
 
-/// Fills the module with the layer's weights.
+/// Loads the layer's weights into the module.
 template <typename Holder>
 Holder fill(
     Holder attention,
@@ -267,7 +268,7 @@ CrossAttentionOptions cross_options(const DescribedAttention& described) {
       .rule(options.rule().without_positions());
 }
 
-/// Calls `run`; an error of it begins with the name of the function.
+/// Calls `run`, and adds the name of the function to its errors.
 template <typename Run>
 auto named(
     const char* function,
@@ -304,7 +305,7 @@ RelativeBias load_relative_bias(
   });
 }
 
-/// The learned angles of a token, the tensor of this name in the file.
+/// Returns the learned angles of a token: the tensor `name` in the file.
 torch::Tensor learned_angles(
     const std::string& file,
     const std::string& name,

@@ -12,7 +12,8 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// "fp8", for example; empty if the configuration does not speak of it.
+/// Returns the method of quantization, such as "fp8"; empty if the
+/// configuration has none.
 std::string method_of(ModelConfig& config) {
   for (const auto* field : {"quantization_config", "compression_config"}) {
     const auto fields = config.object(field);
@@ -23,8 +24,7 @@ std::string method_of(ModelConfig& config) {
   return "";
 }
 
-/// Returns whether a tensor holds numbers that are no weights without a scale.
-/// Masks lie beside weights, too.
+/// Returns whether a tensor has values that need a scale. Bool masks do not.
 bool is_packed(const torch::Tensor& tensor) {
   return tensor.scalar_type() != torch::kBool &&
       (!tensor.is_floating_point() || tensor.element_size() < 2);

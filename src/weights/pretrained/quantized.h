@@ -7,8 +7,8 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// Throws c10::Error if weights below `path` in the file are quantized: their
-/// numbers need scales, of which modules know nothing.
+/// Throws c10::Error if weights below `path` in the file are quantized: they
+/// need scales, which modules do not have.
 void check_not_quantized(
     ModelConfig& config,
     const files::WeightFile& file,

@@ -10,16 +10,16 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// A bias by the distance of tokens, as a configuration describes it.
+/// A relative position bias, read from a configuration.
 struct DescribedRelativeBias {
   std::string model_type;
   RelativeBiasOptions options;
-  /// Its path in the model; more may come before.
+  /// The end of its path in files.
   std::string path;
 };
 
-/// The bias of a layer or, of none, that which all share. Throws c10::Error if
-/// the model has no such bias or is not known.
+/// Returns the bias of a layer or, without a layer, the bias that all layers
+/// share. Throws c10::Error if the model is unknown or has no such bias.
 DescribedRelativeBias describe_relative_bias(
     ModelConfig& config,
     PretrainedPart part,

@@ -23,11 +23,11 @@ constexpr std::array kFields{
     "partial_rotary_factor",
     "original_max_position_embeddings"};
 
-/// The parameters of one rotary embedding, and their names for messages.
+/// The parameters of a rotary embedding.
 struct Parameters {
   const std::string& path;
   Json fields;
-  /// False if they are those of one type of layer.
+  /// False if they are for one type of layer.
   bool are_of_all = true;
 
   std::optional<double> number(const char* field) const {
@@ -56,7 +56,7 @@ struct Parameters {
     return *value;
   }
 
-  /// None if it is absent; null means false.
+  /// Returns none if it is missing; null means false.
   std::optional<bool> flag(const char* field) const {
     const auto* found = fields.find(field);
     if (found == nullptr || found->is_null()) {
@@ -101,7 +101,7 @@ struct Parameters {
     return "default";
   }
 
-  /// Throws c10::Error that names a parameter which is not among these.
+  /// Throws c10::Error for a parameter that is not in `known`.
   void check_only(std::initializer_list<const char*> known) const {
     for (const auto& [field, value] : fields.fields()) {
       bool is_known = value.is_null() || field == "rope_type" ||
@@ -122,9 +122,8 @@ struct Parameters {
   }
 };
 
-/// The fields `rope_parameters`, or those of `rope_scaling` in older
-/// configurations.
-Json given_parameters(ModelConfig& config) {
+/// Returns `rope_parameters`, or `rope_scaling` in older configurations.
+Json common_parameters(ModelConfig& config) {
   const auto newer = config.object("rope_parameters");
   const auto older = config.object("rope_scaling");
   TORCH_CHECK(
@@ -136,7 +135,8 @@ Json given_parameters(ModelConfig& config) {
   return newer.fields().empty() ? older : newer;
 }
 
-/// `transformers` reads `truncate` beside the types of layers.
+/// Replaces `truncate` by the one at the level of the layers' types, as
+/// `transformers` does.
 Json with_truncate_of(const Json& all, Json own) {
   own.erase("truncate");
   if (const auto* truncate = all.find("truncate")) {
@@ -145,7 +145,7 @@ Json with_truncate_of(const Json& all, Json own) {
   return own;
 }
 
-/// The parameters of one type of layer, of a class that has two of them.
+/// Returns the parameters of a type of layer, for `RotaryByType`.
 Json parameters_by_type(
     ModelConfig& config,
     const std::string& layer_type,
@@ -163,7 +163,7 @@ Json parameters_by_type(
   auto own = of_type;
   if (!own.is_object()) {
     own = Json::object();
-    // It goes before a `type` in `rope_scaling`.
+    // It takes precedence over a `type` in `rope_scaling`.
     own.set("rope_type", Json(std::string("default")));
   }
   if (!slides || by_type.scales_sliding) {
@@ -183,7 +183,7 @@ Json parameters_by_type(
   return with_truncate_of(all, std::move(own));
 }
 
-/// The parameters of one type of layer, of a class that reads them as they are.
+/// Returns the parameters of a type of layer, for `needs_types`.
 Json parameters_of_types(ModelConfig& config, const std::string& layer_type) {
   const auto all = config.object("rope_parameters");
   const auto& of_type = all.get(layer_type);
@@ -198,8 +198,8 @@ Json parameters_of_types(ModelConfig& config, const std::string& layer_type) {
   return with_truncate_of(all, of_type);
 }
 
-/// The fields that newer configurations have in `rope_parameters`, for one type
-/// of layer.
+/// Returns the parameters of a type of layer, with the fields of
+/// `rope_parameters`.
 Json parameters_of(
     ModelConfig& config,
     const std::string& layer_type,
@@ -210,7 +210,7 @@ Json parameters_of(
   if (rules.by_type) {
     return parameters_by_type(config, layer_type, rules);
   }
-  auto parameters = given_parameters(config);
+  auto parameters = common_parameters(config);
   const auto theta = rules.theta_field == nullptr
       ? rules.theta
       : config.number(rules.theta_field).value_or(rules.theta);
@@ -230,7 +230,7 @@ Json parameters_of(
 }
 
 int64_t original_length(ModelConfig& config, const Parameters& parameters) {
-  // `transformers` prefers that of the whole model.
+  // As in `transformers`, the field of the configuration takes precedence.
   const auto of_model = config.integer("original_max_position_embeddings");
   if (of_model && parameters.are_of_all) {
     return *of_model;
@@ -240,7 +240,7 @@ int64_t original_length(ModelConfig& config, const Parameters& parameters) {
                     : config.required_integer("max_position_embeddings");
 }
 
-/// By how much a text may be longer than the original ones.
+/// Returns the factor by which the context is longer than the original one.
 double factor_of(
     ModelConfig& config,
     const Parameters& parameters,
@@ -300,14 +300,15 @@ void set_longrope(
       .attention_factor(parameters.number("attention_factor"));
 }
 
-/// The first pairs of the head are rotated, as if all of it were.
+/// Rotates the first pairs of the head, with the frequencies of a completely
+/// rotated head.
 void set_proportional(
     const Parameters& parameters,
     double share,
     int64_t head_dim,
     RotaryOptions& options) {
   parameters.check_only({"factor"});
-  // So slow a pair does not turn, and no text is so long.
+  // Divides a frequency so that the pair does not turn; no sequence is so long.
   constexpr double kStill = 1e30;
   constexpr int64_t kEndless = int64_t{1} << 40;
   const auto factor = parameters.number("factor").value_or(1);
@@ -323,8 +324,8 @@ void set_proportional(
       .attention_factor(1.0);
 }
 
-/// The number of elements that are rotated. `transformers` rounds an odd one
-/// up, with the frequencies of the odd one: those of another theta.
+/// Sets the number of rotated elements. `transformers` rounds an odd number up,
+/// but keeps its frequencies, which corresponds to another theta.
 void set_dim(double dim, RotaryOptions& options) {
   const auto floor = static_cast<int64_t>(dim);
   options.dim(floor);
@@ -338,7 +339,7 @@ void set_dim(double dim, RotaryOptions& options) {
   options.dim(even).theta(std::pow(options.theta(), power));
 }
 
-/// The share of each head that is rotated.
+/// Returns the share of each head that is rotated.
 double share_of(
     ModelConfig& config,
     const Parameters& parameters,

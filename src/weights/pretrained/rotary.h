@@ -9,53 +9,50 @@
 
 namespace torch_attention::weights::pretrained {
 
-/// How a class reads the parameters of two types of layers, `full_attention`
-/// and `sliding_attention`, each with a theta of its own. Parameters for all
-/// layers are not read.
+/// How a class reads separate parameters for `full_attention` and
+/// `sliding_attention`. It does not read common ones.
 struct RotaryByType {
-  /// The theta of layers with a window, where they have none.
+  /// The default theta of layers with a window.
   double local_theta = 10000;
-  /// The field of the configuration that has it. Null: none.
+  /// The field of the configuration with this theta; null if there is none.
   const char* local_theta_field = nullptr;
-  /// True if `rope_scaling` is also that of layers with a window.
+  /// Whether `rope_scaling` also applies to layers with a window.
   bool scales_sliding = false;
 };
 
-/// The behaviour of a model where its configuration does not say, or has no
-/// field.
+/// How a class reads the parameters of its rotary embedding, and its defaults.
 struct RotaryRules {
   double theta = 10000;
-  /// The field of the configuration that has the theta, where the parameters
-  /// have none. Null: none, the parameters have to have it.
+  /// The field of the configuration with the theta, if the parameters have
+  /// none; null if the parameters must have it.
   const char* theta_field = "rope_theta";
-  /// The share of each head that is rotated. None: all, and a configuration
-  /// that says otherwise is refused.
+  /// The default share of each head that is rotated. None: all of it, and other
+  /// shares are refused.
   std::optional<double> partial = {};
-  /// The field of the configuration that has the share.
+  /// The field of the configuration with the share.
   const char* partial_field = "partial_rotary_factor";
-  /// None: the parameters are those of all layers.
+  /// None: all layers have the same parameters.
   std::optional<RotaryByType> by_type = {};
-  /// True if the model rotates as many elements as the share says, be their
-  /// number odd: such are refused.
+  /// Whether an odd number of rotated elements is refused, since the class does
+  /// not round it up.
   bool needs_even = false;
-  /// True if the parameters of each type of layer are read as they are, and
-  /// no older style is.
+  /// Whether `rope_parameters` must have parameters for each type of layer.
   bool needs_types = false;
 };
 
-/// The rotary embedding of a layer of this type, from `rope_parameters`, or
-/// from `rope_theta` and `rope_scaling` as older configurations have it.
+/// Returns the rotary embedding of a layer of this type, from
+/// `rope_parameters`, or from `rope_theta` and `rope_scaling` in older
+/// configurations.
 RotaryOptions rotary_of(
     ModelConfig& config,
     const std::string& layer_type,
     int64_t head_dim,
     const RotaryRules& rules);
 
-/// YaRN's factor of cosines and sines for texts `factor` times as long,
-/// weighted by `mscale`.
+/// Returns YaRN's factor of cosines and sines, 0.1 mscale ln(factor) + 1.
 double yarn_scale(double factor, double mscale);
 
-/// The fields of the rotary embedding count as asked for.
+/// Marks the fields of the rotary embedding as read.
 void ignore_rotary(ModelConfig& config);
 
 } // namespace torch_attention::weights::pretrained

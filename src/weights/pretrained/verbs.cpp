@@ -1,5 +1,4 @@
-// The verbs of models.json, which describe a layer without a function of its
-// own.
+// The verbs of models.json.
 
 #include <weights/pretrained/verbs.h>
 
@@ -23,7 +22,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The schema test runs all steps, so that users never see this.
+/// Users never see this error, since a test runs all steps of models.json.
 [[noreturn]] void throw_unknown(const char* verb, const std::string& argument) {
   C10_THROW_ERROR(
       Error,
@@ -34,7 +33,8 @@ namespace {
           argument));
 }
 
-/// The text behind a word such as "eps in ", or none for other arguments.
+/// Returns the rest of an argument after a word such as "eps in "; none for
+/// other arguments.
 std::optional<std::string> text_after(
     const std::string& argument,
     const std::string& word) {
@@ -43,7 +43,7 @@ std::optional<std::string> text_after(
       : std::nullopt;
 }
 
-/// Reads a number with a point whatever the locale of the process is.
+/// Parses a number with a decimal point, independent of the locale.
 double number_of(const std::string& text) {
   std::istringstream stream(text);
   stream.imbue(std::locale::classic());
@@ -61,7 +61,7 @@ std::optional<double> number_after(
   return text ? std::optional(number_of(*text)) : std::nullopt;
 }
 
-/// "yes", "no", or the name of a flag, whose default may come behind it.
+/// Evaluates "yes", "no", or the name of a flag with an optional default.
 bool flag_of(Layer& layer, const Arguments& arguments) {
   const auto& first = arguments.front();
   if (first == "yes" || first == "no") {
@@ -92,13 +92,13 @@ void run_out_bias(Layer& layer, const Arguments& arguments) {
   layer.options.out_bias(flag_of(layer, arguments));
 }
 
-/// The options that encoders of BERT's kind share.
+/// Sets the options that encoders like BERT have in common.
 void run_encoder(Layer& layer, const Arguments& /*arguments*/) {
   layer.options.causal(false).qkv_bias(true).dropout(
       layer.config.number("attention_probs_dropout_prob").value_or(0));
 }
 
-/// One of two stacks; the sizes of the other one count as asked for.
+/// Sets the options of one of two stacks, and ignores the sizes of the other.
 void run_stack(Layer& layer, const Arguments& /*arguments*/) {
   layer.options.causal(
       layer.part == PretrainedPart::kDecoder && !layer.is_cross);
@@ -119,7 +119,7 @@ void run_absolute_positions(Layer& layer, const Arguments& /*arguments*/) {
 void run_causal(Layer& layer, const Arguments& arguments) {
   if (arguments.front() == "as decoder") {
     const auto is_decoder = layer.config.flag("is_decoder").value_or(false);
-    // If the class can be one.
+    // Ignored if the class has no such field.
     layer.options.causal(is_decoder && layer.config.class_has("is_decoder"));
     return;
   }
@@ -142,7 +142,7 @@ void run_dropout(Layer& layer, const Arguments& arguments) {
   layer.options.dropout(layer.config.number(arguments.front()).value_or(0));
 }
 
-/// A number, "in FIELD", or "1/sqrt FIELD" with a default behind it.
+/// Takes a number, "in FIELD", or "1/sqrt FIELD" with a default.
 void run_scale(Layer& layer, const Arguments& arguments) {
   const auto& first = arguments.front();
   if (const auto field = text_after(first, "in ")) {
@@ -172,11 +172,15 @@ void run_sinks(Layer& layer, const Arguments& /*arguments*/) {
   layer.options.sinks(true);
 }
 
-void run_needs_bias(Layer& layer, const Arguments& /*arguments*/) {
-  layer.needs_bias = true;
+/// Without arguments, or if one of these flags is set, callers pass a bias.
+void run_needs_bias(Layer& layer, const Arguments& arguments) {
+  layer.needs_bias = arguments.empty();
+  for (const auto& field : arguments) {
+    layer.needs_bias |= layer.config.flag(field).value_or(false);
+  }
 }
 
-/// The size of what cross-attention reads.
+/// Sets the input size of keys and values in cross-attention.
 void run_context(Layer& layer, const Arguments& arguments) {
   layer.d_context = layer.config.integer(arguments.front());
 }
@@ -214,12 +218,12 @@ void run_norms(Layer& layer, const Arguments& arguments) {
   }
 }
 
-/// Rules of a model, and whether this layer has positions by them.
+/// The rotary embedding of a model, and whether this layer has it.
 struct RotaryOfModel {
   RotaryRules rules;
   RotaryPairing pairing = RotaryPairing::kHalves;
   bool rotates = true;
-  /// The caller gives the angles.
+  /// Whether the caller passes the angles.
   bool is_of_caller = false;
 };
 
@@ -230,8 +234,8 @@ RotaryByType& rotary_by_type(RotaryRules& rules) {
   return *rules.by_type;
 }
 
-/// Takes an argument that begins with a name of `RotaryRules`; false for all
-/// others. The texts that it refers to live as long as `argument`.
+/// Reads an argument for `RotaryRules`; returns false for all others. `rules`
+/// then may point into `argument`.
 bool take_rule(const std::string& argument, RotaryRules& rules) {
   const auto takes_field = [&](std::string_view word, const char*& option) {
     const bool takes = starts_with(argument, word);
@@ -262,6 +266,8 @@ RotaryOfModel rotary_of_model(Layer& layer, const Arguments& arguments) {
       model.pairing = RotaryPairing::kInterleaved;
     } else if (argument == "by type") {
       model.rules.needs_types = true;
+    } else if (argument == "even") {
+      model.rules.needs_even = true;
     } else if (argument == "scales local") {
       rotary_by_type(model.rules).scales_sliding = true;
     } else if (argument == "none") {
@@ -296,23 +302,47 @@ void run_window(Layer& layer, const Arguments& arguments) {
   layer.options.window(layer.config.integer(arguments.front()));
 }
 
-/// "first of N" or "all but first of N" or "all but last of N" layers have a
-/// window where the configuration has no types of layers; of none, no layer.
+/// Returns whether a condition of `run_types` holds for a layer.
+bool holds_for(Layer& layer, const std::string& condition) {
+  const auto is_first_of = [&](const std::string& count) {
+    return layer.index % std::stoll(count) == 0;
+  };
+  const auto max_window_layers = [&] {
+    return layer.config.integer("max_window_layers").value_or(28);
+  };
+  if (const auto first = text_after(condition, "first of ")) {
+    return is_first_of(*first);
+  }
+  if (const auto rest = text_after(condition, "all but first of ")) {
+    return !is_first_of(*rest);
+  }
+  if (const auto last = text_after(condition, "all but last of ")) {
+    return is_before_last_of(layer, std::stoll(*last));
+  }
+  if (condition == "after max_window_layers") {
+    return layer.index >= max_window_layers();
+  }
+  if (condition == "before max_window_layers") {
+    return layer.index < max_window_layers();
+  }
+  if (const auto field = text_after(condition, "if any ")) {
+    return layer.config.has(*field);
+  }
+  if (const auto flag = text_after(condition, "if ")) {
+    return layer.config.flag(*flag).value_or(false);
+  }
+  throw_unknown("types", condition);
+}
+
+/// Without `layer_types` in the configuration, a layer has a window if all
+/// conditions hold: "first of N", "all but first of N" and "all but last of N"
+/// layers, "after max_window_layers", "before max_window_layers", "if any
+/// FIELD" and "if FLAG". Without conditions no layer has one.
 void run_types(Layer& layer, const Arguments& arguments) {
-  bool has_window = false;
-  for (const auto& argument : arguments) {
-    const auto is_first_of = [&](const std::string& count) {
-      return layer.index % std::stoll(count) == 0;
-    };
-    if (const auto first = text_after(argument, "first of ")) {
-      has_window = is_first_of(*first);
-    } else if (const auto rest = text_after(argument, "all but first of ")) {
-      has_window = !is_first_of(*rest);
-    } else if (const auto last = text_after(argument, "all but last of ")) {
-      has_window = is_before_last_of(layer, std::stoll(*last));
-    } else {
-      throw_unknown("types", argument);
-    }
+  bool has_window = !arguments.empty();
+  for (const auto& condition : arguments) {
+    // Reads the fields of all conditions, so that none counts as unknown.
+    has_window = holds_for(layer, condition) && has_window;
   }
   set_type(layer, has_window);
 }
@@ -339,7 +369,7 @@ void run_refuse(Layer& layer, const Arguments& arguments) {
   refuse_flag(layer, arguments[0].c_str(), arguments[1].c_str());
 }
 
-/// The layout of BERT, with the norms that lie in the attention's path.
+/// Returns the layout of BERT, with the norms within the attention's path.
 WeightLayout bert_layout() {
   auto layout = WeightLayout::bert();
   for (const auto* norm : {"LayerNorm", "ln", "self_attn_layer_norm"}) {
@@ -350,8 +380,8 @@ WeightLayout bert_layout() {
   return layout;
 }
 
-/// One of those that are built in, or "linear" or "joined" with the layout's
-/// name and those of the layers. `first` is the place of the argument.
+/// Returns a built-in layout, or "linear" or "joined" with the names of the
+/// layout and its layers. The arguments start at index `first`.
 WeightLayout layout_of(
     const Layer& layer,
     const Arguments& arguments,
@@ -388,7 +418,7 @@ void run_layout(Layer& layer, const Arguments& arguments) {
   layer.layout = layout_of(layer, arguments, 0);
 }
 
-/// Another path and layout that files have.
+/// Adds an alternative path and layout in files.
 void run_also_at(Layer& layer, const Arguments& arguments) {
   layer.others.emplace_back(arguments[0], layout_of(layer, arguments, 1));
 }
@@ -405,14 +435,14 @@ void run_names_of_diffusers(Layer& layer, const Arguments& /*arguments*/) {
   add_names_of_diffusers(layer);
 }
 
-/// Tensors in the attention's path that nothing reads.
+/// Ignores tensors in the attention's path.
 void run_ignore_tensors(Layer& layer, const Arguments& arguments) {
   for (const auto& key : arguments) {
     layer.layout.ignore(key);
   }
 }
 
-/// Tensors in the attention's path that are those of others.
+/// Names tensors in the attention's path that belong to other modules.
 void run_outside(Layer& layer, const Arguments& arguments) {
   for (const auto& key : arguments) {
     layer.layout.outside(key);
@@ -448,7 +478,7 @@ void run_call(Layer& layer, const Arguments& arguments) {
   found->second(layer);
 }
 
-/// A verb, and how many arguments it takes.
+/// A verb, and its numbers of arguments.
 struct KnownVerb {
   Verb run;
   size_t fewest;
@@ -476,7 +506,7 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"kv heads", {run_kv_heads, 1, 1}},
       {"layout", {run_layout, 1, 6}},
       {"names of diffusers", {run_names_of_diffusers, 0, 0}},
-      {"needs bias", {run_needs_bias, 0, 0}},
+      {"needs bias", {run_needs_bias, 0, kAny}},
       {"norms", {run_norms, 1, kAny}},
       {"out bias", {run_out_bias, 1, 2}},
       {"outside", {run_outside, 1, kAny}},
@@ -490,7 +520,7 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"sinks", {run_sinks, 0, 0}},
       {"softcap", {run_softcap, 1, 1}},
       {"stack", {run_stack, 0, 0}},
-      {"types", {run_types, 0, 1}},
+      {"types", {run_types, 0, kAny}},
       {"types by pattern", {run_types_by_pattern, 1, 1}},
       {"types by turn", {run_types_by_turn, 1, 1}},
       {"value bias", {run_value_bias, 1, 2}},

@@ -9,7 +9,7 @@ namespace torch_attention::weights::pretrained {
 
 struct Layer;
 
-/// The texts after a verb, such as {"interleaved", "share 0.5"}.
+/// The arguments of a verb, such as {"interleaved", "share 0.5"}.
 using Arguments = std::vector<std::string>;
 using Verb = void (*)(Layer&, const Arguments&);
 
@@ -19,11 +19,11 @@ struct Step {
   Arguments arguments;
 };
 
-/// Reads a text such as "rotary: interleaved, share 0.5". Throws c10::Error if
-/// there is no such verb, or it takes another number of arguments.
+/// Parses a step such as "rotary: interleaved, share 0.5". Throws c10::Error if
+/// the verb is unknown or has another number of arguments.
 Step read_step(const std::string& text);
 
-/// The names of the functions that the verb "call" knows.
+/// Returns the names of the functions for the verb "call".
 std::vector<std::string> describer_names();
 
 } // namespace torch_attention::weights::pretrained

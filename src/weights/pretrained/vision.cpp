@@ -1,5 +1,5 @@
-// Encoders of images whose rotary embedding has two dimensions: the caller
-// gives its angles, as `rotary_from_pretrained` makes them.
+// Image encoders whose rotary embedding has two dimensions. The caller passes
+// the angles, which `rotary_from_pretrained` computes.
 
 #include <weights/pretrained/describe.h>
 
@@ -13,7 +13,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// Angles by rows and columns, with the theta of the configuration.
+/// Returns angles by rows and columns, with the configuration's theta.
 ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
@@ -25,8 +25,9 @@ ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
           config.path(),
           type));
   ImageRotary rotary;
-  const auto given = parameters.get("rope_theta").as_number();
-  rotary.theta = given.value_or(config.number("rope_theta").value_or(theta));
+  rotary.theta = parameters.get("rope_theta")
+                     .as_number()
+                     .value_or(config.number("rope_theta").value_or(theta));
   TORCH_CHECK(
       rotary.theta > 0 && std::isfinite(rotary.theta),
       format_text(
@@ -36,7 +37,8 @@ ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   return rotary;
 }
 
-/// Angles of patches that come in squares, which are merged after the layers.
+/// Returns angles for consecutive squares of patches, which are merged after
+/// the layers.
 ImageRotary merged_rotary_of(Layer& layer) {
   auto& config = layer.config;
   auto rotary = image_rotary_of(layer);
@@ -65,12 +67,12 @@ ImageRotary merged_rotary_of(Layer& layer) {
   return rotary;
 }
 
-/// Patches that are merged in squares.
+/// Squares of patches are merged after the layers.
 void set_merged_patches(Layer& layer) {
   layer.image_rotary = merged_rotary_of(layer);
 }
 
-/// Qwen2.5-VL lists the layers that see all patches; the others see a window.
+/// Qwen2.5-VL lists the layers with full attention; the others have windows.
 void set_qwen_vision_windows(Layer& layer) {
   layer.image_rotary = merged_rotary_of(layer);
   constexpr auto* kFull = "fullatt_block_indexes";
@@ -81,7 +83,7 @@ void set_qwen_vision_windows(Layer& layer) {
   layer.has_image_windows = layer.image_rotary->window > 0 && !sees_all;
 }
 
-/// The angles of pairs of neighbours, as complex numbers.
+/// The class rotates interleaved pairs as complex numbers.
 void set_llama4_patches(Layer& layer) {
   auto rotary = image_rotary_of(layer);
   rotary.has_columns_first = true;
@@ -101,7 +103,7 @@ void set_patches(Layer& layer) {
   layer.image_rotary = image_rotary_of(layer);
 }
 
-/// The angles of the token before those of patches are learned.
+/// The token before the patches has learned angles.
 void set_mlcd_patches(Layer& layer) {
   layer.image_rotary = image_rotary_of(layer);
   layer.image_rotary->learned = "class_pos_emb";
@@ -112,7 +114,7 @@ void set_pixtral_patches(Layer& layer) {
   layer.image_rotary->has_columns_between = true;
 }
 
-/// Tokens before those of patches are not rotated: cosine 1 and sine 0.
+/// Tokens before the patches are not rotated: cosine 1 and sine 0.
 void set_dinov3_patches(Layer& layer) {
   auto& config = layer.config;
   layer.image_rotary = image_rotary_of(layer, /*theta=*/100);

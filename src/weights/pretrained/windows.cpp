@@ -1,4 +1,4 @@
-// Models in which some layers see a window of tokens, and others all.
+// Models in which some layers have a window.
 
 #include <weights/pretrained/describe.h>
 
@@ -8,7 +8,7 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// Layers that see all tokens have no positions.
+/// Layers with full attention have no rotary embedding.
 void describe_cohere2(Layer& layer) {
   auto& config = layer.config;
   TORCH_CHECK(
@@ -29,12 +29,12 @@ void describe_cohere2(Layer& layer) {
   }
 }
 
-/// Types of layers without an entry among the parameters have no positions.
+/// A type of layer without rotary parameters has no rotary embedding.
 void describe_cohere_compass(Layer& layer) {
   auto& config = layer.config;
   set_heads(layer);
   set_biases(layer);
-  set_type(layer, /*otherwise=*/false);
+  set_type(layer, /*has_window=*/false);
   const auto parameters = config.object("rope_parameters");
   const bool is_by_type = parameters.get("sliding_attention").is_object() ||
       parameters.get("full_attention").is_object();
@@ -47,11 +47,11 @@ void describe_cohere_compass(Layer& layer) {
   }
 }
 
-/// The first layers may be dense, with a pattern of their own and rotary
+/// The first layers may be dense, with another pattern of windows and a rotary
 /// embedding.
 void describe_cohere2_moe(Layer& layer) {
   auto& config = layer.config;
-  // The class has the field, and never reads it.
+  // The class has this field but never reads it.
   config.forget("rope_scaling");
   set_heads(layer);
   set_biases(layer);
@@ -80,40 +80,7 @@ void describe_cohere2_moe(Layer& layer) {
   }
 }
 
-/// The number of layers that see all tokens, before those with a window.
-int64_t max_window_layers(Layer& layer) {
-  return layer.config.integer("max_window_layers").value_or(28);
-}
-
-bool uses_window(Layer& layer) {
-  return layer.config.flag("use_sliding_window").value_or(false);
-}
-
-void set_ministral_types(Layer& layer) {
-  set_type(layer, layer.config.has("sliding_window"));
-}
-
-void set_dots1_types(Layer& layer) {
-  const auto full = max_window_layers(layer);
-  set_type(layer, layer.config.has("sliding_window") && layer.index >= full);
-}
-
-void set_qwen2_types(Layer& layer) {
-  const auto full = max_window_layers(layer);
-  set_type(layer, uses_window(layer) && layer.index >= full);
-}
-
-void set_qwen2_moe_types(Layer& layer) {
-  const auto most = max_window_layers(layer);
-  set_type(
-      layer, uses_window(layer) && layer.index % 2 == 0 && layer.index < most);
-}
-
-void set_qwen3_moe_types(Layer& layer) {
-  set_type(layer, uses_window(layer));
-}
-
-/// Gemma 2's in an encoder, whose window is a radius, and in a decoder.
+/// Gemma 2 in an encoder, whose window is a radius, and in a decoder.
 void describe_t5gemma(Layer& layer) {
   if (layer.is_cross) {
     layer.options.causal(false).window(std::nullopt).rotary(std::nullopt);
@@ -122,12 +89,12 @@ void describe_t5gemma(Layer& layer) {
   }
 }
 
-/// EmbeddingGemma sees both sides.
+/// EmbeddingGemma is not causal.
 void set_gemma3_sides(Layer& layer) {
   if (!layer.config.flag("use_bidirectional_attention").value_or(false)) {
     return;
   }
-  // The class then has windows of another size.
+  // With is_causal = false the class has windows of another size.
   TORCH_CHECK(
       layer.config.flag("is_causal").value_or(true),
       "expected no is_causal = false beside use_bidirectional_attention in \"",
@@ -143,7 +110,9 @@ void describe_smollm3(Layer& layer) {
       layer.config.integer("no_rope_layer_interval").value_or(4);
   const bool rotates = layer.config.integer_at("no_rope_layers", layer.index)
                            .value_or(is_before_last_of(layer, interval)) != 0;
-  set_type(layer, uses_window(layer) && !rotates);
+  const bool uses_window =
+      layer.config.flag("use_sliding_window").value_or(false);
+  set_type(layer, uses_window && !rotates);
   layer.config.ignore("max_window_layers");
   if (rotates) {
     set_rotary(layer);
@@ -152,8 +121,8 @@ void describe_smollm3(Layer& layer) {
   }
 }
 
-/// By a number, of which every such layer sees all tokens, or a text such as
-/// "LLLG", in which L stands for layers with a window.
+/// The pattern is a number n, for full attention in every n-th layer, or a
+/// string such as "LLLG", in which L stands for layers with a window.
 bool slides_by_pattern(Layer& layer) {
   constexpr const char* kPattern = "sliding_window_pattern";
   if (layer.config.is_text(kPattern)) {
@@ -175,11 +144,6 @@ Describers window_describers() {
       {"describe_cohere2", describe_cohere2},
       {"describe_cohere_compass", describe_cohere_compass},
       {"describe_cohere2_moe", describe_cohere2_moe},
-      {"set_ministral_types", set_ministral_types},
-      {"set_dots1_types", set_dots1_types},
-      {"set_qwen2_types", set_qwen2_types},
-      {"set_qwen2_moe_types", set_qwen2_moe_types},
-      {"set_qwen3_moe_types", set_qwen3_moe_types},
       {"describe_t5gemma", describe_t5gemma},
       {"set_gemma3_sides", set_gemma3_sides},
       {"describe_smollm3", describe_smollm3},

@@ -20,6 +20,9 @@ COLUMNS = 100
 KEYS = {
     "refused": str,
     "note": str,
+    "parts": dict,
+    "stacks": dict,
+    "latent": str,
     "like": str,
     "path": str,
     "sizes": dict,
@@ -55,7 +58,7 @@ def wrapped(key: str, value: object) -> str:
 
 
 def as_text(models: dict) -> str:
-    """Returns the text of the file: sorted, one entry in a few lines."""
+    """Returns the text of the file: sorted, entries of several keys wrapped."""
     entries = []
     for model_type, entry in sorted(models.items()):
         entry = {key: entry[key] for key in KEYS if key in entry}
@@ -63,7 +66,7 @@ def as_text(models: dict) -> str:
             if key in entry:
                 entry[key] = json.loads(json.dumps(entry[key], sort_keys=True))
         text = f"  {json.dumps(model_type)}: {json.dumps(entry)}"
-        if "refused" not in entry and len(text) > COLUMNS:
+        if len(entry) > 1 and len(text) > COLUMNS:
             lines = ",\n".join(wrapped(key, value) for key, value in entry.items())
             text = f"  {json.dumps(model_type)}: {{\n{lines}\n  }}"
         entries.append(text)
@@ -117,6 +120,31 @@ def problems_of_likes(models: dict, model_type: str) -> list[str]:
     return []
 
 
+PARTS = {"text", "vision", "audio"}
+PART_OPTIONS = {"inside", "text_within", "vision_within", "no_default", "blocks"}
+LATENT = {"halves", "interleaved", "in rope_interleave"}
+
+
+def problems_of_parts(models: dict, entry: dict) -> list[str]:
+    """Returns the mistakes in the parts of a model that consists of others."""
+    parts, stacks = entry.get("parts", {}), entry.get("stacks", {})
+    found = [f"has the unknown part {key!r}" for key in parts.keys() - PARTS - PART_OPTIONS]
+    found += [f"has the unknown stack {key!r}" for key in stacks.keys() - {"encoder", "decoder"}]
+    if parts.get("blocks", "some") not in {"some", "all"}:
+        found.append(f"has blocks of an unknown kind: {parts['blocks']!r}")
+    if ("parts" in entry and "text" not in parts) or ("stacks" in entry and "decoder" not in stacks):
+        found.append("has no text or no decoder")
+    for stack in stacks.values():
+        if not {"type"} <= stack.keys() <= {"type", "field", "root"}:
+            found.append(f"has a stack with unknown keys: {sorted(stack)}")
+    named = [parts[key] for key in PARTS & parts.keys()]
+    named += [stack.get("type") for stack in stacks.values()]
+    found += [f"has the unknown type {name!r}" for name in named if name not in models]
+    if entry.get("latent", "halves") not in LATENT:
+        found.append(f"has an unknown pairing: {entry['latent']!r}")
+    return found
+
+
 def problems_of_row(entry: dict) -> list[str]:
     """Returns the mistakes in the paths, the sizes and the steps of an entry."""
     found = []
@@ -133,8 +161,9 @@ def problems_of_row(entry: dict) -> list[str]:
     for step in entry.get("describe", []):
         if not isinstance(step, str) or not re.fullmatch(r"[a-z ]+[a-z](: [^:]+)?", step):
             found.append(f"has a step that is no verb: {step!r}")
-    if "like" not in entry and not {"path", "describe"} <= entry.keys():
-        found.append("has neither a path and steps, nor a type that it is like")
+    is_described = "like" in entry or {"path", "describe"} <= entry.keys()
+    if not is_described and not {"parts", "stacks", "latent"} & entry.keys():
+        found.append("has neither a path and steps, nor a type that it is like, nor parts")
     return found
 
 
@@ -176,7 +205,8 @@ def check(models: dict) -> None:
     problems = [
         f"{model_type} {problem}"
         for model_type, entry in models.items()
-        for problem in problems_of_entry(entry) or problems_of_likes(models, model_type)
+        for problem in problems_of_entry(entry)
+        or [*problems_of_parts(models, entry), *problems_of_likes(models, model_type)]
     ]
     text = FILE.read_text()
     if not text.isascii():
