@@ -72,7 +72,7 @@ struct FiniteText {
   }
 };
 
-/// The keys of an object. The few of most objects cost no memory of their own.
+/// The keys of an object. A few keys, as in most objects, need no allocation.
 class Keys {
  public:
   /// Returns false if the key was there.

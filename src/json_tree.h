@@ -23,7 +23,7 @@ class Json {
   explicit Json(bool value) : value_(value) {}
   explicit Json(int64_t value) : value_(value) {}
   explicit Json(double value) : value_(value) {}
-  /// A text would become a bool.
+  /// A string literal would convert to bool.
   explicit Json(const char* value) = delete;
   explicit Json(std::string value) : value_(std::move(value)) {}
   explicit Json(List value) : value_(std::move(value)) {}
@@ -34,11 +34,11 @@ class Json {
   }
 
   /// No configuration has more values: one with the names of 20,000 classes has
-  /// 40,000. A value takes more than a hundred bytes, which two bytes of text
-  /// may ask for.
+  /// 40,000. Limits memory, since two bytes of a file can make a value of more
+  /// than a hundred bytes.
   static constexpr size_t kMostValues = 250'000;
 
-  /// Reads a text as Python's json does, with NaN, Infinity and -Infinity (see
+  /// Parses JSON like Python's json, with NaN, Infinity and -Infinity (see
   /// `JsonRules`); of equal names the last one counts.
   /// Throws c10::Error, which names `path`, if it is no JSON, is nested deeper
   /// than `deepest`, or has more than `most_values` values.
@@ -47,7 +47,7 @@ class Json {
       const std::string& path,
       size_t deepest,
       size_t most_values = kMostValues);
-  /// Reads a text of our own, which has to be an object.
+  /// Parses JSON of the library, which has to be an object.
   static Json parse(const char* text);
 
   bool is_null() const {

@@ -73,7 +73,7 @@ struct Threads {
 ///
 /// The result is softmax(scores + bias, hidden keys excluded) v, where `rule`
 /// makes the scores of q k^T, and a sink takes its share of the weights. A
-/// query that sees no key gives zeros.
+/// query that sees no key has an output of zeros.
 template <typename X>
 struct AttentionArguments {
   int64_t batch_size = 0;

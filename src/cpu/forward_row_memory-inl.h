@@ -123,7 +123,7 @@ NextRows next_values(
 }
 
 /// Sets scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows
-/// rows. `asked`: which of four keys are prefetched, as bits.
+/// rows. `asked`: bits of the four keys that are prefetched.
 template <int kRows, typename Add, typename T, typename X>
 HWY_NOINLINE void multiply_row_scores(
     const T* query,

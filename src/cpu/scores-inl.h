@@ -1,10 +1,10 @@
-// Turns products of queries and keys into scores by a `ScoreRule`, and takes
-// gradients back through it. A tile is S[key][query], `width` queries in a row;
-// a row has one query, and its keys on the lanes. In this order:
+// Turns products of queries and keys into scores by a `ScoreRule`, and computes
+// the gradients. A tile is S[key][query], `width` queries in a row; a row has
+// one query, and its keys on the lanes. In this order:
 //
-//   1. transform_scores: softcap             (backward: multiply_by_derivative)
-//   2. place_scores, place_row:         (backward: add_distances)
-//      add biases by position and tensor, hide keys
+//   1. transform_scores: softcap          (backward: multiply_by_derivative)
+//   2. place_scores, place_row: biases    (backward: add_distances)
+//      by position and tensor, hidden keys
 //   3. weight_of
 
 #if defined(TORCH_ATTENTION_CPU_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -57,8 +57,8 @@ HWY_INLINE void transform_scores(
   }
 }
 
-/// Takes gradients of scores back through the softcap. Keeps a gradient of 0,
-/// which may belong to a hidden score, whose derivative may be NaN.
+/// Propagates gradients of scores back through the softcap. Keeps a gradient of
+/// 0, which may belong to a hidden score, whose derivative may be NaN.
 template <typename T>
 HWY_NOINLINE void multiply_by_derivative(const T* derivative, int64_t n, T* x) {
   const Tag<T> d;

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-/// Packed sequences, each as an attention of its own.
+/// Packed sequences as separate attentions.
 namespace torch_attention::cpu {
 
 /// Returns the number of sequences whose tasks share the threads.
@@ -46,7 +46,7 @@ RowStatistics<T> from_token(
   return x.sum == nullptr ? x : RowStatistics<T>{x.maximum + row, x.sum + row};
 }
 
-/// Returns one of the packed sequences as an attention of its own.
+/// Returns one of the packed sequences as a separate attention.
 template <typename X>
 AttentionArguments<X> sequence_of(
     const AttentionArguments<X>& packed,

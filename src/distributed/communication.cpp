@@ -105,7 +105,7 @@ torch::Tensor record_of(const char* what, const std::string& text) {
   return result;
 }
 
-/// What a process sent in an exchange.
+/// The message of a process in an exchange.
 struct Said {
   std::string what;
   std::string text;

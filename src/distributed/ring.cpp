@@ -42,7 +42,7 @@ struct Packed {
   std::vector<torch::Tensor> values;
 };
 
-/// What all processes know about the sequences.
+/// The distribution of the sequences, which all processes know.
 class Ring {
  public:
   /// `num_queries` and `num_keys` count the tokens of whole sequences.
@@ -160,7 +160,7 @@ int64_t place_of(const std::vector<Span>& own, const Span& part) {
   TORCH_INTERNAL_ASSERT(false, "the part of keys is not an own one");
 }
 
-/// What one step receives, and the function that waits for it.
+/// The data that one step receives, and the function that waits for it.
 struct Step {
   Packed received;
   Wait wait;

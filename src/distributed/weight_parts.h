@@ -9,7 +9,7 @@
 /// The files of a model, one written by each process, and their index.
 namespace torch_attention::distributed {
 
-/// A tensor of the whole model.
+/// A tensor of the model before it is split.
 struct WholeTensor {
   /// its key in the file
   std::string key;

@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <optional>
 
-/// What is known about the values of a graph before it runs.
+/// Facts about the values of a graph that are known before it runs.
 namespace torch_attention::graphs {
 
 /// Returns whether a node is one of these operators.

@@ -23,15 +23,16 @@ struct ScoreTensors {
   torch::Tensor mask;
   /// broadcasts to (..., T, S)
   torch::Tensor bias;
-  /// float32 or float64 (H) for a query (B, H, T, D): ALiBi slopes, which
-  /// scores lose for each position between query and key
+  /// float32 or float64 (H) for a query (B, H, T, D): ALiBi slopes, which are
+  /// subtracted from scores, times the distance between query and key
   torch::Tensor alibi_slopes;
   /// float32 or float64 (H): one more score for each query, without a value
   torch::Tensor sinks;
   /// int64 (B + 1) on the CPU, from 0 to T, for a query (1, H, T, D): the
   /// sequences are packed one after the other, and sequence i has the queries
-  /// from `query_starts[i]` to `query_starts[i + 1]`. Mask and bias are then
-  /// those of a padded batch, and broadcast to (B, H, longest T, longest S).
+  /// from `query_starts[i]` to `query_starts[i + 1]`. Mask and bias then have
+  /// the shapes for a padded batch, and broadcast to (B, H, longest T, longest
+  /// S).
   torch::Tensor query_starts;
   /// int64 (B + 1) on the CPU, from 0 to S, for the keys
   torch::Tensor key_starts;
@@ -114,7 +115,7 @@ auto tensors_of(T& attention) {
 std::tuple<torch::Tensor, torch::Tensor> reference(const Attention& attention);
 
 /// Returns the output (..., T, Dv). If the dropout mask `kept` (..., T, S) is
-/// defined, it multiplies the weights in place of dropout.
+/// defined, the weights are multiplied by it instead of dropout.
 torch::Tensor reference(const Attention& attention, const torch::Tensor& kept);
 
 /// Returns the softmax of masked and scaled scores (..., T, S), which are

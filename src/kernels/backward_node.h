@@ -174,7 +174,7 @@ void record_backward(
 }
 
 /// Records a linear function like `record_backward`. Its backward pass gets the
-/// gradient alone, and no tensor is kept.
+/// gradient alone, and no tensor is saved.
 template <typename Backward>
 void record_linear(
     Backward backward,
@@ -193,8 +193,8 @@ variable_list differentiable_gradients(
     const variable_list& inputs,
     const BackwardRequest& request,
     const OutputOf& output_of) {
-  // Aliases, since inputs may be the same tensor or be made of each other, but
-  // the derivative by each alone is wanted.
+  // Aliases, since inputs may be the same tensor or depend on each other, but
+  // partial derivatives are needed.
   const bool differentiable = torch::GradMode::is_enabled();
   const torch::AutoGradMode record(true);
   auto aliases = inputs;

@@ -70,7 +70,8 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
   // LibTorch's fused kernels have no dropout on the CPU: LibTorch would form
   // the T x S weights as well, so take the reference, with Python's stream.
   const bool drops_on_cpu = a.dropout > 0 && a.query.is_cpu();
-  // Their random numbers do not go by the number of the head among all.
+  // Their random numbers do not depend on the index of the head among all
+  // heads.
   const bool drops_shared_heads = a.dropout > 0 && a.heads.all > 0;
   if (!is_libtorch(a) || drops_shared_heads ||
       (asked == Kernel::kAuto && drops_on_cpu)) {

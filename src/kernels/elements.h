@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-/// Tensors as the kernels take them: pointers of their own types, and strides.
+/// Conversion of tensors to the arguments of kernels: pointers and strides.
 namespace torch_attention::kernels {
 
 /// Calls `fn` with an element of the kernels' type for `dtype`.

@@ -17,7 +17,7 @@ inline torch::Tensor share_heads(
 
 /// Splits the features into heads: (B, T, H * D) -> (B, H, T, D).
 inline torch::Tensor split_heads(const torch::Tensor& x, int64_t num_heads) {
-  // Gives the last size, not -1, which empty tensors leave undetermined.
+  // Not -1 as the last size, which is undetermined for empty tensors.
   const auto head_dim = x.size(2) / num_heads;
   return x.view({x.size(0), x.size(1), num_heads, head_dim}).transpose(1, 2);
 }
@@ -28,8 +28,8 @@ inline torch::Tensor combine_heads(const torch::Tensor& x) {
       {x.size(0), x.size(2), x.size(1) * x.size(3)});
 }
 
-/// Gives a tensor four dimensions: (..., T, D) -> (B, H, T, D). Adds dimensions
-/// of size 1, or joins the leading ones.
+/// Reshapes a tensor to four dimensions: (..., T, D) -> (B, H, T, D). Adds
+/// dimensions of size 1, or flattens the leading ones.
 inline torch::Tensor to_rank_4(const torch::Tensor& x) {
   if (x.dim() == 2) {
     return x.unsqueeze(0).unsqueeze(0);
@@ -52,8 +52,9 @@ inline torch::Tensor from_rank_4(
   return output.reshape(sizes);
 }
 
-/// Gives a mask or bias that broadcasts to the scores (..., T, S) of `query`
-/// (..., T, D) the shape that `to_rank_4` gives the scores.
+/// Reshapes a mask or bias, which broadcasts to the scores (..., T, S) of
+/// `query`
+/// (..., T, D), like `to_rank_4` reshapes the scores.
 inline torch::Tensor scores_to_rank_4(
     const torch::Tensor& mask,
     const torch::Tensor& query) {

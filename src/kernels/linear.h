@@ -27,8 +27,8 @@ struct LinearLayer {
   torch::Tensor bias;
 };
 
-/// Returns `linear` of x by each of the layers, computed in their order; few
-/// rows by all layers at once. `Kernel::kReference` takes
+/// Returns `linear` of x for each of the layers, computed in their order; few
+/// rows by all layers at once. `Kernel::kReference` uses
 /// `torch.nn.functional.linear`.
 std::vector<torch::Tensor> linear_each(
     const torch::Tensor& x,

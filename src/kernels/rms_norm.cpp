@@ -42,7 +42,7 @@ bool is_taken(const torch::Tensor& x, const RmsNorm& norm) {
 torch::Tensor by_kernel(const torch::Tensor& given, const RmsNorm& norm) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const bool of_heads = norm.weight.defined() && norm.weight.dim() == 2;
-  // Heads are read as they lie in memory.
+  // Heads are read in their memory layout.
   const bool by_heads =
       of_heads || (given.dim() == 4 && !given.is_contiguous());
   const auto x = by_heads ? with_contiguous_rows(given) : given.contiguous();

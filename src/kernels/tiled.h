@@ -44,7 +44,7 @@ TiledResults run_forward(
     OutputLayout layout);
 
 /// Returns the gradients of the first tensors of `tensors_of`; of slopes, sinks
-/// and bias if they are wanted. `attention` as given to `run_forward`; only
+/// and bias if they are wanted. `attention` as passed to `run_forward`; only
 /// `grad_output` and `wanted` of `request` are read.
 variable_list run_backward(
     const Attention& attention,

@@ -37,7 +37,7 @@ void replace_last(
     std::initializer_list<c10::IValue> results);
 
 /// Returns an empty output (..., H, T, Dv) with the strides that it has on all
-/// devices: those of (..., T, H, Dv), the order that a projection reads next.
+/// devices: as a (..., T, H, Dv) tensor, which the projection reads next.
 torch::Tensor empty_output(const AttentionCall& call);
 
 /// Returns an empty tensor of `sizes`, with strides as in `empty_output`.

@@ -6,7 +6,7 @@
 /// Kernels of the operator `decode`.
 namespace torch_attention::operators {
 
-/// The arguments before those of `kArguments`.
+/// The arguments before `kArguments`.
 constexpr const char* kDecodeTensors =
     "Tensor query, Tensor key, Tensor value, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, Tensor lengths";

@@ -128,7 +128,7 @@ std::tuple<torch::Tensor, torch::Tensor> flash_attention(
 }
 
 /// Returns whether the results of the forward pass have the shapes, dtypes and
-/// strides that it gives them.
+/// strides that our forward pass returns.
 bool are_results(
     const Attention& a,
     const torch::Tensor& grad_output,

@@ -16,7 +16,7 @@ struct Mismatch {
   std::vector<int64_t> module_shape;
 };
 
-/// What is known when loading is refused.
+/// The facts that are known when loading is refused.
 struct Refusal {
   const files::WeightFile& file;
   const StateDict& targets;

@@ -295,7 +295,8 @@ class Planner {
 
  private:
   /// Returns whether this is a causal mask in the file for an attention module
-  /// that has no mask (`register_mask(false)`). It says no more than `causal`.
+  /// that has no mask (`register_mask(false)`), since it only expresses
+  /// `causal`.
   bool is_spare_mask(const std::string& key) const {
     if (!is_mask_key(key) || targets_.contains(key)) {
       return false;

@@ -24,7 +24,7 @@ bool has_own_key(const LoadReport::Tensor& tensor) {
   return tensor.file_keys.size() == 1 && tensor.file_keys.front() == tensor.key;
 }
 
-/// Returns a text about the keys of the file that a tensor comes from.
+/// Describes the keys of the file that a tensor was read from.
 std::string origin_text(const LoadReport::Tensor& tensor) {
   constexpr size_t kMaxKey = 200;
   const auto& keys = tensor.file_keys;

@@ -75,7 +75,7 @@ struct TORCH_ATTENTION_API LoadOptions {
   TORCH_ARG(std::vector<WeightShard>, shards) = {};
 };
 
-/// What `load_weights` loaded.
+/// The result of `load_weights`.
 struct TORCH_ATTENTION_API LoadReport {
   /// A tensor that was copied into the module.
   struct Tensor {

@@ -271,7 +271,7 @@ const std::vector<WeightLayout>& layouts_to_find() {
   static const auto layouts = [] {
     std::vector<WeightLayout> result;
     for (auto& layout : WeightLayout::built_in()) {
-      // Their keys are those of `query_key_value` and `query_key_value_heads`.
+      // They have the keys of `query_key_value` and `query_key_value_heads`.
       if (layout.name() != WeightLayout::value_as_key().name() &&
           layout.name() != WeightLayout::value_as_key_heads().name()) {
         result.push_back(std::move(layout));
