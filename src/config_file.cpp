@@ -1,8 +1,7 @@
 #include <config_file.h>
 
+#include <check.h>
 #include <format_text.h>
-
-#include <c10/util/Exception.h>
 
 #include <sys/stat.h>
 
@@ -16,23 +15,23 @@ Json read_config_file(const std::string& path, const ConfigLimits& limits) {
   // No configuration is nested deeper.
   constexpr size_t kDeepest = 64;
   struct stat status {};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ::stat(path.c_str(), &status) == 0,
-      format_text("cannot read \"{}\": {}", path, std::strerror(errno)));
-  TORCH_CHECK(
+      "cannot read \"{}\": {}",
+      path,
+      std::strerror(errno));
+  TORCH_ATTENTION_CHECK(
       S_ISREG(status.st_mode) && status.st_size <= limits.bytes,
-      format_text(
-          "expected a configuration of at most {} bytes in \"{}\", but got {}",
-          limits.bytes,
-          path,
-          S_ISREG(status.st_mode) ? format_text("{}", status.st_size)
-                                  : "no regular file"));
+      "expected a configuration of at most {} bytes in \"{}\", but got {}",
+      limits.bytes,
+      path,
+      S_ISREG(status.st_mode) ? format_text("{}", status.st_size)
+                              : "no regular file");
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
+  TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
   auto fields = Json::parse(file, path, kDeepest, limits.values);
-  TORCH_CHECK(
-      fields.is_object(),
-      format_text("expected a JSON object in \"{}\"", path));
+  TORCH_ATTENTION_CHECK(
+      fields.is_object(), "expected a JSON object in \"{}\"", path);
   return fields;
 }
 

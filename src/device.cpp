@@ -1,6 +1,7 @@
 #include <torch_attention/device.h>
 
-#include <c10/util/Exception.h>
+#include <check.h>
+
 #include <torch/cuda.h>
 
 #include <algorithm>
@@ -44,17 +45,16 @@ c10::Device select_device(const std::string& name) {
     return c10::kCUDA;
   }
   const auto index = cuda_index(name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       index >= 0,
-      "select_device: expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\", but "
-      "got \"",
-      name,
-      "\"");
-  TORCH_CHECK(
+      "select_device: expected \"auto\", \"cpu\", \"cuda\" or "
+      "\"cuda:N\", but got \"{}\"",
+      name);
+  TORCH_ATTENTION_CHECK(
       index < cuda_devices,
-      "select_device: asked for \"",
+      "select_device: asked for \"{}\", but the devices of this machine "
+      "are: {}",
       name,
-      "\", but the devices of this machine are: ",
       existing_devices(cuda_devices));
   return name == "cuda"
       ? c10::Device(c10::kCUDA)

@@ -1,5 +1,6 @@
 #include <json.h>
 
+#include <check.h>
 #include <format_text.h>
 
 #include <c10/util/Exception.h>
@@ -131,12 +132,11 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
     return close();
   }
   bool key(string_t& name) override {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         rules_.is_python || keys_[path_.size() - 1].insert(name),
-        format_text(
-            "{}the file's JSON has the key \"{}\" twice",
-            rules_.problem,
-            shortened(name, 200)));
+        "{}the file's JSON has the key \"{}\" twice",
+        rules_.problem,
+        shortened(name, 200));
     path_.back() = name;
     return true;
   }
@@ -179,10 +179,10 @@ class JsonReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool open(Kind kind) {
     give({kind, {}, 0, 0});
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         path_.size() < kMaxJsonDepth,
-        rules_.problem,
-        "the file has JSON that is nested too deep");
+        "{}the file has JSON that is nested too deep",
+        rules_.problem);
     keys_[path_.size()].clear();
     path_.emplace_back();
     return true;
@@ -242,10 +242,10 @@ void read_json(
     std::string_view text,
     const JsonVisitor& visit,
     const JsonRules& rules) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       text.size() <= kMaxJson,
-      rules.problem,
-      "the file has JSON of more than 100 MB");
+      "{}the file has JSON of more than 100 MB",
+      rules.problem);
   JsonReader reader(visit, rules);
   size_t error = 0;
   if (rules.is_python) {
@@ -254,12 +254,11 @@ void read_json(
   } else {
     error = reader.read(text);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       error == 0,
-      format_text(
-          "{}the file's JSON is none, or is cut short (at byte {})",
-          rules.problem,
-          error));
+      "{}the file's JSON is none, or is cut short (at byte {})",
+      rules.problem,
+      error);
 }
 
 } // namespace torch_attention

@@ -1,5 +1,6 @@
 #include <json_tree.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <json.h>
 
@@ -49,12 +50,16 @@ Json Json::parse(
   size_t num_values = 0;
   const auto add_value = [&](const JsonPath& names, const JsonValue& value) {
     auto tree = tree_of(value);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         names.size() < deepest || !(tree.is_object() || tree.is_list()),
-        format_text("\"{}\" is nested deeper than {}", path, deepest));
-    TORCH_CHECK(
+        "\"{}\" is nested deeper than {}",
+        path,
+        deepest);
+    TORCH_ATTENTION_CHECK(
         ++num_values <= most_values,
-        format_text("\"{}\" has more than {} values", path, most_values));
+        "\"{}\" has more than {} values",
+        path,
+        most_values);
     if (names.empty()) {
       root = std::move(tree);
       open = {&root};
@@ -111,7 +116,8 @@ const Json& Json::get(const std::string& name) const {
 
 Json::Fields& Json::fields_to_change() {
   auto* fields = std::get_if<Fields>(&value_);
-  TORCH_CHECK(fields != nullptr, "expected a JSON object, but got ", shown(60));
+  TORCH_ATTENTION_CHECK(
+      fields != nullptr, "expected a JSON object, but got {}", shown(60));
   return *fields;
 }
 

@@ -1,12 +1,12 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 
+#include <check.h>
 #include <distributed/communication.h>
 #include <distributed/tokens.h>
 #include <kernels/backward_node.h>
 #include <nn/functional/attend.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -113,17 +113,14 @@ void check_division(
   const int64_t P = group->getSize();
   const auto H = query.size(1);
   const auto G = key.size(1);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       H % P == 0 && (G % P == 0 || P % G == 0),
-      kAllToAll,
-      ": expected heads divisible by the number of processes, and key heads "
-      "too or the reverse, but got ",
+      "all_to_all_attention: expected heads divisible by the number of "
+      "processes, and key heads too or the reverse, but got {} heads, {} "
+      "key heads and {} processes",
       H,
-      " heads, ",
       G,
-      " key heads and ",
-      P,
-      " processes");
+      P);
   const auto [T, S] = whole_sizes(query, key, group, sequence);
   spans_of(kAllToAll, T, group->getRank(), P, sequence.layout());
   if (!sequence.whole_context()) {

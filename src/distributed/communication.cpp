@@ -1,5 +1,6 @@
 #include <distributed/communication.h>
 
+#include <check.h>
 #include <error_message.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -44,18 +45,15 @@ int64_t bytes_of(const torch::Tensor& x) {
   // Further lines are locations in LibTorch's sources.
   auto message = error_message(error);
   message.resize(std::min(message.size(), message.find('\n')));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       false,
-      "distributed: ",
+      "distributed: {} failed in process {} of {}: {}; another process "
+      "may have ended, or not have come to the same operation within the "
+      "timeout",
       what,
-      " failed in process ",
       group->getRank(),
-      " of ",
       group->getSize(),
-      ": ",
-      message,
-      "; another process may have ended, or not have come to the same "
-      "operation within the timeout");
+      message);
 }
 
 /// Calls `fn`, and adds the operation and the process to its errors. c10d's
@@ -156,9 +154,9 @@ std::vector<Said> read_records(const torch::Tensor& gathered) {
     operations.push_back(all.back().what);
     same = same && operations.back() == operations.front();
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       same,
-      "distributed: expected all processes in the same operation, but got",
+      "distributed: expected all processes in the same operation, but got{}",
       who_has_what(operations));
   return all;
 }
@@ -237,11 +235,11 @@ void reset_traffic() {
 }
 
 void check_group(const char* name, const Group& group) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       group != nullptr,
-      name,
-      ": expected a group of processes, but got none; group_from_environment "
-      "makes one");
+      "{}: expected a group of processes, but got none; "
+      "group_from_environment makes one",
+      name);
 }
 
 void all_reduce(const Group& group, const torch::Tensor& x, const char* what) {
@@ -334,10 +332,10 @@ Wait compare(
         std::all_of(all.begin(), all.end(), [&](const Said& said) {
           return said.hash == all.front().hash && said.text == all.front().text;
         });
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         same,
+        "{}: expected the same in all processes, but got{}",
         what,
-        ": expected the same in all processes, but got",
         who_has_what(texts_of(all)));
   };
 }
@@ -367,10 +365,10 @@ int64_t largest_of_all(
     int64_t theirs = 0;
     const auto* end = said.text.data() + said.text.size();
     const auto read = std::from_chars(said.text.data(), end, theirs);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         read.ec == std::errc() && read.ptr == end,
+        "{}: expected a number of each process, but got{}",
         what,
-        ": expected a number of each process, but got",
         who_has_what(texts_of(all)));
     largest = std::max(largest, theirs);
   }

@@ -1,8 +1,7 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 
+#include <check.h>
 #include <distributed/communication.h>
-
-#include <c10/util/Exception.h>
 
 #include <map>
 #include <sstream>
@@ -16,8 +15,10 @@ void sum_gradients(
   constexpr auto kName = "sum_gradients";
   const torch::NoGradGuard no_grad;
   check_group(kName, group);
-  TORCH_CHECK(
-      divisor > 0, kName, ": expected a divisor > 0, but got ", divisor);
+  TORCH_ATTENTION_CHECK(
+      divisor > 0,
+      "sum_gradients: expected a divisor > 0, but got {}",
+      divisor);
   if (parameters.empty()) {
     return;
   }

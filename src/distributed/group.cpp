@@ -1,5 +1,6 @@
 #include <torch_attention/distributed/group.h>
 
+#include <check.h>
 #include <distributed/gloo.h>
 #include <error_message.h>
 #include <format_text.h>
@@ -33,13 +34,13 @@ struct Environment {
 
 std::string Environment::text(const char* name) const {
   const auto* value = std::getenv(name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       value != nullptr && *value != '\0',
+      "{}: expected the environment variable {}, which torchrun sets; "
+      "start the program by `torchrun --no-python --nproc-per-node 2 "
+      "program`",
       function,
-      ": expected the environment variable ",
-      name,
-      ", which torchrun sets; start the program by `torchrun --no-python "
-      "--nproc-per-node 2 program`");
+      name);
   return value;
 }
 
@@ -48,18 +49,14 @@ int64_t Environment::number(const char* name, int64_t least, int64_t most)
   const auto digits = text(name);
   char* end = nullptr;
   const auto value = std::strtoll(digits.c_str(), &end, 10);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       *end == '\0' && value >= least && value <= most,
+      "{}: expected {} to be a number from {} to {}, but got \"{}\"",
       function,
-      ": expected ",
       name,
-      " to be a number from ",
       least,
-      " to ",
       most,
-      ", but got \"",
-      digits,
-      "\"");
+      digits);
   return value;
 }
 
@@ -112,17 +109,15 @@ Group gloo_group(
   constexpr auto kName = "gloo_group";
   TORCH_CHECK(
       has_gloo(),
-      kName,
-      ": this LibTorch was built without Gloo; make a group of another backend "
-      "and pass that");
-  TORCH_CHECK(store != nullptr, kName, ": expected a store, but got none");
-  TORCH_CHECK(
+      "gloo_group: this LibTorch was built without Gloo; make a group of "
+      "another backend and pass that");
+  TORCH_CHECK(store != nullptr, "gloo_group: expected a store, but got none");
+  TORCH_ATTENTION_CHECK(
       size >= 1 && size <= std::numeric_limits<int>::max() && rank >= 0 &&
           rank < size,
-      kName,
-      ": expected a rank from 0 to size - 1, but got rank = ",
+      "gloo_group: expected a rank from 0 to size - 1, but got rank = "
+      "{}, size = {}",
       rank,
-      ", size = ",
       size);
   const auto process = static_cast<int>(rank);
   const auto processes = static_cast<int>(size);

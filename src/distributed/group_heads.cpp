@@ -1,12 +1,12 @@
 #include <distributed/group_heads.h>
 
+#include <check.h>
 #include <kernels/backward_node.h>
 #include <kernels/linear.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -116,21 +116,19 @@ HeadPlan plan_heads(
     const Group& group) {
   const int64_t size = group->getSize();
   const int64_t rank = group->getRank();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       num_heads % size == 0,
+      "{}: expected num_heads divisible by the number of processes, but "
+      "got num_heads = {}, processes = {}",
       name,
-      ": expected num_heads divisible by the number of processes, but got "
-      "num_heads = ",
       num_heads,
-      ", processes = ",
       size);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       num_kv_heads % size == 0 || size % num_kv_heads == 0,
+      "{}: expected num_kv_heads divisible by the number of processes, "
+      "or the reverse, but got num_kv_heads = {}, processes = {}",
       name,
-      ": expected num_kv_heads divisible by the number of processes, or the "
-      "reverse, but got num_kv_heads = ",
       num_kv_heads,
-      ", processes = ",
       size);
   HeadPlan plan;
   plan.num_heads = num_heads / size;
@@ -159,25 +157,24 @@ torch::Tensor GroupHeads::own_heads(
   if (x.dim() != 4 || x.size(1) == 1) {
     return of_all;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.size(1) == all_heads_,
+      "{}: expected a {} for 1 or all {} heads, of which other processes "
+      "have some, but got one of shape {}",
       name,
-      ": expected a ",
       what,
-      " for 1 or all ",
       all_heads_,
-      " heads, of which other processes have some, but got one of shape ",
       x.sizes());
   return of_all.narrow(1, plan_.first_head, plan_.num_heads);
 }
 
 void GroupHeads::check_call(const char* name, const ForwardOptions& call)
     const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !call.scores(),
-      name,
-      ": expected no function `scores`, where several processes share the "
-      "heads");
+      "{}: expected no function `scores`, where several processes share "
+      "the heads",
+      name);
 }
 
 detail::PartitionInput GroupHeads::enter(

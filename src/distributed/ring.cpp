@@ -1,5 +1,6 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 
+#include <check.h>
 #include <distributed/communication.h>
 #include <distributed/ring_blocks.h>
 #include <distributed/tokens.h>
@@ -354,9 +355,8 @@ struct RingBackward {
       const kernels::BackwardRequest& request) const {
     TORCH_CHECK(
         !request.by_operators,
-        kRing,
-        ": its gradients cannot be differentiated again (create_graph); those "
-        "of all_to_all_attention can");
+        "ring_attention: its gradients cannot be differentiated again "
+        "(create_graph); those of all_to_all_attention can");
     const torch::NoGradGuard no_grad;
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto& x = request.saved;
@@ -416,15 +416,12 @@ void check_pieces(
     int64_t whole,
     int64_t divisor) {
   const auto size = pieces.front().size();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       size == whole || size % divisor == 0,
-      kRing,
-      ": expected, with dropout, pieces of sequences whose number of tokens is "
-      "divisible by ",
+      "ring_attention: expected, with dropout, pieces of sequences whose "
+      "number of tokens is divisible by {}, but got {} of {}",
       divisor,
-      ", but got ",
       size,
-      " of ",
       whole);
 }
 
@@ -434,12 +431,11 @@ void check_ring(
     const Group& group,
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.is_cpu(),
-      kRing,
-      ": expected tensors on the CPU, but got ",
-      query.device(),
-      "; all_to_all_attention takes those of any device");
+      "ring_attention: expected tensors on the CPU, but got {}; "
+      "all_to_all_attention takes those of any device",
+      query.device());
   const auto [T, S] = whole_sizes(query, key, group, sequence);
   const auto pieces = [&](int64_t whole) {
     return spans_of(
@@ -469,12 +465,11 @@ RingCall call_of(
       functional::detail::checked_attention(query, key, value, of_own);
   TORCH_CHECK(
       kernels::is_tiled(a),
-      kRing,
-      ": expected plain tensors of float32, float64, bfloat16 or float16");
-  TORCH_CHECK(
+      "ring_attention: expected plain tensors of float32, float64, "
+      "bfloat16 or float16");
+  TORCH_ATTENTION_CHECK(
       !options.mask().defined() || options.mask().scalar_type() == torch::kBool,
-      kRing,
-      ": expected a bool mask (true hides), but got ",
+      "ring_attention: expected a bool mask (true hides), but got {}",
       options.mask().scalar_type());
   RingCall call;
   call.rule = a.rule;

@@ -1,5 +1,6 @@
 #include <distributed/ring_blocks.h>
 
+#include <kernels/elements.h>
 #include <kernels/positions.h>
 #include <kernels/tiled.h>
 
@@ -13,10 +14,6 @@ namespace torch_attention::distributed {
 namespace {
 
 using kernels::Attention;
-
-torch::ScalarType computed_in(const torch::Tensor& x) {
-  return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-}
 
 /// A score whose weight is 0, whatever the other scores are.
 constexpr double kNoWeight = -std::numeric_limits<double>::infinity();
@@ -154,7 +151,8 @@ Span seen_keys(
 }
 
 RowSums no_keys(const torch::Tensor& query, int64_t E) {
-  const auto options = query.options().dtype(computed_in(query));
+  const auto options =
+      query.options().dtype(kernels::compute_dtype(query.scalar_type()));
   const auto rows = {query.size(0), query.size(1), query.size(2)};
   return {
       torch::zeros({query.size(0), query.size(1), query.size(2), E}, options),

@@ -1,5 +1,6 @@
 #include <torch_attention/distributed/sequence_parallel.h>
 
+#include <check.h>
 #include <distributed/communication.h>
 #include <distributed/find_attention.h>
 #include <distributed/group_tokens.h>
@@ -22,19 +23,19 @@ template <typename Module>
 void check_module(const Module& module) {
   TORCH_CHECK(
       detail::PartitionAccess::of(module)->is_whole(),
-      kSequenceParallel,
-      ": expected a whole module, but got one that was split before");
+      "sequence_parallel: expected a whole module, but got one that was "
+      "split before");
 }
 
 /// Throws if there is attention that would see this process's tokens only.
 void check_no_other(torch::nn::Module& module) {
   visit_modules(module, [](const std::string& path, torch::nn::Module& each) {
     const auto* other = other_attention(each);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         other == nullptr,
-        kSequenceParallel,
-        ": expected no attention but MultiHeadAttention and CrossAttention, "
-        "which see the tokens of all processes, but got a ",
+        "sequence_parallel: expected no attention but MultiHeadAttention "
+        "and CrossAttention, which see the tokens of all processes, but "
+        "got a {}{}{}",
         other,
         path.empty() ? "" : " at ",
         path);

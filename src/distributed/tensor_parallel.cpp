@@ -1,5 +1,6 @@
 #include <torch_attention/distributed/tensor_parallel.h>
 
+#include <check.h>
 #include <distributed/find_attention.h>
 #include <distributed/group_heads.h>
 #include <nn/modules/heads.h>
@@ -28,15 +29,15 @@ HeadPlan plan_of(const Impl& module, const Group& group) {
   const auto& options = module.options;
   TORCH_CHECK(
       PartitionAccess::of(module)->is_whole(),
-      kTensorParallel,
-      ": expected a whole module, but got one that was split before");
+      "tensor_parallel: expected a whole module, but got one that was "
+      "split before");
   TORCH_CHECK(
       !options.qk_norm() ||
           options.qk_norm()->scope() != HeadNormScope::kAllHeads ||
           options.qk_norm()->kind() != HeadNormKind::kLayer,
-      kTensorParallel,
-      ": expected no layer norm of all heads together, of which each process "
-      "has a part; kRms, and norms of single heads, can be split");
+      "tensor_parallel: expected no layer norm of all heads together, of "
+      "which each process has a part; kRms, and norms of single heads, "
+      "can be split");
   auto plan = plan_heads(
       kTensorParallel,
       options.num_heads(),
@@ -164,12 +165,11 @@ void check_owners(
   std::unordered_set<const torch::nn::Module*> attention;
   const auto check =
       [](bool fits, const std::string& first, const std::string& second) {
-        TORCH_CHECK(
+        TORCH_ATTENTION_CHECK(
             fits,
-            kTensorParallel,
-            ": expected weights of one layer each, but got one of both ",
+            "tensor_parallel: expected weights of one layer each, but got one "
+            "of both {} and {}",
             first,
-            " and ",
             second);
       };
   for (const auto& each : found) {

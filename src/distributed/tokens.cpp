@@ -1,5 +1,6 @@
 #include <distributed/tokens.h>
 
+#include <check.h>
 #include <distributed/communication.h>
 #include <kernels/backward_node.h>
 #include <nn/score_rule.h>
@@ -50,14 +51,14 @@ std::vector<Span> spans_of(
     TokenLayout layout) {
   const bool balanced = layout == TokenLayout::kBalanced;
   const auto parts = balanced ? 2 * size : size;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       num_tokens >= 0 && num_tokens % parts == 0,
+      "{}: expected sequences whose number of tokens is divisible by "
+      "{}{}, but got {}",
       name,
-      ": expected sequences whose number of tokens is divisible by ",
       parts,
       balanced ? ", twice the number of processes"
                : ", the number of processes",
-      ", but got ",
       num_tokens);
   const auto length = num_tokens / parts;
   const auto span = [&](int64_t part) {
@@ -74,11 +75,11 @@ torch::Tensor in_order(
     int64_t dim,
     const Group& group,
     TokenLayout layout) {
-  if (layout == TokenLayout::kContiguous) {
-    return x;
-  }
-  const auto places = places_of_all(x.size(dim), group, layout);
-  return x.index_select(dim, places.argsort().to(x.device()));
+  return layout == TokenLayout::kContiguous
+      ? x
+      : x.index_select(
+            dim,
+            places_of_all(x.size(dim), group, layout).argsort().to(x.device()));
 }
 
 torch::Tensor by_process(
@@ -86,11 +87,10 @@ torch::Tensor by_process(
     int64_t dim,
     const Group& group,
     TokenLayout layout) {
-  if (layout == TokenLayout::kContiguous) {
-    return x;
-  }
-  const auto places = places_of_all(x.size(dim), group, layout);
-  return x.index_select(dim, places.to(x.device()));
+  return layout == TokenLayout::kContiguous
+      ? x
+      : x.index_select(
+            dim, places_of_all(x.size(dim), group, layout).to(x.device()));
 }
 
 torch::Tensor own_positions(
@@ -111,7 +111,7 @@ torch::Tensor own_tokens(
     TokenLayout layout) {
   constexpr auto kName = "own_tokens";
   check_group(kName, group);
-  TORCH_CHECK(x.defined(), kName, ": the tensor is undefined");
+  TORCH_CHECK(x.defined(), "joined_tokens: the tensor is undefined");
   std::vector<torch::Tensor> parts;
   for (const auto& span : spans_of(
            kName, x.size(dim), group->getRank(), group->getSize(), layout)) {
@@ -127,7 +127,7 @@ torch::Tensor joined_tokens(
     TokenLayout layout) {
   constexpr auto kName = "joined_tokens";
   check_group(kName, group);
-  TORCH_CHECK(x.defined(), kName, ": the tensor is undefined");
+  TORCH_CHECK(x.defined(), "joined_tokens: the tensor is undefined");
   const torch::NoGradGuard no_grad;
   compare(
       group,
@@ -151,54 +151,52 @@ void check_tokens(
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const SequenceOptions& sequence) {
   for (const auto* x : {&query, &key, &value}) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         x->defined() && x->dim() == 4,
+        "{}: expected query, key and value of shape (B, heads, tokens, "
+        "size), but got {}",
         name,
-        ": expected query, key and value of shape (B, heads, tokens, size), but "
-        "got ",
         x->defined() ? c10::str(x->sizes()) : "an undefined tensor");
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
           key.size(2) == value.size(2) && key.size(1) == value.size(1) &&
           (options.enable_gqa()
                ? key.size(1) > 0 && query.size(1) % key.size(1) == 0
                : query.size(1) == key.size(1)),
+      "{}: expected query, key and value of the same sequences, as many "
+      "keys as values, and as many heads or, with enable_gqa, a divisor "
+      "of them, but got query {}, key {}, value {}",
       name,
-      ": expected query, key and value of the same sequences, as many keys as "
-      "values, and as many heads or, with enable_gqa, a divisor of them, but got "
-      "query ",
       query.sizes(),
-      ", key ",
       key.sizes(),
-      ", value ",
       value.sizes());
   const auto [T, S] = whole_sizes(query, key, group, sequence);
   const bool by_position =
       options.rule().hides_keys() || options.alibi_slopes().defined();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       T == S || !by_position,
+      "{}: expected as many keys as queries, beside causal, windows, "
+      "chunk or alibi_slopes, but got {} keys and {} queries of all "
+      "processes",
       name,
-      ": expected as many keys as queries, beside causal, windows, chunk or "
-      "alibi_slopes, but got ",
       S,
-      " keys and ",
-      T,
-      " queries of all processes");
-  TORCH_CHECK(
+      T);
+  TORCH_ATTENTION_CHECK(
       !options.cu_seqlens().defined() && !options.cu_seqlens_k().defined(),
-      name,
-      ": expected no cu_seqlens, where several processes share the tokens");
-  TORCH_CHECK(
+      "{}: expected no cu_seqlens, where several processes share the tokens",
+      name);
+  TORCH_ATTENTION_CHECK(
       !options.scores() && !options.weights(),
+      "{}: expected no function `{}`, where several processes share the "
+      "tokens",
       name,
-      ": expected no function `",
-      options.scores() ? "scores" : "weights",
-      "`, where several processes share the tokens");
-  TORCH_CHECK(
+      options.scores() ? "scores" : "weights");
+  TORCH_ATTENTION_CHECK(
       !options.query_offsets().defined(),
-      name,
-      ": expected no query_offsets, since the layout says where the tokens are");
+      "{}: expected no query_offsets, since the layout says where the "
+      "tokens are",
+      name);
 }
 
 /// Returns a text of everything that has to be equal in all processes.
@@ -268,13 +266,12 @@ void check_scores(
       fits =
           x->size(-i) == 1 || x->size(-i) == scores[static_cast<size_t>(4 - i)];
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         fits,
+        "{}: expected a mask or bias for the own queries and all keys, "
+        "that broadcasts to (B, H, T/P, S) = {}, but got {}",
         name,
-        ": expected a mask or bias for the own queries and all keys, that "
-        "broadcasts to (B, H, T/P, S) = ",
         torch::IntArrayRef(scores),
-        ", but got ",
         x->sizes());
   }
 }

@@ -1,5 +1,6 @@
 #include <distributed/weight_parts.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/mapped_file.h>
 #include <weights/files/write.h>
@@ -65,12 +66,11 @@ WeightParts::WeightParts(
   const auto name = index_path.substr(folder_.size());
   const auto whole = name.substr(0, name.size() - std::string(kIndex).size());
   const auto dot = whole.rfind('.');
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dot != std::string::npos && dot > 0,
-      "expected the name of an index such as model.safetensors.index.json, but "
-      "got \"",
-      name,
-      "\"");
+      "expected the name of an index such as "
+      "model.safetensors.index.json, but got \"{}\"",
+      name);
   begin_ = whole.substr(0, dot);
   extension_ = whole.substr(dot);
   weights::files::check_file_name(whole);
@@ -160,11 +160,11 @@ void WeightParts::write_index(int64_t series) const {
     total_size += tensors_[i].bytes;
   }
   for (const auto& name : names) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         exists(folder_ + name),
-        "expected the file \"",
-        folder_ + name,
-        "\" of another process; all need one folder that they share");
+        "expected the file \"{}\" of another process; all need one folder "
+        "that they share",
+        folder_ + name);
   }
   std::vector<std::string> outdated;
   for (const auto& name : old_parts()) {

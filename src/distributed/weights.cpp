@@ -1,5 +1,6 @@
 #include <torch_attention/distributed/weights.h>
 
+#include <check.h>
 #include <distributed/communication.h>
 #include <distributed/find_attention.h>
 #include <distributed/group_heads.h>
@@ -135,12 +136,11 @@ void save_parts(
       group,
       kSave,
       error_of([&] {
-        TORCH_CHECK(
+        TORCH_ATTENTION_CHECK(
             !options.layout(),
-            kSave,
-            "(\"",
-            path,
-            "\"): expected no layout beside an index of several files");
+            "save_weights(\"{}\"): expected no layout beside an index of "
+            "several files",
+            path);
         for (const auto& item : own) {
           const auto shard = shards.find(item.key());
           const auto& x = item.value();

@@ -1,5 +1,6 @@
 #include <torch_attention/jit/swap_attention.h>
 
+#include <check.h>
 #include <escape.h>
 #include <jit/branches.h>
 #include <jit/changes.h>
@@ -308,12 +309,12 @@ Problem problem_of_example(
   const auto expected = graphs::run_copy(module, example);
   const auto again =
       graphs::difference_of(graphs::run_copy(module, example), expected);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       again.empty(),
-      "swap_attention: expected a model whose outputs for the example repeat, "
-      "but got outputs that differ ",
-      again,
-      " in a second run; call eval() on a model that drops weights");
+      "swap_attention: expected a model whose outputs for the example "
+      "repeat, but got outputs that differ {} in a second run; call "
+      "eval() on a model that drops weights",
+      again);
   return [=](const torch::jit::Module& swapped) -> std::string {
     try {
       const auto found =
@@ -347,10 +348,10 @@ SwappedModel swap_without(
   }
   auto some = swap_places(module, [&](size_t i) { return bool{is_wanted[i]}; });
   const auto rest = problem(some.module);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       rest.empty(),
-      "swap_attention: expected places that may be swapped together, since "
-      "each may be alone, but ",
+      "swap_attention: expected places that may be swapped together, "
+      "since each may be alone, but {}",
       rest);
   auto& left_alone = some.report.left_alone;
   left_alone.insert(left_alone.end(), different.begin(), different.end());

@@ -1,8 +1,7 @@
 #include <kernels/choice.h>
 
+#include <check.h>
 #include <kernels/sequences.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,10 +15,10 @@ std::atomic<Kernel> kernel_of_process{Kernel::kAuto};
 } // namespace
 
 void set_default_kernel(Kernel kernel) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       kernel == Kernel::kAuto || kernel == Kernel::kReference ||
           kernel == Kernel::kFused,
-      "set_default_kernel: expected kAuto, kReference or kFused, but got ",
+      "set_default_kernel: expected kAuto, kReference or kFused, but got {}",
       static_cast<int>(kernel));
   kernel_of_process = kernel;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <check.h>
+
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <torch/types.h>
 
 namespace torch_attention::kernels {
@@ -41,14 +42,12 @@ inline void check_device(
     const torch::Tensor& x,
     torch::Device device,
     bool elsewhere = false) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !x.defined() || x.device() == device || (elsewhere && !x.is_meta()),
+      "{}: expected the {} on {}, where the first tensor is, but got {}",
       name,
-      ": expected the ",
       what,
-      " on ",
       device,
-      ", where the first tensor is, but got ",
       x.device());
 }
 

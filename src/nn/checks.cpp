@@ -1,11 +1,11 @@
 #include <nn/checks.h>
 
+#include <check.h>
 #include <kernels/plain.h>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/autocast_mode.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <limits>
@@ -14,22 +14,23 @@
 namespace torch_attention::checks {
 
 void check_positive(const char* name, const char* option, int64_t value) {
-  TORCH_CHECK(value > 0, name, ": expected ", option, " > 0, but got ", value);
+  TORCH_ATTENTION_CHECK(
+      value > 0, "{}: expected {} > 0, but got {}", name, option, value);
 }
 
 void check_dropout(const char* name, double dropout) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dropout >= 0 && dropout <= 1,
+      "{}: expected dropout in [0, 1], but got {}",
       name,
-      ": expected dropout in [0, 1], but got ",
       dropout);
 }
 
 void check_eps(const char* name, double eps) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       eps >= 0 && std::isfinite(eps),
+      "{}: expected a finite eps >= 0, but got {}",
       name,
-      ": expected a finite eps >= 0, but got ",
       eps);
 }
 
@@ -37,43 +38,45 @@ namespace {
 
 void check_windows(const char* name, const ScoreRule& rule) {
   const auto& [window, after] = std::tie(rule.window, rule.window_after);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !window || *window > 0,
+      "{}: expected a window > 0, but got {}",
       name,
-      ": expected a window > 0, but got ",
       *window);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !after || *after >= 0,
+      "{}: expected window_after >= 0, but got {}",
       name,
-      ": expected window_after >= 0, but got ",
       *after);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !after || !rule.causal,
+      "{}: expected no window_after beside causal, which hides all later "
+      "keys, but got window_after = {}",
       name,
-      ": expected no window_after beside causal, which hides all later keys, "
-      "but got window_after = ",
       *after);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !window || after || rule.causal,
+      "{}: expected window_after beside window = {} without causal, "
+      "since a window hides no later keys; window_after({}) lets a query "
+      "see as far ahead as back",
       name,
-      ": expected window_after beside window = ",
       *window,
-      " without causal, since a window hides no later keys; window_after(",
-      *window - 1,
-      ") lets a query see as far ahead as back");
+      *window - 1);
 }
 
 void check_chunk(const char* name, const ScoreRule& rule) {
   const auto& [chunk, window, after] =
       std::tie(rule.chunk, rule.window, rule.window_after);
-  TORCH_CHECK(
-      !chunk || *chunk > 0, name, ": expected a chunk > 0, but got ", *chunk);
-  TORCH_CHECK(
-      !chunk || (!window && !after),
+  TORCH_ATTENTION_CHECK(
+      !chunk || *chunk > 0,
+      "{}: expected a chunk > 0, but got {}",
       name,
-      ": expected a chunk or windows, but got chunk = ",
+      *chunk);
+  TORCH_ATTENTION_CHECK(
+      !chunk || (!window && !after),
+      "{}: expected a chunk or windows, but got chunk = {} beside {}{}",
+      name,
       *chunk,
-      " beside ",
       window ? "window = " : "window_after = ",
       window ? *window : after.value_or(0));
 }
@@ -82,16 +85,16 @@ void check_chunk(const char* name, const ScoreRule& rule) {
 
 void check_rule(const char* name, const ScoreRule& rule) {
   const auto& [scale, softcap] = std::tie(rule.scale, rule.softcap);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !scale || std::isfinite(*scale),
+      "{}: expected a finite scale, but got {}",
       name,
-      ": expected a finite scale, but got ",
       *scale);
   // Outside of this range, score / softcap over- or underflows in float32.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !softcap || (*softcap >= 1e-6 && *softcap <= 1e6),
+      "{}: expected a softcap in [1e-6, 1e6], but got {}",
       name,
-      ": expected a softcap in [1e-6, 1e6], but got ",
       *softcap);
   check_windows(name, rule);
   check_chunk(name, rule);
@@ -99,34 +102,33 @@ void check_rule(const char* name, const ScoreRule& rule) {
 
 void check_rule_without_positions(const char* name, const ScoreRule& rule) {
   check_rule(name, rule);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !rule.hides_keys(),
-      name,
-      ": expected a rule that hides no keys by their positions, but got one "
-      "with causal, a window or a chunk");
+      "{}: expected a rule that hides no keys by their positions, but "
+      "got one with causal, a window or a chunk",
+      name);
 }
 
 void check_dense(const char* name, const char* what, const torch::Tensor& x) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !x.is_nested(),
+      "{}: expected a dense {}, but got a nested tensor; pad it "
+      "(to_padded_tensor)",
       name,
-      ": expected a dense ",
-      what,
-      ", but got a nested tensor; pad it (to_padded_tensor)");
-  TORCH_CHECK(
+      what);
+  TORCH_ATTENTION_CHECK(
       !x.is_quantized(),
+      "{}: expected a dense {}, but got a quantized tensor; convert it "
+      "with dequantize()",
       name,
-      ": expected a dense ",
-      what,
-      ", but got a quantized tensor; convert it with dequantize()");
-  TORCH_CHECK(
+      what);
+  TORCH_ATTENTION_CHECK(
       x.layout() == torch::kStrided,
+      "{}: expected a dense {}, but got a tensor of layout {}; convert "
+      "it with to_dense()",
       name,
-      ": expected a dense ",
       what,
-      ", but got a tensor of layout ",
-      x.layout(),
-      "; convert it with to_dense()");
+      x.layout());
 }
 
 void check_has_numbers(
@@ -135,12 +137,11 @@ void check_has_numbers(
     const torch::Tensor& x,
     torch::Device device) {
   check_dense(name, what, x);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !x.is_meta() || device.is_meta(),
+      "{}: expected {} with numbers, but got a tensor on the device meta",
       name,
-      ": expected ",
-      what,
-      " with numbers, but got a tensor on the device meta");
+      what);
 }
 
 void check_floating(
@@ -151,16 +152,14 @@ void check_floating(
   const auto dtype = x.scalar_type();
   const bool supported = dtype == torch::kFloat || dtype == torch::kDouble ||
       dtype == torch::kBFloat16 || dtype == torch::kHalf;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       supported,
+      "{}: expected {}floating-point {}, but got {}; attention is "
+      "computed in float32, float64, bfloat16 and float16",
       name,
-      ": expected ",
       article,
-      "floating-point ",
       what,
-      ", but got ",
-      dtype,
-      "; attention is computed in float32, float64, bfloat16 and float16");
+      dtype);
 }
 
 void check_can_be_saved(
@@ -172,12 +171,13 @@ void check_can_be_saved(
     inference = inference || (x->defined() && x->is_inference());
     recorded = recorded || (x->defined() && x->requires_grad());
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !inference || !recorded || !torch::GradMode::is_enabled(),
-      name,
-      ": expected tensors that autograd can save for the gradients that are "
-      "asked for, but got one that was made in inference mode; clone() it "
-      "outside of that mode, or compute under torch::NoGradGuard");
+      "{}: expected tensors that autograd can save for the gradients "
+      "that are asked for, but got one that was made in inference mode; "
+      "clone() it outside of that mode, or compute under "
+      "torch::NoGradGuard",
+      name);
 }
 
 bool has_integers(const torch::Tensor& x) {
@@ -203,41 +203,36 @@ torch::Tensor to_counts(
     return counts;
   }
   check_has_numbers(name, what, counts);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_integers(counts) && counts.dim() == 1 && counts.size(0) == batch_size,
+      "{}: expected {} of an integer dtype and shape (batch_size) = "
+      "[{}], but got {} of shape {}",
       name,
-      ": expected ",
       what,
-      " of an integer dtype and shape (batch_size) = [",
       batch_size,
-      "], but got ",
       counts.scalar_type(),
-      " of shape ",
       counts.sizes());
   auto result = to_int64(counts).to(torch::kCPU).contiguous();
   for (int64_t b = 0; b < batch_size; ++b) {
     const auto count = result.const_data_ptr<int64_t>()[b];
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         count >= 0 && count <= most,
+        "{}: expected {} in [0, {}], but got {} for sequence {}",
         name,
-        ": expected ",
         what,
-        " in [0, ",
         most,
-        "], but got ",
         count,
-        " for sequence ",
         b);
   }
   return result;
 }
 
 void check_not_packed(const char* name, const torch::Tensor& cu_seqlens) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !cu_seqlens.defined(),
-      name,
-      ": expected one sequence or a padded batch, but got cu_seqlens; the "
-      "weights of sequences of different lengths are no tensor");
+      "{}: expected one sequence or a padded batch, but got cu_seqlens; "
+      "the weights of sequences of different lengths are no tensor",
+      name);
 }
 
 namespace {
@@ -269,50 +264,43 @@ torch::Tensor to_starts(
     const torch::Tensor& cu_seqlens,
     int64_t num_tokens) {
   check_has_numbers(name, what, cu_seqlens);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_integers(cu_seqlens) && cu_seqlens.dim() == 1 &&
           cu_seqlens.size(0) > 0,
+      "{}: expected {} of an integer dtype and shape (B + 1), but got {} "
+      "of shape {}",
       name,
-      ": expected ",
       what,
-      " of an integer dtype and shape (B + 1), but got ",
       cu_seqlens.scalar_type(),
-      " of shape ",
       cu_seqlens.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !kernels::is_traced(),
+      "{}: expected no {} in a trace, which would keep these sequences "
+      "for all inputs; torch.ops.torch_attention.attention can be traced "
+      "with them",
       name,
-      ": expected no ",
-      what,
-      " in a trace, which would keep these sequences for all inputs; "
-      "torch.ops.torch_attention.attention can be traced with them");
+      what);
   // A copy, since the backward pass reads it, and the caller may change the
   // tensor before.
   const auto starts = copied_numbers(cu_seqlens);
   const auto* start = starts.const_data_ptr<int64_t>();
   const auto last = starts.size(0) - 1;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       start[0] == 0 && start[last] == num_tokens,
+      "{}: expected {} from 0 to the number of tokens, {}, but got {} to {}",
       name,
-      ": expected ",
       what,
-      " from 0 to the number of tokens, ",
       num_tokens,
-      ", but got ",
       start[0],
-      " to ",
       start[last]);
   for (int64_t i = 0; i < last; ++i) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         start[i] <= start[i + 1],
+        "{}: expected {} that do not decrease, but got {}, then {} at {}",
         name,
-        ": expected ",
         what,
-        " that do not decrease, but got ",
         start[i],
-        ", then ",
         start[i + 1],
-        " at ",
         i + 1);
   }
   return starts;
@@ -326,52 +314,42 @@ void check_sequences(
     const torch::Tensor& weight,
     int64_t size,
     bool takes_2d) {
-  TORCH_CHECK(x.defined(), name, ": the ", what, " is undefined");
+  TORCH_ATTENTION_CHECK(x.defined(), "{}: the {} is undefined", name, what);
   check_dense(name, what, x);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.dim() == 3 || (takes_2d && x.dim() == 2),
+      "{}: expected {} of shape {}{}), but got {}",
       name,
-      ": expected ",
       what,
-      " of shape ",
       takes_2d ? "(T, " : "(B, T, ",
       size,
-      "), but got ",
       x.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.size(-1) == size,
+      "{}: expected {} whose last dimension is {} = {}, but got shape {}",
       name,
-      ": expected ",
       what,
-      " whose last dimension is ",
       size_name,
-      " = ",
       size,
-      ", but got shape ",
       x.sizes());
   check_floating(name, "", what, x);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.device() == weight.device(),
+      "{}: expected {} on {}, where the weights are, but got {} on {}",
       name,
-      ": expected ",
       what,
-      " on ",
       weight.device(),
-      ", where the weights are, but got ",
       what,
-      " on ",
       x.device());
   // Under autocast the projections cast both.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.scalar_type() == weight.scalar_type() ||
           (at::autocast::is_autocast_available(x.device().type()) &&
            at::autocast::is_autocast_enabled(x.device().type())),
+      "{}: expected {} of dtype {}, that of the weights, but got {}",
       name,
-      ": expected ",
       what,
-      " of dtype ",
       weight.scalar_type(),
-      ", that of the weights, but got ",
       x.scalar_type());
   check_can_be_saved(name, {&x, &weight});
 }

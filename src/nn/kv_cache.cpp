@@ -1,5 +1,6 @@
 #include <torch_attention/nn/kv_cache.h>
 
+#include <check.h>
 #include <kernels/cache_rows.h>
 #include <nn/checks.h>
 #include <physical_memory.h>
@@ -47,40 +48,33 @@ void check_options(const KVCacheOptions& options) {
       kCache, "max_length", options.max_length().value_or(kMaxSize));
   checks::check_positive(kCache, "window", options.window().value_or(kMaxSize));
   checks::check_positive(kCache, "chunk", options.chunk().value_or(kMaxSize));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.window() || !options.chunk(),
-      kCache,
-      ": expected a window or a chunk, but got window = ",
+      "KVCache: expected a window or a chunk, but got window = {} and "
+      "chunk = {}",
       options.window().value_or(0),
-      " and chunk = ",
       options.chunk().value_or(0));
   checks::check_positive(kCache, "num_parts", options.num_parts());
   constexpr int64_t kMostParts = 1 << 20;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.num_parts() <= kMostParts,
-      kCache,
-      ": expected num_parts <= ",
+      "KVCache: expected num_parts <= {}, but got {}",
       kMostParts,
-      ", but got ",
       options.num_parts());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.part() >= 0 && options.part() < options.num_parts(),
-      kCache,
-      ": expected a part in [0, num_parts = ",
+      "KVCache: expected a part in [0, num_parts = {}), but got {}",
       options.num_parts(),
-      "), but got ",
       options.part());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.num_parts() == 1 || (!options.window() && !options.chunk()),
-      kCache,
-      ": expected no window and no chunk beside num_parts = ",
+      "KVCache: expected no window and no chunk beside num_parts = {}",
       options.num_parts());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.values_in_keys() || value_dim(options) <= options.head_dim(),
-      kCache,
-      ": expected value_dim <= head_dim with values_in_keys, but got ",
+      "KVCache: expected value_dim <= head_dim with values_in_keys, but "
+      "got {} > {}",
       value_dim(options),
-      " > ",
       options.head_dim());
 }
 
@@ -98,10 +92,9 @@ torch::Tensor values_in(
 }
 
 void check_dtype(torch::Dtype dtype) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       c10::isFloatingType(dtype),
-      kCache,
-      ": expected a floating-point dtype, but got ",
+      "KVCache: expected a floating-point dtype, but got {}",
       dtype);
 }
 
@@ -119,20 +112,16 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
   bytes = multiply(bytes, size);
   bytes = multiply(bytes, std::max<int64_t>(capacity, 1));
   bytes = multiply(add(bytes, kBytesOfCounts), options.batch_size());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       bytes <= most,
-      kCache,
-      ": expected sizes that fit into memory, but got batch_size = ",
+      "KVCache: expected sizes that fit into memory, but got batch_size "
+      "= {}, num_kv_heads = {}, head_dim = {}, value_dim = {} and {} "
+      "tokens",
       options.batch_size(),
-      ", num_kv_heads = ",
       options.num_kv_heads(),
-      ", head_dim = ",
       options.head_dim(),
-      ", value_dim = ",
       value_dim(options),
-      " and ",
-      capacity,
-      " tokens");
+      capacity);
 }
 
 /// Returns the first token that tokens from position `length` on still read.
@@ -189,33 +178,25 @@ void check_new_rows(
     const torch::Tensor& rows,
     int64_t size,
     const KVCacheOptions& options) {
-  TORCH_CHECK(rows.defined(), kCache, ": the ", what, " are undefined");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(rows.defined(), "KVCache: the {} are undefined", what);
+  TORCH_ATTENTION_CHECK(
       rows.dim() == 4 && rows.size(0) == options.batch_size() &&
           rows.size(1) == options.num_kv_heads() && rows.size(3) == size,
-      kCache,
-      ": expected ",
+      "KVCache: expected {} of shape (batch_size, num_kv_heads, T, {}) = "
+      "({}, {}, T, {}), but got {}",
       what,
-      " of shape (batch_size, num_kv_heads, T, ",
       what == std::string("keys") ? "head_dim" : "value_dim",
-      ") = (",
       options.batch_size(),
-      ", ",
       options.num_kv_heads(),
-      ", T, ",
       size,
-      "), but got ",
       rows.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       rows.is_floating_point() && rows.device() == options.device(),
-      kCache,
-      ": expected floating-point ",
+      "KVCache: expected floating-point {} on {}, where the cache is, "
+      "but got {} on {}",
       what,
-      " on ",
       options.device(),
-      ", where the cache is, but got ",
       rows.scalar_type(),
-      " on ",
       rows.device());
 }
 
@@ -264,18 +245,15 @@ void KVCache::append(
   const bool has_values = !options_.values_in_keys();
   TORCH_CHECK(
       has_values || !values.defined(),
-      kCache,
-      ": expected keys alone, which have the values in them (values_in_keys), "
-      "but got values too");
+      "KVCache: expected keys alone, which have the values in them "
+      "(values_in_keys), but got values too");
   if (has_values) {
     check_new_rows("values", values, value_dim(options_), options_);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !has_values || values.size(2) == T,
-      kCache,
-      ": expected as many keys as values, but got keys ",
+      "KVCache: expected as many keys as values, but got keys {}, values {}",
       keys.sizes(),
-      ", values ",
       values.sizes());
   const auto counts = new_lengths.defined()
       ? counts_of(checks::to_counts(kCache, "new_lengths", new_lengths, B, T))
@@ -288,18 +266,14 @@ void KVCache::append(
   for (size_t b = 0; b < counts.size(); ++b) {
     const auto length = lengths[b];
     const auto count = counts[b];
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         count <= most - length,
-        kCache,
-        ": expected at most ",
+        "KVCache: expected at most {} tokens (max_length), but got {} new "
+        "ones for sequence {}, which has {}; the cache is unchanged",
         most,
-        " tokens (max_length), but got ",
         count,
-        " new ones for sequence ",
         b,
-        ", which has ",
-        length,
-        "; the cache is unchanged");
+        length);
     lengths[b] += count;
     new_rows.push_back(
         rows_of(options_, lengths[b]) - rows_of(options_, length));
@@ -327,16 +301,15 @@ torch::Tensor KVCache::values() const {
 }
 
 void KVCache::truncate(int64_t length) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       length >= 0,
-      kCache,
-      ": expected to truncate to 0 tokens or more, but got ",
+      "KVCache: expected to truncate to 0 tokens or more, but got {}",
       length);
   truncate_to(Counts(static_cast<size_t>(options_.batch_size()), length));
 }
 
 void KVCache::truncate(const torch::Tensor& lengths) {
-  TORCH_CHECK(lengths.defined(), kCache, ": the lengths are undefined");
+  TORCH_CHECK(lengths.defined(), "KVCache: the lengths are undefined");
   truncate_to(counts_of(checks::to_counts(
       kCache, "lengths", lengths, options_.batch_size(), kMaxSize)));
 }
@@ -347,19 +320,15 @@ void KVCache::truncate_to(torch::IntArrayRef wanted) {
   for (size_t b = 0; b < cut.size(); ++b) {
     const auto start = starts[b];
     const auto length = std::min(wanted[b], cut[b]);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         length == 0 || length == cut[b] ||
             start <= first_needed(options_, length),
-        kCache,
-        ": expected to truncate sequence ",
+        "KVCache: expected to truncate sequence {} to 0 or at least {} "
+        "tokens, since the first {} are dropped ({}), but got {}",
         b,
-        " to 0 or at least ",
         start + options_.window().value_or(1) - 1,
-        " tokens, since the first ",
         start,
-        " are dropped (",
         options_.chunk() ? "chunk" : "window",
-        "), but got ",
         length);
     cut[b] = length;
     starts[b] = length == 0 ? 0 : start;
@@ -377,7 +346,7 @@ void KVCache::reorder(const torch::Tensor& sources) {
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
   const auto B = options_.batch_size();
-  TORCH_CHECK(sources.defined(), kCache, ": the sources are undefined");
+  TORCH_CHECK(sources.defined(), "KVCache: the sources are undefined");
   const auto source =
       counts_of(checks::to_counts(kCache, "sources", sources, B, B - 1));
   auto lengths = counts_of(state_.lengths);
@@ -426,12 +395,11 @@ void KVCache::reorder(const torch::Tensor& sources) {
 
 void KVCache::reserve(int64_t length) {
   const auto most = options_.max_length().value_or(kMaxSize);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       length >= 0 && length <= most,
-      kCache,
-      ": expected to reserve between 0 and ",
+      "KVCache: expected to reserve between 0 and {} tokens "
+      "(max_length), but got {}",
       most,
-      " tokens (max_length), but got ",
       length);
   const auto capacity_for =
       std::min(rows_of(options_, length), most_rows(options_, 1));

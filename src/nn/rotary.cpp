@@ -1,9 +1,9 @@
 #include <nn/rotary.h>
 
+#include <check.h>
 #include <kernels/rotary.h>
 
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -150,16 +150,15 @@ void check_parameters(const char* name, const RotaryOptions& options) {
   const auto check = [&](const char* parameter,
                          bool is_set,
                          const std::vector<RotaryScaling>& scalings) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !is_set ||
             std::find(scalings.begin(), scalings.end(), scaling) !=
                 scalings.end(),
+        "{}: rotary scaling {} has no {}; expected another scaling, or it "
+        "unset",
         name,
-        ": rotary scaling ",
         scaling,
-        " has no ",
-        parameter,
-        "; expected another scaling, or it unset");
+        parameter);
   };
   constexpr auto kLlama3 = RotaryScaling::kLlama3;
   constexpr auto kYarn = RotaryScaling::kYarn;
@@ -188,14 +187,13 @@ void check_turns(const char* name, const RotaryOptions& options) {
   const auto slow = options.slow_turns();
   // Llama 4 sets both to the same number.
   const bool may_be_equal = options.scaling() == RotaryScaling::kLlama3;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       slow > 0 && (fast > slow || (fast == slow && may_be_equal)) &&
           std::isfinite(fast),
+      "{}: expected finite fast_turns > slow_turns > 0 for rotary "
+      "scaling, but got {} and {}",
       name,
-      ": expected finite fast_turns > slow_turns > 0 for rotary scaling, but "
-      "got ",
       fast,
-      " and ",
       slow);
 }
 
@@ -204,18 +202,17 @@ void check_factors(
     const char* parameter,
     const std::vector<double>& factors,
     int64_t pairs) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       static_cast<int64_t>(factors.size()) == pairs &&
           std::all_of(
               factors.begin(),
               factors.end(),
               [](double x) { return std::isfinite(x) && x > 0; }),
+      "{}: expected {} of rotary scaling longrope that are {} finite "
+      "numbers > 0, one for each pair, but got {}",
       name,
-      ": expected ",
       parameter,
-      " of rotary scaling longrope that are ",
       pairs,
-      " finite numbers > 0, one for each pair, but got ",
       c10::ArrayRef<double>(factors));
 }
 
@@ -228,12 +225,12 @@ void check_scaling(
   if (scaling == RotaryScaling::kLinear) {
     return;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.original_context_length().value_or(0) > 0,
+      "{}: expected original_context_length > 0 for rotary scaling {}, "
+      "but got {}",
       name,
-      ": expected original_context_length > 0 for rotary scaling ",
       scaling,
-      ", but got ",
       options.original_context_length()
           ? c10::str(*options.original_context_length())
           : "none");
@@ -241,27 +238,27 @@ void check_scaling(
   if (yarn || scaling == RotaryScaling::kLlama3) {
     check_turns(name, options);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !yarn || options.theta() > 1,
+      "{}: expected theta > 1 for rotary scaling yarn, but got {}",
       name,
-      ": expected theta > 1 for rotary scaling yarn, but got ",
       options.theta());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       scaling != RotaryScaling::kDynamic || (dim > 2 && options.factor() >= 1),
+      "{}: expected dim > 2 and a factor >= 1 for rotary scaling "
+      "dynamic, but got dim = {}, factor = {}",
       name,
-      ": expected dim > 2 and a factor >= 1 for rotary scaling dynamic, but got "
-      "dim = ",
       dim,
-      ", factor = ",
       options.factor());
   if (scaling == RotaryScaling::kLongRope) {
     check_factors(name, "short_factors", options.short_factors(), dim / 2);
     check_factors(name, "long_factors", options.long_factors(), dim / 2);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::isfinite(amplitude(options)) && amplitude(options) > 0,
+      "{}: expected a finite attention_factor > 0 for rotary scaling, "
+      "but got {}",
       name,
-      ": expected a finite attention_factor > 0 for rotary scaling, but got ",
       amplitude(options));
 }
 
@@ -271,23 +268,23 @@ void check_rotary(
     const char* name,
     const RotaryOptions& options,
     int64_t head_dim) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.theta() > 0 && std::isfinite(options.theta()),
+      "{}: expected a finite theta > 0 for rotary embedding, but got {}",
       name,
-      ": expected a finite theta > 0 for rotary embedding, but got ",
       options.theta());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.factor() > 0 && std::isfinite(options.factor()),
+      "{}: expected a finite factor > 0 for rotary embedding, but got {}",
       name,
-      ": expected a finite factor > 0 for rotary embedding, but got ",
       options.factor());
   const auto dim = options.dim().value_or(head_dim);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dim > 0 && dim <= head_dim && dim % 2 == 0,
+      "{}: expected an even dim in [2, head_dim = {}] for rotary "
+      "embedding, but got {}",
       name,
-      ": expected an even dim in [2, head_dim = ",
       head_dim,
-      "] for rotary embedding, but got ",
       dim);
   check_scaling(name, options, dim);
 }

@@ -1,6 +1,7 @@
 #include <operators/attention.h>
 
 #include <kernels/choice.h>
+#include <kernels/elements.h>
 #include <kernels/tiled.h>
 #include <nn/functional/checked_attention.h>
 #include <operators/attention_call.h>
@@ -44,8 +45,7 @@ void call_by_slices(const Operator& op, Stack* stack) {
 /// Returns statistics without values, as `_attention_forward` returns with
 /// `output`.
 torch::Tensor empty_statistics(const torch::Tensor& output) {
-  const auto dtype =
-      output.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto dtype = kernels::compute_dtype(output.scalar_type());
   c10::SymInt rows = 1;
   for (int64_t i = 0; i + 1 < output.dim(); ++i) {
     rows *= output.sym_size(i);

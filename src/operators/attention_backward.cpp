@@ -1,5 +1,6 @@
 #include <operators/attention.h>
 
+#include <check.h>
 #include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
@@ -47,12 +48,11 @@ struct Request {
     for (const auto& x : first) {
       kernels::check_device("attention", "gradients and results", x, device);
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         wanted.size() == kDifferentiable.size(),
         "attention: expected `wanted` for query, key, value, bias, "
-        "alibi_slopes and sinks, but got ",
-        wanted.size(),
-        " values");
+        "alibi_slopes and sinks, but got {} values",
+        wanted.size());
   }
 
   /// Returns the number of values on the stack.

@@ -1,5 +1,6 @@
 #include <operators/attention_call.h>
 
+#include <check.h>
 #include <kernels/plain.h>
 
 #include <ATen/ExpandUtils.h>
@@ -84,14 +85,12 @@ torch::Tensor empty_heads_last(
 }
 
 torch::Tensor empty_output(const AttentionCall& call) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       call.query.dim() >= 2 && call.key.dim() >= 2 && call.value.dim() >= 2,
-      "attention: expected query, key and value (..., tokens, head_dim), but "
-      "got ",
+      "attention: expected query, key and value (..., tokens, head_dim), "
+      "but got {}, {}, {}",
       call.query.sym_sizes(),
-      ", ",
       call.key.sym_sizes(),
-      ", ",
       call.value.sym_sizes());
   const bool grouped = call.options.enable_gqa() && call.query.dim() >= 3 &&
       call.key.dim() >= 3 && call.value.dim() >= 3;

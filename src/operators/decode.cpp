@@ -1,5 +1,6 @@
 #include <operators/decode.h>
 
+#include <check.h>
 #include <kernels/cache_rows.h>
 #include <kernels/overlap.h>
 #include <kernels/plain.h>
@@ -73,46 +74,37 @@ void check_rows(
       cache.size(3) == rows.size(3) &&
       cache.scalar_type() == query.scalar_type() &&
       cache.device() == query.device();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       fits,
-      kDecode,
-      ": expected a query (B, H, T, D), a ",
+      "torch_attention::decode: expected a query (B, H, T, D), a {} (B, "
+      "G, T, D) and its cache (B, G, capacity, D) of the query's dtype "
+      "and device, but got {}, {} and a cache {} of {} on {}",
       what,
-      " (B, G, T, D) and its cache (B, G, capacity, D) of the query's dtype "
-      "and device, but got ",
       query.sizes(),
-      ", ",
       rows.sizes(),
-      " and a cache ",
       cache.sizes(),
-      " of ",
       cache.scalar_type(),
-      " on ",
       cache.device());
 }
 
 /// Checks that no two written rows share memory.
 void check_memory(const DecodeCall& call) {
   const auto check_one = [](const char* what, const torch::Tensor& cache) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !kernels::overlaps_itself(cache),
-        kDecode,
-        ": expected a ",
+        "torch_attention::decode: expected a {} whose elements have memory "
+        "of their own, but got one that overlaps itself, of sizes {} and "
+        "strides {}; clone() an expanded tensor",
         what,
-        " whose elements have memory of their own, but got one that overlaps "
-        "itself, of sizes ",
         cache.sizes(),
-        " and strides ",
-        cache.strides(),
-        "; clone() an expanded tensor");
+        cache.strides());
   };
   check_one("key_cache", call.key_cache);
   check_one("value_cache", call.value_cache);
   TORCH_CHECK(
       !kernels::overlap(call.key_cache, call.value_cache),
-      kDecode,
-      ": expected key_cache and value_cache in memory of their own, but got two "
-      "that overlap");
+      "torch_attention::decode: expected key_cache and value_cache in "
+      "memory of their own, but got two that overlap");
 }
 
 /// Returns `x`, copied if it shares memory with a cache: writing the new rows
@@ -142,12 +134,11 @@ void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
   const auto T = query.size(2);
   const auto capacity =
       std::min(call.key_cache.size(2), call.value_cache.size(2));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       T <= capacity,
-      kDecode,
-      ": expected at most ",
+      "torch_attention::decode: expected at most {} tokens, the capacity "
+      "of the cache, but got {}",
       capacity,
-      " tokens, the capacity of the cache, but got ",
       T);
   const auto lengths =
       checks::to_counts(kDecode, "lengths", call.lengths, B, capacity - T)

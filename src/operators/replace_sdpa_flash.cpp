@@ -5,6 +5,7 @@
 // BackendSelect, which the dispatcher handles just before the keys of devices
 // and after autograd, wrappers and modes, so nothing is overridden.
 
+#include <kernels/elements.h>
 #include <kernels/tiled.h>
 #include <operators/replace_sdpa_switch.h>
 #include <operators/sdpa_attention.h>
@@ -136,7 +137,7 @@ bool are_results(
     const torch::Tensor& logsumexp) {
   const auto& query = a.query;
   const auto dtype = query.scalar_type();
-  const auto wide = dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto wide = kernels::compute_dtype(dtype);
   for (const auto* x : {&grad_output, &output}) {
     if (!has_memory(*x) || x->scalar_type() != dtype ||
         x->sizes() != query.sizes()) {

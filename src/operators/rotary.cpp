@@ -1,5 +1,6 @@
 #include <operators/rotary.h>
 
+#include <check.h>
 #include <kernels/plain.h>
 #include <nn/functional/rotary.h>
 #include <operators/attention_call.h>
@@ -34,12 +35,11 @@ RotaryScaling scaling_named(const std::string& name) {
       return scaling;
     }
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       false,
-      "torch_attention::rotary: expected a scaling of linear, llama3, yarn, "
-      "dynamic and longrope, but got \"",
-      name,
-      "\"");
+      "torch_attention::rotary: expected a scaling of linear, llama3, "
+      "yarn, dynamic and longrope, but got \"{}\"",
+      name);
 }
 
 struct RotaryCall {

@@ -1,5 +1,6 @@
 #include <torch_attention/weights/convert.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <torch_attention/weights/inspect.h>
@@ -9,8 +10,6 @@
 #include <weights/layouts/convert.h>
 #include <weights/select.h>
 #include <weights/state_dict.h>
-
-#include <c10/util/Exception.h>
 
 #include <exception>
 #include <string>
@@ -35,14 +34,13 @@ void check_size(const StateDict& tensors) {
   OverlapLimit limit(tensors, kMaxWrites, "; convert it in Python by clone()");
   for (const auto& item : tensors) {
     const auto& tensor = item.value();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor.numel() <= elements_spanned(tensor),
-        format_text(
-            "\"{}\" of shape ({}) repeats its {} elements (expand); convert it "
-            "in Python by clone()",
-            shortened(item.key(), 200),
-            fmt::join(tensor.sizes(), ", "),
-            elements_spanned(tensor)));
+        "\"{}\" of shape ({}) repeats its {} elements (expand); convert it "
+        "in Python by clone()",
+        shortened(item.key(), 200),
+        fmt::join(tensor.sizes(), ", "),
+        elements_spanned(tensor));
     limit.count(item.key(), tensor, tensor.numel());
   }
 }

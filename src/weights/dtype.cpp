@@ -1,8 +1,7 @@
 #include <torch_attention/weights/dtype.h>
 
+#include <check.h>
 #include <weights/files/dtypes.h>
-
-#include <c10/util/Exception.h>
 
 namespace torch_attention {
 
@@ -12,12 +11,11 @@ std::string dtype_name(c10::ScalarType dtype) {
 
 c10::ScalarType select_dtype(const std::string& name) {
   const auto dtype = weights::files::dtype_from_python("torch." + name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dtype.has_value(),
-      "select_dtype: expected a dtype such as float32, bfloat16 or int64, but "
-      "got \"",
-      name,
-      "\"");
+      "select_dtype: expected a dtype such as float32, bfloat16 or "
+      "int64, but got \"{}\"",
+      name);
   return *dtype;
 }
 

@@ -1,10 +1,9 @@
 #include <weights/folder.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/foreign_format.h>
 #include <weights/text.h>
-
-#include <c10/util/Exception.h>
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -65,11 +64,10 @@ struct CloseFolder {
 /// Returns the files in `folder` with an extension of weights, sorted.
 std::vector<std::string> files_of_weights(const std::string& folder) {
   const std::unique_ptr<DIR, CloseFolder> open(::opendir(folder.c_str()));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       open != nullptr,
-      "cannot read the folder \"",
+      "cannot read the folder \"{}\": {}",
       folder,
-      "\": ",
       std::strerror(errno));
   std::vector<std::string> names;
   while (const auto* entry = ::readdir(open.get())) {
@@ -108,37 +106,33 @@ std::string find_weight_file(const std::string& path) {
     }
   }
   const auto names = files_of_weights(folder);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::none_of(
           names.begin(),
           names.end(),
           [](const std::string& name) {
             return ends_with(name, "_optim_states.pt");
           }),
-      format_text(
-          "the folder \"{}\" is a checkpoint of DeepSpeed. Convert it, by the "
-          "program that DeepSpeed puts beside it: python zero_to_fp32.py "
-          "FOLDER OUT",
-          path));
-  TORCH_CHECK(
+      "the folder \"{}\" is a checkpoint of DeepSpeed. Convert it, by the "
+      "program that DeepSpeed puts beside it: python zero_to_fp32.py "
+      "FOLDER OUT",
+      path);
+  TORCH_ATTENTION_CHECK(
       !names.empty() || !is_file(folder + ".metadata"),
-      format_text(
-          "the folder \"{}\" is a distributed checkpoint, which is not read. {}",
-          path,
-          kConvertDistributed));
-  TORCH_CHECK(
+      "the folder \"{}\" is a distributed checkpoint, which is not read. {}",
+      path,
+      kConvertDistributed);
+  TORCH_ATTENTION_CHECK(
       !names.empty(),
-      format_text(
-          "the folder \"{}\" has no file of weights; expected \"{}\", or one "
-          "of another name",
-          path,
-          fmt::join(kNames, "\", \"")));
-  TORCH_CHECK(
+      "the folder \"{}\" has no file of weights; expected \"{}\", or one "
+      "of another name",
+      path,
+      fmt::join(kNames, "\", \""));
+  TORCH_ATTENTION_CHECK(
       names.size() == 1,
-      format_text(
-          "the folder \"{}\" has several files of weights, say which: {}",
-          path,
-          quoted_list(names)));
+      "the folder \"{}\" has several files of weights, say which: {}",
+      path,
+      quoted_list(names));
   return folder + names.front();
 }
 

@@ -1,5 +1,6 @@
 #include <torch_attention/weights/inspect.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <weights/folder.h>
 #include <weights/layer_names.h>
@@ -103,12 +104,11 @@ int64_t WeightsInfo::Attention::num_kv_heads(int64_t num_heads) const {
       std::find(
           possible_num_heads.begin(), possible_num_heads.end(), num_heads) !=
       possible_num_heads.end();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_possible && num_heads > 0,
-      format_text(
-          "WeightsInfo: expected num_heads to be one of {}, but got {}",
-          fmt::join(possible_num_heads, ", "),
-          num_heads));
+      "WeightsInfo: expected num_heads to be one of {}, but got {}",
+      fmt::join(possible_num_heads, ", "),
+      num_heads);
   const auto head_dim = d_out() / num_heads;
   return head_dim == 0 ? num_heads
                        : size_of(*this, "W_key.weight", 0) / head_dim;

@@ -1,5 +1,6 @@
 #include <weights/plan.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/hints.h>
@@ -161,25 +162,24 @@ StateDict wholes_of(
   StateDict wholes = targets;
   for (const auto& shard : shards) {
     auto* const whole = wholes.find(shard.key);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         whole != nullptr,
-        format_text(
-            "expected shards of the module, but got one of {}", shard.key));
+        "expected shards of the module, but got one of {}",
+        shard.key);
     auto sizes = whole->sizes().vec();
     const auto dimension = static_cast<size_t>(shard.dimension);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         shard.dimension >= 0 && dimension < sizes.size() &&
             sizes[dimension] == shard.size && shard.start >= 0 &&
             shard.start <= shard.total - shard.size,
-        format_text(
-            "expected a shard of {} of shape {} inside the whole, but got "
-            "dimension = {}, start = {}, size = {}, total = {}",
-            shard.key,
-            shape_text(whole->sizes()),
-            shard.dimension,
-            shard.start,
-            shard.size,
-            shard.total));
+        "expected a shard of {} of shape {} inside the whole, but got "
+        "dimension = {}, start = {}, size = {}, total = {}",
+        shard.key,
+        shape_text(whole->sizes()),
+        shard.dimension,
+        shard.start,
+        shard.size,
+        shard.total);
     sizes[dimension] = shard.total;
     *whole = at::empty({}, whole->options().requires_grad(false)).expand(sizes);
   }

@@ -1,5 +1,6 @@
 #include <weights/read.h>
 
+#include <check.h>
 #include <weights/files/export_archive.h>
 #include <weights/files/safetensors.h>
 #include <weights/files/torch_archive.h>
@@ -68,9 +69,10 @@ WeightFile read_weight_file(
     const std::string& prefix) {
   const auto path = find_weight_file(path_or_folder);
   const auto bytes = MappedFile::open(path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !ends_with(path, ".distcp"),
-      "the file is a shard of a distributed checkpoint, which is not read. ",
+      "the file is a shard of a distributed checkpoint, which is not "
+      "read. {}",
       kConvertDistributed);
   if (is_sharded_index(bytes)) {
     auto file = read_sharded(bytes, folder_of(path), prefix);

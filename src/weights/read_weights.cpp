@@ -1,5 +1,6 @@
 #include <torch_attention/weights/read.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/files/overlap.h>
@@ -108,13 +109,13 @@ class Reader {
 };
 
 StateDict read(const std::string& path, const ReadOptions& options) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.dtype() || c10::isFloatingType(*options.dtype()),
-      "expected a floating-point dtype, but got ",
+      "expected a floating-point dtype, but got {}",
       torch::toString(options.dtype().value_or(torch::kFloat)));
   const auto file = read_below(path, options.prefix());
   for (const auto& [key, reason] : file.unreadable) {
-    TORCH_CHECK(false, format_text("\"{}\" {}", key, reason));
+    TORCH_ATTENTION_CHECK(false, "\"{}\" {}", key, reason);
   }
   for (const auto& value : file.foreign) {
     TORCH_CHECK(

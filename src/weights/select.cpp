@@ -1,5 +1,6 @@
 #include <weights/select.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/layouts/find.h>
 #include <weights/read.h>
@@ -143,12 +144,11 @@ void check_prefix(
         ? format_text("the file's keys: {}", quoted_list(keys))
         : format_text("the file has attention at {}", quoted_list(paths));
   }();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       false,
-      format_text(
-          "no key begins with the prefix \"{}\"; {}",
-          shortened(start, 200),
-          known));
+      "no key begins with the prefix \"{}\"; {}",
+      shortened(start, 200),
+      known);
 }
 
 std::vector<std::string> prefixes_with(

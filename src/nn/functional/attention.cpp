@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/attention.h>
 
+#include <check.h>
 #include <kernels/attention.h>
 #include <kernels/choice.h>
 #include <kernels/positions.h>
@@ -27,18 +28,16 @@ torch::Tensor softmax_naive(const torch::Tensor& x, int64_t dim) {
 torch::Tensor attention_scores(
     const torch::Tensor& query,
     const torch::Tensor& key) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.defined() && key.defined(),
-      "attention_scores: the ",
-      query.defined() ? "key" : "query",
-      " is undefined");
+      "attention_scores: the {} is undefined",
+      query.defined() ? "key" : "query");
   kernels::check_device("attention_scores", "key", key, query.device());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.dim() >= 1 && key.dim() >= 2 && query.size(-1) == key.size(-1),
-      "attention_scores: expected query (..., T, D) and key (..., S, D), but "
-      "got query ",
+      "attention_scores: expected query (..., T, D) and key (..., S, D), "
+      "but got query {}, key {}",
       query.sizes(),
-      ", key ",
       key.sizes());
   if (query.dim() == 1) {
     return torch::matmul(key, query);
@@ -47,11 +46,10 @@ torch::Tensor attention_scores(
 }
 
 torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       T >= 0 && S >= 0,
-      "causal_mask: expected sizes >= 0, but got T = ",
+      "causal_mask: expected sizes >= 0, but got T = {}, S = {}",
       T,
-      ", S = ",
       S);
   return kernels::causal_mask(T, S, device);
 }
@@ -78,23 +76,21 @@ torch::Tensor attention_weights(
     int64_t head_dim,
     const Options& options) {
   constexpr auto kWeights = "attention_weights";
-  TORCH_CHECK(scores.defined(), kWeights, ": the scores are undefined");
+  TORCH_CHECK(scores.defined(), "attention_weights: the scores are undefined");
   checks::check_dense(kWeights, "tensor of scores", scores);
   checks::check_floating(kWeights, "", "scores", scores);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       scores.dim() >= 2,
-      kWeights,
-      ": expected scores of shape (..., T, S), but got ",
+      "attention_weights: expected scores of shape (..., T, S), but got {}",
       scores.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       head_dim > 0,
-      "attention_weights: expected head_dim > 0, but got ",
+      "attention_weights: expected head_dim > 0, but got {}",
       head_dim);
   TORCH_CHECK(
       !options.cu_seqlens().defined() && !options.cu_seqlens_k().defined(),
-      kWeights,
-      ": expected scores of one sequence or of a padded batch, but got "
-      "cu_seqlens");
+      "attention_weights: expected scores of one sequence or of a padded "
+      "batch, but got cu_seqlens");
   return kernels::weights_of_scores(
       scores.clone(), head_dim, detail::checked_options(options, scores));
 }
@@ -119,13 +115,12 @@ torch::Tensor attend(
     const Options& options,
     const kernels::SharedHeads& heads) {
   const auto check_formed = [&](const char* what, bool is_changed) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !is_changed || options.kernel() != Kernel::kFused,
-        kAttentionName,
-        ": Kernel::kFused never forms the ",
-        what,
-        ", which a function is to change; use Kernel::kReference or "
-        "Kernel::kAuto");
+        "scaled_dot_product_attention: Kernel::kFused never forms the {}, "
+        "which a function is to change; use Kernel::kReference or "
+        "Kernel::kAuto",
+        what);
   };
   check_formed("scores", static_cast<bool>(options.scores()));
   check_formed("weights", static_cast<bool>(options.weights()));
@@ -148,9 +143,8 @@ std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
     const kernels::SharedHeads& heads) {
   TORCH_CHECK(
       options.kernel() != Kernel::kFused,
-      kAttentionName,
-      "_with_weights: Kernel::kFused never forms the weights; use "
-      "Kernel::kReference or Kernel::kAuto");
+      "scaled_dot_product_attention_with_weights: Kernel::kFused never "
+      "forms the weights; use Kernel::kReference or Kernel::kAuto");
   checks::check_not_packed(
       "scaled_dot_product_attention_with_weights", options.cu_seqlens());
   const auto attention =

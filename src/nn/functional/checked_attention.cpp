@@ -1,5 +1,6 @@
 #include <nn/functional/checked_attention.h>
 
+#include <check.h>
 #include <kernels/attention.h>
 #include <kernels/elements.h>
 #include <kernels/heads.h>
@@ -25,14 +26,12 @@ void check_broadcasts_to_scores(
     const torch::Tensor& tensor,
     torch::IntArrayRef scores) {
   const auto sizes = tensor.sizes();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       at::is_expandable_to(sizes, scores),
-      detail::kAttentionName,
-      ": expected a ",
+      "scaled_dot_product_attention: expected a {} that broadcasts to "
+      "the scores {}, but got {}",
       what,
-      " that broadcasts to the scores ",
       scores,
-      ", but got ",
       sizes);
 }
 
@@ -41,25 +40,22 @@ void check_mask_and_bias(
     const torch::Tensor& query,
     torch::IntArrayRef scores) {
   const auto check_device = [&](const char* what, const torch::Tensor& tensor) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor.device() == query.device(),
-        detail::kAttentionName,
-        ": expected the ",
+        "scaled_dot_product_attention: expected the {} on {}, where the "
+        "query is, but got {}",
         what,
-        " on ",
         query.device(),
-        ", where the query is, but got ",
         tensor.device());
   };
   if (options.mask().defined()) {
     checks::check_dense(detail::kAttentionName, "mask", options.mask());
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         options.mask().scalar_type() == torch::kBool,
-        detail::kAttentionName,
-        ": expected a bool mask (true hides), but got ",
-        options.mask().scalar_type(),
-        "; convert it with .to(torch::kBool), or pass what is to be added to "
-        "the scores as `bias`");
+        "scaled_dot_product_attention: expected a bool mask (true hides), "
+        "but got {}; convert it with .to(torch::kBool), or pass what is to "
+        "be added to the scores as `bias`",
+        options.mask().scalar_type());
     check_device("mask", options.mask());
     check_broadcasts_to_scores("mask", options.mask(), scores);
   }
@@ -67,9 +63,8 @@ void check_mask_and_bias(
     checks::check_dense(detail::kAttentionName, "bias", options.bias());
     TORCH_CHECK(
         options.bias().scalar_type() != torch::kBool,
-        detail::kAttentionName,
-        ": expected a floating-point bias, but got Bool; pass a bool mask as "
-        "`mask`");
+        "scaled_dot_product_attention: expected a floating-point bias, but "
+        "got Bool; pass a bool mask as `mask`");
     checks::check_floating(
         detail::kAttentionName, "a ", "bias", options.bias());
     check_device("bias", options.bias());
@@ -82,53 +77,43 @@ void check_tensors(
     const torch::Tensor& key,
     const torch::Tensor& value) {
   const auto check_one = [&](const char* what, const torch::Tensor& tensor) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor.defined(),
-        detail::kAttentionName,
-        ": the ",
-        what,
-        " is undefined");
+        "scaled_dot_product_attention: the {} is undefined",
+        what);
     checks::check_dense(detail::kAttentionName, what, tensor);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor.dim() >= 2,
-        detail::kAttentionName,
-        ": expected a ",
+        "scaled_dot_product_attention: expected a {} of shape (..., "
+        "tokens, head_dim), but got {}",
         what,
-        " of shape (..., tokens, head_dim), but got ",
         tensor.sizes());
     checks::check_floating(detail::kAttentionName, "a ", what, tensor);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor.device() == query.device() &&
             tensor.scalar_type() == query.scalar_type(),
-        detail::kAttentionName,
-        ": expected query, key and value of one dtype on one device, but got "
-        "query ",
+        "scaled_dot_product_attention: expected query, key and value of "
+        "one dtype on one device, but got query {} on {}, {} {} on {}",
         query.scalar_type(),
-        " on ",
         query.device(),
-        ", ",
         what,
-        " ",
         tensor.scalar_type(),
-        " on ",
         tensor.device());
   };
   check_one("query", query);
   check_one("key", key);
   check_one("value", value);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.size(-1) == key.size(-1) && query.size(-1) > 0,
-      detail::kAttentionName,
-      ": expected query and key of the same head_dim > 0, but got query ",
+      "scaled_dot_product_attention: expected query and key of the same "
+      "head_dim > 0, but got query {}, key {}",
       query.sizes(),
-      ", key ",
       key.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       key.size(-2) == value.size(-2),
-      detail::kAttentionName,
-      ": expected as many keys as values, but got key ",
+      "scaled_dot_product_attention: expected as many keys as values, "
+      "but got key {}, value {}",
       key.sizes(),
-      ", value ",
       value.sizes());
 }
 
@@ -148,14 +133,12 @@ void broadcast_leading(kernels::Attention& a, bool shared) {
     sizes = at::infer_size(leading(a.query), leading(a.key));
     sizes = at::infer_size(sizes, leading(a.value));
   } catch (const c10::Error&) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         false,
-        detail::kAttentionName,
-        ": expected leading dimensions that broadcast, but got query ",
+        "scaled_dot_product_attention: expected leading dimensions that "
+        "broadcast, but got query {}, key {}, value {}",
         a.query.sizes(),
-        ", key ",
         a.key.sizes(),
-        ", value ",
         a.value.sizes());
   }
   for (auto* x : {&a.query, &a.key, &a.value}) {
@@ -176,17 +159,15 @@ void give_memory(torch::Tensor& x) {
 }
 
 void check_shared_heads(const kernels::Attention& a) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       a.query.dim() >= 3 && a.key.dim() >= 3 && a.value.dim() >= 3 &&
           a.key.size(-3) == a.value.size(-3) && a.key.size(-3) > 0 &&
           a.query.size(-3) % a.key.size(-3) == 0,
-      detail::kAttentionName,
-      ": expected, with enable_gqa, query (..., H, T, D) and key and value "
-      "(..., G, S, D) with H divisible by G, but got query ",
+      "scaled_dot_product_attention: expected, with enable_gqa, query "
+      "(..., H, T, D) and key and value (..., G, S, D) with H divisible "
+      "by G, but got query {}, key {}, value {}",
       a.query.sizes(),
-      ", key ",
       a.key.sizes(),
-      ", value ",
       a.value.sizes());
 }
 
@@ -202,23 +183,19 @@ torch::Tensor counts_for_batch(
   }
   checks::check_has_numbers(
       detail::kAttentionName, what, counts, query.device());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.dim() == 3 || query.dim() == 4,
-      detail::kAttentionName,
-      ": expected, with ",
+      "scaled_dot_product_attention: expected, with {}, a query of shape "
+      "(B, T, D) or (B, H, T, D), but got {}",
       what,
-      ", a query of shape (B, T, D) or (B, H, T, D), but got ",
       query.sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       checks::has_integers(counts) && counts.dim() == 1 && counts.size(0) == B,
-      detail::kAttentionName,
-      ": expected ",
+      "scaled_dot_product_attention: expected {} of an integer dtype and "
+      "shape (B) = [{}], but got {} of shape {}",
       what,
-      " of an integer dtype and shape (B) = [",
       B,
-      "], but got ",
       counts.scalar_type(),
-      " of shape ",
       counts.sizes());
   return checks::to_int64(counts).to(query.device());
 }
@@ -232,26 +209,22 @@ torch::Tensor numbers_for_heads(
   if (!numbers.defined()) {
     return numbers;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       query.dim() == 4,
-      detail::kAttentionName,
-      ": expected, with ",
+      "scaled_dot_product_attention: expected, with {}, a query of shape "
+      "(B, H, T, D), but got {}",
       what,
-      ", a query of shape (B, H, T, D), but got ",
       query.sizes());
   checks::check_has_numbers(
       detail::kAttentionName, what, numbers, query.device());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       numbers.is_floating_point() && numbers.dim() == 1 &&
           numbers.size(0) == query.size(1),
-      detail::kAttentionName,
-      ": expected floating-point ",
+      "scaled_dot_product_attention: expected floating-point {} of shape "
+      "(H) = [{}], but got {} of shape {}",
       what,
-      " of shape (H) = [",
       query.size(1),
-      "], but got ",
       numbers.scalar_type(),
-      " of shape ",
       numbers.sizes());
   return numbers.to(
       query.device(), kernels::compute_dtype(query.scalar_type()));
@@ -269,34 +242,26 @@ std::function<torch::Tensor(const torch::Tensor&)> checked_function(
   return [what, function, without_batch](const torch::Tensor& x) {
     const auto input = without_batch ? x.squeeze(0) : x;
     const auto changed = function(input);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         changed.defined(),
-        detail::kAttentionName,
-        ": the tensor that `",
-        what,
-        "` gave is undefined");
+        "scaled_dot_product_attention: the tensor that `{}` gave is undefined",
+        what);
     checks::check_dense(
         detail::kAttentionName,
         c10::str("tensor that `", what, "` gave").c_str(),
         changed);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         changed.sizes() == input.sizes() &&
             changed.scalar_type() == input.scalar_type() &&
             changed.device() == input.device(),
-        detail::kAttentionName,
-        ": expected `",
+        "scaled_dot_product_attention: expected `{}` to give what it gets, "
+        "{} of shape {} on {}, but got {} of shape {} on {}",
         what,
-        "` to give what it gets, ",
         input.scalar_type(),
-        " of shape ",
         input.sizes(),
-        " on ",
         input.device(),
-        ", but got ",
         changed.scalar_type(),
-        " of shape ",
         changed.sizes(),
-        " on ",
         changed.device());
     return without_batch ? changed.unsqueeze(0) : changed;
   };
@@ -334,16 +299,14 @@ void set_numbers(
 /// Checks the shapes of packed sequences: `query` as passed by the caller, `a`
 /// after broadcasting.
 void check_packed(const kernels::Attention& a, const torch::Tensor& query) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       a.query.dim() == query.dim() &&
           (query.dim() == 3 || (query.dim() == 4 && a.query.size(0) == 1)),
-      detail::kAttentionName,
-      ": expected, with cu_seqlens, query, key and value of shape (1, H, N, D) "
-      "or (H, N, D), but got query ",
+      "scaled_dot_product_attention: expected, with cu_seqlens, query, "
+      "key and value of shape (1, H, N, D) or (H, N, D), but got query "
+      "{}, key {}, value {}",
       query.sizes(),
-      ", key ",
       a.key.sizes(),
-      ", value ",
       a.value.sizes());
 }
 
@@ -362,12 +325,11 @@ std::vector<int64_t> set_starts(
       keys.defined() ? keys : queries,
       attention.key.size(-2));
   const auto count = attention.query_starts.size(0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       attention.key_starts.size(0) == count,
-      detail::kAttentionName,
-      ": expected cu_seqlens_k of as many sequences as cu_seqlens has, ",
+      "scaled_dot_product_attention: expected cu_seqlens_k of as many "
+      "sequences as cu_seqlens has, {}, but got {}",
       count - 1,
-      ", but got ",
       attention.key_starts.size(0) - 1);
   return {
       count - 1,
@@ -414,8 +376,8 @@ kernels::Attention checked_attention(
   auto num_sequences = scores.front();
   TORCH_CHECK(
       options.cu_seqlens().defined() || !options.cu_seqlens_k().defined(),
-      detail::kAttentionName,
-      ": expected cu_seqlens beside cu_seqlens_k");
+      "scaled_dot_product_attention: expected cu_seqlens beside "
+      "cu_seqlens_k");
   if (options.cu_seqlens().defined()) {
     check_packed(attention, query);
     scores = set_starts(attention, options);

@@ -1,8 +1,7 @@
 #include <torch_attention/nn/functional/linear.h>
 
+#include <check.h>
 #include <kernels/linear.h>
-
-#include <c10/util/Exception.h>
 
 namespace torch_attention::functional {
 
@@ -10,17 +9,15 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.defined() && weight.defined(),
-      "linear: ",
-      x.defined() ? "weight" : "x",
-      " is undefined");
-  TORCH_CHECK(
+      "linear: {} is undefined",
+      x.defined() ? "weight" : "x");
+  TORCH_ATTENTION_CHECK(
       weight.dim() == 2 && x.dim() > 0,
-      "linear: expected x of shape (..., in) and weight of shape (out, in), ",
-      "but got ",
+      "linear: expected x of shape (..., in) and weight of shape (out, "
+      "in), but got {} and {}",
       x.sizes(),
-      " and ",
       weight.sizes());
   return kernels::linear(x, weight, bias, Kernel::kAuto);
 }

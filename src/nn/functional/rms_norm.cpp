@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/rms_norm.h>
 
+#include <check.h>
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
 
@@ -18,36 +19,28 @@ torch::Tensor rms_norm(
     const torch::Tensor& weight,
     double eps,
     bool unit_offset) {
-  TORCH_CHECK(x.defined(), kRmsNorm, ": x is undefined");
+  TORCH_CHECK(x.defined(), "rms_norm: x is undefined");
   checks::check_dense(kRmsNorm, "x", x);
   checks::check_floating(kRmsNorm, "", "x", x);
   TORCH_CHECK(
-      x.dim() > 0,
-      kRmsNorm,
-      ": expected x of shape (..., C), but got a scalar");
+      x.dim() > 0, "rms_norm: expected x of shape (..., C), but got a scalar");
   checks::check_eps(kRmsNorm, eps);
   TORCH_CHECK(
       weight.defined() || !unit_offset,
-      kRmsNorm,
-      ": expected a weight beside unit_offset, but it is undefined");
+      "rms_norm: expected a weight beside unit_offset, but it is undefined");
   if (weight.defined()) {
     checks::check_dense(kRmsNorm, "weight", weight);
     checks::check_floating(kRmsNorm, "a ", "weight", weight);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         weight.dim() == 1 && weight.size(0) == x.size(-1),
-        kRmsNorm,
-        ": expected a weight of shape (",
+        "rms_norm: expected a weight of shape ({}) for x {}, but got {}",
         x.size(-1),
-        ") for x ",
         x.sizes(),
-        ", but got ",
         weight.sizes());
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         weight.device() == x.device(),
-        kRmsNorm,
-        ": expected a weight on ",
+        "rms_norm: expected a weight on {}, where x is, but got {}",
         x.device(),
-        ", where x is, but got ",
         weight.device());
   }
   checks::check_can_be_saved(kRmsNorm, {&x, &weight});

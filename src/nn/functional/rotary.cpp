@@ -1,5 +1,6 @@
 #include <torch_attention/nn/functional/rotary.h>
 
+#include <check.h>
 #include <kernels/elements.h>
 #include <kernels/plain.h>
 #include <nn/checks.h>
@@ -15,41 +16,35 @@ namespace {
 constexpr const char* kRotary = "rotary_embedding";
 
 void check_x(const torch::Tensor& x) {
-  TORCH_CHECK(x.defined(), kRotary, ": x is undefined");
+  TORCH_CHECK(x.defined(), "rotary_embedding: x is undefined");
   checks::check_dense(kRotary, "x", x);
   checks::check_floating(kRotary, "", "x", x);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.dim() >= 2,
-      kRotary,
-      ": expected x of shape (..., T, D), but got ",
+      "rotary_embedding: expected x of shape (..., T, D), but got {}",
       x.sizes());
 }
 
 void check_positions(const torch::Tensor& x, const torch::Tensor& positions) {
-  TORCH_CHECK(positions.defined(), kRotary, ": positions are undefined");
+  TORCH_CHECK(positions.defined(), "rotary_embedding: positions are undefined");
   checks::check_dense(kRotary, "tensor of positions", positions);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       checks::has_integers(positions),
-      kRotary,
-      ": expected positions of an integer dtype, but got ",
+      "rotary_embedding: expected positions of an integer dtype, but got {}",
       positions.scalar_type());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       positions.device() == x.device(),
-      kRotary,
-      ": expected positions on ",
+      "rotary_embedding: expected positions on {}, where x is, but got {}",
       x.device(),
-      ", where x is, but got ",
       positions.device());
   const bool for_all = positions.dim() == 1;
   const bool for_each =
       positions.dim() == 2 && x.dim() >= 3 && positions.size(0) == x.size(0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       (for_all || for_each) && positions.size(-1) == x.size(-2),
-      kRotary,
-      ": expected positions (T) for x (..., T, D), or (B, T) for x (B, ..., T, "
-      "D), but got positions ",
+      "rotary_embedding: expected positions (T) for x (..., T, D), or "
+      "(B, T) for x (B, ..., T, D), but got positions {}, x {}",
       positions.sizes(),
-      ", x ",
       x.sizes());
 }
 
@@ -57,7 +52,8 @@ void check_table(
     const char* what,
     const torch::Tensor& x,
     const torch::Tensor& table) {
-  TORCH_CHECK(table.defined(), kRotary, ": ", what, " is undefined");
+  TORCH_ATTENTION_CHECK(
+      table.defined(), "rotary_embedding: {} is undefined", what);
   checks::check_dense(kRotary, what, table);
   checks::check_floating(kRotary, "", what, table);
   kernels::check_device(kRotary, what, table, x.device());
@@ -68,23 +64,21 @@ void check_rows(const torch::Tensor& x, const torch::Tensor& table) {
   const bool for_all = table.dim() == 2;
   const bool for_each =
       table.dim() == 3 && x.dim() >= 3 && table.size(0) == x.size(0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       (for_all || for_each) && table.size(-2) == x.size(-2),
-      kRotary,
-      ": expected cos and sin (T, pairs) for x (..., T, D), or (B, T, pairs) for "
-      "x (B, ..., T, D), but got tables ",
+      "rotary_embedding: expected cos and sin (T, pairs) for x (..., T, "
+      "D), or (B, T, pairs) for x (B, ..., T, D), but got tables {}, x "
+      "{}; `positions` take rows of longer tables",
       table.sizes(),
-      ", x ",
-      x.sizes(),
-      "; `positions` take rows of longer tables");
+      x.sizes());
 }
 
 /// Checks tables (N, pairs) and that `positions` are rows of them.
 void check_rows_at(const torch::Tensor& positions, const torch::Tensor& table) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       table.dim() == 2,
-      kRotary,
-      ": expected, with positions, cos and sin (N, pairs), but got ",
+      "rotary_embedding: expected, with positions, cos and sin (N, "
+      "pairs), but got {}",
       table.sizes());
   // Skipped on a GPU: reading the value would synchronise.
   if (!kernels::is_plain(positions) || positions.numel() == 0) {
@@ -93,12 +87,11 @@ void check_rows_at(const torch::Tensor& positions, const torch::Tensor& table) {
   const auto [least, most] = checks::to_int64(positions).aminmax();
   const auto first = least.item<int64_t>();
   const auto last = most.item<int64_t>();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       first >= 0 && last < table.size(0),
-      kRotary,
-      ": expected positions in the tables, from 0 to ",
+      "rotary_embedding: expected positions in the tables, from 0 to {}, "
+      "but got {}",
       table.size(0) - 1,
-      ", but got ",
       first < 0 ? first : last);
 }
 
@@ -106,19 +99,17 @@ void check_tables(const torch::Tensor& x, const RotaryTables& tables) {
   const auto& cos = tables.cos();
   check_table("cos", x, cos);
   check_table("sin", x, tables.sin());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       cos.sizes() == tables.sin().sizes(),
-      kRotary,
-      ": expected cos and sin of the same shape, but got ",
+      "rotary_embedding: expected cos and sin of the same shape, but got "
+      "{} and {}",
       cos.sizes(),
-      " and ",
       tables.sin().sizes());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       cos.dim() >= 2 && 2 * cos.size(-1) <= x.size(-1),
-      kRotary,
-      ": expected cos and sin of at most D / 2 = ",
+      "rotary_embedding: expected cos and sin of at most D / 2 = {} "
+      "pairs, but got {}{}",
       x.size(-1) / 2,
-      " pairs, but got ",
       cos.sizes(),
       cos.dim() > 0 && cos.size(-1) == x.size(-1)
           ? "; of tables with each angle twice pass one half"

@@ -1,5 +1,6 @@
 #include <nn/modules/call.h>
 
+#include <check.h>
 #include <kernels/backward_node.h>
 #include <kernels/sequences.h>
 #include <nn/checks.h>
@@ -7,7 +8,6 @@
 #include <nn/modules/visible_blocks.h>
 
 #include <ATen/ExpandUtils.h>
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 namespace torch_attention::detail {
@@ -28,19 +28,16 @@ void check_shape(
     const torch::Tensor& x,
     const std::vector<int64_t>& scores) {
   const auto dims = static_cast<size_t>(x.dim());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       (dims == 2 || dims == scores.size()) &&
           at::is_expandable_to(x.sizes(), scores),
+      "{}: expected a {} that broadcasts to the scores {} = {}, of shape "
+      "(T, S) or with all {} dimensions, but got {}{}",
       name,
-      ": expected a ",
       what,
-      " that broadcasts to the scores ",
       names_of(scores),
-      " = ",
       torch::IntArrayRef(scores),
-      ", of shape (T, S) or with all ",
       scores.size(),
-      " dimensions, but got ",
       x.sizes(),
       scores.size() == 4 && dims == 3
           ? "; (B, T, S) needs unsqueeze(1), LibTorch's (B * H, T, S) needs "
@@ -53,10 +50,10 @@ torch::Tensor checked_mask(
     const torch::Tensor& mask,
     const std::vector<int64_t>& scores) {
   if (mask.defined()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         mask.scalar_type() == torch::kBool,
+        "{}: expected a bool mask (true hides), but got {}{}",
         name,
-        ": expected a bool mask (true hides), but got ",
         mask.scalar_type(),
         mask.is_floating_point()
             ? "; pass what is to be added to the scores as `bias`"
@@ -75,10 +72,10 @@ torch::Tensor checked_padding(
     return padding;
   }
   const bool batched = scores.size() > 2;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       padding.scalar_type() == torch::kBool,
+      "{}: expected a bool key_padding_mask (true hides), but got {}{}",
       name,
-      ": expected a bool key_padding_mask (true hides), but got ",
       padding.scalar_type(),
       padding.is_floating_point()
           ? "; pass what is to be added to the scores as `bias`"
@@ -87,14 +84,12 @@ torch::Tensor checked_padding(
   const auto expected = batched
       ? std::vector<int64_t>{scores.front(), scores.back()}
       : std::vector<int64_t>{scores.back()};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       padding.sizes() == torch::IntArrayRef(expected),
+      "{}: expected a key_padding_mask of shape {} = {}, but got {}",
       name,
-      ": expected a key_padding_mask of shape ",
       batched ? "(B, S)" : "(S)",
-      " = ",
       torch::IntArrayRef(expected),
-      ", but got ",
       padding.sizes());
   auto result = padding;
   while (static_cast<size_t>(result.dim()) < scores.size()) {
@@ -109,12 +104,12 @@ torch::Tensor starts_of(
     const char* what,
     const torch::Tensor& cu_seqlens,
     const torch::Tensor& x) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.dim() == 3 && x.size(0) == 1,
+      "{}: expected, with {}, tokens of shape (N, d_in) or (1, N, d_in), "
+      "but got {}",
       name,
-      ": expected, with ",
       what,
-      ", tokens of shape (N, d_in) or (1, N, d_in), but got ",
       x.sizes());
   return checks::to_starts(name, what, cu_seqlens, x.size(1));
 }
@@ -145,11 +140,11 @@ CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !call.cu_seqlens_k().defined(),
-      name,
-      ": expected cu_seqlens alone, since it attends to its own tokens, but got "
-      "cu_seqlens_k");
+      "{}: expected cu_seqlens alone, since it attends to its own "
+      "tokens, but got cu_seqlens_k",
+      name);
   if (!call.cu_seqlens().defined()) {
     const auto T = x.size(-2);
     return {x.dim() > 2 ? x.size(0) : 1, T, T};
@@ -164,18 +159,17 @@ CallSizes call_sizes(
     const torch::Tensor& x,
     const torch::Tensor& context,
     const ForwardOptions& call) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       call.cu_seqlens().defined() == call.cu_seqlens_k().defined(),
+      "{}: expected cu_seqlens of the input and cu_seqlens_k of the "
+      "context, or neither, but got {} alone",
       name,
-      ": expected cu_seqlens of the input and cu_seqlens_k of the context, or "
-      "neither, but got ",
-      call.cu_seqlens().defined() ? "cu_seqlens" : "cu_seqlens_k",
-      " alone");
-  TORCH_CHECK(
+      call.cu_seqlens().defined() ? "cu_seqlens" : "cu_seqlens_k");
+  TORCH_ATTENTION_CHECK(
       !call.visible_blocks().defined(),
-      name,
-      ": expected no visible_blocks, since it attends to a context and not to "
-      "its own tokens");
+      "{}: expected no visible_blocks, since it attends to a context and "
+      "not to its own tokens",
+      name);
   if (!call.cu_seqlens().defined()) {
     return {x.size(0), x.size(1), context.size(1)};
   }
@@ -194,12 +188,11 @@ void check_length(
     const ForwardOptions& call,
     int64_t context_length) {
   const auto longest = call_sizes(name, x, call).T;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       longest <= context_length,
+      "{}: expected at most {} tokens (context_length), but got {}{}",
       name,
-      ": expected at most ",
       context_length,
-      " tokens (context_length), but got ",
       longest,
       call.cu_seqlens().defined() ? " in one of the sequences" : "");
 }
@@ -212,11 +205,11 @@ void set_call(
     BlockScope scope) {
   const bool packed = call.cu_seqlens().defined();
   if (packed) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !call.key_padding_mask().defined(),
-        name,
-        ": expected no key_padding_mask beside cu_seqlens, which packs "
-        "sequences without padding");
+        "{}: expected no key_padding_mask beside cu_seqlens, which packs "
+        "sequences without padding",
+        name);
     options.cu_seqlens(call.cu_seqlens()).cu_seqlens_k(call.cu_seqlens_k());
   }
   const auto mask = checked_mask(name, call.mask(), scores);
@@ -229,22 +222,22 @@ void set_call(
     set_visible_blocks(name, {call.visible_blocks()}, scope, scores, options);
   }
   if (call.bias().defined()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         call.bias().is_floating_point(),
+        "{}: expected a floating-point bias, but got {}; pass what hides "
+        "as `mask`",
         name,
-        ": expected a floating-point bias, but got ",
-        call.bias().scalar_type(),
-        "; pass what hides as `mask`");
+        call.bias().scalar_type());
     check_shape(name, "bias", call.bias(), scores);
     options.bias(call.bias());
   }
   if (call.key_lengths().defined()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         scores.size() > 2,
-        name,
-        ": expected key_lengths beside input of shape (B, T, d_in), but got "
-        "input without a batch; leave out its last tokens, or pass "
-        "key_padding_mask");
+        "{}: expected key_lengths beside input of shape (B, T, d_in), but "
+        "got input without a batch; leave out its last tokens, or pass "
+        "key_padding_mask",
+        name);
     options.key_lengths(call.key_lengths());
   }
   options.scores(call.scores());
@@ -311,26 +304,23 @@ torch::Tensor positions_of(
   const bool of_all = positions.dim() == 1 && positions.size(0) == T;
   const bool of_each =
       positions.dim() == 2 && positions.size(0) == B && positions.size(1) == T;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       checks::has_integers(positions) && (of_all || of_each),
+      "{}: expected positions of an integer dtype and shape (T) = [{}] "
+      "or (B, T) = [{}, {}], but got {} of shape {}",
       name,
-      ": expected positions of an integer dtype and shape (T) = [",
       T,
-      "] or (B, T) = [",
       B,
-      ", ",
       T,
-      "], but got ",
       positions.scalar_type(),
-      " of shape ",
       positions.sizes());
   auto result = checks::to_int64(positions);
   // Skipped on a GPU: reading the value would synchronise.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !result.is_cpu() || result.numel() == 0 ||
           result.min().item<int64_t>() >= 0,
+      "{}: expected positions >= 0, but got {}",
       name,
-      ": expected positions >= 0, but got ",
       result.min().item<int64_t>());
   return result;
 }
@@ -394,11 +384,11 @@ void set_checked_chunks(
   if (!options.chunk()) {
     return;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !call.cu_seqlens().defined() || !call.positions().defined(),
-      name,
-      ": expected no positions beside chunk, where sequences are packed "
-      "(cu_seqlens)");
+      "{}: expected no positions beside chunk, where sequences are "
+      "packed (cu_seqlens)",
+      name);
   const auto positions = call.positions().defined()
       ? positions_of(name, call, x)
       : torch::Tensor();

@@ -2,7 +2,6 @@
 
 #include <nn/checks.h>
 #include <nn/modules/call.h>
-#include <nn/modules/func_options.h>
 #include <nn/modules/projected.h>
 #include <nn/modules/python_mask.h>
 #include <nn/score_rule.h>

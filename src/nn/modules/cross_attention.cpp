@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/cross_attention.h>
 
+#include <check.h>
 #include <nn/checks.h>
 #include <nn/functional/checked_attention.h>
 #include <nn/modules/call.h>
@@ -67,7 +68,7 @@ torch::Tensor queries_of(
 }
 
 /// Projects the context to heads, by `W_key` or `W_value`.
-torch::Tensor project_context(
+torch::Tensor context_heads(
     const CrossAttentionImpl& module,
     const torch::nn::Linear& projection,
     const torch::Tensor& context,
@@ -84,7 +85,7 @@ torch::Tensor keys_of(
     CrossAttentionImpl& module,
     const torch::Tensor& context,
     Kernel kernel) {
-  const auto keys = project_context(module, module.W_key, context, kernel);
+  const auto keys = context_heads(module, module.W_key, context, kernel);
   return module.k_norm.is_empty()
       ? keys
       : detail::normalised(*module.k_norm, keys, kernel);
@@ -123,16 +124,16 @@ void check_decode(
   partition.check_call(kCross, call);
   TORCH_CHECK(
       !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
-      kCross,
-      ": expected tokens (B, T, d_in) for decode, but got cu_seqlens");
+      "CrossAttention: expected tokens (B, T, d_in) for decode, but got "
+      "cu_seqlens");
   detail::check_cache(kCross, module, x, cache);
   detail::check_cache_part(kCross, cache, /*num_parts=*/1, /*part=*/0);
   detail::check_drops_nothing(kCross, module);
   const auto& has = cache.options();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !has.window() && !has.chunk(),
-      kCross,
-      ": expected a cache that keeps all tokens, but got one of ",
+      "CrossAttention: expected a cache that keeps all tokens, but got "
+      "one of {}{}",
       has.chunk() ? "chunk = " : "window = ",
       has.chunk().value_or(has.window().value_or(0)));
 }
@@ -144,9 +145,8 @@ int64_t own_context(const KVCache& cache, const detail::Partition& partition) {
   }
   TORCH_CHECK(
       cache.options().max_length().has_value(),
-      kCross,
-      ": expected a cache of make_cache, where several processes share the "
-      "context");
+      "CrossAttention: expected a cache of make_cache, where several "
+      "processes share the context");
   return *cache.options().max_length();
 }
 
@@ -164,8 +164,8 @@ FuncOptions decode_options(
   auto func =
       func_options_of(module, x, call, {x.size(0), x.size(1), S}, partition)
           .kernel(module.options.kernel());
-  const auto of_rows = [&](const torch::Tensor& x) {
-    const auto own = partition.own_keys(x, num_own);
+  const auto of_rows = [&](const torch::Tensor& scores) {
+    const auto own = partition.own_keys(scores, num_own);
     return own.defined() && own.size(-1) != 1 ? own.narrow(-1, 0, num_rows)
                                               : own;
   };
@@ -218,12 +218,11 @@ FuncOptions check_call(
   check_input(module, x);
   check_context(module, context);
   partition.check_call(kCross, call);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.size(0) == context.size(0),
-      kCross,
-      ": expected a context of as many sequences as the input has, ",
+      "CrossAttention: expected a context of as many sequences as the "
+      "input has, {}, but got {}",
       x.size(0),
-      ", but got ",
       context.size(0));
   auto sizes = detail::call_sizes(kCross, x, context, call);
   sizes.S *= partition.num_context_parts();
@@ -256,7 +255,7 @@ Projected project_heads(
   projected.keys = keys_of(module, input.context, kernel);
   projected.queries = queries_of(module, input.x, kernel);
   projected.values =
-      project_context(module, module.W_value, input.context, kernel);
+      context_heads(module, module.W_value, input.context, kernel);
   return projected;
 }
 
@@ -281,9 +280,8 @@ void CrossAttentionImpl::reset() {
   checks::check_positive(kCross, "d_context", options.d_context());
   TORCH_CHECK(
       !options.qk_norm() || !options.qk_norm()->after_rotary(),
-      kCross,
-      ": expected a qk_norm with after_rotary = false, since it has no rotary "
-      "embedding");
+      "CrossAttention: expected a qk_norm with after_rotary = false, "
+      "since it has no rotary embedding");
   detail::reset_heads(*this, options.d_context());
 }
 
@@ -337,9 +335,9 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
       partition_->num_token_parts() == 1 ||
           (partition_->num_context_parts() == 1 &&
            !detail::drops_weights(*this)),
-      kCross,
-      ": forward_with_weights needs the whole context, of which other "
-      "processes have some (sequence_parallel), and no dropout");
+      "CrossAttention: forward_with_weights needs the whole context, of "
+      "which other processes have some (sequence_parallel), and no "
+      "dropout");
   const auto& partition = partition_->of_context();
   FuncOptions func;
   const auto check = [&] {
@@ -375,7 +373,7 @@ KVCache CrossAttentionImpl::make_cache(
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
       keys_of(*this, input.x, options.kernel()),
-      project_context(*this, W_value, input.x, options.kernel()),
+      context_heads(*this, W_value, input.x, options.kernel()),
       partition.own_lengths(counts, S));
   input.wait();
   return cache;

@@ -1,9 +1,9 @@
 #include <nn/modules/decode.h>
 
+#include <check.h>
 #include <nn/checks.h>
 #include <nn/modules/visible_blocks.h>
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -48,18 +48,16 @@ NewTokens new_tokens(
     const auto count = tokens.counts.defined()
         ? tokens.counts.const_data_ptr<int64_t>()[b]
         : T;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         count <= context_length - length,
+        "{}: expected at most {} tokens (context_length), but got {} new "
+        "ones for sequence {} of the cache, which has {}; the cache is "
+        "unchanged",
         name,
-        ": expected at most ",
         context_length,
-        " tokens (context_length), but got ",
         count,
-        " new ones for sequence ",
         b,
-        " of the cache, which has ",
-        length,
-        "; the cache is unchanged");
+        length);
     tokens.most_before = std::max(tokens.most_before, length);
     tokens.most_after = std::max(tokens.most_after, length + count);
   }
@@ -95,19 +93,17 @@ void check_rotates_alike(
   }
   const auto original = rotary.original_context_length().value_or(0);
   const bool was_long = cache.peak_length() > original;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       was_long == (tokens.most_after > original),
+      "{}: expected texts that stay {} original_context_length = {} of "
+      "rotary scaling longrope, or an empty cache, but got one of {} "
+      "tokens that grows to {}: on the other side of it all keys are "
+      "rotated otherwise; reset the cache and decode the whole text again",
       name,
-      ": expected texts that stay ",
       was_long ? "beyond" : "within",
-      " original_context_length = ",
       original,
-      " of rotary scaling longrope, or an empty cache, but got one of ",
       tokens.most_before,
-      " tokens that grows to ",
-      tokens.most_after,
-      ": on the other side of it all keys are rotated otherwise; reset the cache "
-      "and decode the whole text again");
+      tokens.most_after);
 }
 
 torch::Tensor padding_last(const torch::Tensor& x, const NewTokens& tokens) {
@@ -163,14 +159,13 @@ void set_decode_scores(
   if (!call.bias().defined() && !call.scores()) {
     return;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !cache.options().window() && !cache.options().chunk() &&
           !call.left_padded(),
+      "{}: expected {} beside a cache that keeps all tokens, and tokens "
+      "that are not left_padded",
       name,
-      ": expected ",
-      call.bias().defined() ? "a bias" : "a function `scores`",
-      " beside a cache that keeps all tokens, and tokens that are not "
-      "left_padded");
+      call.bias().defined() ? "a bias" : "a function `scores`");
   set_call(
       name,
       ForwardOptions().bias(call.bias()).scores(call.scores()),

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/head_norm.h>
 
+#include <check.h>
 #include <kernels/elements.h>
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
@@ -36,8 +37,8 @@ void HeadNormImpl::reset() {
   checks::check_eps(kHeadNorm, options.eps());
   TORCH_CHECK(
       options.weight() || (!options.bias() && !options.unit_offset()),
-      kHeadNorm,
-      ": expected weight = true beside bias or unit_offset, but got false");
+      "HeadNorm: expected weight = true beside bias or unit_offset, but "
+      "got false");
   std::vector<int64_t> sizes = {head_dim};
   if (options.scope() == HeadNormScope::kAllHeads) {
     sizes = {num_heads * head_dim};
@@ -82,14 +83,11 @@ torch::Tensor detail::normalised(
   const auto& partition = *PartitionAccess::of(module);
   const auto H = module.num_heads;
   const auto D = module.head_dim;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.defined() && x.dim() == 4 && x.size(1) == H && x.size(3) == D,
-      kHeadNorm,
-      ": expected input of shape (B, ",
+      "HeadNorm: expected input of shape (B, {}, T, {}), but got {}",
       H,
-      ", T, ",
       D,
-      "), but got ",
       x.defined() ? c10::str(x.sizes()) : "an undefined tensor");
   const auto& options = module.options;
   const bool joins = options.scope() == HeadNormScope::kAllHeads;

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <check.h>
 #include <kernels/heads.h>
 #include <kernels/linear.h>
 #include <nn/checks.h>
-#include <nn/modules/func_options.h>
 #include <nn/modules/partition.h>
 #include <nn/modules/projected.h>
 #include <nn/score_rule.h>
@@ -46,30 +46,29 @@ void check_heads(const char* name, const Options& options) {
   checks::check_positive(name, "num_heads", options.num_heads());
   checks::check_positive(name, "num_kv_heads", num_kv_heads(options));
   checks::check_dropout(name, options.dropout());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.head_dim() || options.d_out() % options.num_heads() == 0,
+      "{}: expected d_out divisible by num_heads, or head_dim, but got "
+      "d_out = {}, num_heads = {} and no head_dim",
       name,
-      ": expected d_out divisible by num_heads, or head_dim, but got d_out = ",
       options.d_out(),
-      ", num_heads = ",
-      options.num_heads(),
-      " and no head_dim");
+      options.num_heads());
   checks::check_positive(name, "head_dim", head_dim_of(options));
   checks::check_positive(name, "value_dim", value_dim_of(options));
   const auto joined = options.num_heads() * value_dim_of(options);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.out_proj() || joined == options.d_out(),
+      "{}: expected d_out = num_heads * value_dim = {} without out_proj, "
+      "but got d_out = {}",
       name,
-      ": expected d_out = num_heads * value_dim = ",
       joined,
-      " without out_proj, but got d_out = ",
       options.d_out());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.num_heads() % num_kv_heads(options) == 0,
+      "{}: expected num_heads divisible by num_kv_heads, but got "
+      "num_heads = {}, num_kv_heads = {}",
       name,
-      ": expected num_heads divisible by num_kv_heads, but got num_heads = ",
       options.num_heads(),
-      ", num_kv_heads = ",
       num_kv_heads(options));
 }
 
@@ -115,11 +114,12 @@ void reset_heads(Module& module, int64_t d_context) {
 template <typename Module>
 void reset_parameters_of_heads(const char* name, Module& module) {
   const auto all = PartitionAccess::of(module)->heads().all;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       all == 0 || all == module.options.num_heads(),
-      name,
-      ": expected a whole module to reset its parameters, but got some of the "
-      "heads (tensor_parallel), which other processes would draw alike");
+      "{}: expected a whole module to reset its parameters, but got some "
+      "of the heads (tensor_parallel), which other processes would draw "
+      "alike",
+      name);
   module.W_query->reset_parameters();
   module.W_key->reset_parameters();
   module.W_value->reset_parameters();
@@ -172,23 +172,22 @@ bool drops_weights(const Module& module) {
 /// Checks that no weights are dropped, for `decode`.
 template <typename Module>
 void check_drops_nothing(const char* name, const Module& module) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !drops_weights(module),
+      "{}: expected evaluation for decode, which has no dropout, but got "
+      "training with dropout = {}; call eval()",
       name,
-      ": expected evaluation for decode, which has no dropout, but got training "
-      "with dropout = ",
-      module.dropout->options.p(),
-      "; call eval()");
+      module.dropout->options.p());
 }
 
 /// Checks that `module` can decode: causal, without dropout.
 template <typename Module>
 void check_decodes(const char* name, const Module& module) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       module.options.causal(),
-      name,
-      ": expected causal = true for decode, since tokens of the past do not "
-      "change with those that follow");
+      "{}: expected causal = true for decode, since tokens of the past "
+      "do not change with those that follow",
+      name);
   check_drops_nothing(name, module);
 }
 
@@ -241,18 +240,15 @@ inline void check_projection(
     const torch::nn::Linear& projection,
     int64_t num_heads,
     int64_t head_dim) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       projection->weight.size(0) == num_heads * head_dim,
+      "{}: expected {} with {} outputs, those of {} heads, but got {}; "
+      "load_weights takes the part of a process",
       name,
-      ": expected ",
       what,
-      " with ",
       num_heads * head_dim,
-      " outputs, those of ",
       num_heads,
-      " heads, but got ",
-      projection->weight.size(0),
-      "; load_weights takes the part of a process");
+      projection->weight.size(0));
 }
 
 /// Projects the context of the heads (B, num_heads, T, value_dim) to (B, T,
@@ -280,37 +276,32 @@ void check_cache(
   const auto& has = cache.options();
   const auto kv_heads = num_kv_heads(module.options);
   const auto value_dim = value_dim_of(module.options);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has.num_kv_heads() == kv_heads && has.head_dim() == module.head_dim &&
           has.value_dim().value_or(has.head_dim()) == value_dim,
+      "{}: expected a cache of num_kv_heads = {}, head_dim = {} and "
+      "value_dim = {}, but got {}, {} and {}; make_cache makes one that "
+      "fits",
       name,
-      ": expected a cache of num_kv_heads = ",
       kv_heads,
-      ", head_dim = ",
       module.head_dim,
-      " and value_dim = ",
       value_dim,
-      ", but got ",
       has.num_kv_heads(),
-      ", ",
       has.head_dim(),
-      " and ",
-      has.value_dim().value_or(has.head_dim()),
-      "; make_cache makes one that fits");
+      has.value_dim().value_or(has.head_dim()));
   const auto& weight = module.W_key->weight;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has.device() == weight.device(),
+      "{}: expected a cache on {}, where the weights are, but got one on {}",
       name,
-      ": expected a cache on ",
       weight.device(),
-      ", where the weights are, but got one on ",
       has.device());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       x.size(0) == has.batch_size(),
+      "{}: expected input of as many sequences as the cache has, {}, but "
+      "got {}",
       name,
-      ": expected input of as many sequences as the cache has, ",
       has.batch_size(),
-      ", but got ",
       x.size(0));
 }
 

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/latent_attention.h>
 
+#include <check.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
 #include <nn/cache_append.h>
@@ -14,8 +15,6 @@
 #include <nn/rotary.h>
 #include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
-
-#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <ostream>
@@ -34,14 +33,11 @@ void check_options(const LatentAttentionOptions& options) {
     checks::check_positive(kLatent, option, value);
     // Products of two such sizes fit into int64.
     constexpr int64_t kMost = int64_t{1} << 30;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value <= kMost,
-        kLatent,
-        ": expected ",
+        "LatentAttention: expected {} <= {}, but got {}",
         option,
-        " <= ",
         kMost,
-        ", but got ",
         value);
   };
   check("d_in", options.d_in());
@@ -228,29 +224,24 @@ void check_decode(
   detail::check_cache_part(kLatent, cache, /*num_parts=*/1, /*part=*/0);
   const auto& has = cache.options();
   const auto row = options.kv_rank() + options.rope_dim();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has.values_in_keys() && has.num_kv_heads() == 1 &&
           has.head_dim() == row &&
           has.value_dim().value_or(row) == options.kv_rank() && !has.window() &&
           !has.chunk(),
-      kLatent,
-      ": expected a cache with values_in_keys of one head, head_dim = kv_rank + "
-      "rope_dim = ",
+      "LatentAttention: expected a cache with values_in_keys of one "
+      "head, head_dim = kv_rank + rope_dim = {}, value_dim = kv_rank = "
+      "{} and neither window nor chunk; make_cache makes one",
       row,
-      ", value_dim = kv_rank = ",
-      options.kv_rank(),
-      " and neither window nor chunk; make_cache makes one");
+      options.kv_rank());
   const auto& weight = module.kv_b_proj->weight;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has.device() == weight.device() && x.size(0) == has.batch_size(),
-      kLatent,
-      ": expected a cache of ",
+      "LatentAttention: expected a cache of {} sequences on {}, but got "
+      "one of {} on {}",
       x.size(0),
-      " sequences on ",
       weight.device(),
-      ", but got one of ",
       has.batch_size(),
-      " on ",
       has.device());
 }
 

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
+#include <check.h>
 #include <kernels/rms_norm.h>
 #include <nn/cache_append.h>
 #include <nn/checks.h>
@@ -34,15 +35,13 @@ void check_options(const MultiHeadAttentionOptions& options) {
   checks::check_positive(
       kMultiHead, "context_length", options.context_length());
   checks::check_rule(kMultiHead, options.rule());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.clip_qkv() || *options.clip_qkv() > 0,
-      kMultiHead,
-      ": expected clip_qkv > 0, but got ",
+      "MultiHeadAttention: expected clip_qkv > 0, but got {}",
       *options.clip_qkv());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.value_norm_eps() || *options.value_norm_eps() >= 0,
-      kMultiHead,
-      ": expected value_norm_eps >= 0, but got ",
+      "MultiHeadAttention: expected value_norm_eps >= 0, but got {}",
       *options.value_norm_eps());
   if (options.temperature()) {
     detail::check_temperature(kMultiHead, *options.temperature());
@@ -55,9 +54,8 @@ void check_options(const MultiHeadAttentionOptions& options) {
       options.qk_norm()->scope() == HeadNormScope::kAllHeads;
   TORCH_CHECK(
       !normalises_all || !options.qk_norm()->after_rotary(),
-      kMultiHead,
-      ": expected a qk_norm of all heads before the rotary embedding, but got "
-      "after_rotary = true");
+      "MultiHeadAttention: expected a qk_norm of all heads before the "
+      "rotary embedding, but got after_rotary = true");
 }
 
 /// Projects tokens x (B, T, d_in) to queries (B, num_heads, T, head_dim), keys

@@ -1,11 +1,12 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
+#include <check.h>
 #include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/linear.h>
 #include <nn/checks.h>
 #include <nn/modules/call.h>
-#include <nn/modules/func_options.h>
+#include <nn/modules/projected.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 
 #include <ostream>
@@ -21,12 +22,11 @@ constexpr const char* kWrapper = "MultiHeadAttentionWrapper";
 
 CausalAttentionImpl& head(const torch::nn::ModuleList& heads, size_t index) {
   auto* module = heads->ptr(index)->as<CausalAttentionImpl>();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       module != nullptr,
-      kWrapper,
-      ": expected heads.",
+      "MultiHeadAttentionWrapper: expected heads.{} to be a "
+      "CausalAttention, but it is a {}",
       index,
-      " to be a CausalAttention, but it is a ",
       heads->ptr(index)->name());
   return *module;
 }
@@ -138,9 +138,8 @@ bool has_function(
     const ForwardOptions& call) {
   TORCH_CHECK(
       !call.scores() || are_alike(heads),
-      kWrapper,
-      ": expected heads that are alike beside a function `scores`, which gets "
-      "the scores of all of them");
+      "MultiHeadAttentionWrapper: expected heads that are alike beside a "
+      "function `scores`, which gets the scores of all of them");
   return static_cast<bool>(call.scores());
 }
 

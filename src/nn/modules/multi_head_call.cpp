@@ -1,5 +1,6 @@
 #include <nn/modules/multi_head_call.h>
 
+#include <check.h>
 #include <kernels/elements.h>
 #include <nn/checks.h>
 #include <nn/functional/checked_attention.h>
@@ -85,36 +86,32 @@ void check_room(const KVCache& cache, const NewTokens& tokens) {
   const auto& has = cache.options();
   TORCH_CHECK(
       !has.values_in_keys(),
-      kMultiHead,
-      ": expected a cache of keys and values, but got one of values_in_keys");
-  TORCH_CHECK(
+      "MultiHeadAttention: expected a cache of keys and values, but got "
+      "one of values_in_keys");
+  TORCH_ATTENTION_CHECK(
       tokens.most_after <= has.max_length().value_or(tokens.most_after),
-      kMultiHead,
-      ": expected at most ",
+      "MultiHeadAttention: expected at most {} tokens (max_length) in "
+      "the cache, but got {} with the new ones; the cache is unchanged",
       has.max_length().value_or(0),
-      " tokens (max_length) in the cache, but got ",
-      tokens.most_after,
-      " with the new ones; the cache is unchanged");
+      tokens.most_after);
 }
 
 /// Checks that the cache does not drop tokens that the module attends to.
 void check_reach(const MultiHeadAttentionImpl& module, const KVCache& cache) {
   const auto& has = cache.options();
   const auto window = module.options.window();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !has.window() || (window && *window <= *has.window()),
-      kMultiHead,
-      ": expected a cache that keeps all tokens or at least the window of ",
+      "MultiHeadAttention: expected a cache that keeps all tokens or at "
+      "least the window of {}, but got one of window = {}",
       window ? c10::str(*window) : "the module, which is all",
-      ", but got one of window = ",
       has.window().value_or(0));
   const auto chunk = module.options.chunk();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !has.chunk() || (chunk && *has.chunk() % *chunk == 0),
-      kMultiHead,
-      ": expected a cache that keeps all tokens or chunks of a multiple of ",
+      "MultiHeadAttention: expected a cache that keeps all tokens or "
+      "chunks of a multiple of {}, but got one of chunk = {}",
       chunk ? c10::str(*chunk) : "the module's, which is all",
-      ", but got one of chunk = ",
       has.chunk().value_or(0));
 }
 
@@ -125,10 +122,9 @@ void check_has_blocks(
   TORCH_CHECK(
       !module.options.needs_blocks() || visible_blocks.defined() ||
           x.size(1) <= 1,
-      kMultiHead,
-      ": expected visible_blocks (needs_blocks), which says which tokens are "
-      "those of an image and see each other; for text alone give -1 for each "
-      "token");
+      "MultiHeadAttention: expected visible_blocks (needs_blocks), which "
+      "says which tokens are those of an image and see each other; for "
+      "text alone give -1 for each token");
 }
 
 void check_arguments(
@@ -142,16 +138,13 @@ void check_arguments(
   const auto& partition = partition_of(module);
   partition.check_call(kMultiHead, call);
   const auto parts = partition.num_token_parts();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       parts == 1 || x.size(1) * parts <= length,
-      kMultiHead,
-      ": expected at most ",
+      "MultiHeadAttention: expected at most {} tokens (context_length), "
+      "but got {} of each of {} processes",
       length,
-      " tokens (context_length), but got ",
       x.size(1),
-      " of each of ",
-      parts,
-      " processes");
+      parts);
 }
 
 torch::Tensor token_positions(
@@ -167,11 +160,11 @@ torch::Tensor token_positions(
     return sequence_positions(module, x, call);
   }
   const bool has_all_tokens = partition_of(module).num_token_parts() == 1;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       (!options.alibi() && !options.chunk()) ||
           (has_all_tokens && !call.cu_seqlens().defined()),
-      kMultiHead,
-      ": expected no positions beside alibi or chunk, where ",
+      "MultiHeadAttention: expected no positions beside alibi or chunk, "
+      "where {}",
       has_all_tokens ? "sequences are packed (cu_seqlens)"
                      : "several processes share the tokens");
   return positions_of(kMultiHead, call, x);
@@ -197,9 +190,8 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     TORCH_CHECK(
         !options.chunk() ||
             !positions_after_padding(call.key_padding_mask()).defined(),
-        kMultiHead,
-        ": expected no padding before the tokens of a sequence beside chunk, "
-        "where several processes share the tokens");
+        "MultiHeadAttention: expected no padding before the tokens of a "
+        "sequence beside chunk, where several processes share the tokens");
     return options;
   }
   if (call.cu_seqlens().defined()) {

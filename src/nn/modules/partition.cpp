@@ -1,10 +1,10 @@
 #include <nn/modules/partition.h>
 
+#include <check.h>
 #include <kernels/backward_node.h>
 #include <nn/functional/attend.h>
 #include <nn/modules/decode.h>
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <utility>
@@ -63,13 +63,12 @@ void Partition::check_call(const char* /*name*/, const ForwardOptions& /*call*/)
     const {}
 
 void Partition::check_has_all_tokens(const char* name, const char* what) const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       num_token_parts() == 1,
+      "{}: {} needs all tokens, of which other processes have some "
+      "(sequence_parallel)",
       name,
-      ": ",
-      what,
-      " needs all tokens, of which other processes have some "
-      "(sequence_parallel)");
+      what);
 }
 
 PartitionInput Partition::enter(const PartitionCall& call) const {
@@ -180,18 +179,15 @@ void check_cache_part(
     int64_t num_parts,
     int64_t part) {
   const auto& has = cache.options();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has.num_parts() == num_parts && has.part() == part,
+      "{}: expected a cache of num_parts = {} and part = {}, but got {} "
+      "and {}; make_cache makes one that fits",
       name,
-      ": expected a cache of num_parts = ",
       num_parts,
-      " and part = ",
       part,
-      ", but got ",
       has.num_parts(),
-      " and ",
-      has.part(),
-      "; make_cache makes one that fits");
+      has.part());
 }
 
 } // namespace torch_attention::detail

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kernels/linear.h>
-#include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/functional/attention.h>
 
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -46,6 +46,16 @@ Projected project_linear(
        layer_of(module.W_value)},
       kernel);
   return {outputs[1], outputs[0], outputs[2]};
+}
+
+/// Returns the options of functional attention for `module`, except the kernel.
+template <typename Module>
+functional::ScaledDotProductAttentionFuncOptions func_options(
+    const Module& module) {
+  return functional::ScaledDotProductAttentionFuncOptions()
+      .rule(module.options.rule())
+      .dropout(module.dropout->options.p())
+      .training(module.dropout->is_training());
 }
 
 } // namespace torch_attention

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <check.h>
 #include <physical_memory.h>
 
 #include <c10/util/Exception.h>
@@ -15,14 +16,14 @@ namespace torch_attention {
 inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   const auto length = static_cast<double>(context_length);
   const auto bytes = length * length * sizeof(float);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       bytes < static_cast<double>(physical_memory()),
+      "{}: expected a context_length whose mask fits into memory, but {} "
+      "asks for {:.4g} GB; register_mask(false) leaves the buffer out, and "
+      "the module computes the same",
       name,
-      ": expected a context_length whose mask fits into memory, but ",
       context_length,
-      " asks for ",
-      bytes / 1e9,
-      " GB; register_mask(false) leaves the buffer out, and the module computes the same");
+      bytes / 1e9);
   // In place, since two copies may not fit into memory.
   return torch::ones({context_length, context_length}).triu_(/*diagonal=*/1);
 }

@@ -1,8 +1,8 @@
 #include <torch_attention/nn/modules/relative_bias.h>
 
+#include <check.h>
 #include <nn/checks.h>
 
-#include <c10/util/Exception.h>
 #include <torch/nn/init.h>
 
 #include <cmath>
@@ -64,19 +64,17 @@ RelativeBiasImpl::RelativeBiasImpl(const RelativeBiasOptions& options_)
 
 void RelativeBiasImpl::reset() {
   checks::check_positive(kRelativeBias, "num_heads", options.num_heads());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       exact_distances(options) >= 1 &&
           (!options.bidirectional() || options.num_buckets() % 2 == 0),
-      kRelativeBias,
-      ": expected num_buckets of at least 2, or at least 4 and even if "
-      "bidirectional, but got ",
+      "RelativeBias: expected num_buckets of at least 2, or at least 4 "
+      "and even if bidirectional, but got {}",
       options.num_buckets());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.max_distance() > exact_distances(options),
-      kRelativeBias,
-      ": expected max_distance > ",
+      "RelativeBias: expected max_distance > {}, half the buckets of one "
+      "direction, but got {}",
       exact_distances(options),
-      ", half the buckets of one direction, but got ",
       options.max_distance());
   weight = register_parameter(
       "weight", torch::empty({options.num_buckets(), options.num_heads()}));
@@ -95,15 +93,12 @@ void RelativeBiasImpl::pretty_print(std::ostream& stream) const {
 }
 
 torch::Tensor RelativeBiasImpl::forward(int64_t T, int64_t S, int64_t first) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       T >= 0 && S >= 0 && first >= 0 &&
           first <= std::numeric_limits<int64_t>::max() - T,
-      kRelativeBias,
-      ": expected T, S and first >= 0, but got ",
+      "RelativeBias: expected T, S and first >= 0, but got {}, {} and {}",
       T,
-      ", ",
       S,
-      " and ",
       first);
   const auto queries = torch::arange(first, first + T, torch::kLong);
   const auto keys = torch::arange(S, torch::kLong);
@@ -126,14 +121,11 @@ void WindowBiasImpl::reset() {
   checks::check_positive(kWindowBias, "height", options.height());
   checks::check_positive(kWindowBias, "width", options.width());
   constexpr int64_t kMost = int64_t{1} << 15;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.height() <= kMost && options.width() <= kMost,
-      kWindowBias,
-      ": expected height and width <= ",
+      "WindowBias: expected height and width <= {}, but got {} and {}",
       kMost,
-      ", but got ",
       options.height(),
-      " and ",
       options.width());
   relative_position_bias_table = register_parameter(
       "relative_position_bias_table",

@@ -1,9 +1,8 @@
 #include <nn/modules/rotary_angles.h>
 
+#include <check.h>
 #include <kernels/elements.h>
 #include <nn/checks.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
@@ -21,30 +20,25 @@ void check_table(
   const auto B = x.size(0);
   const auto T = x.size(1);
   checks::check_has_numbers(name, what, table, x.device());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       table.device() == x.device(),
+      "{}: expected {} on {}, where the input is, but got one on {}",
       name,
-      ": expected ",
       what,
-      " on ",
       x.device(),
-      ", where the input is, but got one on ",
       table.device());
   const bool fits = table.is_floating_point() &&
       (table.dim() == 2 || (table.dim() == 3 && table.size(0) == B)) &&
       table.size(-2) == T && table.size(-1) == pairs;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       fits,
+      "{}: expected a floating-point {} of shape (T, pairs) = [{}, {}] "
+      "or (B, T, pairs), but got {} of shape {}{}",
       name,
-      ": expected a floating-point ",
       what,
-      " of shape (T, pairs) = [",
       T,
-      ", ",
       pairs,
-      "] or (B, T, pairs), but got ",
       table.scalar_type(),
-      " of shape ",
       table.sizes(),
       table.dim() > 0 && table.size(-1) == 2 * pairs
           ? "; of tables with each angle twice pass one half"
@@ -58,12 +52,11 @@ bool check_tables(
     const torch::Tensor& x,
     const torch::Tensor& cos,
     const torch::Tensor& sin) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       cos.defined() == sin.defined(),
+      "{}: expected rotary_cos and rotary_sin or neither, but got {} alone",
       name,
-      ": expected rotary_cos and rotary_sin or neither, but got ",
-      cos.defined() ? "rotary_cos" : "rotary_sin",
-      " alone");
+      cos.defined() ? "rotary_cos" : "rotary_sin");
   if (!cos.defined()) {
     return false;
   }
@@ -116,10 +109,10 @@ void check_angles(
     const ForwardOptions& call) {
   const bool given =
       check_tables(name, pairs, x, call.rotary_cos(), call.rotary_sin());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !given || !call.positions().defined(),
-      name,
-      ": expected positions or rotary_cos and rotary_sin, but got both");
+      "{}: expected positions or rotary_cos and rotary_sin, but got both",
+      name);
 }
 
 void check_angles(
@@ -130,11 +123,11 @@ void check_angles(
     const NewTokens& tokens) {
   const bool given =
       check_tables(name, pairs, x, call.rotary_cos(), call.rotary_sin());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !given || !tokens.padding.defined(),
-      name,
-      ": expected rotary_cos and rotary_sin without left_padded, whose tokens "
-      "move");
+      "{}: expected rotary_cos and rotary_sin without left_padded, whose "
+      "tokens move",
+      name);
 }
 
 RotaryAngles rotary_angles(

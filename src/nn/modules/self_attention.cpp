@@ -70,13 +70,13 @@ Projected project(SelfAttentionV2Impl& module, const torch::Tensor& x) {
 }
 
 template <typename Module>
-torch::Tensor attend(
+torch::Tensor forward_module(
     const char* name,
     Module& module,
     const torch::Tensor& x,
     const ForwardOptions& call) {
   if (detail::lacks_batch(x, call)) {
-    return attend(name, module, x.unsqueeze(0), call).squeeze(0);
+    return forward_module(name, module, x.unsqueeze(0), call).squeeze(0);
   }
   const auto [queries, keys, values] = project(module, x);
   return functional::scaled_dot_product_attention(
@@ -88,7 +88,7 @@ torch::Tensor attend(
 }
 
 template <typename Module>
-std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(
+std::tuple<torch::Tensor, torch::Tensor> forward_module_with_weights(
     const char* name,
     Module& module,
     const torch::Tensor& x,
@@ -113,8 +113,8 @@ void SelfAttentionV1Impl::reset() {
   check_options(kV1, options);
   TORCH_CHECK(
       !options.qkv_bias(),
-      kV1,
-      ": expected qkv_bias = false, since it has no bias; SelfAttentionV2 has");
+      "SelfAttentionV1: expected qkv_bias = false, since it has no bias; "
+      "SelfAttentionV2 has");
   const auto sizes = {options.d_in(), options.d_out()};
   W_query = register_parameter("W_query", torch::empty(sizes));
   W_key = register_parameter("W_key", torch::empty(sizes));
@@ -139,12 +139,12 @@ void SelfAttentionV1Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV1Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  return attend(kV1, *this, x, call);
+  return forward_module(kV1, *this, x, call);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV1Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  return attend_with_weights(kV1, *this, x, call);
+  return forward_module_with_weights(kV1, *this, x, call);
 }
 
 SelfAttentionV2Impl::SelfAttentionV2Impl(
@@ -186,12 +186,12 @@ void SelfAttentionV2Impl::pretty_print(std::ostream& stream) const {
 torch::Tensor SelfAttentionV2Impl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
-  return attend(kV2, *this, x, call);
+  return forward_module(kV2, *this, x, call);
 }
 
 std::tuple<torch::Tensor, torch::Tensor> SelfAttentionV2Impl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
-  return attend_with_weights(kV2, *this, x, call);
+  return forward_module_with_weights(kV2, *this, x, call);
 }
 
 } // namespace torch_attention

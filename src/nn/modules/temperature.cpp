@@ -1,9 +1,8 @@
 #include <nn/modules/temperature.h>
 
+#include <check.h>
 #include <kernels/elements.h>
 #include <nn/checks.h>
-
-#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <limits>
@@ -13,15 +12,15 @@ namespace torch_attention::detail {
 void check_temperature(const char* name, const TemperatureOptions& options) {
   checks::check_positive(
       name, "floor_scale of the temperature", options.floor_scale());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::isfinite(options.scale()),
+      "{}: expected a finite scale of the temperature, but got {}",
       name,
-      ": expected a finite scale of the temperature, but got ",
       options.scale());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.offset() >= 0,
+      "{}: expected an offset >= 0 of the temperature, but got {}",
       name,
-      ": expected an offset >= 0 of the temperature, but got ",
       options.offset());
 }
 

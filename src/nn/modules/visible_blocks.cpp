@@ -1,6 +1,6 @@
 #include <nn/modules/visible_blocks.h>
 
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <optional>
 
@@ -25,17 +25,15 @@ void check_ids(
   const auto T = scores[scores.size() - 2];
   const auto expected = batched ? std::vector<int64_t>{scores.front(), T}
                                 : std::vector<int64_t>{T};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ids.scalar_type() == torch::kLong &&
           ids.sizes() == torch::IntArrayRef(expected),
+      "{}: expected int64 visible_blocks of shape {} = {}, but got {} of "
+      "shape {}",
       name,
-      ": expected int64 visible_blocks of shape ",
       batched ? "(B, T)" : "(T)",
-      " = ",
       torch::IntArrayRef(expected),
-      ", but got ",
       ids.scalar_type(),
-      " of shape ",
       ids.sizes());
 }
 
@@ -82,11 +80,11 @@ void check_visible_blocks(
     const std::vector<int64_t>& scores,
     const FuncOptions& options) {
   check_ids(name, ids, scores);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !are_read(scope, options) ||
           (!options.chunk() && !options.alibi_slopes().defined()),
+      "{}: expected no visible_blocks beside {}",
       name,
-      ": expected no visible_blocks beside ",
       options.chunk() ? "chunk" : "alibi");
 }
 

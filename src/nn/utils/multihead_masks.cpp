@@ -1,9 +1,9 @@
 #include <nn/utils/multihead_masks.h>
 
+#include <check.h>
 #include <kernels/plain.h>
 
 #include <ATen/ops/constant_pad_nd.h>
-#include <c10/util/Exception.h>
 
 namespace torch_attention::detail {
 
@@ -28,30 +28,23 @@ void check_mask(
     const MultiheadScores& scores,
     bool fits) {
   kernels::check_device(kAttend, what, mask, scores.device);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       mask.scalar_type() == torch::kBool || mask.is_floating_point(),
-      kAttend,
-      ": expected a bool ",
+      "attend: expected a bool {} (true hides) or a floating-point one "
+      "(added to the scores), but got {}; convert it with "
+      ".to(torch::kBool)",
       what,
-      " (true hides) or a floating-point one (added to the scores), but got ",
-      mask.scalar_type(),
-      "; convert it with .to(torch::kBool)");
-  TORCH_CHECK(
+      mask.scalar_type());
+  TORCH_ATTENTION_CHECK(
       fits,
-      kAttend,
-      ": expected ",
+      "attend: expected {} of shape {} with B = {}, H = {}, T = {}, S = "
+      "{}, but got {}",
       what,
-      " of shape ",
       shapes,
-      " with B = ",
       scores.B,
-      ", H = ",
       scores.H,
-      ", T = ",
       scores.T,
-      ", S = ",
       scores.S,
-      ", but got ",
       mask.sizes());
 }
 

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/utils/swap.h>
 
+#include <check.h>
 #include <nn/utils/planned_replacement.h>
 
 #include <c10/util/Type.h>
@@ -63,15 +64,12 @@ size_t child_index(
     const std::string& name) {
   const auto names = parent.named_children().keys();
   const auto found = std::find(names.begin(), names.end(), name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       found != names.end(),
-      "replace_module: ",
+      "replace_module: {} ({}) has no child \"{}\"; its children: {}",
       parent_path.empty() ? "the root" : "\"" + parent_path + "\"",
-      " (",
       class_of(parent),
-      ") has no child \"",
       name,
-      "\"; its children: ",
       joined(names));
   return static_cast<size_t>(found - names.begin());
 }
@@ -90,11 +88,10 @@ Place find_place(torch::nn::Module& root, const std::string& path) {
 }
 
 void check_not_empty(const ModulePtr& replacement, const std::string& path) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       replacement != nullptr,
-      "replace_module: the replacement for \"",
-      path,
-      "\" is empty");
+      "replace_module: the replacement for \"{}\" is empty",
+      path);
 }
 
 /// Returns advice on replacing `old`, which a member of `parent` holds.
@@ -150,25 +147,24 @@ void check_no_added_tokens(
     const char* function,
     const char* ours,
     const torch::nn::MultiheadAttentionOptions& options) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !options.add_bias_kv() && !options.add_zero_attn(),
+      "{}: expected add_bias_kv = add_zero_attn = false, which add "
+      "tokens that {} does not have",
       function,
-      ": expected add_bias_kv = add_zero_attn = false, which add tokens that ",
-      ours,
-      " does not have");
+      ours);
 }
 
 void check_source(const torch::nn::MultiheadAttentionOptions& options) {
   constexpr const char* kFunction = "from_multihead_attention";
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.kdim() == options.embed_dim() &&
           options.vdim() == options.embed_dim(),
-      kFunction,
-      ": expected kdim = vdim = embed_dim = ",
+      "cross_from_multihead_attention: expected kdim = vdim = embed_dim "
+      "= {}, since self-attention has one input, but got kdim = {}, vdim "
+      "= {}",
       options.embed_dim(),
-      ", since self-attention has one input, but got kdim = ",
       options.kdim(),
-      ", vdim = ",
       options.vdim());
   check_no_added_tokens(kFunction, "MultiHeadAttention", options);
 }
@@ -220,15 +216,14 @@ PlannedReplacement::PlannedReplacement(
   old_ = parent_->children()[index_];
   // The tree and `old_` hold it; a third owner is a member of the parent or the
   // caller.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_container(*parent_) || old_.use_count() <= 2,
-      "replace_module: \"",
+      "replace_module: \"{}\" is held outside of the module tree as "
+      "well. If {} holds it as a member, its forward would go on calling "
+      "the old module; {}. If you hold it yourself, release it first",
       path,
-      "\" is held outside of the module tree as well. If ",
       class_of(*parent_),
-      " holds it as a member, its forward would go on calling the old module; ",
-      advice_for_member(*parent_, path, *old_, *replacement_.module),
-      ". If you hold it yourself, release it first");
+      advice_for_member(*parent_, path, *old_, *replacement_.module));
 }
 
 ModulePtr PlannedReplacement::run() {
@@ -256,21 +251,19 @@ void check_member(
     const torch::nn::Module* held) {
   const auto [parent, name, index] = find_place(root, path);
   const auto class_name = c10::demangle(expected.name());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_expected,
-      "replace_module: expected a member of the class that holds \"",
+      "replace_module: expected a member of the class that holds \"{}\", "
+      "which is {}, but got a member of {}",
       path,
-      "\", which is ",
       class_of(*parent),
-      ", but got a member of ",
       class_name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       held == parent->children()[index].get(),
-      "replace_module: expected the member of ",
+      "replace_module: expected the member of {} that holds \"{}\", but "
+      "got one that holds {}",
       class_name,
-      " that holds \"",
       path,
-      "\", but got one that holds ",
       held == nullptr ? "nothing" : "another module, a " + class_of(*held));
 }
 
@@ -310,13 +303,11 @@ CrossAttention cross_from_multihead_attention(
     const torch::nn::MultiheadAttentionImpl& source) {
   constexpr const char* kFunction = "cross_from_multihead_attention";
   const auto& options = source.options;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.kdim() == options.vdim(),
-      kFunction,
-      ": expected kdim = vdim, since keys and values are of one context, but "
-      "got kdim = ",
+      "cross_from_multihead_attention: expected kdim = vdim, since keys "
+      "and values are of one context, but got kdim = {}, vdim = {}",
       options.kdim(),
-      ", vdim = ",
       options.vdim());
   check_no_added_tokens(kFunction, "CrossAttention", options);
   CrossAttention result(CrossAttentionOptions(

@@ -1,5 +1,6 @@
 #include <torch_attention/nn/utils/swap_transformer.h>
 
+#include <check.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/utils/swap.h>
@@ -72,15 +73,13 @@ void check_shapes(
   const bool fits = query.dim() == 3 && key.dim() == 3 && value.dim() == 3 &&
       query.size(2) == m.options.embed_dim() && key.size(1) == query.size(1) &&
       key.size(0) == value.size(0) && key.size(1) == value.size(1);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       fits,
-      "attend: expected query (T, B, embed_dim = ",
+      "attend: expected query (T, B, embed_dim = {}), key (S, B, kdim) "
+      "and value (S, B, vdim), but got {}, {} and {}",
       m.options.embed_dim(),
-      "), key (S, B, kdim) and value (S, B, vdim), but got ",
       query.sizes(),
-      ", ",
       key.sizes(),
-      " and ",
       value.sizes());
 }
 

@@ -1,6 +1,6 @@
 #include <weights/files/export_archive.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <json.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/records.h>
@@ -145,11 +145,11 @@ std::vector<ExportEntry> read_config(
       read_entry(path, value, entries);
     }
   });
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_config,
-      "the file is damaged: \"",
-      record,
-      "\" does not describe tensors: it has no \"config\"");
+      "the file is damaged: \"{}\" does not describe tensors: it has no "
+      "\"config\"",
+      record);
   return entries;
 }
 
@@ -175,26 +175,25 @@ class ConfigReader {
       file_.unreadable.emplace_back(key, "is no plain tensor, but a pickle");
       return;
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         entry.use_pickle && !entry.record.empty() && entry.dtype &&
             entry.offset,
-        "the file is damaged: the description of \"",
-        key,
-        "\" lacks use_pickle, path_name, dtype or storage_offset");
+        "the file is damaged: the description of \"{}\" lacks use_pickle, "
+        "path_name, dtype or storage_offset",
+        key);
     const auto dtype = dtype_from_export(*entry.dtype);
-    TORCH_CHECK(
-        dtype, "the file has \"", key, "\" of the dtype number ", *entry.dtype);
+    TORCH_ATTENTION_CHECK(
+        dtype, "the file has \"{}\" of the dtype number {}", key, *entry.dtype);
     const auto record = folder + entry.record;
     auto storage = storages_.find(record);
     if (storage == storages_.end()) {
       storage =
           storages_.emplace(record, aligned(archive_.find(record), 16)).first;
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !file_.tensors.contains(key),
-        "the file has several models with the key \"",
-        key,
-        "\"");
+        "the file has several models with the key \"{}\"",
+        key);
     file_.tensors.insert(
         key,
         view_tensor(
@@ -211,11 +210,10 @@ class ConfigReader {
 WeightFile read_state_dict_file(
     std::shared_ptr<const ZipArchive> archive,
     const std::vector<std::string>& records) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       records.size() == 1,
-      "the file has the weights of ",
-      records.size(),
-      " models; export them one by one");
+      "the file has the weights of {} models; export them one by one",
+      records.size());
   auto inner =
       std::make_shared<const ZipArchive>(archive->find(records.front()));
   TORCH_CHECK(

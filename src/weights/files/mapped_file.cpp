@@ -1,8 +1,7 @@
 #include <weights/files/mapped_file.h>
 
+#include <check.h>
 #include <descriptor.h>
-
-#include <c10/util/Exception.h>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,34 +19,32 @@ Bytes MappedFile::open(const std::string& path) {
   // opening a named pipe does not wait for a writer.
   const Descriptor file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       file.number() >= 0,
+      "{}{}{}",
       errno == ENOENT ? "there is no file \"" : "cannot read \"",
       path,
       errno == ENOENT ? "\"" : std::string("\": ") + std::strerror(errno));
   struct stat status {};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ::fstat(file.number(), &status) == 0,
-      "cannot read \"",
+      "cannot read \"{}\": {}",
       path,
-      "\": ",
       std::strerror(errno));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       S_ISREG(status.st_mode),
-      "\"",
-      path,
-      "\" is not a file, but a folder or device");
+      "\"{}\" is not a file, but a folder or device",
+      path);
   const auto size = static_cast<size_t>(status.st_size);
-  TORCH_CHECK(size > 0, "\"", path, "\" is empty");
+  TORCH_ATTENTION_CHECK(size > 0, "\"{}\" is empty", path);
   // Allocated before the mapping: if memory runs out here, nothing has to be
   // unmapped.
   const std::shared_ptr<MappedFile> mapped(new MappedFile(nullptr, 0));
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number(), 0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       data != MAP_FAILED,
-      "cannot map \"",
+      "cannot map \"{}\" into memory: {}",
       path,
-      "\" into memory: ",
       std::strerror(errno));
   mapped->data_ = static_cast<const uint8_t*>(data);
   mapped->size_ = size;
@@ -65,9 +62,9 @@ void make_writable(const Bytes& file) {
     return;
   }
   auto* data = const_cast<uint8_t*>(file.data);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ::mprotect(data, file.size, PROT_READ | PROT_WRITE) == 0,
-      "cannot make the mapped file writable in memory: ",
+      "cannot make the mapped file writable in memory: {}",
       std::strerror(errno));
 }
 

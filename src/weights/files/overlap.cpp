@@ -1,8 +1,7 @@
 #include <weights/files/overlap.h>
 
+#include <check.h>
 #include <format_text.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <functional>
@@ -69,17 +68,16 @@ void OverlapLimit::count(
     int64_t elements) {
   // Divides, since the number of bytes of a huge tensor could overflow.
   const auto item = static_cast<uint64_t>(tensor.element_size());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       static_cast<uint64_t>(elements) <= bytes_left_ / item,
-      format_text(
-          "the tensors up to \"{}\" of shape ({}) and strides ({}) read the "
-          "file's {} bytes more than {} times{}",
-          shortened(key, 200),
-          fmt::join(tensor.sizes(), ", "),
-          fmt::join(tensor.strides(), ", "),
-          bytes_in_file_,
-          times_,
-          advice_));
+      "the tensors up to \"{}\" of shape ({}) and strides ({}) read the "
+      "file's {} bytes more than {} times{}",
+      shortened(key, 200),
+      fmt::join(tensor.sizes(), ", "),
+      fmt::join(tensor.strides(), ", "),
+      bytes_in_file_,
+      times_,
+      advice_);
   bytes_left_ -= static_cast<uint64_t>(elements) * item;
 }
 

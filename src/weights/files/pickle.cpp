@@ -1,5 +1,6 @@
 #include <weights/files/pickle.h>
 
+#include <check.h>
 #include <format_text.h>
 
 #include <c10/util/Exception.h>
@@ -219,10 +220,10 @@ class PickleMachine {
 
   void memoize(uint64_t index) {
     // Writers count from 0, so the memo is smaller than the pickle.
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         index <= bytes_.size(),
         "the file is damaged or malicious: its pickle remembers a value as "
-        "number ",
+        "number {}",
         index);
     if (index >= memo_.size()) {
       grow(memo_, index + 1 - memo_.size());
@@ -302,11 +303,11 @@ class PickleMachine {
   }
 
   void push_global(std::string_view module, std::string_view name) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         module.size() + name.size() <= kMaxName,
-        "the file is damaged or malicious: its pickle names a function by ",
-        module.size() + name.size(),
-        " characters");
+        "the file is damaged or malicious: its pickle names a function by "
+        "{} characters",
+        module.size() + name.size());
     const auto [full_name, is_new] =
         pickle_.names_.insert(format_text("{}.{}", module, name));
     if (is_new) {
@@ -372,9 +373,9 @@ class PickleMachine {
     const bool fits = keyed
         ? target->kind == Kind::kDict
         : target->kind == Kind::kList || target->kind == Kind::kSet;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         (fits || is_made) && (!keyed || items.size() % 2 == 0),
-        "the file is damaged: its pickle adds ",
+        "the file is damaged: its pickle adds {}",
         keyed ? "keys and values to what is no dict"
               : "elements to what is no list");
     if (items.empty()) {
@@ -402,12 +403,11 @@ class PickleMachine {
     switch (operation) {
       case kProto: {
         const int version = number<uint8_t>();
-        TORCH_CHECK(
+        TORCH_ATTENTION_CHECK(
             version >= 2 && version <= 5,
-            "the file's pickle has protocol ",
-            version,
-            ", expected 2 to 5. Save it again in Python: "
-            "torch.save(torch.load(path), path)");
+            "the file's pickle has protocol {}, expected 2 to 5. Save it again "
+            "in Python: torch.save(torch.load(path), path)",
+            version);
         return;
       }
       case kFrame:
@@ -551,12 +551,11 @@ class PickleMachine {
         recall(number<uint32_t>());
         return;
       default:
-        TORCH_CHECK(
+        TORCH_ATTENTION_CHECK(
             false,
-            format_text(
-                "the file is damaged or malicious: its pickle has the "
-                "operation 0x{:02x}, which torch.save does not write",
-                operation));
+            "the file is damaged or malicious: its pickle has the "
+            "operation 0x{:02x}, which torch.save does not write",
+            operation);
     }
   }
 

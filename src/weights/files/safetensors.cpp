@@ -1,5 +1,6 @@
 #include <weights/files/safetensors.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <json.h>
 #include <weights/files/checksum.h>
@@ -349,11 +350,11 @@ WeightFile read_safetensors(const Bytes& file) {
             continue;
           }
           const auto& [bytes, crc, bools] = found->second;
-          TORCH_CHECK(
+          TORCH_ATTENTION_CHECK(
               !crc || crc32(bytes) == *crc,
-              "the file is damaged: \"",
-              key,
-              "\" does not have the checksum (CRC-32) that was stored with it");
+              "the file is damaged: \"{}\" does not have the checksum (CRC-32) "
+              "that was stored with it",
+              key);
           if (bools.defined()) {
             check_values(key, bools);
           }

@@ -4,6 +4,8 @@
 #include <weights/read.h>
 #include <weights/select.h>
 
+#include <check.h>
+
 #include <c10/util/Exception.h>
 
 #include <map>
@@ -30,7 +32,8 @@ WeightFile read_shard(const std::string& name, const Bytes& bytes) {
     TORCH_CHECK(!is_sharded_index(bytes), "the file is an index, too");
     return read_weight_bytes(bytes);
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "\"", name, "\": ", error.what_without_backtrace());
+    TORCH_ATTENTION_CHECK(
+        false, "\"{}\": {}", name, error.what_without_backtrace());
   }
 }
 
@@ -77,13 +80,11 @@ WeightFile read_sharded(
         continue;
       }
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensor != nullptr,
-        "the index says that \"",
+        "the index says that \"{}\" has the key \"{}\", but it has not",
         name,
-        "\" has the key \"",
-        key,
-        "\", but it has not");
+        key);
     result.tensors.insert(key, *tensor);
     shard_of.emplace(key, name);
   }
@@ -91,14 +92,12 @@ WeightFile read_sharded(
   for (const auto& [name, shard] : shards) {
     for (const auto& item : shard.tensors) {
       const auto owner = shard_of.find(item.key());
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           !starts_with(item.key(), prefix) ||
               (owner != shard_of.end() && owner->second == name),
-          "\"",
+          "\"{}\" has the key \"{}\", which the index says is elsewhere",
           name,
-          "\" has the key \"",
-          item.key(),
-          "\", which the index says is elsewhere");
+          item.key());
     }
   }
   result.check_rest = [shards] {

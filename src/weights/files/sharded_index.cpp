@@ -1,6 +1,7 @@
 #include <weights/files/sharded_index.h>
 
 #include <atomic_file.h>
+#include <check.h>
 #include <format_text.h>
 #include <json.h>
 #include <weights/files/weight_file.h>
@@ -14,12 +15,12 @@
 namespace torch_attention::weights::files {
 
 void check_file_name(std::string_view name) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !name.empty() && name.front() != '.' &&
           name.find_first_of(std::string("/\\\0", 3)) == std::string::npos,
-      "an index cannot name the file \"",
-      shortened(name, 200),
-      "\", expected one beside it, and not hidden");
+      "an index cannot name the file \"{}\", expected one beside it, and "
+      "not hidden",
+      shortened(name, 200));
 }
 
 std::vector<IndexEntry> read_index(const Bytes& bytes) {
@@ -32,10 +33,10 @@ std::vector<IndexEntry> read_index(const Bytes& bytes) {
     if (path.size() == 1) {
       has_map = value.kind == JsonValue::Kind::kObject;
     } else if (has_map) {
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           path.size() == 2 && value.kind == JsonValue::Kind::kText,
-          format_text(
-              "the index names no file for \"{}\"", shortened(path[1], 200)));
+          "the index names no file for \"{}\"",
+          shortened(path[1], 200));
       check_key_length(path[1]);
       check_file_name(value.text);
       entries.push_back({path[1], std::string(value.text)});

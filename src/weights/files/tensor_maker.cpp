@@ -1,5 +1,6 @@
 #include <weights/files/tensor_maker.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/pickle_names.h>
@@ -25,9 +26,9 @@ const PickleValue& argument(
     const Arguments& arguments,
     size_t index,
     Kind kind) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       index < arguments.size() && arguments[index]->kind == kind,
-      "the file is damaged: a tensor's description is wrong at argument ",
+      "the file is damaged: a tensor's description is wrong at argument {}",
       index);
   return *arguments[index];
 }
@@ -104,23 +105,20 @@ void check_storage(
     std::string_view class_name,
     int64_t count) {
   const auto own_dtype = dtype_from_storage(class_name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       own_dtype == dtype,
-      "the file is damaged: the storage \"",
+      "the file is damaged: the storage \"{}\" is also of the class {}",
       record,
-      "\" is also of the class ",
       class_name);
   const auto item = dtype ? c10::elementSize(*dtype) : 1;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       count >= 0 && static_cast<uint64_t>(count) == bytes.size / item &&
           bytes.size % item == 0,
-      "the file is damaged: the storage \"",
+      "the file is damaged: the storage \"{}\" has {} bytes, expected {} "
+      "elements of {}",
       record,
-      "\" has ",
       bytes.size,
-      " bytes, expected ",
       count,
-      " elements of ",
       item);
 }
 
@@ -164,11 +162,10 @@ TensorMaker::Made TensorMaker::make(const PickleValue& call, int depth) {
 TensorMaker::Made TensorMaker::make_by(
     std::string_view function,
     const Arguments& arguments) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       arguments.size() >= 4,
-      "the file is damaged: a tensor's description has ",
-      arguments.size(),
-      " arguments");
+      "the file is damaged: a tensor's description has {} arguments",
+      arguments.size());
   const auto& described = argument(arguments, 0, Kind::kPersistent);
   auto reason = why_no_storage(described);
   if (!reason.empty()) {

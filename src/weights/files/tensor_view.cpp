@@ -1,5 +1,6 @@
 #include <weights/files/tensor_view.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/overlap.h>
 
@@ -33,33 +34,29 @@ int64_t add(int64_t a, int64_t b) {
 
 /// Returns the index of the last element that the tensor reads, plus one.
 int64_t end_of(const TensorLayout& layout) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layout.sizes.size() <= kMaxDimensions,
-      "the file is damaged or malicious: a tensor of ",
-      layout.sizes.size(),
-      " dimensions");
-  TORCH_CHECK(
+      "the file is damaged or malicious: a tensor of {} dimensions",
+      layout.sizes.size());
+  TORCH_ATTENTION_CHECK(
       layout.sizes.size() == layout.strides.size(),
-      "the file is damaged: a tensor of ",
+      "the file is damaged: a tensor of {} dimensions has {} strides",
       layout.sizes.size(),
-      " dimensions has ",
-      layout.strides.size(),
-      " strides");
+      layout.strides.size());
   int64_t elements = 1;
   int64_t last = layout.offset;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layout.offset >= 0,
-      "the file is damaged: a tensor begins at ",
+      "the file is damaged: a tensor begins at {}",
       layout.offset);
   for (size_t i = 0; i < layout.sizes.size(); ++i) {
     const auto size = layout.sizes[i];
     const auto stride = layout.strides[i];
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         size >= 0 && stride >= 0,
-        format_text(
-            "the file is damaged: a tensor of shape ({}) with strides ({})",
-            fmt::join(layout.sizes, ", "),
-            fmt::join(layout.strides, ", ")));
+        "the file is damaged: a tensor of shape ({}) with strides ({})",
+        fmt::join(layout.sizes, ", "),
+        fmt::join(layout.strides, ", "));
     elements = multiply(elements, size);
     last = add(last, multiply(stride, size > 0 ? size - 1 : 0));
   }
@@ -72,11 +69,10 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size());
   int64_t stride = 1;
   for (auto i = sizes.size(); i-- > 0;) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         sizes[i] >= 0,
-        format_text(
-            "the file is damaged: a tensor of shape ({})",
-            fmt::join(sizes, ", ")));
+        "the file is damaged: a tensor of shape ({})",
+        fmt::join(sizes, ", "));
     strides[i] = stride;
     // As in LibTorch, an empty dimension does not make strides zero.
     stride = multiply(stride, std::max<int64_t>(sizes[i], 1));
@@ -100,16 +96,15 @@ Bytes aligned(const Bytes& bytes, size_t alignment) {
 torch::Tensor view_tensor(const Bytes& storage, const TensorLayout& layout) {
   const auto item = static_cast<int64_t>(c10::elementSize(layout.dtype));
   const auto end = multiply(end_of(layout), item);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       static_cast<uint64_t>(end) <= storage.size,
-      format_text(
-          "the file is damaged: a tensor of shape ({}), strides ({}) and "
-          "offset {} ends at byte {} of a storage of {} bytes",
-          fmt::join(layout.sizes, ", "),
-          fmt::join(layout.strides, ", "),
-          layout.offset,
-          end,
-          storage.size));
+      "the file is damaged: a tensor of shape ({}), strides ({}) and "
+      "offset {} ends at byte {} of a storage of {} bytes",
+      fmt::join(layout.sizes, ", "),
+      fmt::join(layout.strides, ", "),
+      layout.offset,
+      end,
+      storage.size);
   // Nothing writes to it before `make_writable`: the loader only copies from
   // it.
   auto* data =
@@ -137,11 +132,11 @@ void check_values(const std::string& key, const torch::Tensor& tensor) {
     // Its elements overlap: check each byte once.
     bytes = bytes.as_strided({span}, {1});
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       bytes.max().item<int64_t>() <= 1,
-      "the file is damaged: the bool tensor \"",
-      key,
-      "\" has values other than 0 and 1");
+      "the file is damaged: the bool tensor \"{}\" has values other than "
+      "0 and 1",
+      key);
 }
 
 } // namespace torch_attention::weights::files

@@ -1,5 +1,6 @@
 #include <weights/files/torch_archive.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/pickle.h>
 #include <weights/files/pickle_names.h>
@@ -205,11 +206,10 @@ class Collector {
   }
 
   void add_tensor(const PickleValue& value) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         tensors.size() < kMaxTensors,
-        "the file has more than ",
-        kMaxTensors,
-        " tensors");
+        "the file has more than {} tensors",
+        kMaxTensors);
     auto made = made_.find(&value);
     if (made == made_.end()) {
       made = made_.emplace(&value, maker_.make(value)).first;
@@ -224,11 +224,11 @@ class Collector {
       return;
     }
     const auto path = take_path();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !tensors.contains(path),
-        "the file has the key \"",
-        path,
-        "\" twice. Give one of these tensors another name in Python");
+        "the file has the key \"{}\" twice. Give one of these tensors "
+        "another name in Python",
+        path);
     tensors.insert(path, made->second.tensor);
     records.emplace(path, made->second.record);
   }
@@ -390,21 +390,19 @@ std::string script_format(const PickleValue& root) {
 /// another class than a state dict.
 void check_names(const Pickle& pickle, bool is_script) {
   for (const auto& name : pickle.names()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !runs_code(name),
-        format_text(
-            "the file is malicious: its pickle names \"{}\", which runs code; "
-            "it was not run. Do not load the file in Python",
-            name));
+        "the file is malicious: its pickle names \"{}\", which runs code; "
+        "it was not run. Do not load the file in Python",
+        name);
   }
   const auto& root = pickle.root();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_script || is_tensor(root) || why_foreign(root).empty(),
-      format_text(
-          "the file's pickle names \"{}\", which no tensor needs; it was not "
-          "run. Save only the state dict in Python: "
-          "torch.save(model.state_dict(), path)",
-          root.kind == Kind::kGlobal ? root.text : root.function_name()));
+      "the file's pickle names \"{}\", which no tensor needs; it was not "
+      "run. Save only the state dict in Python: "
+      "torch.save(model.state_dict(), path)",
+      root.kind == Kind::kGlobal ? root.text : root.function_name());
 }
 
 void check_byte_order(const ZipArchive& archive, const std::string& folder) {

@@ -1,5 +1,6 @@
 #include <weights/files/write.h>
 
+#include <check.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/weight_file.h>
 #include <weights/text.h>
@@ -7,7 +8,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 namespace torch_attention::weights::files {
@@ -66,13 +66,12 @@ FileFormat format_of(const std::string& path) {
   if (ends_with(path, ".safetensors")) {
     return FileFormat::kSafetensors;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ends_with(path, ".pt") || ends_with(path, ".pth") ||
           ends_with(path, ".bin"),
-      "expected a file name that ends with .safetensors, .pt, .pth or .bin, "
-      "but got \"",
-      path,
-      "\"");
+      "expected a file name that ends with .safetensors, .pt, .pth or "
+      ".bin, but got \"{}\"",
+      path);
   return FileFormat::kTorch;
 }
 
@@ -82,7 +81,8 @@ std::string json_text(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::type_error&) {
-    TORCH_CHECK(false, quoted(text), " is not UTF-8, as all text in files is");
+    TORCH_ATTENTION_CHECK(
+        false, "{} is not UTF-8, as all text in files is", quoted(text));
   }
 }
 
@@ -90,14 +90,13 @@ void check_writable(const std::string& name, const torch::Tensor& tensor) {
   static_cast<void>(json_text(name));
   check_key_length(name);
   const auto reason = obstacle(tensor);
-  TORCH_CHECK(reason.empty(), quoted(name), " ", reason);
+  TORCH_ATTENTION_CHECK(reason.empty(), "{} {}", quoted(name), reason);
   const auto dtype = tensor.scalar_type();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dtype_from_python(c10::str("torch.", python_dtype(dtype))) == dtype,
+      "{} has the dtype {}, which no file of weights has",
       quoted(name),
-      " has the dtype ",
-      torch::toString(dtype),
-      ", which no file of weights has");
+      torch::toString(dtype));
 }
 
 torch::ScalarType written_dtype(

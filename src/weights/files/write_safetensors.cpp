@@ -1,6 +1,7 @@
 #include <weights/files/write.h>
 
 #include <atomic_file.h>
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/checksum.h>
 #include <weights/files/dtypes.h>
@@ -37,13 +38,12 @@ std::vector<PlacedTensor> place(
     check_writable(item.key(), tensor);
     const auto written = written_dtype(tensor, options);
     const auto dtype = safetensors_dtype(written);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         dtype,
-        "safetensors has no dtype for \"",
+        "safetensors has no dtype for \"{}\" of {}; torch.save's format "
+        "(.pt) has",
         item.key(),
-        "\" of ",
-        python_dtype(written),
-        "; torch.save's format (.pt) has");
+        python_dtype(written));
     TORCH_CHECK(
         item.key() != "__metadata__",
         "safetensors cannot hold a tensor of the name __metadata__");
@@ -74,11 +74,10 @@ std::vector<std::string> metadata_of(
   metadata.emplace("format", "pt");
   std::vector<std::string> items;
   for (const auto& [name, text] : metadata) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !starts_with(name, checksum_name("")),
-        "the metadata \"",
-        name,
-        "\" would stand for the checksum of a tensor");
+        "the metadata \"{}\" would stand for the checksum of a tensor",
+        name);
     items.push_back(format_text("{}:{}", json_text(name), json_text(text)));
   }
   for (const auto& entry : entries) {
@@ -108,13 +107,12 @@ std::string header_of(
   }
   auto text = format_text("{{{}}}", fmt::join(items, ","));
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       text.size() <= kMaxHeader,
-      "the names and metadata take ",
+      "the names and metadata take {} bytes, but safetensors allows {}; "
+      "torch.save's format (.pt) has no such bound",
       text.size(),
-      " bytes, but safetensors allows ",
-      kMaxHeader,
-      "; torch.save's format (.pt) has no such bound");
+      kMaxHeader);
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include <weights/files/write.h>
 
 #include <atomic_file.h>
+#include <check.h>
 #include <format_text.h>
 #include <weights/files/dtypes.h>
 #include <weights/files/tensor_view.h>
@@ -30,11 +31,10 @@ class PickleWriter {
   }
 
   void text(std::string_view value) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value.size() <= std::numeric_limits<uint32_t>::max(),
-        "a name of ",
-        value.size(),
-        " bytes is longer than torch.save's format allows");
+        "a name of {} bytes is longer than torch.save's format allows",
+        value.size());
     text_ += 'X';
     number(static_cast<uint32_t>(value.size()));
     text_ += value;

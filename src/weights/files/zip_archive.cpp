@@ -1,5 +1,6 @@
 #include <weights/files/zip_archive.h>
 
+#include <check.h>
 #include <weights/files/checksum.h>
 
 #include <c10/util/Exception.h>
@@ -127,20 +128,20 @@ Archive open_archive(Source& source) {
   }
   Archive owned(archive);
   const Finish finish{&error};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       owned != nullptr,
-      "the file is cut or damaged: it begins as a zip file, but cannot be read as one (",
-      zip_error_strerror(&error),
-      ")");
+      "the file is cut or damaged: it begins as a zip file, but cannot "
+      "be read as one ({})",
+      zip_error_strerror(&error));
   return owned;
 }
 
 /// Returns the offset in the file at which the record's bytes begin.
 size_t record_offset(zip_t& archive, Source& source, zip_uint64_t index) {
   auto* file = zip_fopen_index(&archive, index, ZIP_FL_COMPRESSED);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       file != nullptr,
-      "the file is damaged: ",
+      "the file is damaged: {}",
       zip_error_strerror(zip_get_error(&archive)));
   char byte = 0;
   const auto count = zip_fread(file, &byte, 1);
@@ -202,26 +203,24 @@ ZipArchive::ZipArchive(const Bytes& whole) : file_(without_line_breaks(whole)) {
     const auto offset = is_read && status.comp_size > 0
         ? record_offset(*archive, source, i)
         : 0;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         (!record.stored || status.comp_size == status.size) &&
             (!is_read || status.comp_size <= file.size - offset),
-        "the file is damaged: the zip record \"",
+        "the file is damaged: the zip record \"{}\" has {} bytes, more "
+        "than there are",
         name,
-        "\" has ",
-        status.size,
-        " bytes, more than there are");
+        status.size);
     if (is_read && status.comp_size > 0) {
       record.bytes = file.part(offset, status.comp_size);
       ranges.emplace_back(offset, offset + status.comp_size);
     }
     if (record.deflated) {
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           record.size <= kMaxRatio * file.size + kFreeUnpackedBytes - unpacked,
-          "the file is damaged or malicious: the zip record \"",
+          "the file is damaged or malicious: the zip record \"{}\" of {} "
+          "bytes claims to unpack to {}",
           name,
-          "\" of ",
           status.comp_size,
-          " bytes claims to unpack to ",
           record.size);
       unpacked += record.size;
     }
@@ -230,11 +229,11 @@ ZipArchive::ZipArchive(const Bytes& whole) : file_(without_line_breaks(whole)) {
         packed <= file.size,
         "the file is damaged or malicious: the records of the zip file are "
         "larger than it");
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         records_.emplace(name, std::move(record)).second,
-        "the file is damaged or malicious: the zip file has two records \"",
-        name,
-        "\"");
+        "the file is damaged or malicious: the zip file has two records "
+        "\"{}\"",
+        name);
     names_.push_back(name);
   }
   check_overlaps(std::move(ranges));
@@ -242,11 +241,10 @@ ZipArchive::ZipArchive(const Bytes& whole) : file_(without_line_breaks(whole)) {
 
 const ZipArchive::Record& ZipArchive::record(const std::string& name) const {
   const auto found = records_.find(name);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       found != records_.end(),
-      "the file is damaged: there is no record \"",
-      name,
-      "\"");
+      "the file is damaged: there is no record \"{}\"",
+      name);
   return found->second;
 }
 
@@ -256,11 +254,11 @@ Bytes ZipArchive::find(const std::string& name) const {
 }
 
 Bytes ZipArchive::unpack(const std::string& name, const Record& record) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       record.deflated,
-      "the zip record \"",
-      name,
-      "\" is encrypted, or compressed otherwise than by deflate");
+      "the zip record \"{}\" is encrypted, or compressed otherwise than "
+      "by deflate",
+      name);
   auto unpacked = std::make_shared<std::vector<uint8_t>>(record.size);
   const std::unique_ptr<libdeflate_decompressor, FreeDecompressor> decompressor(
       libdeflate_alloc_decompressor());
@@ -276,11 +274,11 @@ Bytes ZipArchive::unpack(const std::string& name, const Record& record) {
       /*actual_out_nbytes_ret=*/nullptr);
   const auto* data = unpacked->data();
   const Bytes bytes{std::move(unpacked), data, record.size};
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       result == LIBDEFLATE_SUCCESS && crc32(bytes) == record.crc,
-      "the file is damaged: the zip record \"",
-      name,
-      "\" cannot be unpacked, or has not its checksum (CRC-32)");
+      "the file is damaged: the zip record \"{}\" cannot be unpacked, or "
+      "has not its checksum (CRC-32)",
+      name);
   return bytes;
 }
 
@@ -290,11 +288,11 @@ void ZipArchive::check(const std::string& name) const {
     return; // checked by `unpack`
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       crc32(found.bytes) == found.crc,
-      "the file is damaged: the record \"",
-      name,
-      "\" does not have the checksum (CRC-32) that was stored with it");
+      "the file is damaged: the record \"{}\" does not have the checksum "
+      "(CRC-32) that was stored with it",
+      name);
 #endif
 }
 

@@ -2,9 +2,7 @@
 
 #include <torch_attention/weights/layout.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention {
 
@@ -72,14 +70,13 @@ WeightLayout by_heads(
     int64_t num_heads,
     std::optional<int64_t> num_kv_heads) {
   const auto groups = num_kv_heads.value_or(num_heads);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       groups > 0 && num_heads > 0 && num_heads % groups == 0,
-      format_text(
-          "WeightLayout::{}: expected num_heads > 0 that num_kv_heads > 0 "
-          "divides, but got {} and {}",
-          name,
-          num_heads,
-          groups));
+      "WeightLayout::{}: expected num_heads > 0 that num_kv_heads > 0 "
+      "divides, but got {} and {}",
+      name,
+      num_heads,
+      groups);
   WeightLayout layout(name);
   for (const std::string part : {".weight", ".bias"}) {
     layout.interleave(

@@ -1,5 +1,6 @@
 #include <weights/layouts/convert.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/layouts/find.h>
@@ -46,13 +47,12 @@ class AttentionConverter {
         canonical_(to_canonical(from, scope_, source)),
         num_heads_(num_heads) {
     const auto listed = heads_of(from, scope_, source);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !listed || !num_heads || *listed == *num_heads,
-        format_text(
-            "expected num_heads = {}, the number of heads in {}, but got {}",
-            listed.value_or(0),
-            scope_text(scope_),
-            num_heads.value_or(0)));
+        "expected num_heads = {}, the number of heads in {}, but got {}",
+        listed.value_or(0),
+        scope_text(scope_),
+        num_heads.value_or(0));
     if (listed.has_value()) {
       num_heads_ = listed;
     }
@@ -72,13 +72,12 @@ class AttentionConverter {
         keep(item.first, item.second);
         continue;
       }
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           item.first == kMaskKey || written_.count(item.first) > 0,
-          format_text(
-              "layout \"{}\" has no place for {} of {}",
-              target_.name(),
-              item.first,
-              scope_text(scope_)));
+          "layout \"{}\" has no place for {} of {}",
+          target_.name(),
+          item.first,
+          scope_text(scope_));
     }
     return std::move(result_);
   }
@@ -112,14 +111,13 @@ class AttentionConverter {
       throw_printable(list_text({problems.begin(), problems.end()}, "\n\t"));
     }
     const auto shapes = shapes_of(canonical_);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         are_consistent(shapes),
-        format_text(
-            "the shapes of {} are not those of one attention in layout \"{}\": "
-            "{}",
-            scope_text(scope_),
-            source_.name(),
-            shapes_text(shapes)));
+        "the shapes of {} are not those of one attention in layout \"{}\": "
+        "{}",
+        scope_text(scope_),
+        source_.name(),
+        shapes_text(shapes));
   }
 
   /// Adds biases that the source's class lacks and the target's class has.
@@ -183,30 +181,27 @@ class AttentionConverter {
     if (rule.stacked) {
       return shapes_of(canonical_).at(rule.canonical_keys.front()).front();
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         num_heads_.has_value() && *num_heads_ > 0,
-        format_text(
-            "layout \"{}\" lists the heads: expected their number, num_heads",
-            target_.name()));
+        "layout \"{}\" lists the heads: expected their number, num_heads",
+        target_.name());
     const auto shapes = shapes_of(canonical_);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         shapes.at("W_query.weight").front() ==
             shapes.at("W_key.weight").front(),
-        format_text(
-            "layout \"{}\" lists the heads, each with its own keys and values, "
-            "but those of {} are shared: {}",
-            target_.name(),
-            scope_text(scope_),
-            shapes_text(shapes)));
+        "layout \"{}\" lists the heads, each with its own keys and values, "
+        "but those of {} are shared: {}",
+        target_.name(),
+        scope_text(scope_),
+        shapes_text(shapes));
     const auto rows = shapes.at("W_query.weight").front();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         *num_heads_ <= rows,
-        format_text(
-            "expected num_heads <= {}, the rows of W_query.weight of {}, but "
-            "got {}",
-            rows,
-            scope_text(scope_),
-            *num_heads_));
+        "expected num_heads <= {}, the rows of W_query.weight of {}, but "
+        "got {}",
+        rows,
+        scope_text(scope_),
+        *num_heads_);
     return *num_heads_;
   }
 
@@ -237,11 +232,12 @@ class AttentionConverter {
       const torch::Tensor& a,
       const std::string& b_key,
       const torch::Tensor& b) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
             a.equal(b),
-        format_text(
-            "{} and {} differ, but one has to be the other", a_key, b_key));
+        "{} and {} differ, but one has to be the other",
+        a_key,
+        b_key);
   }
 
   std::string scope_;
@@ -278,9 +274,8 @@ std::vector<Attention> attention_in(
 }
 
 void insert(StateDict& state, const std::string& key, torch::Tensor tensor) {
-  TORCH_CHECK(
-      !state.contains(key),
-      format_text("two tensors would have the key \"{}\"", key));
+  TORCH_ATTENTION_CHECK(
+      !state.contains(key), "two tensors would have the key \"{}\"", key);
   state.insert(key, std::move(tensor));
 }
 

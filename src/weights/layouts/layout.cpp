@@ -1,6 +1,8 @@
 #include <format_text.h>
 #include <torch_attention/weights/layout.h>
 
+#include <check.h>
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -32,28 +34,26 @@ constexpr std::array<const char*, 16> kCanonicalKeys = {
     "mask"};
 
 void check_canonical_key(const std::string& layout, const std::string& key) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::find(kCanonicalKeys.begin(), kCanonicalKeys.end(), key) !=
           kCanonicalKeys.end(),
-      format_text(
-          "WeightLayout \"{}\": expected a canonical key, one of \"{}\", but got "
-          "\"{}\"",
-          layout,
-          fmt::join(kCanonicalKeys, "\", \""),
-          key));
+      "WeightLayout \"{}\": expected a canonical key, one of \"{}\", but got "
+      "\"{}\"",
+      layout,
+      fmt::join(kCanonicalKeys, "\", \""),
+      key);
 }
 
 void check_file_key(const std::string& layout, const std::string& key) {
   const auto place = key.find("{}");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !key.empty() &&
           (place == std::string::npos ||
            key.find("{}", place + 1) == std::string::npos),
-      format_text(
-          "WeightLayout \"{}\": expected a key of the file with at most one \"{{}}\""
-          ", but got \"{}\"",
-          layout,
-          key));
+      "WeightLayout \"{}\": expected a key of the file with at most one \"{{}}\""
+      ", but got \"{}\"",
+      layout,
+      key);
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {
@@ -90,14 +90,13 @@ WeightLayout layout_of_names(const std::string& text) {
   if (has_inputs && count <= 4 && heads > 0 && kv_heads > 0) {
     return WeightLayout::joined_by_heads(names[0], names[1], heads, kv_heads);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_inputs && count == 4 && !names[1].empty() && !names[2].empty(),
-      format_text(
-          "WeightLayout: expected names as \"wq,wk,wv,wo\" (query, key, value, "
-          "output), \"qkv,proj\" (rows of queries, then keys, then values; "
-          "output) or \"linear_qkv,linear_proj,12,4\" (rows by heads; output; "
-          "numbers of heads and of key heads), but got \"{}\"",
-          text));
+      "WeightLayout: expected names as \"wq,wk,wv,wo\" (query, key, value, "
+      "output), \"qkv,proj\" (rows of queries, then keys, then values; "
+      "output) or \"linear_qkv,linear_proj,12,4\" (rows by heads; output; "
+      "numbers of heads and of key heads), but got \"{}\"",
+      text);
   return WeightLayout::linear_layers(names[0], names[1], names[2], names[3]);
 }
 
@@ -109,12 +108,11 @@ WeightLayout::WeightLayout(std::string name) : name_(std::move(name)) {
 
 WeightLayout& WeightLayout::add(Rule rule) {
   check_file_key(name_, rule.file_key);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !rule.canonical_keys.empty(),
-      format_text(
-          "WeightLayout \"{}\": expected canonical keys for \"{}\", but got none",
-          name_,
-          rule.file_key));
+      "WeightLayout \"{}\": expected canonical keys for \"{}\", but got none",
+      name_,
+      rule.file_key);
   for (const auto& key : rule.canonical_keys) {
     check_canonical_key(name_, key);
   }
@@ -147,29 +145,27 @@ WeightLayout& WeightLayout::interleave(
     std::vector<std::string> canonical_keys,
     int64_t groups,
     std::vector<int64_t> shares) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       groups > 0,
-      format_text(
-          "WeightLayout \"{}\": expected groups > 0 for \"{}\", but got {}",
-          name_,
-          file_key,
-          groups));
+      "WeightLayout \"{}\": expected groups > 0 for \"{}\", but got {}",
+      name_,
+      file_key,
+      groups);
   if (shares.empty()) {
     shares.resize(canonical_keys.size(), 1);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       shares.size() == canonical_keys.size() &&
           std::all_of(
               shares.begin(),
               shares.end(),
               [](int64_t share) { return share > 0; }),
-      format_text(
-          "WeightLayout \"{}\": expected {} shares > 0 for \"{}\", one for "
-          "each canonical key, but got {}",
-          name_,
-          canonical_keys.size(),
-          file_key,
-          fmt::join(shares, ", ")));
+      "WeightLayout \"{}\": expected {} shares > 0 for \"{}\", one for "
+      "each canonical key, but got {}",
+      name_,
+      canonical_keys.size(),
+      file_key,
+      fmt::join(shares, ", "));
   Rule rule{std::move(file_key), std::move(canonical_keys)};
   rule.groups = groups;
   rule.shares = std::move(shares);

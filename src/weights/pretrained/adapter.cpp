@@ -1,12 +1,11 @@
 #include <weights/pretrained/adapter.h>
 
+#include <check.h>
 #include <config_file.h>
 #include <format_text.h>
 #include <json_tree.h>
 #include <weights/folder.h>
 #include <weights/text.h>
-
-#include <c10/util/Exception.h>
 
 #include <sys/stat.h>
 
@@ -70,25 +69,23 @@ void check_no_adapter(const std::string& path) {
   }
   const auto file = beside(path, has(kConfig) ? kConfig : "adapter_model");
   const auto words = has(kConfig) ? words_of(file) : "without configuration";
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_model,
-      format_text(
-          "\"{}\" holds an adapter alone ({}), and no model: in Python load its "
-          "model, apply the adapter by PeftModel.from_pretrained, call "
-          "merge_and_unload(), and save_pretrained the result into another "
-          "folder",
-          path,
-          words));
-  TORCH_CHECK(
+      "\"{}\" holds an adapter alone ({}), and no model: in Python load its "
+      "model, apply the adapter by PeftModel.from_pretrained, call "
+      "merge_and_unload(), and save_pretrained the result into another "
+      "folder",
+      path,
+      words);
+  TORCH_ATTENTION_CHECK(
       false,
-      format_text(
-          "\"{}\" is an adapter ({}) beside the model, which transformers "
-          "applies to it and which is not merged here: in Python apply it by "
-          "PeftModel.from_pretrained, call merge_and_unload(), and "
-          "save_pretrained the result into another folder; or take the "
-          "adapter's files out of this one to load the model without it",
-          file,
-          words));
+      "\"{}\" is an adapter ({}) beside the model, which transformers "
+      "applies to it and which is not merged here: in Python apply it by "
+      "PeftModel.from_pretrained, call merge_and_unload(), and "
+      "save_pretrained the result into another folder; or take the "
+      "adapter's files out of this one to load the model without it",
+      file,
+      words);
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -1,5 +1,6 @@
 #include <weights/pretrained/config.h>
 
+#include <check.h>
 #include <config_file.h>
 #include <format_text.h>
 #include <weights/folder.h>
@@ -72,14 +73,13 @@ constexpr size_t kMostShown = 60;
     const std::string& field,
     const char* expected,
     const Json& value) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       false,
-      format_text(
-          "expected {} as \"{}\" of \"{}\", but got {}",
-          expected,
-          field,
-          path,
-          value.shown(kMostShown)));
+      "expected {} as \"{}\" of \"{}\", but got {}",
+      expected,
+      field,
+      path,
+      value.shown(kMostShown));
 }
 
 /// Converts the value of a field by `as`; none without a value. Throws
@@ -169,14 +169,13 @@ const Json* ModelConfig::find_in_file(const std::string& field) {
       continue;
     }
     seen_.insert(other);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         found == nullptr || *found == *value,
-        format_text(
-            "expected one of \"{}\" and \"{}\", which mean the same, in "
-            "\"{}\", but got both, and they differ",
-            name,
-            other,
-            path_));
+        "expected one of \"{}\" and \"{}\", which mean the same, in "
+        "\"{}\", but got both, and they differ",
+        name,
+        other,
+        path_);
     found = value;
   }
   return found;
@@ -241,10 +240,11 @@ std::optional<std::string> ModelConfig::text(const std::string& field) {
 
 int64_t ModelConfig::required_integer(const std::string& field) {
   const auto value = integer(field);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       value.has_value(),
-      format_text(
-          "expected \"{}\" in \"{}\", which has none", name_of(field), path_));
+      "expected \"{}\" in \"{}\", which has none",
+      name_of(field),
+      path_);
   return *value;
 }
 
@@ -337,13 +337,12 @@ bool ModelConfig::lists(const std::string& field, const std::string& text)
 }
 
 void ModelConfig::check_layer(int64_t layer, int64_t count) const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer >= 0 && layer < count,
-      format_text(
-          "expected a layer in [0, {}), of which \"{}\" speaks, but got {}",
-          count,
-          path_,
-          layer));
+      "expected a layer in [0, {}), of which \"{}\" speaks, but got {}",
+      count,
+      path_,
+      layer);
 }
 
 void ModelConfig::check_no_more(const std::string& model_type) const {
@@ -362,15 +361,14 @@ void ModelConfig::check_no_more(const std::string& model_type) const {
         [&](std::string_view word) {
           return name.find(word) != std::string_view::npos;
         });
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         known || !of_attention || turns_off(name, value),
-        format_text(
-            "\"{}\" of \"{}\" is {}; nothing is known of this field for "
-            "model_type \"{}\", and it may change attention",
-            field,
-            path_,
-            value.shown(kMostShown),
-            model_type));
+        "\"{}\" of \"{}\" is {}; nothing is known of this field for "
+        "model_type \"{}\", and it may change attention",
+        field,
+        path_,
+        value.shown(kMostShown),
+        model_type);
   }
 }
 

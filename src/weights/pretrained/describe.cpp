@@ -1,8 +1,6 @@
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <cmath>
 
@@ -28,14 +26,13 @@ void set_type(Layer& layer, bool has_window) {
   const auto type = layer.config.text_at("layer_types", layer.index);
   layer.type =
       type.value_or(has_window ? "sliding_attention" : "full_attention");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.type == "full_attention" || layer.type == "sliding_attention",
-      format_text(
-          "expected full_attention or sliding_attention as \"layer_types\" of "
-          "\"{}\", but got \"{}\" for layer {}",
-          layer.config.path(),
-          layer.type,
-          layer.index));
+      "expected full_attention or sliding_attention as \"layer_types\" of "
+      "\"{}\", but got \"{}\" for layer {}",
+      layer.config.path(),
+      layer.type,
+      layer.index);
   const auto window = layer.config.integer("sliding_window");
   if (layer.type == "sliding_attention") {
     layer.options.window(window);
@@ -52,12 +49,11 @@ void set_type_by_pattern(Layer& layer, int64_t count) {
   layer.config.ignore("_sliding_window_pattern");
   const auto pattern =
       layer.config.integer("sliding_window_pattern").value_or(count);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       pattern > 0,
-      format_text(
-          "expected sliding_window_pattern > 0 in \"{}\", but got {}",
-          layer.config.path(),
-          pattern));
+      "expected sliding_window_pattern > 0 in \"{}\", but got {}",
+      layer.config.path(),
+      pattern);
   set_type(layer, is_before_last_of(layer, pattern));
 }
 
@@ -131,13 +127,12 @@ void set_norm(Layer& layer, HeadNormOptions norm, const char* eps) {
 }
 
 void refuse_flag(Layer& layer, const char* field, const char* what) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !layer.config.flag(field).value_or(false),
-      format_text(
-          "expected {} = false in \"{}\": {}",
-          field,
-          layer.config.path(),
-          what));
+      "expected {} = false in \"{}\": {}",
+      field,
+      layer.config.path(),
+      what);
 }
 
 WeightLayout linear_layers(
@@ -195,13 +190,12 @@ std::string positions_of(Layer& layer) {
 }
 
 void check_absolute(Layer& layer, const std::string& positions) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       positions == "absolute",
-      format_text(
-          "expected absolute as \"position_embedding_type\" of \"{}\", but got "
-          "\"{}\", which adds to the scores what is not read",
-          layer.config.path(),
-          positions));
+      "expected absolute as \"position_embedding_type\" of \"{}\", but got "
+      "\"{}\", which adds to the scores what is not read",
+      layer.config.path(),
+      positions);
 }
 
 } // namespace torch_attention::weights::pretrained

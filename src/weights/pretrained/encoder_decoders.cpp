@@ -2,9 +2,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -21,15 +19,14 @@ void describe_moonshine(Layer& layer) {
         "decoder_num_attention_heads",
         "decoder_num_key_value_heads"}) {
     const auto other = config.integer(field).value_or(heads);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         other == heads,
-        format_text(
-            "expected as many heads of keys as of queries in both stacks of "
-            "\"{}\", but got {} = {} beside {}",
-            config.path(),
-            field,
-            other,
-            heads));
+        "expected as many heads of keys as of queries in both stacks of "
+        "\"{}\", but got {} = {} beside {}",
+        config.path(),
+        field,
+        other,
+        heads);
   }
   config.ignore(
       {"encoder_num_attention_heads",
@@ -48,13 +45,12 @@ void describe_moonshine(Layer& layer) {
 /// All layers add a relative bias. Its weight is in the self-attention of layer
 /// 0, in UMT5 of each layer.
 void set_t5_bias(Layer& layer) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !layer.is_cross || layer.config.flag("is_encoder_decoder").value_or(true),
-      format_text(
-          "expected is_encoder_decoder = true in \"{}\" for cross-attention, "
-          "but got false, with which the class adds its keys to those of "
-          "self-attention",
-          layer.config.path()));
+      "expected is_encoder_decoder = true in \"{}\" for cross-attention, "
+      "but got false, with which the class adds its keys to those of "
+      "self-attention",
+      layer.config.path());
   layer.needs_bias = !layer.is_cross;
 }
 

@@ -2,9 +2,8 @@
 
 #include <weights/pretrained/describe.h>
 
+#include <check.h>
 #include <format_text.h>
-
-#include <c10/util/Exception.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -26,13 +25,12 @@ void set_albert_path(Layer& layer) {
   auto& config = layer.config;
   const auto groups = config.integer("num_hidden_groups").value_or(1);
   const auto layers = config.required_integer("num_hidden_layers");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       groups > 0 && layers % groups == 0 &&
           config.integer("inner_group_num").value_or(1) == 1,
-      format_text(
-          "expected num_hidden_groups that divides num_hidden_layers, and "
-          "inner_group_num = 1, in \"{}\"",
-          config.path()));
+      "expected num_hidden_groups that divides num_hidden_layers, and "
+      "inner_group_num = 1, in \"{}\"",
+      config.path());
   layer.path = format_text(
       "encoder.albert_layer_groups.{}.albert_layers.0.attention",
       layer.index / (layers / groups));
@@ -41,13 +39,12 @@ void set_albert_path(Layer& layer) {
 /// Reads the files of the model's own code.
 void describe_nomic_bert(Layer& layer) {
   auto& config = layer.config;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       config.number("rotary_emb_base").value_or(1000) == 1000 &&
           config.number("rotary_emb_fraction").value_or(1) == 1,
-      format_text(
-          "expected rotary_emb_base = 1000 and rotary_emb_fraction = 1 in "
-          "\"{}\"",
-          config.path()));
+      "expected rotary_emb_base = 1000 and rotary_emb_fraction = 1 in "
+      "\"{}\"",
+      config.path());
   layer.layout = WeightLayout("nomic_bert");
   layer.layout
       .split(
@@ -64,24 +61,22 @@ void set_blip_text_causal(Layer& layer) {
   const bool reads = config.lists(kClasses, "BlipModel") ||
       config.lists(kClasses, "BlipTextModel") ||
       config.lists(kClasses, "BlipForImageTextRetrieval");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       writes != reads,
-      format_text(
-          "expected BlipForConditionalGeneration, whose text sees what is "
-          "before, or BlipModel or BlipForImageTextRetrieval, whose text sees "
-          "all, as \"architectures\" of \"{}\"",
-          config.path()));
+      "expected BlipForConditionalGeneration, whose text sees what is "
+      "before, or BlipModel or BlipForImageTextRetrieval, whose text sees "
+      "all, as \"architectures\" of \"{}\"",
+      config.path());
   layer.options.causal(writes);
 }
 
 void check_dpt_backbone(Layer& layer) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !layer.config.has("backbone_config") ||
           layer.config.flag("is_hybrid").value_or(false),
-      format_text(
-          "the attention of \"{}\" is that of its backbone_config, a model of "
-          "its own",
-          layer.config.path()));
+      "the attention of \"{}\" is that of its backbone_config, a model of "
+      "its own",
+      layer.config.path());
 }
 
 } // namespace

@@ -1,5 +1,6 @@
 #include <weights/pretrained/families.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/nearest.h>
 #include <weights/pretrained/describe.h>
@@ -24,10 +25,10 @@ constexpr int64_t kUnlimited = int64_t{1} << 20;
 
 std::string type_of(ModelConfig& config) {
   const auto type = config.text("model_type");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       type.has_value(),
-      format_text(
-          "expected \"model_type\" in \"{}\", which has none", config.path()));
+      "expected \"model_type\" in \"{}\", which has none",
+      config.path());
   return *type;
 }
 
@@ -63,27 +64,25 @@ Found find_family(
   }
   const auto& family = *found;
   config.set_defaults_of(type);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !is_cross || has_cross(config, family),
-      format_text(
-          "model_type \"{}\" of \"{}\" has no cross-attention",
-          type,
-          config.path()));
+      "model_type \"{}\" of \"{}\" has no cross-attention",
+      type,
+      config.path());
   if (is_cross && family.has_parts()) {
     part = PretrainedPart::kDecoder;
   }
   const bool is_stack =
       part == PretrainedPart::kEncoder || part == PretrainedPart::kDecoder;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       family.has_parts() ? is_stack : part == PretrainedPart::kAuto,
-      format_text(
-          "model_type \"{}\" of \"{}\" has {}, but part is {}",
-          type,
-          config.path(),
-          family.has_parts() ? "an encoder and a decoder: give "
-                               "PretrainedPart::kEncoder or kDecoder"
-                             : "no parts",
-          name_of(part)));
+      "model_type \"{}\" of \"{}\" has {}, but part is {}",
+      type,
+      config.path(),
+      family.has_parts() ? "an encoder and a decoder: give "
+                           "PretrainedPart::kEncoder or kDecoder"
+                         : "no parts",
+      name_of(part));
   return {type, family, part};
 }
 
@@ -108,15 +107,14 @@ void check_type(const Layer& layer) {
   const auto of_layer = config.text_at("layer_types", layer.index);
   const auto* computed =
       layer.options.window() ? "sliding_attention" : "full_attention";
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !of_layer || of_layer == computed,
-      format_text(
-          "expected {} as \"layer_types\" of \"{}\", whose model has it in "
-          "all layers, but got \"{}\" for layer {}",
-          computed,
-          config.path(),
-          of_layer.value_or(""),
-          layer.index));
+      "expected {} as \"layer_types\" of \"{}\", whose model has it in "
+      "all layers, but got \"{}\" for layer {}",
+      computed,
+      config.path(),
+      of_layer.value_or(""),
+      layer.index);
 }
 
 std::string with_layer(std::string path, int64_t layer) {
@@ -143,15 +141,14 @@ DescribedAttention describe(
   const auto& names = found.names();
   const auto size = config.required_integer(names.size);
   const auto heads = config.required_integer(names.heads);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       size > 0 && heads > 0,
-      format_text(
-          "expected {} > 0 and {} > 0 in \"{}\", but got {} and {}",
-          config.name_of(names.size),
-          config.name_of(names.heads),
-          config.path(),
-          size,
-          heads));
+      "expected {} > 0 and {} > 0 in \"{}\", but got {} and {}",
+      config.name_of(names.size),
+      config.name_of(names.heads),
+      config.path(),
+      size,
+      heads);
   Layer layer{
       config,
       wanted.layer,
@@ -165,13 +162,12 @@ DescribedAttention describe(
                                : family.path;
   describe_as(layer, found.type);
   check_type(layer);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       config.flag("is_causal").value_or(true) || !layer.options.causal(),
-      format_text(
-          "expected is_causal = true in \"{}\", whose model_type \"{}\" is "
-          "causal, but got false",
-          config.path(),
-          found.type));
+      "expected is_causal = true in \"{}\", whose model_type \"{}\" is "
+      "causal, but got false",
+      config.path(),
+      found.type);
   config.check_no_more(found.type);
   std::vector<Place> places{
       {with_layer(layer.path, wanted.layer), layer.layout}};
@@ -354,12 +350,11 @@ DescribedAttention describe_attention(
     described.within = inner->within;
     described.root = inner->root;
     // The multimodal model makes a causal mask and ignores this field.
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         inner->type != "gemma3_text" || described.options.causal(),
-        format_text(
-            "expected use_bidirectional_attention = false in \"{}\", the text "
-            "of a model that sees images",
-            inner->config.path()));
+        "expected use_bidirectional_attention = false in \"{}\", the text "
+        "of a model that sees images",
+        inner->config.path());
     set_blocks(described, inner->blocks);
     return described;
   }

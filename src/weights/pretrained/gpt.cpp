@@ -2,9 +2,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -23,13 +21,12 @@ void set_gpt2_scale(Layer& layer) {
 void set_gpt_neo_window(Layer& layer) {
   auto& config = layer.config;
   const auto type = config.text_at("attention_layers", layer.index);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       type == "global" || type == "local",
-      format_text(
-          "expected global or local as \"attention_layers\" of \"{}\", but got "
-          "\"{}\"",
-          config.path(),
-          type.value_or("none")));
+      "expected global or local as \"attention_layers\" of \"{}\", but got "
+      "\"{}\"",
+      config.path(),
+      type.value_or("none"));
   const auto window = config.integer("window_size").value_or(256);
   if (type == "local") {
     layer.options.window(window);
@@ -114,12 +111,11 @@ void describe_gpt_bigcode(Layer& layer) {
 void describe_mpt(Layer& layer) {
   auto inner = layer.config.nested("attn_config");
   const auto check = [&](bool holds, const char* field) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         holds,
-        format_text(
-            "\"{}\" of \"{}\" has a value that is not computed",
-            field,
-            inner.path()));
+        "\"{}\" of \"{}\" has a value that is not computed",
+        field,
+        inner.path());
   };
   check(inner.flag("alibi").value_or(true), "alibi");
   check(inner.number("alibi_bias_max").value_or(8) == 8, "alibi_bias_max");

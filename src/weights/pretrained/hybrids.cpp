@@ -2,21 +2,18 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention::weights::pretrained {
 
 namespace {
 
 void require_attention(const Layer& layer, bool has_attention) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_attention,
-      format_text(
-          "layer {} of \"{}\" has no attention",
-          layer.index,
-          layer.config.path()));
+      "layer {} of \"{}\" has no attention",
+      layer.index,
+      layer.config.path());
 }
 
 /// Requires attention according to a list of the types of layers. Without the

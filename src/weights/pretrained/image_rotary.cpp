@@ -1,8 +1,6 @@
 #include <weights/pretrained/image_rotary.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <cmath>
 #include <vector>
@@ -57,19 +55,19 @@ RotaryAngles angles_of_image(
     int64_t width,
     const torch::Tensor& learned) {
   constexpr int64_t kMost = 1 << 20;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       height > 0 && width > 0 && height <= kMost / width &&
           height % rotary.square == 0 && width % rotary.square == 0,
-      format_text(
-          "expected the image's height and width in patches, multiples of {} "
-          "of at most {} patches, but got {} and {}",
-          rotary.square,
-          kMost,
-          height,
-          width));
-  TORCH_CHECK(
+      "expected the image's height and width in patches, multiples of {} "
+      "of at most {} patches, but got {} and {}",
+      rotary.square,
+      kMost,
+      height,
+      width);
+  TORCH_ATTENTION_CHECK(
       head_dim % 4 == 0,
-      format_text("expected heads of a multiple of 4, but got {}", head_dim));
+      "expected heads of a multiple of 4, but got {}",
+      head_dim);
   const auto half = static_cast<double>(head_dim) / 4;
   const auto exponents = torch::arange(head_dim / 4, torch::kDouble) / half;
   const auto frequencies = torch::pow(rotary.theta, -exponents);

@@ -1,5 +1,6 @@
 #include <torch_attention/weights/inspect_pretrained.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/pretrained/adapter.h>
@@ -26,24 +27,22 @@ using Layers = PretrainedInfo::Layers;
 /// Checks that a model has no more layers than can be listed within seconds.
 int64_t checked_count(int64_t count, const ModelConfig& config) {
   constexpr int64_t kMost = 2000;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       count <= kMost,
-      format_text(
-          "expected no more than {} layers in \"{}\", but got {}",
-          kMost,
-          config.path(),
-          count));
+      "expected no more than {} layers in \"{}\", but got {}",
+      kMost,
+      config.path(),
+      count);
   // The time is proportional to this product.
   constexpr size_t kMostValues = 4'000'000;
   const auto values = config.num_values() * static_cast<size_t>(count);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       values <= kMostValues,
-      format_text(
-          "\"{}\" has {} values for {} layers, more than any model: they cannot "
-          "be listed within seconds",
-          config.path(),
-          config.num_values(),
-          count));
+      "\"{}\" has {} values for {} layers, more than any model: they cannot "
+      "be listed within seconds",
+      config.path(),
+      config.num_values(),
+      count);
   return count;
 }
 

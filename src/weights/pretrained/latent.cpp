@@ -1,11 +1,10 @@
 #include <weights/pretrained/latent.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/pretrained/models_file.h>
 #include <weights/pretrained/rotary.h>
 #include <weights/text.h>
-
-#include <c10/util/Exception.h>
 
 #include <cmath>
 
@@ -45,14 +44,13 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
     return describe_latent(text, layer);
   }
   const auto type = config.text("model_type").value_or("none");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_latent_type(type),
-      format_text(
-          "expected a model with latent attention, one of {}, but got "
-          "model_type \"{}\" in \"{}\"",
-          list_text(latent_model_types(), ", "),
-          type,
-          config.path()));
+      "expected a model with latent attention, one of {}, but got "
+      "model_type \"{}\" in \"{}\"",
+      list_text(latent_model_types(), ", "),
+      type,
+      config.path());
   config.set_defaults_of(type);
   config.take_layer(layer);
   config.check_layer(layer, config.required_integer("num_hidden_layers"));
@@ -71,13 +69,12 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
       .dropout(config.number("attention_dropout").value_or(0));
   // The class computes the angles for this head size; Sarvam's ignores it.
   const auto head_dim = config.integer("head_dim").value_or(options.rope_dim());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       head_dim == options.rope_dim() || type == "sarvam_mla",
-      format_text(
-          "expected head_dim = qk_rope_head_dim = {} in \"{}\", but got {}",
-          options.rope_dim(),
-          config.path(),
-          head_dim));
+      "expected head_dim = qk_rope_head_dim = {} in \"{}\", but got {}",
+      options.rope_dim(),
+      config.path(),
+      head_dim);
   auto rotary = rotary_of(config, "full_attention", options.rope_dim(), {});
   options.rotary(
       rotary.pairing(pairing_of(config, model_entries().at(type).latent)));

@@ -2,7 +2,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <cmath>
 #include <optional>
@@ -80,13 +80,11 @@ void describe_minimax_m2(Layer& layer) {
         static_cast<double>(*dim) / static_cast<double>(layer.head_dim());
   }
   set_rotary(layer, rules);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.config.integer_at("attn_type_list", layer.index).value_or(1) == 1,
-      "layer ",
+      "layer {} of \"{}\" has linear attention, which is not computed",
       layer.index,
-      " of \"",
-      layer.config.path(),
-      "\" has linear attention, which is not computed");
+      layer.config.path());
   layer.config.ignore(
       {"layernorm_full_attention_beta",
        "layernorm_linear_attention_beta",
@@ -103,13 +101,11 @@ void describe_molmo2(Layer& layer) {
   set_biases(layer);
   layer.options.out_bias(false);
   const auto type = config.text("qk_norm_type").value_or("qwen3");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       type == "qwen3" || type == "olmo",
-      "expected qwen3 or olmo as \"qk_norm_type\" of \"",
+      "expected qwen3 or olmo as \"qk_norm_type\" of \"{}\", but got \"{}\"",
       config.path(),
-      "\", but got \"",
-      type,
-      "\"");
+      type);
   set_norm(
       layer,
       HeadNormOptions().scope(
@@ -127,11 +123,10 @@ void describe_molmo2(Layer& layer) {
 
 void describe_phi3(Layer& layer) {
   set_heads(layer);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.config.integer("full_attn_mod").value_or(1) == 1,
-      "expected full_attn_mod = 1 in \"",
-      layer.config.path(),
-      "\"");
+      "expected full_attn_mod = 1 in \"{}\"",
+      layer.config.path());
   layer.options.out_bias(false);
   layer.options.window(layer.config.integer("sliding_window"));
   layer.layout = WeightLayout("phi3")
@@ -149,11 +144,10 @@ void describe_phimoe(Layer& layer) {
     const auto fields = layer.config.object(object);
     const auto& of_short = fields.get("short_mscale");
     const auto& of_long = fields.get("long_mscale");
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         of_short == of_long,
-        "expected short_mscale = long_mscale in \"",
-        layer.config.path(),
-        "\"");
+        "expected short_mscale = long_mscale in \"{}\"",
+        layer.config.path());
     if (of_short.is_number()) {
       mscale = of_short.as_number();
     }

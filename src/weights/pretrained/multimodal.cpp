@@ -1,9 +1,8 @@
 #include <weights/pretrained/multimodal.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/pretrained/models_file.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <map>
@@ -104,13 +103,12 @@ ModelPart part_of(
             : each == PretrainedPart::kVision ? "kVision"
                                               : "kAudio");
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::find(parts.begin(), parts.end(), part) != parts.end(),
-      format_text(
-          "the model of \"{}\" has the parts PretrainedPart::{}, but part is {}",
-          outer.path(),
-          fmt::join(names, " and "),
-          name_of(part)));
+      "the model of \"{}\" has the parts PretrainedPart::{}, but part is {}",
+      outer.path(),
+      fmt::join(names, " and "),
+      name_of(part));
   auto config = model.inside.empty() ? outer : outer.nested(model.inside);
   const bool is_text = part == PretrainedPart::kText;
   const bool is_vision = part == PretrainedPart::kVision;
@@ -124,12 +122,11 @@ ModelPart part_of(
       : is_vision             ? model.vision_within
                               : std::string();
   // Some classes make the mask of their text model by the outer field.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !is_text || !model.has_default || config.flag("is_causal").value_or(true),
-      format_text(
-          "expected is_causal = true in \"{}\", whose text is causal, but got "
-          "false",
-          config.path()));
+      "expected is_causal = true in \"{}\", whose text is causal, but got "
+      "false",
+      config.path());
   // Older files have no text_config, but its fields in the outer configuration.
   const auto blocks = is_text ? model.blocks : ImageBlocks::kNone;
   if (!config.has(field)) {

@@ -3,9 +3,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -51,13 +49,12 @@ void require_own_keys(Layer& layer) {
   auto& config = layer.config;
   const auto shared = config.integer("num_kv_shared_layers").value_or(0);
   const auto layers = config.required_integer("num_hidden_layers");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.index < layers - shared,
-      format_text(
-          "layer {} of \"{}\" takes the keys and values of another layer, which "
-          "is not computed",
-          layer.index,
-          config.path()));
+      "layer {} of \"{}\" takes the keys and values of another layer, which "
+      "is not computed",
+      layer.index,
+      config.path());
 }
 
 /// Norms of queries, keys and values; scores are not scaled.
@@ -96,12 +93,11 @@ void set_gemma4_sides(Layer& layer) {
   const auto sides = config.text("use_bidirectional_attention").value_or("");
   if (sides == "all") {
     // The value in the file would override the class's.
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !config.flag("is_causal").value_or(false),
-        format_text(
-            "expected no is_causal = true beside use_bidirectional_attention = "
-            "\"all\" in \"{}\"",
-            config.path()));
+        "expected no is_causal = true beside use_bidirectional_attention = "
+        "\"all\" in \"{}\"",
+        config.path());
     // One token more to each side than in Gemma 3.
     if (const auto window = layer.options.window()) {
       layer.options.window(*window / 2 + 1);
@@ -154,14 +150,13 @@ void describe_llama4(Layer& layer) {
   const auto type =
       config.text_at("layer_types", layer.index)
           .value_or(rotates ? "chunked_attention" : "full_attention");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       type == "full_attention" || type == "chunked_attention",
-      format_text(
-          "expected full_attention or chunked_attention as \"layer_types\" of "
-          "\"{}\", but got \"{}\" for layer {}",
-          config.path(),
-          type,
-          layer.index));
+      "expected full_attention or chunked_attention as \"layer_types\" of "
+      "\"{}\", but got \"{}\" for layer {}",
+      config.path(),
+      type,
+      layer.index);
   const auto chunk = config.integer("attention_chunk_size").value_or(8192);
   if (type == "chunked_attention") {
     layer.options.chunk(chunk);
@@ -196,12 +191,11 @@ void set_ministral3_temperature(Layer& layer) {
   const auto beta = parameters.get("llama_4_scaling_beta").as_number();
   const auto length =
       parameters.get("original_max_position_embeddings").as_integer();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       beta && length,
-      format_text(
-          "expected llama_4_scaling_beta and original_max_position_embeddings in "
-          "the rope_parameters of \"{}\"",
-          config.path()));
+      "expected llama_4_scaling_beta and original_max_position_embeddings in "
+      "the rope_parameters of \"{}\"",
+      config.path());
   layer.options.temperature(TemperatureOptions(*length).scale(*beta).offset(0));
   config.drop("rope_parameters", "llama_4_scaling_beta");
   config.drop("rope_parameters", "max_position_embeddings");
@@ -214,12 +208,11 @@ void require_qwen3_next_attention(Layer& layer) {
   const auto type = config.text_at("layer_types", layer.index);
   const bool has_attention =
       type ? *type == "full_attention" : !is_before_last_of(layer, turn);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       has_attention,
-      format_text(
-          "layer {} of \"{}\" has linear attention, which is not computed",
-          layer.index,
-          config.path()));
+      "layer {} of \"{}\" has linear attention, which is not computed",
+      layer.index,
+      config.path());
 }
 
 /// `q_proj` interleaves query and gate of each head.

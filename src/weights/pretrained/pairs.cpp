@@ -1,9 +1,7 @@
 #include <weights/pretrained/pairs.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <weights/pretrained/models_file.h>
-
-#include <c10/util/Exception.h>
 
 #include <map>
 #include <utility>
@@ -58,21 +56,19 @@ ModelPart stack_of(ModelConfig& outer, const Pair& pair, PretrainedPart part) {
     part = PretrainedPart::kDecoder;
   }
   const bool is_encoder = part == PretrainedPart::kEncoder;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       part == PretrainedPart::kDecoder || (is_encoder && pair.encoder),
-      format_text(
-          "the model of \"{}\" has {}, but part is {}",
-          outer.path(),
-          pair.encoder ? "the parts PretrainedPart::kEncoder and kDecoder"
-                       : "the part PretrainedPart::kDecoder alone",
-          name_of(part)));
+      "the model of \"{}\" has {}, but part is {}",
+      outer.path(),
+      pair.encoder ? "the parts PretrainedPart::kEncoder and kDecoder"
+                   : "the part PretrainedPart::kDecoder alone",
+      name_of(part));
   const auto& stack = is_encoder ? *pair.encoder : pair.decoder;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       outer.has(stack.field),
-      format_text(
-          "expected \"{}\" in \"{}\", which has none",
-          stack.field,
-          outer.path()));
+      "expected \"{}\" in \"{}\", which has none",
+      stack.field,
+      outer.path());
   outer.check_no_more(outer.text("model_type").value_or(""));
   auto inner = outer.nested(stack.field);
   auto type = inner.text("model_type").value_or(stack.type);

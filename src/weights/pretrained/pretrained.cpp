@@ -1,5 +1,6 @@
 #include <torch_attention/weights/pretrained.h>
 
+#include <check.h>
 #include <error_message.h>
 #include <format_text.h>
 #include <torch_attention/weights/load.h>
@@ -97,13 +98,12 @@ std::optional<std::string> find_path(
     const Where& where,
     const std::string& file) {
   const auto found = paths_ending_with(keys, path, where);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       found.size() <= 1,
-      format_text(
-          "expected one \"{}\" in \"{}\", which has {}",
-          path,
-          file,
-          quoted_list({found.begin(), found.end()})));
+      "expected one \"{}\" in \"{}\", which has {}",
+      path,
+      file,
+      quoted_list({found.begin(), found.end()}));
   return found.empty() ? std::nullopt : std::optional(*found.begin());
 }
 
@@ -111,13 +111,12 @@ std::optional<std::string> find_path(
     const std::vector<std::string>& keys,
     const std::string& path,
     const std::string& file) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       false,
-      format_text(
-          "expected keys of \"{}\" in \"{}\", which has attention at {}",
-          path,
-          file,
-          quoted_list(attention_paths(keys))));
+      "expected keys of \"{}\" in \"{}\", which has attention at {}",
+      path,
+      file,
+      quoted_list(attention_paths(keys)));
 }
 
 /// Returns the full path and the layout of the attention in a file with these
@@ -157,16 +156,15 @@ std::string weight_file_of(const std::string& folder, ModelConfig& config) {
   if (!name) {
     return find_weight_file(folder);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       name->find('/') == std::string::npos &&
           (ends_with(*name, ".safetensors") ||
            ends_with(*name, ".safetensors.index.json")),
-      format_text(
-          "expected a safetensors file in the folder as \"{}\" of \"{}\", but "
-          "got \"{}\"",
-          kField,
-          config.path(),
-          *name));
+      "expected a safetensors file in the folder as \"{}\" of \"{}\", but "
+      "got \"{}\"",
+      kField,
+      config.path(),
+      *name);
   return file_in(folder, *name);
 }
 
@@ -197,25 +195,23 @@ Located locate(
     const PretrainedOptions& options) {
   ModelConfig config(folder);
   auto described = describe_attention(config, wanted);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !described.needs_bias || options.bias_by_caller(),
-      format_text(
-          "model_type \"{}\" of \"{}\" adds a bias by the distance of tokens to "
-          "the scores, which is not computed: with "
-          "PretrainedOptions().bias_by_caller(true) the layer is loaded, and "
-          "each call needs the bias, as ForwardOptions().bias",
-          described.model_type,
-          config.path()));
-  TORCH_CHECK(
+      "model_type \"{}\" of \"{}\" adds a bias by the distance of tokens to "
+      "the scores, which is not computed: with "
+      "PretrainedOptions().bias_by_caller(true) the layer is loaded, and "
+      "each call needs the bias, as ForwardOptions().bias",
+      described.model_type,
+      config.path());
+  TORCH_ATTENTION_CHECK(
       !described.needs_rotary || options.rotary_by_caller(),
-      format_text(
-          "model_type \"{}\" of \"{}\" rotates by places in two dimensions, "
-          "which are not computed: with "
-          "PretrainedOptions().rotary_by_caller(true) the layer is loaded, and "
-          "each call needs ForwardOptions().rotary_cos and rotary_sin, as "
-          "rotary_from_pretrained makes them",
-          described.model_type,
-          config.path()));
+      "model_type \"{}\" of \"{}\" rotates by places in two dimensions, "
+      "which are not computed: with "
+      "PretrainedOptions().rotary_by_caller(true) the layer is loaded, and "
+      "each call needs ForwardOptions().rotary_cos and rotary_sin, as "
+      "rotary_from_pretrained makes them",
+      described.model_type,
+      config.path());
   auto file = weight_file_of(folder, config);
   const auto weights = read_weight_file(file);
   auto place = find_place(whole_keys(weights), described, file);
@@ -314,16 +310,15 @@ torch::Tensor learned_angles(
     if (item.key() != name && !ends_with(item.key(), "." + name)) {
       continue;
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         item.value().is_floating_point() && item.value().dim() == 2 &&
             item.value().size(0) == 1 && item.value().size(1) == pairs,
-        format_text(
-            "expected a floating-point \"{}\" of shape [1, {}] in \"{}\", but "
-            "got one of {}",
-            item.key(),
-            pairs,
-            file,
-            c10::str(item.value().sizes())));
+        "expected a floating-point \"{}\" of shape [1, {}] in \"{}\", but "
+        "got one of {}",
+        item.key(),
+        pairs,
+        file,
+        c10::str(item.value().sizes()));
     return item.value();
   }
   C10_THROW_ERROR(
@@ -415,16 +410,15 @@ RotaryAngles rotary_from_pretrained(
       part = PretrainedPart::kVision;
     }
     const auto described = describe_attention(config, {/*layer=*/0, part});
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         described.image_rotary.has_value(),
-        format_text(
-            "model_type \"{}\" of \"{}\" {}",
-            described.model_type,
-            config.path(),
-            described.needs_rotary
-                ? "rotates by places in two dimensions in a way that its "
-                  "configuration does not tell"
-                : "does not rotate by places in two dimensions"));
+        "model_type \"{}\" of \"{}\" {}",
+        described.model_type,
+        config.path(),
+        described.needs_rotary
+            ? "rotates by places in two dimensions in a way that its "
+              "configuration does not tell"
+            : "does not rotate by places in two dimensions");
     const auto& its_options = described.options;
     const auto head_dim = its_options.head_dim().value_or(
         its_options.d_out() / its_options.num_heads());

@@ -1,10 +1,10 @@
 #include <weights/pretrained/quantized.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/text.h>
 
 #include <c10/core/ScalarType.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -55,16 +55,14 @@ void check_not_quantized(
            file.unreadable.begin(),
            file.unreadable.end(),
            [&](const auto& each) { return is_quantized(each.first, true); }));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !found,
-      format_text(
-          "the weights of \"{}\" are quantized{}, which is not read: load the "
-          "model in transformers, call dequantize() on it, and save_pretrained "
-          "it into another folder",
-          path,
-          method.empty()
-              ? ""
-              : format_text(" by {} (\"{}\")", method, config.path())));
+      "the weights of \"{}\" are quantized{}, which is not read: load the "
+      "model in transformers, call dequantize() on it, and save_pretrained "
+      "it into another folder",
+      path,
+      method.empty() ? ""
+                     : format_text(" by {} (\"{}\")", method, config.path()));
 }
 
 } // namespace torch_attention::weights::pretrained

@@ -1,9 +1,8 @@
 #include <weights/pretrained/relative_bias.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <weights/pretrained/families.h>
-
-#include <c10/util/Exception.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -14,32 +13,30 @@ DescribedRelativeBias describe_relative_bias(
   const auto type = config.text("model_type").value_or("none");
   const bool is_mpnet = type == "mpnet";
   const bool is_of_layer = type == "umt5";
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_mpnet || is_of_layer || type == "t5" || type == "mt5" ||
           type == "pop2piano" || type == "switch_transformers",
-      format_text(
-          "expected a model with a bias by the distance of tokens, one of mpnet, "
-          "mt5, pop2piano, switch_transformers, t5 and umt5, but got model_type "
-          "\"{}\" in \"{}\"",
-          type,
-          config.path()));
+      "expected a model with a bias by the distance of tokens, one of mpnet, "
+      "mt5, pop2piano, switch_transformers, t5 and umt5, but got model_type "
+      "\"{}\" in \"{}\"",
+      type,
+      config.path());
   const bool is_decoder = part == PretrainedPart::kDecoder;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_mpnet ? part == PretrainedPart::kAuto
                : is_decoder || part == PretrainedPart::kEncoder,
+      "{}{}\"",
       is_mpnet ? "expected no part, but kAuto, of \""
                : "expected PretrainedPart::kEncoder or kDecoder as the part of "
                  "\"",
-      config.path(),
-      "\"");
-  TORCH_CHECK(
+      config.path());
+  TORCH_ATTENTION_CHECK(
       layer || !is_of_layer,
-      format_text(
-          "expected a layer, since each of model_type \"{}\" in \"{}\" has a "
-          "bias of its own: relative_bias_from_pretrained(folder, layer, "
-          "options)",
-          type,
-          config.path()));
+      "expected a layer, since each of model_type \"{}\" in \"{}\" has a "
+      "bias of its own: relative_bias_from_pretrained(folder, layer, "
+      "options)",
+      type,
+      config.path());
   constexpr int64_t kFirst = 0;
   const auto attention =
       describe_attention(config, {layer.value_or(kFirst), part});

@@ -1,6 +1,6 @@
 #include <weights/pretrained/rotary.h>
 
-#include <format_text.h>
+#include <check.h>
 
 #include <c10/util/Exception.h>
 
@@ -36,23 +36,21 @@ struct Parameters {
       return std::nullopt;
     }
     const auto number = found.as_number();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         number.has_value(),
-        format_text(
-            "expected a number as \"{}\" of the rotary embedding in \"{}\"",
-            field,
-            path));
+        "expected a number as \"{}\" of the rotary embedding in \"{}\"",
+        field,
+        path);
     return number;
   }
 
   double required(const char* field) const {
     const auto value = number(field);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value.has_value(),
-        format_text(
-            "expected \"{}\" of the rotary embedding in \"{}\", which has none",
-            field,
-            path));
+        "expected \"{}\" of the rotary embedding in \"{}\", which has none",
+        field,
+        path);
     return *value;
   }
 
@@ -63,13 +61,12 @@ struct Parameters {
       return found == nullptr ? std::nullopt : std::optional(false);
     }
     const auto flag = found->as_flag();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         flag.has_value(),
-        format_text(
-            "expected true or false as \"{}\" of the rotary embedding in "
-            "\"{}\"",
-            field,
-            path));
+        "expected true or false as \"{}\" of the rotary embedding in "
+        "\"{}\"",
+        field,
+        path);
     return flag;
   }
 
@@ -82,13 +79,12 @@ struct Parameters {
       is_list = is_list && number.has_value();
       numbers.push_back(number.value_or(0));
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         is_list,
-        format_text(
-            "expected a list of numbers as \"{}\" of the rotary embedding in "
-            "\"{}\"",
-            field,
-            path));
+        "expected a list of numbers as \"{}\" of the rotary embedding in "
+        "\"{}\"",
+        field,
+        path);
     return numbers;
   }
 
@@ -110,14 +106,13 @@ struct Parameters {
       for (const auto* each : known) {
         is_known = is_known || field == each;
       }
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           is_known,
-          format_text(
-              "\"{}\" of the rotary embedding of type \"{}\" in \"{}\" is not "
-              "known",
-              field,
-              type(),
-              path));
+          "\"{}\" of the rotary embedding of type \"{}\" in \"{}\" is not "
+          "known",
+          field,
+          type(),
+          path);
     }
   }
 };
@@ -126,12 +121,11 @@ struct Parameters {
 Json common_parameters(ModelConfig& config) {
   const auto newer = config.object("rope_parameters");
   const auto older = config.object("rope_scaling");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       newer.fields().empty() || older.fields().empty() || newer == older,
-      format_text(
-          "expected rope_parameters or rope_scaling in \"{}\", but got both, "
-          "and they differ",
-          config.path()));
+      "expected rope_parameters or rope_scaling in \"{}\", but got both, "
+      "and they differ",
+      config.path());
   return newer.fields().empty() ? older : newer;
 }
 
@@ -154,11 +148,10 @@ Json parameters_by_type(
   const bool slides = layer_type == "sliding_attention";
   const auto all = config.object("rope_parameters");
   const auto older = config.object("rope_scaling");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       older.fields().empty() || all.fields().empty(),
-      format_text(
-          "expected rope_parameters or rope_scaling in \"{}\", but got both",
-          config.path()));
+      "expected rope_parameters or rope_scaling in \"{}\", but got both",
+      config.path());
   const auto& of_type = all.get(layer_type);
   auto own = of_type;
   if (!own.is_object()) {
@@ -187,14 +180,13 @@ Json parameters_by_type(
 Json parameters_of_types(ModelConfig& config, const std::string& layer_type) {
   const auto all = config.object("rope_parameters");
   const auto& of_type = all.get(layer_type);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       config.object("rope_scaling").fields().empty() && of_type.is_object() &&
           of_type.get("rope_theta").is_number(),
-      format_text(
-          "expected rope_theta for \"{}\" in the rope_parameters of \"{}\", and "
-          "no rope_scaling",
-          layer_type,
-          config.path()));
+      "expected rope_theta for \"{}\" in the rope_parameters of \"{}\", and "
+      "no rope_scaling",
+      layer_type,
+      config.path());
   return with_truncate_of(all, of_type);
 }
 
@@ -215,13 +207,12 @@ Json parameters_of(
       ? rules.theta
       : config.number(rules.theta_field).value_or(rules.theta);
   for (const auto* type : {"full_attention", "sliding_attention"}) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !parameters.get(type).is_object(),
-        format_text(
-            "expected the same rotary embedding in all layers of \"{}\", but got "
-            "one for \"{}\"",
-            config.path(),
-            type));
+        "expected the same rotary embedding in all layers of \"{}\", but got "
+        "one for \"{}\"",
+        config.path(),
+        type);
   }
   if (!parameters.contains("rope_theta")) {
     parameters.set("rope_theta", Json(theta));
@@ -348,19 +339,17 @@ double share_of(
   const auto share =
       parameters.number("partial_rotary_factor")
           .value_or(of_config.value_or(rules.partial.value_or(1)));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       rules.partial || share == 1,
-      format_text(
-          "expected no partial_rotary_factor in \"{}\", whose model rotates all "
-          "of each head, but got {}",
-          config.path(),
-          share));
-  TORCH_CHECK(
+      "expected no partial_rotary_factor in \"{}\", whose model rotates all "
+      "of each head, but got {}",
+      config.path(),
+      share);
+  TORCH_ATTENTION_CHECK(
       share > 0 && share <= 1,
-      format_text(
-          "expected partial_rotary_factor in (0, 1] in \"{}\", but got {}",
-          config.path(),
-          share));
+      "expected partial_rotary_factor in (0, 1] in \"{}\", but got {}",
+      config.path(),
+      share);
   return share;
 }
 
@@ -418,23 +407,21 @@ RotaryOptions rotary_of(
   } else if (type == "longrope" || type == "su") {
     set_longrope(config, parameters, options);
   } else {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         false,
-        format_text(
-            "expected a rotary embedding of type default, linear, llama3, yarn, "
-            "dynamic, longrope or proportional in \"{}\", but got \"{}\"",
-            config.path(),
-            type));
+        "expected a rotary embedding of type default, linear, llama3, yarn, "
+        "dynamic, longrope or proportional in \"{}\", but got \"{}\"",
+        config.path(),
+        type);
   }
   const auto dim = static_cast<double>(head_dim) * share;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !rules.needs_even || static_cast<int64_t>(dim) % 2 == 0,
-      format_text(
-          "expected an even number of rotated elements of each head in \"{}\", "
-          "but got {} of {}",
-          config.path(),
-          static_cast<int64_t>(dim),
-          head_dim));
+      "expected an even number of rotated elements of each head in \"{}\", "
+      "but got {} of {}",
+      config.path(),
+      static_cast<int64_t>(dim),
+      head_dim);
   set_dim(dim, options);
   return options;
 }

@@ -3,9 +3,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <cmath>
 
@@ -18,22 +16,20 @@ ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   auto& config = layer.config;
   const auto parameters = config.object("rope_parameters");
   const auto type = parameters.get("rope_type").as_text().value_or("axial");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       type == "axial" || type == "default",
-      format_text(
-          "expected a rotary embedding of type axial in \"{}\", but got \"{}\"",
-          config.path(),
-          type));
+      "expected a rotary embedding of type axial in \"{}\", but got \"{}\"",
+      config.path(),
+      type);
   ImageRotary rotary;
   rotary.theta = parameters.get("rope_theta")
                      .as_number()
                      .value_or(config.number("rope_theta").value_or(theta));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       rotary.theta > 0 && std::isfinite(rotary.theta),
-      format_text(
-          "expected rope_theta > 0 in \"{}\", but got {}",
-          config.path(),
-          rotary.theta));
+      "expected rope_theta > 0 in \"{}\", but got {}",
+      config.path(),
+      rotary.theta);
   return rotary;
 }
 
@@ -44,25 +40,23 @@ ImageRotary merged_rotary_of(Layer& layer) {
   auto rotary = image_rotary_of(layer);
   const auto positive = [&](const char* field, int64_t otherwise) {
     const auto value = config.integer(field).value_or(otherwise);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value > 0,
-        format_text(
-            "expected {} > 0 in \"{}\", but got {}",
-            field,
-            config.path(),
-            value));
+        "expected {} > 0 in \"{}\", but got {}",
+        field,
+        config.path(),
+        value);
     return value;
   };
   rotary.square = positive("spatial_merge_size", 2);
   if (config.has("window_size")) {
     rotary.window =
         positive("window_size", 1) / rotary.square / positive("patch_size", 14);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         rotary.window > 0,
-        format_text(
-            "expected a window_size of at least one square of patches in "
-            "\"{}\"",
-            config.path()));
+        "expected a window_size of at least one square of patches in "
+        "\"{}\"",
+        config.path());
   }
   return rotary;
 }
@@ -93,10 +87,10 @@ void set_llama4_patches(Layer& layer) {
 }
 
 void check_one_key_for_each_query(Layer& layer) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.config.integer("num_key_value_groups").value_or(1) == 1,
-      format_text(
-          "expected num_key_value_groups = 1 in \"{}\"", layer.config.path()));
+      "expected num_key_value_groups = 1 in \"{}\"",
+      layer.config.path());
 }
 
 void set_patches(Layer& layer) {
@@ -121,13 +115,12 @@ void set_dinov3_patches(Layer& layer) {
   layer.image_rotary->goes_by_centers = true;
   constexpr int64_t kMostRegisters = 4096;
   const auto registers = config.integer("num_register_tokens").value_or(0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       registers >= 0 && registers <= kMostRegisters,
-      format_text(
-          "expected num_register_tokens from 0 to {} in \"{}\", but got {}",
-          kMostRegisters,
-          config.path(),
-          registers));
+      "expected num_register_tokens from 0 to {} in \"{}\", but got {}",
+      kMostRegisters,
+      config.path(),
+      registers);
   layer.image_rotary->tokens_before = 1 + registers;
 }
 

@@ -2,7 +2,7 @@
 
 #include <weights/pretrained/describe.h>
 
-#include <c10/util/Exception.h>
+#include <check.h>
 
 namespace torch_attention::weights::pretrained {
 
@@ -11,14 +11,13 @@ namespace {
 /// Layers with full attention have no rotary embedding.
 void describe_cohere2(Layer& layer) {
   auto& config = layer.config;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       config.text("position_embedding_type").value_or("rope_gptj") ==
               "rope_gptj" &&
           config.number("rotary_pct").value_or(1) == 1,
-      "expected position_embedding_type = \"rope_gptj\" and rotary_pct = 1 in "
-      "\"",
-      config.path(),
-      "\"");
+      "expected position_embedding_type = \"rope_gptj\" and rotary_pct = "
+      "1 in \"{}\"",
+      config.path());
   set_heads(layer);
   set_biases(layer);
   set_type_by_pattern(layer, 4);
@@ -60,12 +59,11 @@ void describe_cohere2_moe(Layer& layer) {
       config.integer("prefix_dense_sliding_window_pattern").value_or(1);
   const auto turn = config.integer("sliding_window_pattern").value_or(4);
   config.ignore("_sliding_window_pattern");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       dense_turn > 0 && turn > 0,
       "expected prefix_dense_sliding_window_pattern > 0 and "
-      "sliding_window_pattern > 0 in \"",
-      config.path(),
-      "\"");
+      "sliding_window_pattern > 0 in \"{}\"",
+      config.path());
   const bool comes_first = layer.index < dense;
   set_type(
       layer,
@@ -95,11 +93,11 @@ void set_gemma3_sides(Layer& layer) {
     return;
   }
   // With is_causal = false the class has windows of another size.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layer.config.flag("is_causal").value_or(true),
-      "expected no is_causal = false beside use_bidirectional_attention in \"",
-      layer.config.path(),
-      "\"");
+      "expected no is_causal = false beside use_bidirectional_attention "
+      "in \"{}\"",
+      layer.config.path());
   see_both_sides(layer);
 }
 
