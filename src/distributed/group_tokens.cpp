@@ -1,10 +1,8 @@
 #include <distributed/group_tokens.h>
 
+#include <check.h>
 #include <distributed/cache_parts.h>
 #include <distributed/communication.h>
-#include <distributed/key_parts.h>
-
-#include <c10/util/Exception.h>
 
 #include <optional>
 
@@ -52,15 +50,14 @@ torch::Tensor GroupTokens::own_keys(const torch::Tensor& x, int64_t S) const {
 
 void GroupTokens::check_call(const char* name, const ForwardOptions& call)
     const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !call.cu_seqlens().defined() && !call.scores() &&
           !call.visible_blocks().defined(),
+      "{}: expected no {}, where several processes share the tokens",
       name,
-      ": expected no ",
       call.scores()                         ? "function `scores`"
           : call.visible_blocks().defined() ? "visible_blocks"
-                                            : "cu_seqlens",
-      ", where several processes share the tokens");
+                                            : "cu_seqlens");
 }
 
 detail::PartitionInput GroupTokens::enter(
@@ -78,11 +75,11 @@ detail::PartitionInput GroupTokens::enter_cached(
     const detail::PartitionCall& call) const {
   check_and_send(group_, call.name, call.x, [&] {
     call.check();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         call.x.is_cpu(),
+        "{}: expected tokens on the CPU for caches, where several "
+        "processes share the keys, but got some on {}",
         call.name,
-        ": expected tokens on the CPU for caches, where several processes "
-        "share the keys, but got some on ",
         call.x.device());
   });
   return {
