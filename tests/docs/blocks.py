@@ -14,20 +14,26 @@ what a `console` block shows, must be in what they print, up to white space;
 `[...]` stands for anything, and in a `console` block numbers may differ.
 
 An HTML comment that begins with the language (`<!-- cpp`) is a block that
-readers do not see. A block after `<!-- file NAME -->` is a file of that folder.
-A block after `<!-- not run: REASON -->` is left out; one of a language that is
-not known here is an error.
+readers do not see. Nothing that they see may need its names: C++ of this kind is
+in braces, and checks what the block before it has computed; Python of this kind
+is a script of its own, which runs first and makes the files that a reader has.
+
+A block after `<!-- file NAME -->` is a file of that folder. A block after
+`<!-- not run: REASON -->` is left out; one of a language that is not known here is
+an error.
 
 The programs of BIN and the Python of this script come first on PATH; `scripts`
 is there, $SOURCE is the folder of the page, $GOLDEN that of the unpacked golden
-files, and $LIBRARY our library. $HOME is the empty folder; torch_attention in it is an
-installation, if $PREFIX names one.
+files, and $LIBRARY our library. The environment is that of torchrun with one
+process. $HOME is the empty folder; torch_attention in it is an installation, if
+$PREFIX names one.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -50,17 +56,13 @@ LANGUAGES = {"cmake", "console", "cpp", "diff", "python", "sh", "text"}
 # Numbers that a console does not print the same each time.
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
+# For blocks that readers do not see.
 PRELUDE = """\
-#include <torch/torch.h>
-
-#include <torch_attention/models/models.h>
-#include <torch_attention/torch_attention.h>
+#include <c10/util/Exception.h>
 
 #include <iostream>
 #include <stdexcept>
 #include <string>
-
-using namespace torch_attention;
 
 /// Prints the error that a block shows.
 template <typename Function>
@@ -82,6 +84,7 @@ class Block:
     code: str
     line: int
     file: str | None
+    hidden: bool
 
 
 def all_blocks(page: Path) -> Iterator[Block]:
@@ -95,7 +98,7 @@ def all_blocks(page: Path) -> Iterator[Block]:
         if language not in LANGUAGES:
             sys.exit(f"{page}:{line}: neither run nor marked: a block {language}")
         code = match["code"] if match["shown"] else match["hidden_code"]
-        yield Block(language, code, line, match["file"])
+        yield Block(language, code, line, match["file"], not match["shown"])
 
 
 def blocks(page: Path, *languages: str) -> Iterator[Block]:
@@ -163,21 +166,39 @@ def function_name(page: Path) -> str:
     return re.sub(r"\W", "_", name).lower()
 
 
+def is_include(line: str) -> bool:
+    return line.startswith("#include")
+
+
+def function_of(page: Path) -> str:
+    """Returns the function of a page's C++ blocks."""
+    result = [f"void {function_name(page)}() {{"]
+    for block in blocks(page, "cpp"):
+        lines = [line for line in block.code.splitlines() if not is_include(line)]
+        if block.hidden:
+            lines = ["{", *lines, "}"]
+        result.append(f"  // line {block.line} of {page.name}")
+        result += [f"  {line}".rstrip() for line in lines]
+    return "\n".join([*result, "}"])
+
+
+def includes_of(page: Path) -> list[str]:
+    """Returns the includes of a page, which has to show one of ours."""
+    result: list[str] = []
+    shown = ""
+    for block in blocks(page, "cpp"):
+        result += filter(is_include, block.code.splitlines())
+        shown += "" if block.hidden else block.code
+    if shown and "#include <torch_attention/" not in shown:
+        sys.exit(f"{page}: its C++ shows no #include of the library")
+    return result
+
+
 def generate(out: Path, pages: list[Path]) -> int:
-    includes: list[str] = []
-    functions: list[str] = []
-    calls: list[str] = []
-    for page in pages:
-        body: list[str] = []
-        for block in blocks(page, "cpp"):
-            lines = block.code.splitlines()
-            includes += [line for line in lines if line.startswith("#include")]
-            code = [line for line in lines if not line.startswith("#include")]
-            body.append(f"  // line {block.line} of {page.name}")
-            body += [f"  {line}".rstrip() for line in code]
-        name = function_name(page)
-        functions.append("\n".join([f"void {name}() {{", *body, "}"]))
-        calls.append(f'  if (page == "{name}") return {name}(), 0;')
+    includes = [line for page in pages for line in includes_of(page)]
+    functions = [function_of(page) for page in pages]
+    names = [function_name(page) for page in pages]
+    calls = [f'  if (page == "{name}") return {name}(), 0;' for name in names]
     text = "\n".join(
         [
             *dict.fromkeys(includes),
@@ -240,14 +261,38 @@ def shell_script(page: Path) -> str:
     return "\n".join(parts)
 
 
+def one_process() -> dict[str, str]:
+    """Returns the variables that torchrun would set for one process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+
+
+def run_python(page: Path, folder: Path, env: dict[str, str]) -> str:
+    """Runs the hidden blocks, which may import from `scripts`, then the others."""
+    output = ""
+    imports = {"PYTHONPATH": str(folder / "scripts")}
+    for hidden, more in ((True, imports), (False, {})):
+        code = [b.code for b in blocks(page, "python") if b.hidden == hidden]
+        if code:
+            command = [sys.executable, "-c", "\n".join(code)]
+            output += run_command(command, folder, env | more)
+    return output
+
+
 def run(page: Path, program: str, tools: str, library: str, golden: str) -> int:
     root = Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        env = dict(os.environ)
+        env = dict(os.environ) | one_process()
         python_bin = os.path.dirname(sys.executable)
         env["PATH"] = os.pathsep.join([tools, python_bin, env["PATH"]])
-        env["PYTHONPATH"] = str(root / "scripts")
         env["SOURCE"] = str(page.resolve().parent)
         env["GOLDEN"] = golden
         env["LIBRARY"] = library
@@ -258,10 +303,7 @@ def run(page: Path, program: str, tools: str, library: str, golden: str) -> int:
         for block in all_blocks(page):
             if block.file:
                 (folder / block.file).write_text(block.code)
-        output = ""
-        python = "\n".join(block.code for block in blocks(page, "python"))
-        if python:
-            output += run_command([sys.executable, "-c", python], folder, env)
+        output = run_python(page, folder, env)
         if any(blocks(page, "cpp")):
             command = [program, function_name(page)]
             output += run_command(command, folder, env)
