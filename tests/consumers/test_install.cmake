@@ -19,6 +19,9 @@ foreach(
   "${prefix}/${libdir}/cmake/TorchAttention/TorchAttentionConfigVersion.cmake"
   "${prefix}/${libdir}/pkgconfig/torch_attention.pc"
   "${prefix}/${libdir}/pkgconfig/torch_attention_models.pc"
+  "${prefix}/${docdir}/LICENSE"
+  "${prefix}/${docdir}/NOTICE"
+  "${prefix}/${docdir}/THIRD_PARTY_NOTICES.md"
   "${library}"
   "${models_library}")
   if(NOT EXISTS "${file}")
