@@ -33,6 +33,16 @@ if(TORCH_ATTENTION_TESTS)
         "${CMAKE_COMMAND}" -E env "SITE_PYTHON=${mkdocs_bin}/python3"
         "${PROJECT_SOURCE_DIR}/scripts/site.sh"
         "${PROJECT_BINARY_DIR}/site_test")
+    # tests/tools looks for it.
+    if(TORCH_ATTENTION_CHROMIUM)
+      set_tests_properties(docs.site PROPERTIES FIXTURES_SETUP docs.site)
+      add_test(
+        NAME docs.site_pages
+        COMMAND
+          "${TORCH_ATTENTION_PYTHON}" "${PROJECT_SOURCE_DIR}/tests/docs/site.py"
+          "${PROJECT_BINARY_DIR}/site_test/html" "${TORCH_ATTENTION_CHROMIUM}")
+      set_tests_properties(docs.site_pages PROPERTIES FIXTURES_REQUIRED docs.site)
+    endif()
   else()
     message(STATUS "No MkDocs 1.6 with Pygments found: without docs.site")
   endif()
@@ -61,4 +71,10 @@ add_custom_target(
 add_dependencies(site docs)
 if(TORCH_ATTENTION_TESTS)
   add_test(NAME docs COMMAND "${DOXYGEN}" "${PROJECT_BINARY_DIR}/Doxyfile")
+  set_tests_properties(docs PROPERTIES FIXTURES_SETUP docs.html)
+  # Doxygen 1.9 writes it where it garbles a comment (Doxyfile.in).
+  add_test(NAME docs.no_garbled_comment
+           COMMAND grep -rE "&(amp;)?zwj;" "${TORCH_ATTENTION_DOCS_DIR}/html")
+  set_tests_properties(docs.no_garbled_comment PROPERTIES FIXTURES_REQUIRED
+                                                          docs.html WILL_FAIL ON)
 endif()

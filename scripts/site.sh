@@ -39,5 +39,9 @@ step "pages"
 # Without its messages MkDocs would not count them.
 run_logged "$out/mkdocs.log" "$python" -m mkdocs build --strict --clean \
   -f "$out/mkdocs.yml"
+{
+  printf 'const searchIndex = '
+  cat "$out/html/search/search_index.json"
+} >"$out/html/search_index.js"
 step_done
 say "$out/html/index.html"

@@ -4,8 +4,8 @@
     stage.py ROOT OUT [API]
 
 Copies all pages to OUT/pages, in their folders, with the files that they link, and
-API, a folder of Doxygen, to OUT/pages/api; writes OUT/mkdocs.yml. The order of the
-guides is that of the README's list.
+API, a folder of Doxygen, to OUT/pages/api, with a link to the guides in its menu;
+writes OUT/mkdocs.yml. The order of the guides is that of the README's list.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ SETTINGS = {
     "site_dir": "html",
     # Pages can be read without a server.
     "use_directory_urls": False,
-    "theme": {"name": "mkdocs", "highlightjs": False, "color_mode": "auto"},
+    "theme": {
+        "name": "mkdocs",
+        "custom_dir": str(Path(__file__).parent / "theme"),
+        "highlightjs": False,
+        "color_mode": "auto",
+        # MkDocs's own script of the search needs a server.
+        "search_index_only": True,
+    },
     "plugins": ["search"],
-    "extra_css": ["code.css"],
+    "extra_javascript": [
+        {"path": "search_index.js", "defer": True},
+        {"path": "search.js", "defer": True},
+    ],
     "markdown_extensions": [
         "tables",
         "sane_lists",
@@ -79,12 +89,14 @@ def staged(page: Path, root: Path, linked: set[Path]) -> str:
 
 
 def pages_of(root: Path) -> list[Path]:
+    start = root / "README.md"
     return [
-        root / "README.md",
-        root / "CONTRIBUTING.md",
-        root / "benchmarks/README.md",
+        start,
+        *sorted(set(root.glob("*.md")) - {start}),
         *sorted((root / "docs").glob("*.md")),
         *sorted((root / "examples").glob("*/README.md")),
+        root / "benchmarks/README.md",
+        root / "packaging/README.md",
     ]
 
 
@@ -103,16 +115,22 @@ def navigation(root: Path, pages: list[Path], has_api: bool) -> list:
     ]
 
 
-def code_colors() -> str:
-    """Colors for light pages, and for dark ones."""
+def code_colors(style: str) -> str:
     from pygments.formatters import HtmlFormatter
 
-    parts = []
-    for theme, style in (("light", "default"), ("dark", "github-dark")):
-        formatter = HtmlFormatter(style=style)
-        place = f"[data-bs-theme={theme}] .codehilite"
-        parts.append(formatter.get_style_defs(place))
-    return "\n".join(parts) + "\n.codehilite pre { padding: .8em; }\n"
+    colors = HtmlFormatter(style=style).get_style_defs(".codehilite")
+    return f"{colors}\n.codehilite pre {{ padding: .8em; }}\n"
+
+
+def copy_api(api: Path, place: Path) -> None:
+    shutil.copytree(api, place)
+    menu = place / "menudata.js"
+    first = "var menudata={children:["
+    text = menu.read_text()
+    if text.count(first) != 1:
+        sys.exit(f"{api}/menudata.js is not the menu of Doxygen that was expected")
+    guides = '{text:"Guides",url:"../index.html"},'
+    menu.write_text(text.replace(first, first + guides))
 
 
 def main(root: Path, out: Path, api: Path | None) -> None:
@@ -128,8 +146,10 @@ def main(root: Path, out: Path, api: Path | None) -> None:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / path, place / path)
     if api:
-        shutil.copytree(api, place / "api")
-    (place / "code.css").write_text(code_colors())
+        copy_api(api, place / "api")
+    shutil.copyfile(Path(__file__).parent / "search.js", place / "search.js")
+    (place / "code-light.css").write_text(code_colors("default"))
+    (place / "code-dark.css").write_text(code_colors("github-dark"))
     settings = SETTINGS | {"nav": navigation(root, pages, api is not None)}
     # JSON is YAML.
     (out / "mkdocs.yml").write_text(json.dumps(settings, indent=2) + "\n")
