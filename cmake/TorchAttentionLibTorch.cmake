@@ -48,11 +48,15 @@ function(_torch_attention_libtorch_root result)
     NO_DEFAULT_PATH NO_CACHE)
   find_path(
     _torch_attention_config_dir TorchConfig.cmake
-    PATH_SUFFIXES share/cmake/Torch Torch
+    PATH_SUFFIXES share/cmake/Torch share/torch Torch
     NO_CACHE)
   if(_torch_attention_config_dir)
-    get_filename_component(root "${_torch_attention_config_dir}/../../.."
-                           ABSOLUTE)
+    # LibTorch has it in share/cmake/Torch, and vcpkg in share/torch.
+    set(up "../../..")
+    if(NOT _torch_attention_config_dir MATCHES "/cmake/[^/]+/?$")
+      set(up "../..")
+    endif()
+    get_filename_component(root "${_torch_attention_config_dir}/${up}" ABSOLUTE)
     set(${result} "${root}" PARENT_SCOPE)
     return()
   endif()
@@ -108,9 +112,12 @@ function(_torch_attention_define_libtorch root)
   target_compile_features(
     TorchAttention::libtorch
     INTERFACE "cxx_std_${TORCH_ATTENTION_LIBTORCH_STANDARD}")
-  # Older wheels use the C++ library's old string layout. This file tells.
-  file(STRINGS "${root}/share/cmake/Torch/TorchConfig.cmake" abi
-       REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+  # Older wheels use the C++ library's old string layout, and say so here.
+  set(config "${root}/share/cmake/Torch/TorchConfig.cmake")
+  set(abi "")
+  if(EXISTS "${config}")
+    file(STRINGS "${config}" abi REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+  endif()
   if(abi)
     target_compile_definitions(TorchAttention::libtorch
                                INTERFACE _GLIBCXX_USE_CXX11_ABI=0)
