@@ -302,7 +302,9 @@ def run(page: Path, program: str, tools: str, library: str, golden: str) -> int:
             (folder / "torch_attention").symlink_to(env["PREFIX"])
         for block in all_blocks(page):
             if block.file:
-                (folder / block.file).write_text(block.code)
+                file = folder / block.file
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(block.code)
         output = run_python(page, folder, env)
         if any(blocks(page, "cpp")):
             command = [program, function_name(page)]
