@@ -1,6 +1,7 @@
 // Trains a small GPT by several processes, and lets it write.
 //
-//   torchrun --no-python --nproc-per-node 4 train_together text.txt --tensor 2
+//   torchrun --standalone --no-python --nproc-per-node 4 \
+//       train_together text.txt --tensor 2
 //
 // Here pairs of processes share the heads of each attention layer (tensor
 // parallel), and the two pairs share the sequences of each batch (data
@@ -21,20 +22,25 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace {
 
 namespace distributed = torch_attention::distributed;
 namespace models = torch_attention::models;
 
+const std::string kPrompt = "The";
+
 struct Arguments {
   std::string text;
   int64_t tensor = 1;
   int64_t steps = 20;
   int64_t batch_size = 8;
-  int64_t new_tokens = 64;
+  int64_t new_tokens = 32;
   std::string save;
 };
 
@@ -51,7 +57,8 @@ Arguments parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    constexpr int kWrongUsage = 2;
+    std::exit(app.exit(error) == 0 ? 0 : kWrongUsage);
   }
   return arguments;
 }
@@ -137,6 +144,7 @@ void train(
           "step %d loss %.7f\n",
           static_cast<int>(step + 1),
           losses.mean().item<double>());
+      std::fflush(stdout); // torchrun passes it on through a pipe
     }
   }
 }
@@ -148,10 +156,10 @@ void write(
   model->eval();
   const auto made = models::generate(
       *model,
-      {{'T', 'h', 'e'}},
+      {std::vector<int64_t>(kPrompt.begin(), kPrompt.end())},
       models::GenerateOptions().max_new_tokens(arguments.new_tokens));
   if (groups.world->getRank() == 0) {
-    std::cout << "wrote The";
+    std::cout << "wrote " << kPrompt;
     for (const auto token : made.tokens.front()) {
       std::cout << static_cast<char>(token);
     }
@@ -159,7 +167,20 @@ void write(
   }
 }
 
+/// Throws before training for what would fail after it.
+void check_new_tokens(const Arguments& arguments, int64_t context_length) {
+  const auto most = context_length - static_cast<int64_t>(kPrompt.size());
+  TORCH_CHECK(
+      arguments.new_tokens >= 1 && arguments.new_tokens <= most,
+      "Expected --new-tokens from 1 to ",
+      most,
+      ", but got ",
+      arguments.new_tokens);
+}
+
 void run(const Arguments& arguments) {
+  const auto config = small_model();
+  check_new_tokens(arguments, config.context_length());
   const auto groups = make_groups(arguments.tensor);
   TORCH_CHECK(
       arguments.batch_size % groups.data->getSize() == 0,
@@ -167,17 +188,16 @@ void run(const Arguments& arguments) {
       groups.data->getSize(),
       ", but got ",
       arguments.batch_size);
-  const auto config = small_model();
   const gpt::TextData text(arguments.text, config.context_length(), /*seed=*/1);
   torch::manual_seed(1);
   models::Gpt2 model(config);
   // Together: of all heads some.
   distributed::tensor_parallel(*model, groups.tensor);
   train(model, text, arguments, groups);
-  write(model, arguments, groups);
   if (!arguments.save.empty() && groups.data->getRank() == 0) {
     distributed::save_weights(*model, arguments.save, groups.tensor);
   }
+  write(model, arguments, groups);
 }
 
 } // namespace
@@ -188,6 +208,9 @@ int main(int argc, char** argv) {
     run(arguments);
   } catch (const c10::Error& error) {
     std::cerr << "train_together: " << error.what_without_backtrace() << '\n';
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "train_together: " << error.what() << '\n';
     return 1;
   }
   return 0;

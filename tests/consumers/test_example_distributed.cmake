@@ -7,4 +7,4 @@ configure(../../examples/distributed "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
 run("${CMAKE_COMMAND}" --build "${build}" --target train_together)
 run("${project_binary_dir}/bin/torch_attention_launch" 2
     "${build}/train_together" "${project_source_dir}/LICENSE" --tensor 2 --steps
-    1 --new-tokens 4)
+    1)
