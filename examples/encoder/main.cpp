@@ -242,7 +242,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    constexpr int kWrongUsage = 2;
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
   } catch (const c10::Error& error) {
     std::cerr << "encoder: " << error.what_without_backtrace() << '\n';
     return 1;

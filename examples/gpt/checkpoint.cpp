@@ -6,8 +6,10 @@
 #include <torch_attention/weights/read.h>
 #include <torch_attention/weights/write.h>
 
+#include <iomanip>
 #include <memory>
 #include <mutex>
+#include <sstream>
 
 namespace gpt {
 
@@ -17,8 +19,19 @@ using torch::optim::AdamWParamState;
 
 namespace {
 
-Tensor tensor_of(const std::vector<double>& values) {
-  return torch::tensor(values, torch::kDouble);
+const std::string kSetting = "settings.";
+
+const Tensor& tensor_of(const Checkpoint& checkpoint, const std::string& name) {
+  const auto* found = checkpoint.tensors.find(name);
+  TORCH_CHECK(found, checkpoint.path, ": expected a tensor ", name);
+  return *found;
+}
+
+/// Returns a number without a rounding that would hide a difference.
+std::string number_text(double value) {
+  std::ostringstream text;
+  text << std::setprecision(10) << value;
+  return text.str();
 }
 
 } // namespace
@@ -28,10 +41,12 @@ void save_checkpoint(
     torch_attention::models::Gpt2Impl& model,
     AdamW& optimizer,
     const std::vector<double>& losses,
-    const std::vector<double>& settings) {
+    const Settings& settings) {
   torch::OrderedDict<std::string, Tensor> tensors;
-  tensors.insert("settings", tensor_of(settings));
-  tensors.insert("losses", tensor_of(losses));
+  for (const auto& [name, value] : settings) {
+    tensors.insert(kSetting + name, torch::tensor(value, torch::kDouble));
+  }
+  tensors.insert("losses", torch::tensor(losses, torch::kDouble));
   auto generator = at::detail::getDefaultCPUGenerator();
   {
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -48,29 +63,47 @@ void save_checkpoint(
   torch_attention::write_weights(tensors, path);
 }
 
-std::vector<double> load_checkpoint(
-    const std::string& path,
+double Checkpoint::setting(const std::string& name) const {
+  return tensor_of(*this, kSetting + name).item<double>();
+}
+
+Checkpoint read_checkpoint(const std::string& path) {
+  Checkpoint checkpoint{path, torch_attention::read_weights(path), {}};
+  const auto losses = tensor_of(checkpoint, "losses").to(torch::kDouble);
+  const auto* begin = losses.data_ptr<double>();
+  checkpoint.losses.assign(begin, begin + losses.numel());
+  return checkpoint;
+}
+
+void check_settings(const Checkpoint& checkpoint, const Settings& settings) {
+  for (const auto& [name, value] : settings) {
+    const auto before = checkpoint.setting(name);
+    TORCH_CHECK(
+        before == value,
+        checkpoint.path,
+        ": expected ",
+        name,
+        " ",
+        number_text(before),
+        ", as in the steps before, but got ",
+        number_text(value));
+  }
+}
+
+void restore(
+    const Checkpoint& checkpoint,
     torch_attention::models::Gpt2Impl& model,
-    AdamW& optimizer,
-    const std::vector<double>& settings) {
+    AdamW& optimizer) {
   const torch::NoGradGuard no_gradients;
-  const auto tensors = torch_attention::read_weights(path);
   const auto get = [&](const std::string& name) {
-    const auto* found = tensors.find(name);
-    TORCH_CHECK(found, path, ": expected a tensor ", name);
-    return *found;
+    return tensor_of(checkpoint, name);
   };
-  TORCH_CHECK(
-      get("settings").equal(tensor_of(settings)),
-      path,
-      ": the checkpoint is of a run with another text, model or options");
-  const auto losses = get("losses");
   for (auto& item : model.named_parameters()) {
     auto& parameter = item.value();
     const auto value = get("model." + item.key());
     TORCH_CHECK(
         value.sizes() == parameter.sizes(),
-        path,
+        checkpoint.path,
         ": expected ",
         item.key(),
         " of shape ",
@@ -79,7 +112,7 @@ std::vector<double> load_checkpoint(
         value.sizes());
     parameter.copy_(value);
     auto state = std::make_unique<AdamWParamState>();
-    state->step(losses.numel());
+    state->step(static_cast<int64_t>(checkpoint.losses.size()));
     state->exp_avg(get("exp_avg." + item.key()));
     state->exp_avg_sq(get("exp_avg_sq." + item.key()));
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
@@ -89,8 +122,6 @@ std::vector<double> load_checkpoint(
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(get("generator"));
   }
-  return {
-      losses.data_ptr<double>(), losses.data_ptr<double>() + losses.numel()};
 }
 
 } // namespace gpt

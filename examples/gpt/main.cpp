@@ -1,5 +1,6 @@
 // The command line: `gpt --help`.
 
+#include "interruption.h"
 #include "measuring.h"
 #include "memory.h"
 #include "progress_line.h"
@@ -32,6 +33,8 @@ namespace {
 
 namespace models = torch_attention::models;
 using Texts = std::vector<std::vector<int64_t>>;
+
+constexpr int kWrongUsage = 2;
 
 const std::vector<std::string> kDtypes = {"float32", "bfloat16"};
 
@@ -208,6 +211,27 @@ void add_generate(CLI::App& app) {
   command->callback([arguments] { run_generate(*arguments); });
 }
 
+void run_train(gpt::TrainingOptions& options) {
+  gpt::ProgressLine line;
+  const gpt::Interruption interruption;
+  options.is_interrupted = [] { return gpt::Interruption::signal() != 0; };
+  gpt::keep_freed_memory();
+  bool took_steps = false;
+  const auto losses =
+      gpt::train(options, [&](const gpt::TrainingProgress& progress) {
+        took_steps = true;
+        line.show(progress);
+      });
+  if (!took_steps) {
+    std::cerr << "gpt: all " << losses.size()
+              << " steps are done: give more by --steps\n";
+  } else if (gpt::Interruption::signal() != 0) {
+    std::cerr << "gpt: ended after step " << losses.size()
+              << "; --resume goes on\n";
+  }
+  gpt::Interruption::raise_again();
+}
+
 void add_train(CLI::App& app) {
   auto options = std::make_shared<gpt::TrainingOptions>();
   auto& model = options->model;
@@ -228,7 +252,10 @@ void add_train(CLI::App& app) {
   command->add_option("--heads", model.n_heads(), "default: 6");
   command->add_option("--layers", model.n_layers(), "default: 4");
   command->add_option("--dropout", model.drop_rate(), "default: 0.1");
-  command->add_option("--steps", options->steps, "default: 1000");
+  command->add_option(
+      "--steps",
+      options->steps,
+      "default: 1000, or with --resume as many as before");
   command->add_option(
       "--batch", options->batch_size, "sequences of a batch (default: 16)");
   command->add_option(
@@ -239,7 +266,8 @@ void add_train(CLI::App& app) {
   command->add_option(
       "--warmup",
       options->warmup,
-      "steps in which the learning rate rises (default: 100)");
+      "steps in which the learning rate rises (default: a tenth of all, at "
+      "most 100)");
   command->add_option("--weight-decay", options->weight_decay, "default: 0.1");
   command->add_option(
       "--clip", options->clip, "largest norm of gradients (default: 1)");
@@ -260,11 +288,7 @@ void add_train(CLI::App& app) {
         options->resume || !std::ifstream(checkpoint),
         options->folder,
         " has a checkpoint: give --resume to go on, or another folder");
-    gpt::ProgressLine line(options->steps);
-    gpt::keep_freed_memory();
-    gpt::train(*options, [&](const gpt::TrainingProgress& progress) {
-      line.show(progress);
-    });
+    run_train(*options);
   });
 }
 
@@ -373,7 +397,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : kWrongUsage;
   } catch (const c10::Error& error) {
     std::cerr << "gpt: " << error.what_without_backtrace() << '\n';
     return 1;

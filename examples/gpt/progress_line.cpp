@@ -36,15 +36,19 @@ std::string time_text(double seconds) {
 
 } // namespace
 
-ProgressLine::ProgressLine(int64_t steps)
-    : steps_(steps), terminal_(::isatty(STDERR_FILENO) != 0) {}
+ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 void ProgressLine::show(const TrainingProgress& progress) {
-  if (!terminal_ && !progress.validation_loss) {
+  constexpr std::chrono::seconds kPause{10};
+  const auto now = std::chrono::steady_clock::now();
+  if (!terminal_ && !progress.validation_loss && shown_ &&
+      now - *shown_ < kPause) {
     return;
   }
+  shown_ = now;
   if (terminal_) {
-    const auto filled = static_cast<int>(kWidth * progress.step / steps_);
+    const auto filled =
+        static_cast<int>(kWidth * progress.step / progress.steps);
     const auto bar = std::string(static_cast<size_t>(filled), '=') +
         std::string(static_cast<size_t>(kWidth - filled), ' ');
     std::fprintf(stderr, "\r\033[K[%s] ", bar.c_str());
@@ -53,12 +57,15 @@ void ProgressLine::show(const TrainingProgress& progress) {
       stderr,
       "step %lld of %lld, loss %.3f, %.0f tokens/s, %s left",
       static_cast<long long>(progress.step),
-      static_cast<long long>(steps_),
+      static_cast<long long>(progress.steps),
       progress.loss,
       progress.tokens_per_second,
       time_text(progress.seconds_left).c_str());
   if (progress.validation_loss) {
-    std::fprintf(stderr, ", validation loss %.3f\n", *progress.validation_loss);
+    std::fprintf(stderr, ", validation loss %.3f", *progress.validation_loss);
+  }
+  if (progress.validation_loss || !terminal_) {
+    std::fputc('\n', stderr);
   }
   std::fflush(stderr);
 }

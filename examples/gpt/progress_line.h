@@ -2,21 +2,23 @@
 
 #include "training.h"
 
-#include <string>
+#include <chrono>
+#include <optional>
 
 namespace gpt {
 
-/// The progress of training on standard error: a line that is drawn again and
-/// again on a terminal, else a line for each checkpoint.
+/// The progress of training on standard error: on a terminal a line that is
+/// drawn again and again, else a line for the first step, for each checkpoint,
+/// and every ten seconds.
 class ProgressLine {
  public:
-  explicit ProgressLine(int64_t steps);
+  ProgressLine();
 
   void show(const TrainingProgress& progress);
 
  private:
-  int64_t steps_;
   bool terminal_;
+  std::optional<std::chrono::steady_clock::time_point> shown_;
 };
 
 } // namespace gpt

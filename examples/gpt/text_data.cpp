@@ -24,6 +24,15 @@ torch::Tensor read_bytes(const std::string& path) {
   return bytes;
 }
 
+uint32_t checksum_of(const torch::Tensor& bytes) {
+  uint32_t hash = 2166136261U;
+  const auto* data = bytes.data_ptr<uint8_t>();
+  for (int64_t i = 0; i < bytes.numel(); ++i) {
+    hash = (hash ^ data[i]) * 16777619U;
+  }
+  return hash;
+}
+
 } // namespace
 
 TextData::TextData(
@@ -32,6 +41,7 @@ TextData::TextData(
     uint64_t seed)
     : context_length_(context_length), seed_(seed) {
   const auto text = read_bytes(path);
+  checksum_ = checksum_of(text);
   const auto held_out = text.numel() / 10;
   TORCH_CHECK(
       held_out > context_length,

@@ -35,6 +35,11 @@ class TextData {
     return size_;
   }
 
+  /// Tells texts from each other: FNV-1a of all bytes.
+  uint32_t checksum() const {
+    return checksum_;
+  }
+
  private:
   /// The windows that start at `starts` of a part.
   Batch windows(const torch::Tensor& part, const torch::Tensor& starts) const;
@@ -44,6 +49,7 @@ class TextData {
   torch::Tensor training_;
   torch::Tensor held_out_;
   int64_t size_;
+  uint32_t checksum_;
 };
 
 } // namespace gpt

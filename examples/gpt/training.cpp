@@ -49,52 +49,95 @@ void check_options(const TrainingOptions& options) {
   const auto check_positive = [](const char* name, double value) {
     TORCH_CHECK(value > 0, "Expected ", name, " > 0 but got ", value);
   };
-  check_positive("steps", static_cast<double>(options.steps));
   check_positive("batch_size", static_cast<double>(options.batch_size));
   check_positive("accumulate", static_cast<double>(options.accumulate));
   check_positive("lr", options.lr);
   check_positive("clip", options.clip);
   check_positive("save_every", static_cast<double>(options.save_every));
   TORCH_CHECK(
-      options.warmup >= 0 && options.warmup < options.steps,
-      "Expected warmup from 0 to ",
-      options.steps - 1,
-      " but got ",
-      options.warmup);
-  TORCH_CHECK(
       options.model.vocab_size() == 256,
       "Expected the vocab_size of bytes, 256, but got ",
       options.model.vocab_size());
 }
 
-/// The settings that a run that goes on must share with the one before.
-std::vector<double> settings_of(
-    const TrainingOptions& options,
-    const TextData& text) {
+/// Returns the settings that a run that goes on must share with the one before,
+/// by the names that they have in the program.
+Settings settings_of(const TrainingOptions& options, const TextData& text) {
   const auto& model = options.model;
-  std::vector<double> settings = {
-      options.lr,
-      options.weight_decay,
-      options.clip,
-      model.drop_rate(),
-      static_cast<double>(options.seed)};
-  for (const auto value :
-       {options.steps,
-        options.batch_size,
-        options.accumulate,
-        options.warmup,
-        static_cast<int64_t>(options.bfloat16),
-        model.context_length(),
-        model.emb_dim(),
-        model.n_heads(),
-        model.n_layers(),
-        model.hidden_dim().value_or(0),
-        static_cast<int64_t>(model.qkv_bias()),
-        static_cast<int64_t>(model.tied()),
-        text.size()}) {
-    settings.push_back(static_cast<double>(value));
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  return {
+      {"checksum of TEXT", number(text.checksum())},
+      {"--context", number(model.context_length())},
+      {"--width", number(model.emb_dim())},
+      {"--heads", number(model.n_heads())},
+      {"--layers", number(model.n_layers())},
+      {"--dropout", model.drop_rate()},
+      {"hidden_dim", number(model.hidden_dim().value_or(0))},
+      {"qkv_bias", number(model.qkv_bias())},
+      {"tied", number(model.tied())},
+      {"--batch", number(options.batch_size)},
+      {"--accumulate", number(options.accumulate)},
+      {"--lr", options.lr},
+      {"--weight-decay", options.weight_decay},
+      {"--clip", options.clip},
+      {"--bfloat16", number(options.bfloat16)},
+      {"--seed", number(options.seed)}};
+}
+
+/// How long a run is, and how long its learning rate rises.
+struct Schedule {
+  int64_t steps = 0;
+  int64_t warmup = 0;
+};
+
+const char* const kSteps = "--steps";
+const char* const kWarmup = "--warmup";
+
+/// Returns what the options say, else what the checkpoint, if there is one, was
+/// made with.
+Schedule schedule_of(
+    const TrainingOptions& options,
+    const std::optional<Checkpoint>& checkpoint) {
+  const auto choose = [&](const std::optional<int64_t>& given,
+                          const char* name,
+                          int64_t otherwise) {
+    return given     ? *given
+        : checkpoint ? static_cast<int64_t>(checkpoint->setting(name))
+                     : otherwise;
+  };
+  Schedule schedule;
+  schedule.steps = choose(options.steps, kSteps, 1000);
+  TORCH_CHECK(
+      schedule.steps > 0, "Expected steps > 0 but got ", schedule.steps);
+  schedule.warmup = choose(
+      options.warmup, kWarmup, std::min<int64_t>(100, schedule.steps / 10));
+  TORCH_CHECK(
+      schedule.warmup >= 0 && schedule.warmup < schedule.steps,
+      "Expected warmup from 0 to ",
+      schedule.steps - 1,
+      " but got ",
+      schedule.warmup);
+  const auto done =
+      checkpoint ? static_cast<int64_t>(checkpoint->losses.size()) : 0;
+  TORCH_CHECK(
+      schedule.steps >= done,
+      checkpoint ? checkpoint->path : "",
+      ": expected --steps of at least ",
+      done,
+      ", which are done, but got ",
+      schedule.steps);
+  return schedule;
+}
+
+/// Returns the learning rate of a step, counted from 0.
+double learning_rate(double lr, const Schedule& schedule, int64_t step) {
+  if (step < schedule.warmup) {
+    return lr * static_cast<double>(step + 1) /
+        static_cast<double>(schedule.warmup);
   }
-  return settings;
+  const auto share = static_cast<double>(step - schedule.warmup) /
+      static_cast<double>(schedule.steps - schedule.warmup);
+  return lr * (0.1 + 0.45 * (1 + std::cos(M_PI * share)));
 }
 
 /// Decays matrices, not biases and norms.
@@ -137,6 +180,28 @@ std::vector<TextData::Batch> batches_of_step(
   return batches;
 }
 
+std::string checkpoint_of(const TrainingOptions& options) {
+  return options.folder + "/checkpoint.pt";
+}
+
+/// Writes the files of the folder.
+void save(
+    const TrainingOptions& options,
+    Trainer& trainer,
+    const std::vector<double>& losses,
+    const Settings& settings) {
+  save_checkpoint(
+      checkpoint_of(options),
+      *trainer.model,
+      trainer.optimizer,
+      losses,
+      settings);
+  torch_attention::models::save_gpt2(
+      *trainer.model, options.folder, {{"tokens", "bytes"}});
+  write_losses(options.folder + "/losses.csv", losses);
+  draw_losses(options.folder + "/losses.svg", losses);
+}
+
 } // namespace
 
 Trainer::Trainer(Gpt2 model_, const TrainingOptions& options)
@@ -174,16 +239,6 @@ double Trainer::validate(const TextData::Batch& batch) {
   return loss.item<double>();
 }
 
-double learning_rate(const TrainingOptions& options, int64_t step) {
-  if (step < options.warmup) {
-    return options.lr * static_cast<double>(step + 1) /
-        static_cast<double>(options.warmup);
-  }
-  const auto share = static_cast<double>(step - options.warmup) /
-      static_cast<double>(options.steps - options.warmup);
-  return options.lr * (0.1 + 0.45 * (1 + std::cos(M_PI * share)));
-}
-
 std::vector<double> train(
     const TrainingOptions& options,
     const std::function<void(const TrainingProgress&)>& on_step) {
@@ -192,23 +247,31 @@ std::vector<double> train(
       options.text, options.model.context_length(), options.seed);
   torch::manual_seed(options.seed);
   Trainer trainer(Gpt2(options.model), options);
-  const auto settings = settings_of(options, text);
-  const auto checkpoint = options.folder + "/checkpoint.pt";
+  auto settings = settings_of(options, text);
+  std::optional<Checkpoint> checkpoint;
   std::vector<double> losses;
   if (options.resume) {
-    losses = load_checkpoint(
-        checkpoint, *trainer.model, trainer.optimizer, settings);
+    checkpoint = read_checkpoint(checkpoint_of(options));
+    check_settings(*checkpoint, settings);
+    restore(*checkpoint, *trainer.model, trainer.optimizer);
+    losses = checkpoint->losses;
   }
+  const auto schedule = schedule_of(options, checkpoint);
+  settings.emplace_back(kSteps, static_cast<double>(schedule.steps));
+  settings.emplace_back(kWarmup, static_cast<double>(schedule.warmup));
   const auto first = static_cast<int64_t>(losses.size());
   const auto last =
-      std::min(options.stop_after.value_or(options.steps), options.steps);
+      std::min(options.stop_after.value_or(schedule.steps), schedule.steps);
   const auto tokens_per_step =
       options.accumulate * options.batch_size * options.model.context_length();
   const auto start = std::chrono::steady_clock::now();
-  for (auto step = first; step < last; ++step) {
+  bool is_interrupted = false;
+  for (auto step = first; step < last && !is_interrupted; ++step) {
     TrainingProgress progress;
+    progress.steps = schedule.steps;
     progress.loss = trainer.take_step(
-        learning_rate(options, step), batches_of_step(text, options, step));
+        learning_rate(options.lr, schedule, step),
+        batches_of_step(text, options, step));
     TORCH_CHECK(
         std::isfinite(progress.loss),
         "The loss of step ",
@@ -224,15 +287,12 @@ std::vector<double> train(
         done * static_cast<double>(tokens_per_step) / seconds;
     progress.seconds_left =
         seconds / done * static_cast<double>(last - progress.step);
-    if (progress.step % options.save_every == 0 || progress.step == last) {
+    is_interrupted = options.is_interrupted();
+    if (progress.step % options.save_every == 0 || progress.step == last ||
+        is_interrupted) {
       progress.validation_loss =
           trainer.validate(text.validation(kValidationSequences));
-      save_checkpoint(
-          checkpoint, *trainer.model, trainer.optimizer, losses, settings);
-      torch_attention::models::save_gpt2(
-          *trainer.model, options.folder, {{"tokens", "bytes"}});
-      write_losses(options.folder + "/losses.csv", losses);
-      draw_losses(options.folder + "/losses.svg", losses);
+      save(options, trainer, losses, settings);
     }
     on_step(progress);
   }

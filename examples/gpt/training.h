@@ -22,14 +22,16 @@ struct TrainingOptions {
   /// Sizes; `vocab_size` is 256.
   torch_attention::models::Gpt2Options model;
 
-  int64_t steps = 1000;
+  /// Default: as of the checkpoint that the run goes on from, or else 1000
+  std::optional<int64_t> steps;
   /// Sequences of a batch, of which a step adds the gradients of `accumulate`.
   int64_t batch_size = 16;
   int64_t accumulate = 1;
   /// AdamW (Loshchilov and Hutter 2019). The rate rises for `warmup` steps and
   /// then falls to a tenth along a cosine.
   double lr = 3e-3;
-  int64_t warmup = 100;
+  /// Default: as of the checkpoint, or else a tenth of the steps, at most 100
+  std::optional<int64_t> warmup;
   /// For matrices; not for biases and norms.
   double weight_decay = 0.1;
   /// The largest norm of all gradients.
@@ -43,12 +45,15 @@ struct TrainingOptions {
   bool resume = false;
   /// End after this step as if interrupted, with a checkpoint. Default: steps
   std::optional<int64_t> stop_after;
+  /// Is called after each step; true ends the run with a checkpoint.
+  std::function<bool()> is_interrupted = [] { return false; };
 };
 
 /// The report of `train` after each step.
 struct TrainingProgress {
   /// Counts from 1.
   int64_t step = 0;
+  int64_t steps = 0;
   double loss = 0;
   double tokens_per_second = 0;
   double seconds_left = 0;
@@ -77,15 +82,13 @@ class Trainer {
   bool bfloat16_;
 };
 
-/// Returns the learning rate of a step, counted from 0.
-double learning_rate(const TrainingOptions& options, int64_t step);
-
 /// Trains a model from scratch, or goes on from a checkpoint with what would
-/// have been computed without the interruption, bit for bit. Returns the losses
-/// of all steps.
+/// have been computed without the interruption, bit for bit; with other `steps`
+/// or `warmup` from here on by another learning rate. Returns the losses of all
+/// steps.
 ///
 /// Throws c10::Error if the text or the checkpoint cannot be read, the
-/// checkpoint is of other options, or the loss is not finite.
+/// checkpoint is of other options or has more steps, or the loss is not finite.
 ///
 /// Example:
 /// ```

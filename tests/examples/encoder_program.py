@@ -52,9 +52,9 @@ def test_embed(folder: Path) -> None:
 def test_errors(folder: Path) -> None:
     model = ["--model", MODEL]
     text = folder / "text.txt"
-    check_error("does not exist", "search", "nothing", *model)
-    check_error("--model is required", "search", text)
-    check_error("--top", "search", text, *model, "--top", 0)
+    encoder.check_usage("does not exist", "search", "nothing", *model)
+    encoder.check_usage("--model is required", "search", text)
+    encoder.check_usage("--top", "search", text, *model, "--top", 0)
     empty = folder / "empty.txt"
     empty.write_text("\n \n")
     check_error("Expected lines with text", "search", empty, *model)

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -71,7 +74,7 @@ def test_generate() -> None:
 def small_model(folder: Path) -> Path:
     """Returns a model without dropout."""
     sizes = ["--context=32", "--width=16", "--heads=2", "--layers=1", "--batch=2"]
-    steps = ["--steps=1", "--warmup=0", "--dropout=0"]
+    steps = ["--steps=1", "--dropout=0"]
     gpt("train", TEXT, *sizes, *steps, "--out", folder / "small")
     return folder / "small"
 
@@ -103,28 +106,38 @@ def test_errors() -> None:
     ids = ["--prompt-ids", "1,2"]
     check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
     check_error("tokenizer.json for --prompt", "generate", MODEL, "--prompt", "Once")
-    check_error("does not exist", "generate", "nothing", *ids)
+    gpt.check_usage("does not exist", "generate", "nothing", *ids)
+    gpt.check_usage("--unknown", "generate", MODEL, *ids, "--unknown")
+    gpt.check_usage("A subcommand is required")
     measured = ["measure", f"{GOLDEN}/models/gpt2"]
     check_error("two tokens to train on", *measured, text='{"train": [[1]]}')
     check_error("of the same length", *measured, text='{"train": [[1, 2], [1]]}')
     check_error('Expected {"prompts"', *measured, text="1,2,3")
-    check_error("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
+    gpt.check_usage("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
 
 
 def test_training(folder: Path) -> None:
     sizes = ["--context=32", "--width=16", "--heads=2", "--layers=1", "--batch=2"]
-    run = ["train", TEXT, *sizes, "--steps=8", "--warmup=2", "--save-every=3"]
+    start = ["train", TEXT, *sizes, "--warmup=2", "--save-every=3"]
+    run = [*start, "--steps=8"]
     whole, parts = folder / "whole", folder / "parts"
     err = gpt(*run, "--out", whole)[1]
-    check("step 8 of 8, loss 5." in err and "validation loss" in err, err)
+    lines = err.splitlines()
+    check(lines[0].startswith("step 1 of 8, loss 5."), err)
+    check("step 8 of 8, loss 5." in lines[-1] and "validation loss" in lines[-1], err)
     gpt(*run, "--out", parts, "--stop-after=4")
     check_error("has a checkpoint", *run, "--out", parts)
+    check_error("expected --lr 0.003", *run, "--out", parts, "--resume", "--lr=0.1")
     gpt(*run, "--out", parts, "--resume")
     for name in ("losses.csv", "losses.svg", "model.safetensors", "config.json"):
         same = (whole / name).read_bytes() == (parts / name).read_bytes()
         check(same, f"{name} differs after an interruption")
     check(len((whole / "losses.csv").read_text().splitlines()) == 9, "losses.csv")
     (whole / "losses.svg").read_text().index("<polyline")
+    again = gpt(*run, "--out", parts, "--resume")[1]
+    check("all 8 steps are done: give more by --steps" in again, again)
+    more = gpt(*start, "--out", parts, "--resume", "--steps=10")[1]
+    check("step 10 of 10" in more, more)
     out = gpt("generate", whole, "--prompt", "The", "--max-new-tokens=7")[0]
     check(len(out) == 8, f"bytes: {out!r}")
 
@@ -135,6 +148,31 @@ def test_training(folder: Path) -> None:
     copies = logits.read_bytes()
     gpt("logits", f"{GOLDEN}/models/gpt2", "--ids", "1,2,3", "--out", logits)
     check(logits.read_bytes() == copies, "a saved model has other logits")
+
+
+def test_interruption(folder: Path) -> None:
+    """A run that a signal ends can go on; the first step is printed at once."""
+    sizes = ["--context=32", "--width=16", "--heads=2", "--layers=1", "--batch=2"]
+    for name in ("SIGINT", "SIGTERM"):
+        out = folder / name
+        run = ["train", TEXT, *sizes, "--steps=1000000", "--out", out]
+        process = subprocess.Popen(
+            [GPT, *map(str, run)], stderr=subprocess.PIPE, text=True
+        )
+        first = process.stderr.readline()
+        check(first.startswith("step 1 of 1000000, "), f"{name}: {first!r}")
+        process.send_signal(signal.Signals[name])
+        err = process.communicate(timeout=60)[1]
+        ended = re.search(r"ended after step (\d+); --resume goes on", err)
+        check(process.returncode == -signal.Signals[name], f"{process.returncode}")
+        if not ended:
+            check(False, f"{name}: {err}")
+            continue
+        step = int(ended[1])
+        rows = (out / "losses.csv").read_text().splitlines()
+        check(len(rows) == step + 1, f"{name}: {len(rows)} rows, step {step}")
+        err = gpt(*run, "--resume", f"--stop-after={step + 1}")[1]
+        check(f"step {step + 1} of 1000000" in err, f"{name}: {err}")
 
 
 def test_saved(folder: Path) -> None:
@@ -162,6 +200,7 @@ def main() -> None:
     test_errors()
     with tempfile.TemporaryDirectory() as folder:
         test_training(Path(folder))
+        test_interruption(Path(folder))
         test_measure(Path(folder))
         test_saved(Path(folder))
     sys.exit(gpt.failures > 0)

@@ -127,7 +127,63 @@ TEST_CASE("An interrupted run goes on to the same bits") {
   options.lr = 2e-3;
   THROWS_WITH(
       gpt::train(options, kSilent),
-      "the checkpoint is of a run with another text, model or options");
+      "checkpoint.pt: expected --lr 0.001, as in the steps before, but got "
+      "0.002");
+  options.lr = 1e-3;
+  const auto other = parts.file("other.txt");
+  std::ofstream(other) << content_of(kText) << "more";
+  options.text = other;
+  THROWS_WITH(
+      gpt::train(options, kSilent), "checkpoint.pt: expected checksum of TEXT");
+}
+
+TEST_CASE("A run goes on for more steps than it was to have") {
+  const TemporaryFolder folder;
+  auto options = options_of_golden(folder);
+  options.warmup.reset();
+  options.steps = 20;
+  const auto first = gpt::train(options, kSilent);
+  options.resume = true;
+  SECTION("from its end") {
+    options.steps = 23;
+    const auto losses = gpt::train(options, kSilent);
+    REQUIRE(losses.size() == 23);
+    CHECK(std::equal(first.begin(), first.end(), losses.begin()));
+  }
+  SECTION("or as many as before, if nothing is said") {
+    options.steps.reset();
+    CHECK(gpt::train(options, kSilent) == first);
+  }
+  SECTION("but not for fewer than it has") {
+    options.steps = 19;
+    THROWS_WITH(
+        gpt::train(options, kSilent),
+        "expected --steps of at least 20, which are done, but got 19");
+  }
+}
+
+TEST_CASE("The learning rate rises in a tenth of the steps, at most 100") {
+  const TemporaryFolder given;
+  const TemporaryFolder chosen;
+  auto options = options_of_golden(given);
+  options.steps = 20;
+  options.stop_after = 4;
+  options.warmup = 2;
+  const auto expected = gpt::train(options, kSilent);
+  options.folder = chosen.path();
+  options.warmup.reset();
+  CHECK(gpt::train(options, kSilent) == expected);
+}
+
+TEST_CASE("An interruption leaves a checkpoint") {
+  const TemporaryFolder folder;
+  auto options = options_of_golden(folder);
+  options.is_interrupted = [] { return true; };
+  CHECK(gpt::train(options, kSilent).size() == 1);
+  options.is_interrupted = [] { return false; };
+  options.resume = true;
+  options.stop_after = 3;
+  CHECK(gpt::train(options, kSilent).size() == 3);
 }
 
 TEST_CASE("In bfloat16 losses are near those of float32") {

@@ -20,8 +20,8 @@ class Program:
         run = subprocess.run(command, input=text.encode(), capture_output=True)
         out, err = run.stdout.decode(self.encoding), run.stderr.decode()
         self.check(
-            (run.returncode == 0) == (status == 0),
-            f"{arguments} ended with {run.returncode}: {err}",
+            run.returncode == status,
+            f"{arguments} ended with {run.returncode}, not {status}: {err}",
         )
         return out, err
 
@@ -31,10 +31,14 @@ class Program:
             print("FAIL", problem)
 
     def check_error(
-        self, message: str, *arguments: object, text: str = ""
+        self, message: str, *arguments: object, text: str = "", status: int = 1
     ) -> None:
-        err = self(*arguments, text=text, status=1)[1]
+        err = self(*arguments, text=text, status=status)[1]
         self.check(
             message in err, f"{arguments}: expected {message!r} but got {err!r}"
         )
         self.check("frame #" not in err, f"{arguments}: a backtrace in {err!r}")
+
+    def check_usage(self, message: str, *arguments: object) -> None:
+        """A wrong command line ends with 2."""
+        self.check_error(message, *arguments, status=2)
