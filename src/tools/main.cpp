@@ -65,8 +65,8 @@ Action add_verify(CLI::App& app) {
       ->add_option(
           "--num-heads",
           arguments->options.num_heads,
-          "number of heads, which the weights of a MultiHeadAttention do not "
-          "tell")
+          "number of heads of a MultiHeadAttention; default: the one with "
+          "which the archive agrees")
       ->check(kPositive);
   verify->add_flag(
       "--unmasked",
@@ -95,8 +95,7 @@ Action add_verify(CLI::App& app) {
       "TorchAttention's\nsources have scripts/export_weights.py, which records "
       "them.\n\n"
       "Example:\n"
-      "  torch-attention verify gpt.pt --prefix trf_blocks.3.att --num-heads "
-      "12\n\n"
+      "  torch-attention verify gpt.pt --prefix trf_blocks.3.att\n\n"
       "Exit status: 0 if all agree, 1 if not, 2 if the command line is wrong.");
   return [arguments] {
     return verify_files(

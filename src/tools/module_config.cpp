@@ -95,11 +95,7 @@ ModuleConfig infer_config(
     config.num_heads = heads;
   } else if (tensors.contains("out_proj.weight")) {
     config.class_name = "MultiHeadAttention";
-    TORCH_CHECK(
-        num_heads.has_value(),
-        "the weights of a MultiHeadAttention do not tell its number of heads: "
-        "give it with --num-heads");
-    config.num_heads = *num_heads;
+    config.num_heads = num_heads.value_or(0);
   } else {
     config.class_name = mask != nullptr ? "CausalAttention" : "SelfAttentionV2";
   }

@@ -27,8 +27,9 @@ struct ModuleConfig {
 };
 
 /// Infers the class and options of a module from the keys and shapes of its
-/// state dict. A `MultiHeadAttention` needs `num_heads`, which its weights do
-/// not reveal. Without a mask, context_length is unknown and set to 0.
+/// state dict. The weights of a `MultiHeadAttention` do not reveal its number
+/// of heads: without `num_heads` it is set to 0, as is context_length without a
+/// mask.
 /// Throws c10::Error if the keys belong to none of our classes.
 ModuleConfig infer_config(
     const StateDict& tensors,

@@ -15,9 +15,12 @@ bool agrees(const VerificationCase& verification_case) {
   return verify(verification_case, torch::kCPU, Kernel::kReference).passed();
 }
 
-/// Returns the possible numbers of heads, starting with the given one.
+/// Returns the possible numbers of heads, starting with the given one, if any.
 std::vector<int64_t> possible_heads(const ModuleConfig& config) {
-  std::vector<int64_t> heads = {config.num_heads};
+  std::vector<int64_t> heads;
+  if (config.num_heads > 0) {
+    heads.push_back(config.num_heads);
+  }
   if (config.class_name == "MultiHeadAttention") {
     for (int64_t n = 1; n <= config.d_out; ++n) {
       if (config.d_out % n == 0 && n != config.num_heads) {
@@ -39,6 +42,33 @@ std::string text_of(const ModuleConfig& config, const ModuleConfig& given) {
 }
 
 } // namespace
+
+std::string find_num_heads(VerificationCase& verification_case) {
+  auto& num_heads = verification_case.config.num_heads;
+  if (num_heads > 0) {
+    return "";
+  }
+  std::vector<int64_t> found;
+  for (const auto possible : possible_heads(verification_case.config)) {
+    num_heads = possible;
+    if (agrees(verification_case)) {
+      found.push_back(possible);
+    }
+    num_heads = 0;
+  }
+  TORCH_CHECK(
+      found.size() < 2,
+      format_text(
+          "several numbers of heads agree with the archive on this input: {}. "
+          "Give one with --num-heads, or more --tokens",
+          fmt::join(found, ", ")));
+  num_heads = found.empty() ? 1 : found.front();
+  return found.empty() ? ""
+                       : format_text(
+                             "The number of heads is {}: the only one with "
+                             "which the archive agrees.",
+                             num_heads);
+}
 
 std::string suggest_options(const VerificationCase& verification_case) {
   const auto& given = verification_case.config;

@@ -94,7 +94,8 @@ void verify_archive(
     const std::vector<torch::Device>& devices,
     const ArchiveOptions& options) {
   try {
-    const auto verification_case = make_case(archive, options);
+    auto verification_case = make_case(archive, options);
+    const auto heads = find_num_heads(verification_case);
     bool passed = true;
     for (const auto& device : devices) {
       for (const auto kernel : kKernels) {
@@ -107,6 +108,7 @@ void verify_archive(
         }
       }
     }
+    table.add_remark(heads);
     if (!passed) {
       table.add_remark(suggest_options(verification_case));
     }

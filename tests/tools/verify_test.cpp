@@ -183,9 +183,23 @@ TEST_CASE("An archive without recorded results is compared with its own code") {
     CHECK_FALSE(
         verify_files({folder.file("mha-h2-3to2.pt")}, "cpu", options, out));
   }
-  SECTION("without which the number is asked for") {
-    CHECK_FALSE(verify_files({copy("mha-h2-3to2")}, "cpu", {}, out));
-    CHECK_THAT(out.str(), ContainsText("give it with --num-heads"));
+  SECTION("with the number of heads found") {
+    CHECK(verify_files({copy("mha-h2-3to2")}, "cpu", {}, out));
+    CHECK_THAT(
+        out.str(),
+        ContainsText("The number of heads is 2: the only one with which the "
+                     "archive agrees.") &&
+            ContainsText("3 ok, 0 failed."));
+  }
+  SECTION("unless several numbers of heads agree") {
+    // With one token, each head attends to that alone.
+    ArchiveOptions options;
+    options.tokens = 1;
+    CHECK_FALSE(verify_files({copy("mha-h2-3to2")}, "cpu", options, out));
+    CHECK_THAT(
+        out.str(),
+        ContainsText("several numbers of heads agree with the archive on this "
+                     "input: 1, 2. Give one with --num-heads"));
   }
   SECTION("unmasked") {
     ArchiveOptions options;

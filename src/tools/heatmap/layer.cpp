@@ -114,6 +114,10 @@ LayerWeights layer_of_file(
             .tensors;
   }
   auto config = infer_config(tensors, source.num_heads);
+  TORCH_CHECK(
+      config.num_heads > 0,
+      "the weights of a MultiHeadAttention do not tell its number of heads: "
+      "give it with --num-heads");
   const bool is_self_attention = config.class_name.rfind("Self", 0) == 0;
   config.causal = !source.unmasked && !is_self_attention;
   if (config.context_length == 0) {
