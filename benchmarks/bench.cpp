@@ -3,14 +3,11 @@
 //   torch_attention_bench --quick
 
 #include <cases/cases.h>
-#include <error_message.h>
-#include <escape.h>
 #include <harness/run.h>
-#include <tools/positive.h>
+#include <tools/command_line.h>
 
 #include <CLI/CLI.hpp>
 
-#include <exception>
 #include <iostream>
 
 namespace {
@@ -60,24 +57,10 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Measure our modules against LibTorch's on this machine, interleaved",
       "torch_attention_bench");
-  // CLI11 prints arguments as they are.
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return torch_attention::escaped(error.what()) +
-        "\nRun with --help for more information.\n";
-  });
   RunOptions options;
   add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
+  return torch_attention::tools::run_program(app, argc, argv, [&] {
     using namespace torch_attention::benchmarks;
     return run_cases(all_cases(), options, std::cout) ? 0 : 1;
-  } catch (const std::exception& error) {
-    std::cerr << "torch_attention_bench: "
-              << torch_attention::error_lines(error) << "\n";
-  }
-  return 1;
+  });
 }

@@ -21,7 +21,7 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|config_file.h|descriptor.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h"
+    "atomic_file.h|config_file.h|descriptor.h|edit_distance.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h"
 )
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/cpu "cpu/|torch_attention/nn/options/score_rule.h")
@@ -52,7 +52,7 @@ set(may_include_src/tools "tools/|${public}|${helpers}")
 
 # The benchmarks: what is measured knows the harness, and the harness nothing of it.
 set(may_include_benchmarks
-    "cases/|harness/|tools/(comparison|measure|positive).h|${public}|${helpers}")
+    "cases/|harness/|tools/(command_line|comparison|measure).h|${public}|${helpers}")
 set(may_include_benchmarks/cases "cases/|harness/|${public}|${helpers}")
 set(may_include_benchmarks/harness
     "harness/|tools/(comparison|measure).h|torch_attention/version.h|${helpers}")

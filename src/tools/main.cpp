@@ -1,13 +1,11 @@
 #include <c10/util/Exception.h>
 #include <CLI/CLI.hpp>
 
-#include <error_message.h>
-#include <escape.h>
+#include <tools/command_line.h>
 #include <tools/completion.h>
 #include <tools/convert.h>
 #include <tools/heatmap_command.h>
 #include <tools/inspect.h>
-#include <tools/positive.h>
 #include <tools/swap_model.h>
 #include <tools/verify.h>
 #include <torch_attention/version.h>
@@ -282,11 +280,6 @@ int main(int argc, char** argv) {
   CLI::App app("Attention modules for LibTorch", "torch-attention");
   app.set_version_flag("--version", TORCH_ATTENTION_VERSION);
   app.require_subcommand(1);
-  // CLI11 would print arguments unescaped.
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return torch_attention::escaped(error.what()) +
-        "\nRun with --help for more information.\n";
-  });
   const std::map<std::string, Action> actions{
       {"verify", add_verify(app)},
       {"inspect", add_inspect(app)},
@@ -298,19 +291,7 @@ int main(int argc, char** argv) {
     std::cerr << kBenchIsElsewhere;
     return 2;
   }
-  // CLI11 would only report that a subcommand is required.
-  if (argc > 1 && argv[1][0] != '-' && actions.count(argv[1]) == 0) {
-    std::cerr << "torch-attention: there is no subcommand \""
-              << torch_attention::escaped(argv[1])
-              << "\". Run with --help for those there are.\n";
-    return 2;
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
-  try {
+  return run_program(app, argc, argv, [&] {
     return actions.at(app.get_subcommands().front()->get_name())();
   } catch (const std::exception& error) {
     std::cerr << "torch-attention: " << torch_attention::error_lines(error)

@@ -1,7 +1,7 @@
 #include <weights/nearest.h>
 
-#include <algorithm>
-#include <numeric>
+#include <edit_distance.h>
+
 #include <string_view>
 
 namespace torch_attention::weights {
@@ -10,22 +10,6 @@ namespace {
 
 // This many steps take some tenths of a second.
 constexpr size_t kMaxSteps = 100'000'000;
-
-/// Returns the Levenshtein distance.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    auto diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const auto replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 /// Returns the part before the last dot; ends such as ".weight" are no clue.
 std::string_view stem(std::string_view text) {
@@ -59,7 +43,7 @@ std::optional<std::string> NearestText::find(const std::string& text) {
     if (!is_possible) {
       continue;
     }
-    const auto found = distance(stem(text), stem(candidate));
+    const auto found = edit_distance(stem(text), stem(candidate));
     if (found < best) {
       best = found;
       nearest = candidate;

@@ -12,7 +12,8 @@ run 0 --help
 expect "$out" "Example"
 run 2 --threads 0
 expect "$err" 'expected a whole number from 1 on, but got "0"'
-run 2 --unknown
+run 2 --threadz 1
+expect "$err" 'Did you mean --threads?'
 run 1 --only "no such case"
 expect "$err" 'no case has "no such case" in its name'
 run 1 --only "module B2 T6" --json "$folder/none/a.json"

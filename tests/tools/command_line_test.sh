@@ -22,6 +22,14 @@ run 0 --version
 run 2
 run 2 unknown
 expect "$err" 'there is no subcommand "unknown"'
+[[ "$err" != *"Did you mean"* ]]
+run 2 inspcet a.pt
+expect "$err" 'there is no subcommand "inspcet". Did you mean inspect?'
+run 2 verify "$golden" --num-head=3
+expect "$err" "Did you mean --num-heads?"
+# An option of a group, before a missing argument.
+run 2 heatmap --token "the cat"
+expect "$err" "Did you mean --tokens?"
 run 2 bench --quick
 expect "$err" "torch_attention_bench"
 run 2 verify "$golden" --num-heads 0
@@ -63,6 +71,15 @@ run 0 convert "$golden/layouts/bert.safetensors" "$folder/a.pt" --layout book
 expect "$out" "tensors"
 run 0 inspect "$folder/a.pt" --check
 expect "$out" "layout book"
+
+# Output that cannot be written: status 1.
+for command in --help "inspect $golden/files/plain.safetensors"; do
+  status=0
+  # shellcheck disable=SC2086 # a command and its argument
+  "$program" $command >/dev/full 2>"$folder/err" || status=$?
+  [[ "$status" == 1 ]]
+  expect "$(cat "$folder/err")" "cannot write to standard output"
+done
 
 # A disk without room: status 1, and the file of before stays.
 script="$golden/mha-h4-8to8-bias-causal-f32-T8of8-train-p0.1.pt"
