@@ -6,6 +6,7 @@
 #include <ATen/Version.h>
 #include <torch/version.h>
 
+#include <chrono>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -28,7 +29,43 @@ std::string cpu_info(const std::string& name) {
   return "";
 }
 
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
 } // namespace
+
+ProcessorTime processor_time_of(const std::string& stat) {
+  std::istringstream words(stat);
+  std::string name;
+  words >> name;
+  ProcessorTime time;
+  // user, nice, system, idle, iowait, irq, softirq, steal; then guests, whose
+  // time is in user as well.
+  constexpr int kFields = 8;
+  constexpr int kIdle = 3;
+  constexpr int kWaiting = 4;
+  double ticks = 0;
+  for (int i = 0; name == "cpu" && i < kFields && words >> ticks; ++i) {
+    time.all += ticks;
+    time.busy += i == kIdle || i == kWaiting ? 0 : ticks;
+  }
+  return time;
+}
+
+double busy_threads() {
+  constexpr const char* kPath = "/proc/stat";
+  const auto before = processor_time_of(first_line(kPath));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto after = processor_time_of(first_line(kPath));
+  const auto all = after.all - before.all;
+  return all > 0 ? (after.busy - before.busy) / all *
+          static_cast<double>(std::thread::hardware_concurrency())
+                 : 0;
+}
 
 Machine this_machine() {
   Machine machine;
@@ -58,6 +95,7 @@ Machine this_machine() {
   machine.torch_attention = TORCH_ATTENTION_VERSION;
   machine.cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   machine.threads = at::get_num_threads();
+  machine.busy = busy_threads();
   return machine;
 }
 

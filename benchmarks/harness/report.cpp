@@ -125,7 +125,8 @@ BenchJson json_of(const Machine& machine) {
       {"libtorch", machine.libtorch},
       {"torch_attention", machine.torch_attention},
       {"cores", machine.cores},
-      {"threads", machine.threads}};
+      {"threads", machine.threads},
+      {"busy", machine.busy}};
 }
 
 } // namespace
@@ -149,6 +150,15 @@ void print_head(const BenchResult& result, std::ostream& out) {
       roof.product,
       roof.reading.median / kGiga,
       roof.triad.median / kGiga);
+  // An idle system uses less.
+  constexpr double kBusy = 0.2;
+  if (machine.busy > kBusy) {
+    out << format_text(
+        "warning: other programs keep {:.1f} of {} cores busy: times are too "
+        "long, and ratios are less exact\n\n",
+        machine.busy,
+        machine.cores);
+  }
   out << line_of(
       "", "time", "its time / ours", "useful rate", "of roof", "peak memory");
 }

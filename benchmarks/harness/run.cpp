@@ -183,9 +183,10 @@ bool run_cases(
   const ThreadsGuard threads(options.threads);
   const auto json = open_output(options.json);
   const auto csv = open_output(options.csv);
-  const Roof roof;
   BenchResult result;
+  // Before the threads of the roof, which spin for a while.
   result.machine = this_machine();
+  const Roof roof;
   result.roof = measure_roof(roof);
   result.is_quick = options.quick;
   print_head(result, out);

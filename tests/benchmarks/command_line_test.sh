@@ -26,6 +26,13 @@ done
 run 0 --list --series
 expect "$out" "series module B1 T16384"
 
+# A program that computes beside it is seen.
+timeout 100 yes >/dev/null &
+busy=$!
+run 0 --quick --only "module B2 T6"
+kill "$busy"
+expect "$out" "warning: other programs keep"
+
 # Their outputs agree: without that, there would be no figures.
 run 0 --quick --only "module B2 T6" --json "$folder/a.json" --csv "$folder/a.csv"
 expect "$out" "roof: sgemm"

@@ -75,4 +75,27 @@ TEST_CASE("The columns of a benchmark stay apart, and in line with the head") {
   }
 }
 
+TEST_CASE("A benchmark warns of other programs that compute") {
+  const auto head_of = [](double busy) {
+    BenchResult result;
+    result.machine.cores = 2;
+    result.machine.busy = busy;
+    std::ostringstream out;
+    print_head(result, out);
+    return out.str();
+  };
+  CHECK_THAT(
+      head_of(1.26),
+      ContainsText("warning: other programs keep 1.3 of 2 cores busy"));
+  CHECK_THAT(head_of(0.1), !ContainsText("warning"));
+}
+
+TEST_CASE("The busy time of a processor has no idle and no guest's time") {
+  const auto time = processor_time_of("cpu  1 2 4 100 200 8 16 32 1000 2000");
+  CHECK(time.busy == 63);
+  CHECK(time.all == 363);
+  CHECK(processor_time_of("").all == 0);
+  CHECK(processor_time_of("intr 1 2").all == 0);
+}
+
 } // namespace report_test
