@@ -36,6 +36,10 @@ if(TORCH_ATTENTION_TOOLS)
                                "$ORIGIN/${bin_to_lib};${libtorch_lib}")
   install(TARGETS torch-attention RUNTIME DESTINATION
                                           "${CMAKE_INSTALL_BINDIR}")
+  if(TORCH_ATTENTION_PROGRAM_FILES)
+    install(DIRECTORY "${TORCH_ATTENTION_PROGRAM_FILES}/"
+            DESTINATION "${CMAKE_INSTALL_DATADIR}")
+  endif()
 endif()
 
 set(without_models "")

@@ -4,6 +4,8 @@
 
 #include <torch/cuda.h>
 
+#include <cpu/attention.h>
+
 #include <algorithm>
 
 namespace torch_attention {
@@ -59,6 +61,23 @@ c10::Device select_device(const std::string& name) {
   return name == "cuda"
       ? c10::Device(c10::kCUDA)
       : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+std::string cpu_instruction_set() {
+  using cpu::InstructionSet;
+  switch (cpu::instruction_set()) {
+    case InstructionSet::kPortable:
+      return "portable";
+    case InstructionSet::kAvx2:
+      return "AVX2";
+    case InstructionSet::kAvx512:
+      return "AVX-512";
+    case InstructionSet::kAvx512Bf16:
+      return "AVX-512 BF16";
+    case InstructionSet::kAmxBf16:
+      break;
+  }
+  return "AMX BF16";
 }
 
 } // namespace torch_attention

@@ -24,6 +24,7 @@ set(helpers
     "atomic_file.h|config_file.h|descriptor.h|edit_distance.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h"
 )
 set(may_include_src "${public}|${helpers}")
+set(may_include_src/device.cpp "cpu/attention.h|${public}")
 set(may_include_src/cpu "cpu/|torch_attention/nn/options/score_rule.h")
 set(may_include_src/kernels "cpu/|kernels/|${options}")
 set(may_include_src/nn

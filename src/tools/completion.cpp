@@ -1,5 +1,9 @@
 #include <tools/completion.h>
 
+#include <tools/command_line.h>
+
+#include <format_text.h>
+
 #include <CLI/CLI.hpp>
 
 #include <ostream>
@@ -8,21 +12,63 @@ namespace torch_attention::tools {
 
 namespace {
 
-/// Returns the options of a command and its option groups, in one line.
-std::string option_words(const CLI::App& app) {
-  std::string words;
-  for (const auto* option : app.get_options()) {
-    for (const auto& name : option->get_lnames()) {
-      words += (words.empty() ? "--" : " --") + name;
-    }
+/// Returns a line of shell for each command: a pattern of `case`, and its
+/// options.
+std::string cases_of(const CLI::App& app) {
+  std::string cases;
+  for (const auto* command : app.get_subcommands({})) {
+    cases += format_text(
+        "    {}) names=\"{}\" ;;\n",
+        command->get_name(),
+        fmt::join(option_names(*command), " "));
   }
-  for (const auto* group : app.get_subcommands({})) {
-    if (group->get_name().empty()) {
-      words += " " + option_words(*group);
-    }
-  }
-  return words;
+  return cases;
 }
+
+/// Returns the commands and the options before a command.
+std::string first_words(const CLI::App& app) {
+  std::string words;
+  for (const auto* command : app.get_subcommands({})) {
+    words += command->get_name() + " ";
+  }
+  return words + format_text("{}", fmt::join(option_names(app), " "));
+}
+
+constexpr const char* kBash = R"(_torch_attention() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" names=""
+  case "${{COMP_WORDS[1]}}" in
+{cases}  esac
+  if ((COMP_CWORD == 1)); then
+    names="{first}"
+  elif [[ "$word" != -* ]]; then
+    names=""
+  fi
+  COMPREPLY=($(compgen -W "$names" -- "$word"))
+}}
+complete -o default -F _torch_attention torch-attention
+)";
+
+// An installed file of this content is the function _torch-attention itself,
+// which zsh calls when it is first needed.
+constexpr const char* kZsh = R"(#compdef torch-attention
+_torch_attention() {{
+  local names=""
+  case "${{words[2]}}" in
+{cases}  esac
+  if ((CURRENT == 2)); then
+    names="{first}"
+  elif [[ "$PREFIX" != -* ]]; then
+    _files
+    return
+  fi
+  compadd -- ${{=names}}
+}}
+if [[ "${{funcstack[1]}}" == _torch-attention ]]; then
+  _torch_attention "$@"
+else
+  compdef _torch_attention torch-attention
+fi
+)";
 
 } // namespace
 
@@ -30,31 +76,13 @@ void print_completion(
     const CLI::App& app,
     const std::string& shell,
     std::ostream& out) {
-  if (shell == "zsh") {
-    out << "autoload -U +X bashcompinit && bashcompinit\n";
-  }
-  std::string commands;
-  std::string cases;
-  for (const auto* command : app.get_subcommands({})) {
-    commands += command->get_name() + " ";
-    cases += "    " + command->get_name() + ") words=\"" +
-        option_words(*command) + "\" ;;\n";
-  }
-  out << "_torch_attention() {\n"
-         "  local word=\"${COMP_WORDS[COMP_CWORD]}\" words\n"
-         "  case \"${COMP_WORDS[1]}\" in\n"
-      << cases << "    *) words=\"" << option_words(app) << "\" ;;\n"
-      << "  esac\n"
-         "  if ((COMP_CWORD == 1)); then\n"
-         "    words=\""
-      << commands << option_words(app)
-      << "\"\n"
-         "  elif [[ \"$word\" != -* ]]; then\n"
-         "    words=\"\"\n"
-         "  fi\n"
-         "  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
-         "}\n"
-         "complete -o default -F _torch_attention torch-attention\n";
+  const auto all_cases = cases_of(app);
+  const auto all_first = first_words(app);
+  const auto cases = fmt::arg("cases", all_cases);
+  const auto first = fmt::arg("first", all_first);
+  out
+      << (shell == "zsh" ? format_text(kZsh, cases, first)
+                         : format_text(kBash, cases, first));
 }
 
 } // namespace torch_attention::tools

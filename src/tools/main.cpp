@@ -1,4 +1,4 @@
-#include <c10/util/Exception.h>
+#include <ATen/Version.h>
 #include <CLI/CLI.hpp>
 
 #include <tools/command_line.h>
@@ -6,8 +6,11 @@
 #include <tools/convert.h>
 #include <tools/heatmap_command.h>
 #include <tools/inspect.h>
+#include <tools/man_page.h>
+#include <tools/man_page.h>
 #include <tools/swap_model.h>
 #include <tools/verify.h>
+#include <torch_attention/device.h>
 #include <torch_attention/version.h>
 
 #include <cstdint>
@@ -274,11 +277,27 @@ Action add_completion(CLI::App& app) {
   };
 }
 
+Action add_man(CLI::App& app) {
+  auto* man = app.add_subcommand("man", "Print the manual page, for man(1)");
+  man->footer("Example:\n  torch-attention man | man -l -");
+  return [&app] {
+    print_man_page(app, std::cout);
+    return 0;
+  };
+}
+
+std::string version_text() {
+  return std::string("torch-attention ") + TORCH_ATTENTION_VERSION +
+      "\nLibTorch " + TORCH_ATTENTION_LIBTORCH_VERSION +
+      "\ninstruction set: " + torch_attention::cpu_instruction_set() +
+      "; LibTorch's: " + at::get_cpu_capability();
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Attention modules for LibTorch", "torch-attention");
-  app.set_version_flag("--version", TORCH_ATTENTION_VERSION);
+  app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
   const std::map<std::string, Action> actions{
       {"verify", add_verify(app)},
@@ -286,7 +305,8 @@ int main(int argc, char** argv) {
       {"convert", add_convert(app)},
       {"swap", add_swap(app)},
       {"heatmap", add_heatmap(app)},
-      {"completion", add_completion(app)}};
+      {"completion", add_completion(app)},
+      {"man", add_man(app)}};
   if (argc > 1 && argv[1] == std::string("bench")) {
     std::cerr << kBenchIsElsewhere;
     return 2;

@@ -22,6 +22,9 @@ foreach(
   "${prefix}/${docdir}/LICENSE"
   "${prefix}/${docdir}/NOTICE"
   "${prefix}/${docdir}/THIRD_PARTY_NOTICES.md"
+  "${prefix}/share/man/man1/torch-attention.1"
+  "${prefix}/share/bash-completion/completions/torch-attention"
+  "${prefix}/share/zsh/site-functions/_torch-attention"
   "${library}"
   "${models_library}")
   if(NOT EXISTS "${file}")

@@ -11,12 +11,20 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/command_line.sh"
 
 run 0 --help
 help="$out"
-for command in verify inspect convert swap heatmap completion; do
+for command in verify inspect convert swap heatmap completion man; do
   expect "$help" "$command"
   run 0 "$command" --help
   expect "$out" "Example"
 done
 run 0 --version
+expect "$out" "torch-attention 0."
+expect "$out" $'\nLibTorch '
+expect "$out" $'\ninstruction set: '
+(
+  export ATEN_CPU_CAPABILITY=default
+  run 0 --version
+  expect "$out" "instruction set: portable; LibTorch's: DEFAULT"
+)
 
 # A wrong command line: status 2, words on standard error.
 run 2
@@ -110,4 +118,32 @@ COMP_WORDS=(torch-attention heatmap --pre)
 _torch_attention
 [[ "${COMPREPLY[*]}" == --prefix ]]
 run 0 completion zsh
-expect "$out" "bashcompinit"
+expect "$out" "#compdef torch-attention"
+if command -v zsh >/dev/null; then
+  # As a file that is sourced, with the functions of zsh's completion in place.
+  words="$(zsh -fc '
+    compdef() { print -- "$@"; }
+    compadd() { print "$@"; }
+    _files() { print files; }
+    source "$1"
+    words=(torch-attention con) CURRENT=2
+    _torch_attention
+    words=(torch-attention convert --lay) CURRENT=3 PREFIX=--lay
+    _torch_attention
+    PREFIX=a
+    _torch_attention' zsh "$folder/out")"
+  expect "$words" "_torch_attention torch-attention"
+  expect "$words" "inspect convert "
+  expect "$words" "--layout "
+  expect "$words" "files"
+fi
+
+# The manual page has all commands and options, and no line that man dislikes.
+run 0 man
+for text in '.SS heatmap' '\-\-num\-heads' '.SS completion'; do
+  expect "$out" "$text"
+done
+if command -v man >/dev/null && command -v groff >/dev/null; then
+  warnings="$(MANROFFSEQ='' LC_ALL=C.UTF-8 man --warnings=all -l "$folder/out" 2>&1 >/dev/null)"
+  [[ -z "$warnings" ]]
+fi
