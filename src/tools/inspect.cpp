@@ -13,6 +13,7 @@
 #include <exception>
 #include <fstream>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,57 @@ OrderedJson attention_json(const WeightsInfo::Attention& attention) {
       {"shapes", shapes}};
 }
 
-void print_json(const WeightsInfo& info, std::ostream& out) {
+/// Returns whether a folder has a PEFT adapter.
+bool has_adapter(const std::string& folder) {
+  return std::ifstream(folder + "/adapter_config.json").good();
+}
+
+OrderedJson layers_json(const PretrainedInfo::Layers& found) {
+  std::ostringstream part;
+  part << found.part;
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? OrderedJson() : OrderedJson(text);
+  };
+  return {
+      {"part", part.str()},
+      {"model_type", found.model_type},
+      {"numbers", found.numbers},
+      {"is_cross", found.is_cross},
+      {"is_latent", found.is_latent},
+      {"needs_bias", found.needs_bias},
+      {"needs_rotary", found.needs_rotary},
+      {"has_image_blocks", found.has_image_blocks},
+      {"has_image_windows", found.has_image_windows},
+      {"description", found.description},
+      {"options", text_or_null(found.options)},
+      {"call", text_or_null(found.call)}};
+}
+
+/// Returns the layers of a folder's model, or the reason why its attention
+/// cannot be loaded; null for a file of weights alone.
+OrderedJson model_json(const std::string& path) {
+  const auto type = model_type_in(path);
+  if (type.empty() && !has_adapter(path)) {
+    return {};
+  }
+  OrderedJson json = {
+      {"model_type", type.empty() ? OrderedJson() : OrderedJson(type)},
+      {"layers", OrderedJson::array()},
+      {"refused", OrderedJson()}};
+  try {
+    for (const auto& found : inspect_pretrained(path).layers) {
+      json["layers"].push_back(layers_json(found));
+    }
+  } catch (const std::exception& error) {
+    json["refused"] = error_message(error);
+  }
+  return json;
+}
+
+void print_json(
+    const WeightsInfo& info,
+    const OrderedJson& model,
+    std::ostream& out) {
   OrderedJson json = {
       {"format", info.format},
       {"state_dict", info.state_dict},
@@ -71,7 +122,8 @@ void print_json(const WeightsInfo& info, std::ostream& out) {
       {"other_values", info.other_values},
       {"unreadable", OrderedJson::array()},
       {"passed_over", OrderedJson::array()},
-      {"attention", OrderedJson::array()}};
+      {"attention", OrderedJson::array()},
+      {"model", model}};
   for (const auto& tensor : info.tensors) {
     json["tensors"].push_back(
         {{"key", tensor.key},
@@ -237,11 +289,6 @@ void print_refusal(const std::string& folder, std::ostream& out) {
   }
 }
 
-/// Returns whether a folder has a PEFT adapter.
-bool has_adapter(const std::string& folder) {
-  return std::ifstream(folder + "/adapter_config.json").good();
-}
-
 } // namespace
 
 void inspect_file(
@@ -251,7 +298,8 @@ void inspect_file(
     std::ostream& out) {
   const auto info = inspect_weights(path, options);
   if (as_json) {
-    print_json(info, out);
+    print_json(
+        info, options.prefix().empty() ? model_json(path) : OrderedJson(), out);
   } else {
     print_text(info, out);
     const auto type = model_type_in(path);

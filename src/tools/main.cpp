@@ -135,7 +135,8 @@ Action add_inspect(CLI::App& app) {
       "that have one of these.\n\n"
       "Examples:\n"
       "  torch-attention inspect gpt2.safetensors\n"
-      "  torch-attention inspect checkpoint.pt --json | jq .attention\n\n"
+      "  torch-attention inspect checkpoint.pt --json | jq .attention\n"
+      "  torch-attention inspect Qwen3-0.6B --json | jq .model.layers\n\n"
       "Exit status: 0, 1 if the file cannot be read, 2 if the command line is "
       "wrong.");
   return [arguments] {

@@ -4,6 +4,7 @@
 #include <support/test.h>
 
 #include <tools/inspect.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 
 #include <nlohmann/json.hpp>
 
@@ -97,6 +98,45 @@ TEST_CASE("inspect prints JSON") {
     bytes += tensor["bytes"].get<int64_t>();
   }
   CHECK(json["bytes"] == bytes);
+}
+
+TEST_CASE("inspect prints the layers of a model as JSON") {
+  CHECK(inspect_json(golden("layouts/llama.safetensors"))["model"].is_null());
+  const auto model = inspect_json(golden("pretrained/gemma3"))["model"];
+  const auto info = inspect_pretrained(golden("pretrained/gemma3"));
+  CHECK(model["model_type"] == "gemma3_text");
+  CHECK(model["refused"].is_null());
+  REQUIRE(model["layers"].size() == info.layers.size());
+  for (size_t i = 0; i < info.layers.size(); ++i) {
+    const auto& layers = model["layers"][i];
+    CHECK(layers["part"] == "auto");
+    CHECK(layers["numbers"] == info.layers[i].numbers);
+    CHECK(layers["description"] == info.layers[i].description);
+    CHECK(layers["options"] == info.layers[i].options);
+    CHECK(layers["call"] == info.layers[i].call);
+  }
+  SECTION("without options where there are none") {
+    const auto latent = inspect_json(golden("pretrained/deepseek_v3"))["model"];
+    CHECK(latent["layers"][0]["is_latent"] == true);
+    CHECK(latent["layers"][0]["options"].is_null());
+  }
+  SECTION("with the parts of a model that has several") {
+    const auto layers =
+        inspect_json(golden("pretrained/bart"))["model"]["layers"];
+    CHECK(layers[0]["part"] == "encoder");
+    CHECK(layers[1]["part"] == "decoder");
+    CHECK(layers[2]["is_cross"] == true);
+  }
+  SECTION("or the reason why they cannot be loaded") {
+    auto config = config_of("llama");
+    config["model_type"] = "deberta";
+    const auto refused = inspect_json(Changed("llama", config).path())["model"];
+    CHECK(refused["model_type"] == "deberta");
+    CHECK(refused["layers"].empty());
+    CHECK_THAT(
+        refused["refused"].get<std::string>(),
+        ContainsText("is not computed: its scores add products"));
+  }
 }
 
 TEST_CASE("inspect names the state dict among training state") {
