@@ -8,8 +8,21 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/TorchAttention")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_ATTENTION_LIBTORCH_WANTED
              "${TORCH_ATTENTION_LIBTORCH_VERSION}")
 
-# LibTorch is mostly in a virtual environment, where no loader looks.
+# LibTorch is mostly in a virtual environment, where no loader looks. A wheel
+# names its folders relative to its own.
 set(libtorch_lib "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib")
+set(TORCH_ATTENTION_INSTALLED_HINT "${TORCH_ATTENTION_LIBTORCH_ROOT}")
+if(SKBUILD)
+  set(libtorch_lib "${TORCH_ATTENTION_WHEEL_LIBTORCH_LIB}")
+  set(TORCH_ATTENTION_INSTALLED_HINT "${TORCH_ATTENTION_WHEEL_HINT}")
+  # Wheels have no links: each name would be a copy of the library.
+  foreach(library torch_attention torch_attention_models)
+    if(TARGET ${library})
+      set_property(TARGET ${library} PROPERTY VERSION)
+      set_property(TARGET ${library} PROPERTY SOVERSION)
+    endif()
+  endforeach()
+endif()
 set_target_properties(torch_attention PROPERTIES INSTALL_RPATH
                                                  "${libtorch_lib}")
 install(
@@ -82,7 +95,10 @@ install(
         "${PROJECT_SOURCE_DIR}/cmake/TorchAttentionLibTorch.cmake"
   DESTINATION "${package_dir}")
 
-# pkg-config
+# pkg-config; its files name LibTorch's folder, which a wheel does not know.
+if(SKBUILD)
+  return()
+endif()
 file(RELATIVE_PATH pkgconfig_to_prefix
      "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_PREFIX}")
 string(REGEX REPLACE "/$" "" pkgconfig_to_prefix "${pkgconfig_to_prefix}")

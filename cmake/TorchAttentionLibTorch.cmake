@@ -8,10 +8,12 @@
 #   1. a LibTorch that the project has already found (target `torch`)
 #   2. Torch_DIR (CMake variable, then environment)
 #   3. CMAKE_PREFIX_PATH (CMake variable, then environment), system folders
-#   4. the Python package `torch` of the python3 on PATH
+#   4. the Python package `torch` of TORCH_ATTENTION_LIBTORCH_PYTHON, then of the
+#      python3 on PATH
 #   5. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
 #   6. the folder TORCH_ATTENTION_LIBTORCH_HINT
-# Number 5 serves the project's own build, number 6 the installed package.
+# TORCH_ATTENTION_LIBTORCH_PYTHON serves the build of a wheel, number 5 the
+# project's own build, number 6 the installed package.
 #
 # The first one found must have the version TORCH_ATTENTION_LIBTORCH_WANTED,
 # such as 2.11, if that is set.
@@ -20,11 +22,17 @@
 # TORCH_ATTENTION_LIBTORCH_STANDARD, the C++ standard that its headers need. On
 # failure, sets TORCH_ATTENTION_LIBTORCH_ERROR and defines no target.
 
-# Finds the folder of the Python package `torch` without importing it.
+# Finds the folder of the Python package `torch` without importing it. No
+# variable such as PYTHONPATH is read where `python` is that of a wheel's build:
+# pip hides the package by them.
 function(_torch_attention_python_torch python result)
+  set(isolated "")
+  if(python STREQUAL "${TORCH_ATTENTION_LIBTORCH_PYTHON}")
+    set(isolated -E)
+  endif()
   execute_process(
     COMMAND
-      "${python}" -c
+      "${python}" ${isolated} -c
       "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '', end='')"
     OUTPUT_VARIABLE root
     RESULT_VARIABLE status
@@ -61,7 +69,7 @@ function(_torch_attention_libtorch_root result)
     return()
   endif()
   find_program(_torch_attention_python python3 NO_CACHE)
-  set(pythons "${_torch_attention_python}")
+  set(pythons "${TORCH_ATTENTION_LIBTORCH_PYTHON}" "${_torch_attention_python}")
   if(TORCH_ATTENTION_VENV_PARENT)
     list(APPEND pythons "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
   endif()
@@ -140,6 +148,9 @@ function(_torch_attention_libtorch_error root version result)
   )
   if(TORCH_ATTENTION_VENV_PARENT)
     string(PREPEND advice "run ./scripts/verify.sh, which installs it, or ")
+  elseif(TORCH_ATTENTION_LIBTORCH_PYTHON)
+    string(PREPEND advice
+           "install the package `torch` for ${TORCH_ATTENTION_LIBTORCH_PYTHON}, or ")
   endif()
   set(wanted "${TORCH_ATTENTION_LIBTORCH_WANTED}")
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" found "${version}")

@@ -1,0 +1,60 @@
+"""TorchAttention's operators for PyTorch and its attention for transformers.
+
+    import torch_attention
+
+    y = torch_attention.attention(q, k, v, causal=True, window=256)
+    model = AutoModel.from_pretrained(name, attn_implementation="torch_attention")
+
+The import loads the library that was built for the installed minor version of
+torch, and fails with ImportError if there is none. The operators are those of
+`torch.ops.torch_attention` (docs/python.md).
+
+`cmake_prefix_path` is the folder for CMAKE_PREFIX_PATH with which C++ projects find
+the same library: find_package(TorchAttention). `library` is the path of
+libtorch_attention.so.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import torch
+
+from . import _registration
+from ._prefix import prefix_for
+
+__version__ = importlib.metadata.version("torch-attention")
+
+_prefix = prefix_for(torch.__version__)
+cmake_prefix_path = str(_prefix)
+library = str(_prefix / "lib" / "libtorch_attention.so")
+try:
+    torch.ops.load_library(library)
+except OSError as error:
+    raise ImportError(
+        f"torch_attention: expected torch {torch.__version__} to load {library}, but "
+        f"it cannot: {error}. A torch that was built by other means than its wheel may "
+        f"have another C++ ABI; build torch-attention again with it."
+    ) from error
+
+attention = torch.ops.torch_attention.attention
+attention_with_weights = torch.ops.torch_attention.attention_with_weights
+decode = torch.ops.torch_attention.decode
+replace_sdpa = torch.ops.torch_attention.replace_sdpa
+restore_sdpa = torch.ops.torch_attention.restore_sdpa
+rotary = torch.ops.torch_attention.rotary
+scaled_dot_product_attention = torch.ops.torch_attention.scaled_dot_product_attention
+
+_registration.register()
+
+__all__ = [
+    "attention",
+    "attention_with_weights",
+    "cmake_prefix_path",
+    "decode",
+    "library",
+    "replace_sdpa",
+    "restore_sdpa",
+    "rotary",
+    "scaled_dot_product_attention",
+]
