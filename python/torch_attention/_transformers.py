@@ -1,0 +1,149 @@
+"""Our attention for models of transformers: attn_implementation="torch_attention".
+
+It computes what "eager" does. Masks are bool, as those of "sdpa", and our kernels skip
+what is hidden in them tile by tile: what comes later, windows, chunks, padding, packed
+sequences, the unwritten part of a static cache. The import registers both for all
+models of the process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_utils import AttentionInterface, PreTrainedModel
+
+# Tensors that models hand to every implementation, and that say nothing that the mask
+# does not say.
+REDUNDANT = {"cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "position_ids"}
+
+_computed: set[type] = set()
+
+
+def _check_class(attention: type) -> None:
+    """Raises ValueError if transformers computes a model's attention by its own code
+    alone: that code may do what no implementation is told of."""
+    models = [
+        model
+        for model in vars(sys.modules[attention.__module__]).values()
+        if isinstance(model, type)
+        and issubclass(model, PreTrainedModel)
+        and model is not PreTrainedModel
+    ]
+    if models and not any(
+        getattr(model, "_supports_sdpa", False) or getattr(model, "_supports_flash_attn", False)
+        for model in models
+    ):
+        raise ValueError(
+            f"torch_attention: expected a model whose attention transformers also "
+            f"computes by another implementation (sdpa or flash attention), but "
+            f'{attention.__name__} has none. Use attn_implementation="eager".'
+        )
+    _computed.add(attention)
+
+
+def _check_arguments(module: nn.Module, sinks: Tensor | None, others: Mapping[str, Any]) -> None:
+    """Raises ValueError for arguments that would change results, but that we do not
+    know."""
+    name = type(module).__name__
+    for argument, value in others.items():
+        if isinstance(value, Tensor) and argument not in REDUNDANT:
+            raise ValueError(
+                f"torch_attention: expected no argument {argument!r} of {name}, which our "
+                f'attention does not compute. Use attn_implementation="eager".'
+            )
+    if sinks is None and getattr(module, "sinks", None) is not None:
+        raise ValueError(
+            f"torch_attention: expected the sinks of {name} as the argument s_aux, but got "
+            f'none. Use attn_implementation="eager".'
+        )
+
+
+def attention_mask(*args: Any, **options: Any) -> Tensor | None:
+    """Returns the mask (B, 1, T, S) of a model, True where a query sees a key, or None
+    if all see all.
+
+    None never stands for a causal mask, as in "sdpa": eager knows no such meaning, and
+    modules disagree on it.
+    """
+    return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+
+
+def _hidden(visible: Tensor) -> Tensor:
+    """Returns the mask of our operator, True where a key is hidden, of one slice where
+    all slices of a dimension are one in memory."""
+    for dim in range(visible.dim()):
+        if visible.stride(dim) == 0 and visible.shape[dim] > 1:
+            visible = visible.narrow(dim, 0, 1)
+    return ~visible
+
+
+def _rules_of_mask(mask: Any, position_bias: Tensor | None) -> dict[str, Tensor]:
+    """Returns our operator's arguments for a mask of transformers: bool, True where a
+    query sees a key, or a float mask that is added to the scores."""
+    if mask is None:
+        return {} if position_bias is None else {"bias": position_bias}
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(
+            f"torch_attention: expected a bool or float tensor as attention_mask, but got {found}"
+        )
+    if mask.dtype == torch.bool:
+        rules = {"mask": _hidden(mask)}
+        return rules if position_bias is None else rules | {"bias": position_bias}
+    return {"bias": mask if position_bias is None else mask + position_bias}
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool = False,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Computes attention as transformers' AttentionInterface describes it.
+
+    query is (B, H, T, D), key (B, G, S, D) and value (B, G, S, Dv), where G divides H;
+    attention_mask (B, 1 or H, T, S), bool or float, or None.
+
+    Returns the output (B, T, H, Dv), and the weights (B, H, T, S) with
+    `output_attentions`, which need memory of that size, else None.
+
+    Raises ValueError for what it cannot compute: models whose attention transformers
+    computes by no other implementation than eager, tensors that it does not know, and
+    masks of other kinds.
+    """
+    if type(module) not in _computed:
+        _check_class(type(module))
+    _check_arguments(module, s_aux, others)
+    attend = torch.ops.torch_attention.attention
+    if output_attentions:
+        attend = torch.ops.torch_attention.attention_with_weights
+    result = attend(
+        query,
+        key,
+        value,
+        scale=scaling,
+        softcap=softcap,
+        sinks=s_aux,
+        enable_gqa=query.shape[1] != key.shape[1],
+        dropout_p=dropout if module.training else 0.0,
+        **_rules_of_mask(attention_mask, position_bias),
+    )
+    output, weights = result if output_attentions else (result, None)
+    return output.transpose(1, 2).contiguous(), weights
+
+
+AttentionInterface.register("torch_attention", attention_forward)
+AttentionMaskInterface.register("torch_attention", attention_mask)
