@@ -103,7 +103,7 @@ def count_files(folder):
 def main():
     root = pathlib.Path(sys.argv[1])
     cpp = read_sources(root, ("include", "src", "examples", "benchmarks", "tests"))
-    python = read_sources(root, ("tests", "scripts", "benchmarks", "examples"), (".py",))
+    python = read_sources(root, ("tests", "scripts", "benchmarks", "examples", "python"), (".py",))
     files = cpp | python
     ours = {name: text for name, text in files.items() if name.startswith(("include/", "src/"))}
     others = {name: text for name, text in files.items() if name not in ours}
