@@ -11,6 +11,7 @@ CTest takes for skipped, where the packages could not be installed.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -58,11 +59,12 @@ def install(folder: Path, source: Path) -> None:
     for old in (folder / "dist").glob("*"):
         old.unlink()
     pip = [python_of(folder), "-m", "pip", "--disable-pip-version-check"]
+    # As deep as the folders of other builds: ccache has relative paths.
+    build = source / f"build/wheel-{importlib.metadata.version('torch')}"
+    options = ["--no-deps", "--no-build-isolation", f"--config-settings=build-dir={build}"]
+    environment = {"CCACHE_BASEDIR": str(source), **os.environ}
     subprocess.run(
-        [*pip, "wheel", source, "-w", folder / "dist", "--no-deps", "--no-build-isolation",
-         f"--config-settings=build-dir={folder / 'build'}"],
-        check=True,
-        env={**os.environ, "CCACHE_BASEDIR": os.environ.get("CCACHE_BASEDIR", str(source))},
+        [*pip, "wheel", source, "-w", folder / "dist", *options], check=True, env=environment
     )
     (wheel,) = (folder / "dist").glob("*.whl")
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
