@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import torch
+import torch.nn.attention
 
 NAME = "torch_attention"
 # The module of transformers with the registry of attention, and ours that registers.

@@ -17,9 +17,17 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
-# Tensors that models hand to every implementation, and that say nothing that the mask
-# does not say.
-REDUNDANT = {"cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "position_ids"}
+# Tensors that models hand to every implementation, and that say nothing about attention
+# that the mask does not say.
+REDUNDANT = {
+    "cache_position",
+    "cu_seq_lens_k",
+    "cu_seq_lens_q",
+    "num_items_in_batch",
+    "position_ids",
+    "seq_idx",
+    "shift_labels",
+}
 
 _computed: set[type] = set()
 
@@ -115,7 +123,8 @@ def attention_forward(
     """Computes attention as transformers' AttentionInterface describes it.
 
     query is (B, H, T, D), key (B, G, S, D) and value (B, G, S, Dv), where G divides H;
-    attention_mask (B, 1 or H, T, S), bool or float, or None.
+    attention_mask (B, 1 or H, T, S), bool or float, or None. Other arguments, such as
+    is_causal and sliding_window, say what the mask says.
 
     Returns the output (B, T, H, Dv), and the weights (B, H, T, S) with
     `output_attentions`, which need memory of that size, else None.

@@ -108,6 +108,15 @@ def test_masks_are_those_of_eager() -> None:
                 assert weights is None
 
 
+def test_loss_of_a_trainer() -> None:
+    """A trainer hands the number of tokens, which is a tensor, to the whole model."""
+    ids = torch.randint(3, VOCABULARY, (2, 9))
+    ours, eager = Comparison(DECODERS[0].make(1, torch.float32)).both(
+        lambda model: model(ids, labels=ids, num_items_in_batch=torch.tensor(16)).loss.detach()
+    )
+    assert_close("loss", ours, eager, 1e-6)
+
+
 def test_refused() -> None:
     q, k, v = draw(2, 2, 2)
     module = nn.Identity()
@@ -137,5 +146,6 @@ torch.manual_seed(1)
 test_dropout()
 test_compiled()
 test_masks_are_those_of_eager()
+test_loss_of_a_trainer()
 test_refused()
 print("passed")
