@@ -52,7 +52,8 @@ def main(site: Path, program: str) -> None:
                 check_search(browser, page)
         finally:
             browser.close()
-        outside = [url for url in browser.requests if not url.startswith(("file:", "data:"))]
+        local = ("file:", "data:")
+        outside = [url for url in browser.requests if not url.startswith(local)]
         if outside:
             sys.exit(f"pages ask for {outside}")
     print(f"{len(guides)} pages: no errors")
