@@ -64,6 +64,11 @@ def _check_arguments(module: nn.Module, sinks: Tensor | None, others: Mapping[st
                 f"torch_attention: expected no argument {argument!r} of {name}, which our "
                 f'attention does not compute. Use attn_implementation="eager".'
             )
+    if others.get("is_causal") is False and getattr(module, "is_causal", False):
+        raise ValueError(
+            f"torch_attention: expected is_causal=False in the configuration of a model with "
+            f"{name}, which then has another mask, but got it in a call"
+        )
     if sinks is None and getattr(module, "sinks", None) is not None:
         raise ValueError(
             f"torch_attention: expected the sinks of {name} as the argument s_aux, but got "
