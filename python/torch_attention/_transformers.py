@@ -8,6 +8,7 @@ models of the process.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -29,12 +30,9 @@ REDUNDANT = {
     "shift_labels",
 }
 
-_computed: set[type] = set()
 
-
-def _check_class(attention: type) -> None:
-    """Raises ValueError if transformers computes a model's attention by its own code
-    alone: that code may do what no implementation is told of."""
+@functools.cache
+def _find_kernels(attention: type) -> bool:
     models = [
         model
         for model in vars(sys.modules[attention.__module__]).values()
@@ -42,33 +40,37 @@ def _check_class(attention: type) -> None:
         and issubclass(model, PreTrainedModel)
         and model is not PreTrainedModel
     ]
-    if models and not any(
+    # A module outside of transformers' files is its author's choice.
+    return not models or any(
         getattr(model, "_supports_sdpa", False) or getattr(model, "_supports_flash_attn", False)
         for model in models
-    ):
+    )
+
+
+# torch.compile takes the answer, and does not look into the function.
+@torch.compiler.assume_constant_result
+def _has_kernels(attention: type) -> bool:
+    """Returns whether transformers computes a model's attention by other implementations
+    too. Where it has its own code alone, that code may do what no implementation is
+    told of."""
+    return _find_kernels(attention)
+
+
+def _check_call(module: nn.Module, sinks: Tensor | None, others: Mapping[str, Any]) -> None:
+    """Raises ValueError where a result may depend on what we do not know."""
+    name = type(module).__name__
+    if not _has_kernels(type(module)):
         raise ValueError(
             f"torch_attention: expected a model whose attention transformers also "
-            f"computes by another implementation (sdpa or flash attention), but "
-            f'{attention.__name__} has none. Use attn_implementation="eager".'
+            f"computes by another implementation (sdpa or flash attention), but {name} "
+            f'has none. Use attn_implementation="eager".'
         )
-    _computed.add(attention)
-
-
-def _check_arguments(module: nn.Module, sinks: Tensor | None, others: Mapping[str, Any]) -> None:
-    """Raises ValueError for arguments that would change results, but that we do not
-    know."""
-    name = type(module).__name__
     for argument, value in others.items():
         if isinstance(value, Tensor) and argument not in REDUNDANT:
             raise ValueError(
                 f"torch_attention: expected no argument {argument!r} of {name}, which our "
                 f'attention does not compute. Use attn_implementation="eager".'
             )
-    if others.get("is_causal") is False and getattr(module, "is_causal", False):
-        raise ValueError(
-            f"torch_attention: expected is_causal=False in the configuration of a model with "
-            f"{name}, which then has another mask, but got it in a call"
-        )
     if sinks is None and getattr(module, "sinks", None) is not None:
         raise ValueError(
             f"torch_attention: expected the sinks of {name} as the argument s_aux, but got "
@@ -138,9 +140,7 @@ def attention_forward(
     computes by no other implementation than eager, tensors that it does not know, and
     masks of other kinds.
     """
-    if type(module) not in _computed:
-        _check_class(type(module))
-    _check_arguments(module, s_aux, others)
+    _check_call(module, s_aux, others)
     attend = torch.ops.torch_attention.attention
     if output_attentions:
         attend = torch.ops.torch_attention.attention_with_weights
