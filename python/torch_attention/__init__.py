@@ -21,13 +21,13 @@ import importlib.metadata
 import torch
 
 from . import _registration
-from ._prefix import prefix_for
+from ._folders import prefix_for
 
 __version__ = importlib.metadata.version("torch-attention")
 
-_prefix = prefix_for(torch.__version__)
-cmake_prefix_path = str(_prefix)
-library = str(_prefix / "lib" / "libtorch_attention.so")
+_folder = prefix_for(torch.__version__)
+cmake_prefix_path = str(_folder)
+library = str(_folder / "lib" / "libtorch_attention.so")
 try:
     torch.ops.load_library(library)
 except OSError as error:

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 
-from ._prefix import prefix_for
+from ._folders import prefix_for
 
 
 def main() -> None:

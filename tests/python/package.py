@@ -18,7 +18,7 @@ import tempfile
 import torch
 
 import torch_attention
-from torch_attention import _prefix
+from torch_attention import _folders
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 
@@ -94,10 +94,10 @@ def test_names_no_folder_of_the_build() -> None:
 def test_another_torch() -> None:
     """A version that the package was not built for is refused by name."""
     own = "{}.{}".format(*torch.__version__.split(".")[:2])
-    assert _prefix.prefix_for(torch.__version__).name == f"libtorch-{own}"
+    assert _folders.prefix_for(torch.__version__).name == f"libtorch-{own}"
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder, "torch_attention")
-        shutil.copytree(_prefix.PACKAGE, package, ignore=shutil.ignore_patterns("libtorch-*"))
+        shutil.copytree(_folders.PACKAGE, package, ignore=shutil.ignore_patterns("libtorch-*"))
         (package / "libtorch-2.1").mkdir()
         failed = subprocess.run(
             [sys.executable, "-c", "import torch_attention"],

@@ -35,8 +35,7 @@ def prefix_for(torch_version: str) -> Path:
         raise ImportError(
             f"torch_attention: expected torch of a version that this package was "
             f"built for ({versions}), but got torch {torch_version}. Install such a "
-            f"torch, or build torch-attention again with this one: "
-            f"pip install --force-reinstall --no-deps --no-binary torch-attention "
-            f"torch-attention"
+            f"torch, or build this package again with this one: pip install "
+            f"--force-reinstall --no-deps SOURCES"
         )
     return folder
