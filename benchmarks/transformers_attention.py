@@ -33,7 +33,7 @@ QUICK = Effort(2, 2, 3, 1e-2)
 # The part of the largest element by which outputs may differ.
 ALLOWED = 1e-4
 CONFIGS = {
-    # The sizes of Llama 3.2 1B's layers.
+    # Two layers of the sizes of Llama 3.2 1B's.
     "llama": (
         "llama",
         {
@@ -41,10 +41,10 @@ CONFIGS = {
             "intermediate_size": 8192,
             "num_attention_heads": 32,
             "num_key_value_heads": 8,
-            "num_hidden_layers": 4,
+            "num_hidden_layers": 2,
         },
     ),
-    # The sizes of Gemma 3 1B's layers, of which one of two has the window.
+    # Two layers of the sizes of Gemma 3 1B's, of which one has the window.
     "gemma3": (
         "gemma3_text",
         {
@@ -53,13 +53,13 @@ CONFIGS = {
             "num_attention_heads": 4,
             "num_key_value_heads": 1,
             "head_dim": 256,
-            "num_hidden_layers": 4,
+            "num_hidden_layers": 2,
             "sliding_window": 512,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
-    # GPT-2 small's layers.
-    "gpt2": ("gpt2", {"n_embd": 768, "n_head": 12, "n_layer": 4, "n_positions": 4096}),
+    # Two layers of the sizes of GPT-2's.
+    "gpt2": ("gpt2", {"n_embd": 768, "n_head": 12, "n_layer": 2, "n_positions": 4096}),
 }
 
 
@@ -150,7 +150,7 @@ def measure(name: str, model: nn.Module, work: Work, effort: Effort) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CONFIGS, action="append")
-    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     machine = describe_machine()
