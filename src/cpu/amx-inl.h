@@ -28,10 +28,15 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
+/// True if the kernels of this instruction set can multiply numbers stored as X
+/// by tiles.
+template <typename X>
+constexpr bool kHasTiles = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
+
 /// Returns true if the kernels multiply numbers stored as X by tiles.
 template <typename X>
 bool multiplies_tiles() {
-  return kHasPairs<X> && instruction_set() == InstructionSet::kAmxBf16;
+  return kHasTiles<X> && instruction_set() == InstructionSet::kAmxBf16;
 }
 
 /// The rows and columns of a tile of sums.

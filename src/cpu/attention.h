@@ -191,18 +191,32 @@ void backward(
     const BackwardArguments<X>& gradients,
     const Threads& threads);
 
-/// Instruction sets that the kernels are compiled for, slowest first.
-/// kAvx512Bf16 is kAvx512 with products of bfloat16 by pairs; kAmxBf16 adds
-/// products by tiles.
-enum class InstructionSet { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
+/// Instruction sets that the kernels are compiled for: those of ARM64 after all
+/// others, and in each family the slowest first. kAvx512Bf16 and kNeonBf16 add
+/// products of bfloat16 by pairs, kAmxBf16 also products by tiles.
+enum class InstructionSet {
+  kPortable,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAmxBf16,
+  kNeon,
+  kNeonBf16
+};
+
+/// Returns true if the set has products of bfloat16 by pairs.
+constexpr bool has_pairs(InstructionSet set) {
+  return set == InstructionSet::kAvx512Bf16 ||
+      set == InstructionSet::kAmxBf16 || set == InstructionSet::kNeonBf16;
+}
 
 /// Returns true if this machine has the set, and this build a kernel for it.
 bool is_supported(InstructionSet instruction_set);
 
 /// Returns the set in use. Default: the fastest supported, which LibTorch's
 /// variables limit: ATEN_CPU_CAPABILITY=avx512 (without pairs of bfloat16),
-/// =avx2 or =default; and ONEDNN_MAX_CPU_ISA of a set without AMX
-/// (avx512_core_bf16), which LibTorch's products by tiles obey.
+/// =avx2 or =default (on ARM64 kNeon); and ONEDNN_MAX_CPU_ISA of a set without
+/// AMX (avx512_core_bf16), which LibTorch's products by tiles obey.
 InstructionSet instruction_set();
 
 /// Overrides the set, for tests and benchmarks; it must be supported.

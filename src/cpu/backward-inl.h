@@ -102,8 +102,10 @@ void pack_key_pairs(
   pack_pairs_of_columns(
       value, value_row, n, a.value_dim, m.value_columns, m.value_columns_row);
   pack_pairs_of_rows(key, key_row, n, a.head_dim, m.key_rows, D);
-  if (backward_goes_by_tiles(a)) {
-    pack_key_lanes(key, key_row, n, a.head_dim, m);
+  if constexpr (kHasTiles<X>) {
+    if (backward_goes_by_tiles(a)) {
+      pack_key_lanes(key, key_row, n, a.head_dim, m);
+    }
   }
 }
 
@@ -196,7 +198,7 @@ void differentiate_chunk(
         pack_chunk(a, b, g, s, seen, m);
         packed = true;
       }
-      if constexpr (kHasPairs<X>) {
+      if constexpr (kHasTiles<X>) {
         if (wide) {
           differentiate_wide_tile(a, gradients, head, chunk, to_add, m);
           continue;

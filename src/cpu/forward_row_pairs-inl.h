@@ -28,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3
+#if TORCH_ATTENTION_HAS_PAIRS
 
 /// Returns whether rows are whole vectors of pairs, readable as floats.
 inline bool is_of_pairs(int64_t columns, int64_t row) {

@@ -371,7 +371,7 @@ void attend_tiles(
     head.collect(Range{tile.first, tile.rows, begin, end - begin}, tile.map);
   }
   bool done = false;
-  if constexpr (kHasPairs<X>) {
+  if constexpr (kHasTiles<X>) {
     if (forward_goes_by_tiles(a)) {
       attend_keys_by_tiles(a, head, begin, end, nan_safe, tiles, memory);
       done = true;

@@ -15,6 +15,14 @@
 #include <unistd.h>
 #endif
 
+#if HWY_ARCH_ARM_A64
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+#endif
+
 namespace torch_attention::cpu {
 
 namespace {
@@ -23,6 +31,33 @@ std::string variable(const char* name) {
   const auto* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
+
+#if HWY_ARCH_ARM_A64
+
+/// Returns what the user allows, by the variable that LibTorch's kernels obey.
+InstructionSet most_allowed() {
+  return variable("ATEN_CPU_CAPABILITY") == "default"
+      ? InstructionSet::kNeon
+      : InstructionSet::kNeonBf16;
+}
+
+/// Returns whether the processor has products of bfloat16 (FEAT_BF16).
+bool has_products_of_bfloat16() {
+#if defined(__linux__)
+  constexpr unsigned long kBf16 = 1UL << 14U; // HWCAP2_BF16
+  return (getauxval(AT_HWCAP2) & kBf16) != 0;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t size = sizeof(has);
+  return sysctlbyname("hw.optional.arm.FEAT_BF16", &has, &size, nullptr, 0) ==
+      0 &&
+      has != 0;
+#else
+  return false;
+#endif
+}
+
+#else
 
 /// Returns whether oneDNN, by which LibTorch multiplies bfloat16, may use AMX.
 bool allows_amx() {
@@ -45,6 +80,8 @@ InstructionSet most_allowed() {
       : allows_amx()          ? InstructionSet::kAmxBf16
                               : InstructionSet::kAvx512Bf16;
 }
+
+#endif
 
 #if defined(TORCH_ATTENTION_ASKS_FOR_TILES)
 /// Returns whether the processor has AMX tiles of bfloat16, and the system
@@ -72,7 +109,9 @@ bool may_use_tiles() {
 InstructionSet fastest() {
   const auto most = most_allowed();
   for (const auto set :
-       {InstructionSet::kAmxBf16,
+       {InstructionSet::kNeonBf16,
+        InstructionSet::kNeon,
+        InstructionSet::kAmxBf16,
         InstructionSet::kAvx512Bf16,
         InstructionSet::kAvx512,
         InstructionSet::kAvx2}) {
@@ -89,6 +128,16 @@ std::atomic<InstructionSet>& current() {
 }
 
 } // namespace
+
+#if HWY_ARCH_ARM_A64
+
+bool is_supported(InstructionSet set) {
+  static const bool pairs = has_products_of_bfloat16();
+  return set == InstructionSet::kNeon ||
+      (set == InstructionSet::kNeonBf16 && pairs);
+}
+
+#else
 
 bool is_supported(InstructionSet set) {
 #if HWY_ARCH_X86
@@ -118,6 +167,8 @@ bool is_supported(InstructionSet set) {
   return set == InstructionSet::kPortable &&
       (HWY_TARGETS & ~(HWY_AVX2 | HWY_AVX3)) != 0;
 }
+
+#endif
 
 InstructionSet instruction_set() {
   return current().load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // Products of bfloat16 by pairs: two multiply-adds in the time of one, where
-// the processor has them (AVX512_BF16).
+// the processor has them (AVX512_BF16; BFDOT of ARM64).
 //
 // A pair is stored as a float, so that memory, vectors and broadcasts are those
 // of floats: the first number in the low half of its bits, the second in the
@@ -26,12 +26,13 @@ namespace HWY_NAMESPACE {
 /// True if the kernels of this instruction set can multiply numbers stored as X
 /// by pairs.
 template <typename X>
-constexpr bool kHasPairs = HWY_TARGET == HWY_AVX3&& std::is_same_v<X, BFloat16>;
+constexpr bool kHasPairs =
+    TORCH_ATTENTION_HAS_PAIRS&& std::is_same_v<X, BFloat16>;
 
 /// Returns true if the kernels multiply numbers stored as X by pairs.
 template <typename X>
 bool multiplies_pairs() {
-  return kHasPairs<X> && instruction_set() >= InstructionSet::kAvx512Bf16;
+  return kHasPairs<X> && has_pairs(instruction_set());
 }
 
 constexpr int64_t num_pairs(int64_t n) {
@@ -46,6 +47,19 @@ HWY_INLINE V add_products_of_pairs(V a, V b, V sum) {
   // be inlined into functions of another target.
   // NOLINTNEXTLINE(hicpp-no-assembler)
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#elif TORCH_ATTENTION_HAS_PAIRS
+  // BFDOT by its number, which every assembler takes: Clang's refuses the name
+  // in code for processors that may not have it. .Lv0 to .Lv31 are the numbers
+  // of registers.
+  // NOLINTNEXTLINE(hicpp-no-assembler)
+  __asm__(
+      ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,"
+      "25,26,27,28,29,30,31\n"
+      ".equ .Lv\\n, \\n\n"
+      ".endr\n"
+      ".inst 0x6e40fc00 + .L%0 + (.L%1 << 5) + (.L%2 << 16)"
+      : "+w"(sum.raw)
+      : "w"(a.raw), "w"(b.raw));
 #else
   (void)a;
   (void)b;
@@ -127,7 +141,7 @@ HWY_INLINE void pack_pairs_of_columns(
   for (int64_t r = 0; r < rows && columns > 0; ++r) {
     auto* out = to + r * to_row;
     const auto last = num_pairs(columns) - 1;
-    std::fill(out + last, out + (last + 16) / 16 * 16, 0.0F);
+    std::fill(out + last, out + round_up_to_lanes<float>(last + 1), 0.0F);
     std::memcpy(
         out, from + r * from_row, static_cast<size_t>(columns) * sizeof(X));
   }

@@ -60,8 +60,7 @@ bool multiplies_float16() {
 bool is_multiplied(torch::ScalarType dtype) {
   static const bool float16 = multiplies_float16();
 #if defined(__x86_64__)
-  const bool bfloat16 =
-      cpu::instruction_set() >= cpu::InstructionSet::kAvx512Bf16;
+  const bool bfloat16 = cpu::has_pairs(cpu::instruction_set());
 #else
   const bool bfloat16 = true;
 #endif
@@ -188,7 +187,10 @@ int64_t most_few_rows(torch::ScalarType dtype) {
       return 16;
     case torch::kBFloat16:
       // More by pairs. Tiles are left to LibTorch.
-      return set == cpu::InstructionSet::kAvx512Bf16 ? 16 : 4;
+      return set == cpu::InstructionSet::kAvx512Bf16 ||
+              set == cpu::InstructionSet::kNeonBf16
+          ? 16
+          : 4;
     case torch::kHalf:
       return 32;
     default:

@@ -18,7 +18,9 @@ TEST_CASE(
       expected = set;
     }
   };
+  allow(InstructionSet::kNeon);
   if (allowed != "default") {
+    allow(InstructionSet::kNeonBf16);
     allow(InstructionSet::kAvx2);
     if (allowed != "avx2") {
       allow(InstructionSet::kAvx512);

@@ -13,6 +13,10 @@ namespace {
 
 const char* name_of(InstructionSet set) {
   switch (set) {
+    case InstructionSet::kNeonBf16:
+      return "NEON with pairs of bfloat16";
+    case InstructionSet::kNeon:
+      return "NEON";
     case InstructionSet::kAmxBf16:
       return "AMX";
     case InstructionSet::kAvx512Bf16:
@@ -73,7 +77,9 @@ InstructionSet each_instruction_set() {
         InstructionSet::kAvx2,
         InstructionSet::kAvx512,
         InstructionSet::kAvx512Bf16,
-        InstructionSet::kAmxBf16}) {
+        InstructionSet::kAmxBf16,
+        InstructionSet::kNeon,
+        InstructionSet::kNeonBf16}) {
     if (is_supported(set)) {
       sets.push_back(set);
     }
