@@ -13,7 +13,8 @@
 #   5. the Python package `torch` in .venv of TORCH_ATTENTION_VENV_PARENT
 #   6. the folder TORCH_ATTENTION_LIBTORCH_HINT
 # TORCH_ATTENTION_LIBTORCH_PYTHON serves the build of a wheel, number 5 the
-# project's own build, number 6 the installed package.
+# project's own build, number 6 the installed package. A build for another
+# processor leaves out the Pythons, which are of this one.
 #
 # The first one found must have the version TORCH_ATTENTION_LIBTORCH_WANTED,
 # such as 2.11, if that is set.
@@ -68,10 +69,13 @@ function(_torch_attention_libtorch_root result)
     set(${result} "${root}" PARENT_SCOPE)
     return()
   endif()
-  find_program(_torch_attention_python python3 NO_CACHE)
-  set(pythons "${TORCH_ATTENTION_LIBTORCH_PYTHON}" "${_torch_attention_python}")
-  if(TORCH_ATTENTION_VENV_PARENT)
-    list(APPEND pythons "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
+  set(pythons "")
+  if(NOT CMAKE_CROSSCOMPILING)
+    find_program(_torch_attention_python python3 NO_CACHE)
+    set(pythons "${TORCH_ATTENTION_LIBTORCH_PYTHON}" "${_torch_attention_python}")
+    if(TORCH_ATTENTION_VENV_PARENT)
+      list(APPEND pythons "${TORCH_ATTENTION_VENV_PARENT}/.venv/bin/python")
+    endif()
   endif()
   foreach(python ${pythons})
     if(EXISTS "${python}")
@@ -146,7 +150,7 @@ function(_torch_attention_libtorch_error root version result)
   set(advice
       "set CMAKE_PREFIX_PATH to the folder that holds share/cmake/Torch/TorchConfig.cmake"
   )
-  if(TORCH_ATTENTION_VENV_PARENT)
+  if(TORCH_ATTENTION_VENV_PARENT AND NOT CMAKE_CROSSCOMPILING)
     string(PREPEND advice "run ./scripts/verify.sh, which installs it, or ")
   elseif(TORCH_ATTENTION_LIBTORCH_PYTHON)
     string(PREPEND advice
