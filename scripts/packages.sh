@@ -29,6 +29,8 @@ python3-venv|python3|venv|base_python|Python $PYTHON_MINIMUM or newer with the m
 ccache|ccache|optional|has_command ccache|builds after the first one take longer
 clang-format-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-format|the format check is left out
 clang-tidy-$LINT_VERSION|clang-tools-extra|lint|lint_tool clang-tidy|clang-tidy is left out
+g++-aarch64-linux-gnu|gcc-c++-aarch64-linux-gnu|lint|has_command aarch64-linux-gnu-g++|the tests arm64.* are left out
+qemu-user|qemu-user|lint|has_qemu|the tests arm64.* are left out
 chromium|chromium|lint|has_browser|the test tools.heatmap_page is left out
 TABLE
 }
@@ -42,6 +44,10 @@ has_browser() {
   has_command chromium || has_command chromium-browser ||
     has_command google-chrome || has_command chrome
 }
+
+has_qemu() { has_command qemu-aarch64 || has_command qemu-aarch64-static; }
+
+has_arm64_tools() { has_command aarch64-linux-gnu-g++ && has_qemu; }
 
 has_cmake() {
   has_command cmake && printf '%s\n' "$CMAKE_MINIMUM" \
