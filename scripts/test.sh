@@ -20,7 +20,8 @@ Stops at the first step that fails.
              slow ones too; "." is every test
   --all      everything that a change has to pass: format, golden files against
              Python, clang-tidy, the tests under sanitizers, all tests
-  --nightly  --all, and two hours of random cases that no run has had
+  --nightly  --all, the library for ARM64 under QEMU, and two hours of random cases
+             that no run has had
   --help     this text
 
 With CI=true in the environment a missing tool is an error; otherwise the check
@@ -175,6 +176,14 @@ all_checks() {
   run_sanitizer asan-ubsan
 }
 
+check_arm64() {
+  if ! has_arm64_tools; then
+    leave_out "g++-aarch64-linux-gnu or qemu-user not found."
+    return
+  fi
+  "$ROOT/scripts/test_arm64.sh"
+}
+
 # Random cases that are new at each run.
 random_checks() {
   local seed bin="$ROOT/build/release/bin"
@@ -218,7 +227,7 @@ if [[ -z "$mode" ]]; then
 fi
 
 step_total=10
-[[ "$mode" == --all ]] || step_total=12
+[[ "$mode" == --all ]] || step_total=13
 # Read by tests/jit/swap_programs.py.
 export TORCH_ATTENTION_RANDOM_PROGRAMS=2000
 setup lint
@@ -227,7 +236,11 @@ setup_test_tools
 all_checks
 step "release build"
 build release
-[[ "$mode" == --all ]] || random_checks
+if [[ "$mode" == --nightly ]]; then
+  step "ARM64"
+  check_arm64
+  random_checks
+fi
 step_done
 say "Times:"
 printf '%s' "$step_times"
