@@ -30,8 +30,15 @@ target_compile_options(
             "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
             "-fmacro-prefix-map=${TORCH_ATTENTION_LIBTORCH_ROOT}/include/=")
 # at::parallel_for is defined in a header, and is serial without OpenMP.
-find_package(OpenMP QUIET COMPONENTS CXX)
-if(OpenMP_CXX_FOUND)
+set(libomp "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib/libomp.dylib")
+if(NOT APPLE)
+  find_package(OpenMP QUIET COMPONENTS CXX)
+endif()
+if(APPLE AND EXISTS "${libomp}")
+  # Apple's compiler brings no library of OpenMP, and LibTorch does.
+  target_compile_options(torch_attention_build INTERFACE -Xclang -fopenmp)
+  target_link_libraries(torch_attention_build INTERFACE "${libomp}")
+elseif(OpenMP_CXX_FOUND)
   # CMake's target is not used: it links a libgomp beside LibTorch's own.
   separate_arguments(openmp NATIVE_COMMAND "${OpenMP_CXX_FLAGS}")
   target_compile_options(torch_attention_build INTERFACE ${openmp})

@@ -8,6 +8,12 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/TorchAttention")
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCH_ATTENTION_LIBTORCH_WANTED
              "${TORCH_ATTENTION_LIBTORCH_VERSION}")
 
+# The folder of the file that is loaded.
+if(APPLE)
+  set(origin "@loader_path")
+else()
+  set(origin "$ORIGIN")
+endif()
 # LibTorch is mostly in a virtual environment, where no loader looks. A wheel
 # names its folders relative to its own.
 set(libtorch_lib "${TORCH_ATTENTION_LIBTORCH_ROOT}/lib")
@@ -33,7 +39,7 @@ install(
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 if(TARGET torch_attention_models)
   set_target_properties(torch_attention_models
-                        PROPERTIES INSTALL_RPATH "$ORIGIN;${libtorch_lib}")
+                        PROPERTIES INSTALL_RPATH "${origin};${libtorch_lib}")
   install(
     TARGETS torch_attention_models
     EXPORT TorchAttentionModelsTargets
@@ -46,7 +52,7 @@ if(TORCH_ATTENTION_TOOLS)
        "${CMAKE_INSTALL_FULL_LIBDIR}")
   set_target_properties(
     torch-attention PROPERTIES INSTALL_RPATH
-                               "$ORIGIN/${bin_to_lib};${libtorch_lib}")
+                               "${origin}/${bin_to_lib};${libtorch_lib}")
   install(TARGETS torch-attention RUNTIME DESTINATION
                                           "${CMAKE_INSTALL_BINDIR}")
   if(TORCH_ATTENTION_PROGRAM_FILES)
@@ -109,6 +115,14 @@ if(libtorch_definitions)
   list(TRANSFORM libtorch_definitions PREPEND " -D"
        OUTPUT_VARIABLE pkgconfig_definitions)
   list(JOIN pkgconfig_definitions "" pkgconfig_definitions)
+endif()
+set(pkgconfig_standard_library
+    "-Wl,--push-state,--no-as-needed -lstdc++ -Wl,--pop-state ")
+set(pkgconfig_backends
+    "-Wl,--push-state,--no-as-needed,\${libtorch}/lib/libtorch.so,--pop-state")
+if(APPLE)
+  set(pkgconfig_standard_library "")
+  set(pkgconfig_backends "\${libtorch}/lib/libtorch.dylib")
 endif()
 set(pkgconfig_names torch_attention)
 if(TARGET torch_attention_models)

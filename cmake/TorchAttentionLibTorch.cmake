@@ -119,8 +119,9 @@ function(_torch_attention_define_libtorch root)
     TorchAttention::libtorch SYSTEM
     INTERFACE "${root}/include" "${root}/include/torch/csrc/api/include")
   target_link_libraries(
-    TorchAttention::libtorch INTERFACE "${root}/lib/libtorch_cpu.so"
-                                       "${root}/lib/libc10.so")
+    TorchAttention::libtorch
+    INTERFACE "${root}/lib/libtorch_cpu${_torch_attention_suffix}"
+              "${root}/lib/libc10${_torch_attention_suffix}")
   target_compile_features(
     TorchAttention::libtorch
     INTERFACE "cxx_std_${TORCH_ATTENTION_LIBTORCH_STANDARD}")
@@ -140,10 +141,16 @@ function(_torch_attention_define_libtorch root)
   # The C++ library comes before it: LibTorch's wheels export parts of an older
   # std::filesystem, and a program that used these would crash.
   add_library(TorchAttention::libtorch_backends INTERFACE IMPORTED GLOBAL)
-  target_link_options(
-    TorchAttention::libtorch_backends INTERFACE
-    "LINKER:--push-state,--no-as-needed" -lstdc++ "${root}/lib/libtorch.so"
-    "LINKER:--pop-state")
+  if(APPLE)
+    # The linker keeps libraries that nothing refers to.
+    target_link_libraries(TorchAttention::libtorch_backends
+                          INTERFACE "${root}/lib/libtorch.dylib")
+  else()
+    target_link_options(
+      TorchAttention::libtorch_backends INTERFACE
+      "LINKER:--push-state,--no-as-needed" -lstdc++ "${root}/lib/libtorch.so"
+      "LINKER:--pop-state")
+  endif()
 endfunction()
 
 function(_torch_attention_libtorch_error root version result)
@@ -170,14 +177,19 @@ function(_torch_attention_libtorch_error root version result)
   elseif(version VERSION_LESS 2.6)
     set(error
         "Expected LibTorch 2.6 or newer, but ${root} is \"${version}\". To use another one, leave that Python environment, or ${advice}.")
-  elseif(NOT EXISTS "${root}/lib/libtorch_cpu.so")
+  elseif(NOT EXISTS "${root}/lib/libtorch_cpu${_torch_attention_suffix}")
     set(error
-        "Expected LibTorch's shared libraries, but ${root}/lib has no libtorch_cpu.so."
+        "Expected LibTorch's shared libraries, but ${root}/lib has no libtorch_cpu${_torch_attention_suffix}."
     )
   endif()
   set(${result} "${error}" PARENT_SCOPE)
 endfunction()
 
+if(APPLE)
+  set(_torch_attention_suffix .dylib)
+else()
+  set(_torch_attention_suffix .so)
+endif()
 set(TORCH_ATTENTION_LIBTORCH_ERROR "")
 if(NOT TARGET TorchAttention::libtorch)
   _torch_attention_libtorch_root(TORCH_ATTENTION_LIBTORCH_ROOT)
