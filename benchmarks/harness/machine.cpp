@@ -70,7 +70,8 @@ double busy_threads() {
 Machine this_machine() {
   Machine machine;
   machine.cpu = cpu_info("model name");
-  std::istringstream words(cpu_info("flags"));
+  // The first on x86, the second on ARM64.
+  std::istringstream words(cpu_info("flags") + " " + cpu_info("Features"));
   std::set<std::string> flags;
   std::string word;
   while (words >> word) {
@@ -85,7 +86,10 @@ Machine this_machine() {
         "avx512_bf16",
         "avx512_fp16",
         "amx_tile",
-        "amx_bf16"}) {
+        "amx_bf16",
+        "asimd",
+        "sve",
+        "bf16"}) {
     if (flags.count(name) > 0) {
       machine.instruction_sets.emplace_back(name);
     }

@@ -19,8 +19,9 @@ def cpu_info(name: str) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    flags = set(cpu_info("flags").split())
-    names = "avx2 fma avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16"
+    # The first on x86, the second on ARM64.
+    flags = set(cpu_info("flags").split() + cpu_info("Features").split())
+    names = "avx2 fma avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16 asimd sve bf16"
     return {
         "cpu": cpu_info("model name"),
         "instruction_sets": [n for n in names.split() if n in flags],
