@@ -19,7 +19,7 @@ inline torch::Tensor python_mask(const char* name, int64_t context_length) {
   TORCH_ATTENTION_CHECK(
       bytes < static_cast<double>(physical_memory()),
       "{}: expected a context_length whose mask fits into memory, but {} "
-      "asks for {:.4g} GB; register_mask(false) leaves the buffer out, and "
+      "asks for {:.6g} GB; register_mask(false) leaves the buffer out, and "
       "the module computes the same",
       name,
       context_length,
