@@ -11,7 +11,7 @@ function(expect file text)
   endif()
 endfunction()
 
-expect(CHANGELOG.md "## ${VERSION}")
+expect(CHANGELOG.md "## Version ${VERSION}")
 expect(docs/build.md "libtorch_attention.so.${minor}")
 expect(docs/build.md "torch-attention_${VERSION}_amd64.deb")
 expect(packaging/conda/recipe.yaml "version: ${VERSION}")
