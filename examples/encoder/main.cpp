@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <torch_attention/models/word_piece.h>
 #include <torch_attention/weights/write.h>
 
 #include <chrono>

@@ -3,6 +3,7 @@
 #include "json_file.h"
 
 #include <torch/utils.h>
+#include <torch_attention/models/word_piece.h>
 
 #include <algorithm>
 #include <numeric>
@@ -49,6 +50,13 @@ Pooling read_pooling(const std::string& path) {
 /// Returns what is after the last dot.
 std::string last_part(const std::string& path) {
   return path.substr(path.rfind('.') + 1);
+}
+
+Tokenize word_pieces_of(const std::string& folder) {
+  const torch_attention::models::WordPiece tokenizer(folder);
+  return [tokenizer](const std::string& text, int64_t max_length) {
+    return tokenizer.encode(text, max_length);
+  };
 }
 
 } // namespace
@@ -99,17 +107,12 @@ Tensor pool(const Tensor& tokens, const Tensor& cu_seqlens, Pooling pooling) {
 }
 
 SentenceEncoder::SentenceEncoder(const std::string& folder)
+    : SentenceEncoder(folder, word_pieces_of(folder)) {}
+
+SentenceEncoder::SentenceEncoder(const std::string& folder, Tokenize tokenize)
     : config(SentenceConfig::read(folder)),
-      tokenizer(folder),
-      model(torch_attention::models::bert_from_pretrained(folder)) {
-  TORCH_CHECK(
-      tokenizer.vocab_size() <= model->word_embeddings.size(0),
-      folder,
-      ": the tokenizer has ",
-      tokenizer.vocab_size(),
-      " tokens, the model only ",
-      model->word_embeddings.size(0));
-}
+      model(torch_attention::models::bert_from_pretrained(folder)),
+      tokenize_(std::move(tokenize)) {}
 
 int64_t SentenceEncoder::max_length() const {
   const auto most = model->context_length();
@@ -117,7 +120,17 @@ int64_t SentenceEncoder::max_length() const {
 }
 
 std::vector<int64_t> SentenceEncoder::tokens(const std::string& text) const {
-  return tokenizer.encode(text, max_length());
+  auto ids = tokenize_(text, max_length());
+  const auto vocab_size = model->word_embeddings.size(0);
+  for (const auto id : ids) {
+    TORCH_CHECK(
+        id >= 0 && id < vocab_size,
+        "Expected tokens from 0 to ",
+        vocab_size - 1,
+        ", which the model has, but the tokenizer gave ",
+        id);
+  }
+  return ids;
 }
 
 Tensor SentenceEncoder::encode(

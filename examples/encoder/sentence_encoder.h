@@ -1,7 +1,6 @@
 #pragma once
 
 #include <torch_attention/models/bert.h>
-#include <torch_attention/models/word_piece.h>
 
 #include <cstdint>
 #include <functional>
@@ -35,6 +34,10 @@ struct EncodeOptions {
   std::function<void(int64_t texts, int64_t tokens)> on_batch;
 };
 
+/// Returns the tokens of a text, no more than `max_length`.
+using Tokenize = std::function<
+    std::vector<int64_t>(const std::string& text, int64_t max_length)>;
+
 /// Texts as vectors: tokenizer, model and pooling of a folder.
 ///
 /// Example:
@@ -45,8 +48,12 @@ struct EncodeOptions {
 /// ```
 class SentenceEncoder {
  public:
-  /// Throws c10::Error that says which file is missing or does not fit.
+  /// Tokens are those of the folder's WordPiece. Throws c10::Error that says
+  /// which file is missing or does not fit.
   explicit SentenceEncoder(const std::string& folder);
+
+  /// For a tokenizer of another kind.
+  SentenceEncoder(const std::string& folder, Tokenize tokenize);
 
   /// Returns a vector for each text, float32 (B, C), in their order.
   torch::Tensor encode(
@@ -59,7 +66,6 @@ class SentenceEncoder {
   int64_t max_length() const;
 
   const SentenceConfig config;
-  const torch_attention::models::WordPiece tokenizer;
   torch_attention::models::Bert model;
 
  private:
@@ -67,6 +73,8 @@ class SentenceEncoder {
   torch::Tensor encode_batch(
       const std::vector<const std::vector<int64_t>*>& batch,
       bool padded);
+
+  const Tokenize tokenize_;
 };
 
 /// Pools the tokens (N, C) of B packed sequences, which begin at `cu_seqlens`

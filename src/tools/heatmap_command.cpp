@@ -88,7 +88,7 @@ std::function<int()> add_heatmap(CLI::App& app) {
       types_text() +
       ";\nor a TorchScript model that takes tokens (1, T), whose code is run, so "
       "give only files that you trust; its\nlayers are counted as they are "
-      "computed. --tokens needs a folder with BERT's vocab.txt. With --input, "
+      "computed. --tokens needs a folder with a tokenizer, as generate reads it. With --input, "
       "every\nfolder of a known model and every file that load_weights reads will "
       "do, for one layer.\n\n"
       "Examples:\n"

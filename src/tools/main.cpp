@@ -7,8 +7,8 @@
 #include <tools/heatmap_command.h>
 #include <tools/inspect.h>
 #include <tools/man_page.h>
-#include <tools/man_page.h>
 #include <tools/swap_model.h>
+#include <tools/text_commands.h>
 #include <tools/verify.h>
 #include <torch_attention/device.h>
 #include <torch_attention/version.h>
@@ -306,6 +306,9 @@ int main(int argc, char** argv) {
       {"convert", add_convert(app)},
       {"swap", add_swap(app)},
       {"heatmap", add_heatmap(app)},
+      {"generate", add_generate(app)},
+      {"embed", add_embed(app)},
+      {"tokens", add_tokens(app)},
       {"completion", add_completion(app)},
       {"man", add_man(app)}};
   if (argc > 1 && argv[1] == std::string("bench")) {
@@ -314,9 +317,5 @@ int main(int argc, char** argv) {
   }
   return run_program(app, argc, argv, [&] {
     return actions.at(app.get_subcommands().front()->get_name())();
-  } catch (const std::exception& error) {
-    std::cerr << "torch-attention: " << torch_attention::error_lines(error)
-              << "\n";
-  }
-  return 1;
+  });
 }

@@ -6,6 +6,7 @@
 #include <models/encoder_golden.h>
 
 #include <sentence_encoder.h>
+#include <torch_attention/models/word_piece.h>
 
 #include <cstdlib>
 
@@ -21,9 +22,10 @@ TEST_CASE("MiniLM has Python's tokens and vectors", "[.]") {
   CHECK(model.max_length() == 256);
 
   const auto ids = encoder_tensor("minilm/expected", "ids").to(torch::kLong);
+  const models::WordPiece tokenizer(folder);
   std::vector<int64_t> ours;
   for (const auto& text : hostile_texts()) {
-    const auto tokens = model.tokenizer.encode(text);
+    const auto tokens = tokenizer.encode(text);
     ours.insert(ours.end(), tokens.begin(), tokens.end());
   }
   CHECK(torch::tensor(ours, torch::kLong).equal(ids));

@@ -364,7 +364,7 @@ TEST_CASE("Options that do not fit write nothing") {
   fails(other, "cannot read");
   other = options;
   other.path = golden("models/gpt2");
-  fails(other, "expected a vocab.txt in");
+  fails(other, "give tokens by --ids");
   other = options_for("");
   other.input = golden("files/plain.safetensors");
   fails(other, "expected one tensor");

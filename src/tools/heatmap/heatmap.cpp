@@ -8,6 +8,8 @@
 #include <tools/heatmap/render.h>
 #include <tools/heatmap/script_model.h>
 #include <tools/heatmap/unicode.h>
+#include <tools/number_list.h>
+#include <tools/text/tokens.h>
 #include <torch_attention/models/word_piece.h>
 
 #include <c10/util/Exception.h>
@@ -15,14 +17,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <numeric>
 #include <ostream>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -31,9 +31,6 @@ namespace torch_attention::tools {
 namespace {
 
 using Render = std::string (*)(const AttentionMap&);
-
-/// No number of a layer, head or token is larger.
-constexpr int64_t kMostNumber = 1 << 24;
 
 Render render_for(const std::string& path) {
   const auto dot = path.rfind('.');
@@ -51,38 +48,13 @@ Render render_for(const std::string& path) {
           path));
 }
 
-/// Splits at every `separator`.
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) {
-    parts.push_back(part);
-  }
-  return parts;
-}
-
-/// Reads a whole number of a list; `what` names the list.
-int64_t number_of(std::string_view text, const char* what) {
-  int64_t value = -1;
-  const auto* end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, value);
-  TORCH_CHECK(
-      read.ec == std::errc() && read.ptr == end && value >= 0 &&
-          value <= kMostNumber,
-      format_text(
-          "expected whole numbers in {}, such as 0,2,5, but got \"{}\"",
-          what,
-          text));
-  return value;
-}
-
 /// Returns the numbers of "0,2-4", rising, each once; none for "all".
 std::vector<int64_t> numbers_of(const std::string& text, const char* what) {
   std::vector<int64_t> numbers;
   if (text == "all") {
     return numbers;
   }
-  for (const auto& part : split(text, ',')) {
+  for (const auto& part : split_text(text, ',')) {
     const auto dash = part.find('-');
     const auto first = number_of(std::string_view(part).substr(0, dash), what);
     const auto last = dash == std::string::npos
@@ -110,24 +82,13 @@ std::string read_text(const std::string& path) {
 
 /// The tokens of the text or the numbers that were given.
 std::vector<int64_t> ids_of(const HeatmapOptions& options) {
-  std::vector<int64_t> ids;
   if (options.ids) {
-    for (const auto& part : split(*options.ids, ',')) {
-      ids.push_back(number_of(part, "--ids"));
-    }
-    return ids;
+    return token_ids_of(*options.ids, "--ids");
   }
-  TORCH_CHECK(
-      models::WordPiece::is_in(options.path),
-      format_text(
-          "expected a vocab.txt in \"{}\", or a tokenizer.json of BERT, by which "
-          "a text becomes tokens: give the tokens by --ids, and their names by "
-          "--labels",
-          options.path));
   const auto text =
       options.tokens ? *options.tokens : read_text(*options.tokens_file);
   check_utf8(text);
-  return models::WordPiece(options.path).encode(text);
+  return open_tokens(options.path)->encode(text);
 }
 
 /// The names that were given, or those of the vocabulary, or numbers.
@@ -136,7 +97,7 @@ std::vector<std::string> labels_of(
     const std::vector<int64_t>& ids) {
   std::vector<std::string> labels;
   if (options.labels) {
-    for (const auto& part : split(*options.labels, ' ')) {
+    for (const auto& part : split_text(*options.labels, ' ')) {
       if (!part.empty()) {
         labels.push_back(part);
       }
@@ -153,6 +114,11 @@ std::vector<std::string> labels_of(
       labels.push_back(
           id < tokenizer.vocab_size() ? tokenizer.piece(id)
                                       : std::to_string(id));
+    }
+  } else if (options.tokens || options.tokens_file) {
+    const auto tokens = open_tokens(options.path);
+    for (const auto id : ids) {
+      labels.push_back(tokens->decode({id}));
     }
   } else {
     for (const auto id : ids) {

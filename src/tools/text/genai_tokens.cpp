@@ -1,0 +1,150 @@
+#include <tools/text/genai_library.h>
+#include <tools/text/tokenizer_file.h>
+#include <tools/text/tokens.h>
+
+#include <escape.h>
+#include <format_text.h>
+
+#include <c10/util/Exception.h>
+
+#include <utf8proc.h>
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+namespace torch_attention::tools {
+
+namespace {
+
+/// A folder with the tokenizer of another, and the configurations without which
+/// the library reads none.
+class TokenizerFolder {
+ public:
+  explicit TokenizerFolder(const std::string& tokenizer) {
+    namespace fs = std::filesystem;
+    auto name = (fs::temp_directory_path() / "torch-attention-XXXXXX").string();
+    TORCH_CHECK(
+        mkdtemp(name.data()) != nullptr, format_text("cannot make {}", name));
+    path_ = name;
+    fs::create_symlink(fs::absolute(tokenizer), path_ / "tokenizer.json");
+    std::ofstream(path_ / "tokenizer_config.json")
+        << R"({"tokenizer_class": "PreTrainedTokenizerFast"})";
+    std::ofstream(path_ / "genai_config.json")
+        << R"({"model": {"type": "llama", "context_length": 1}})";
+  }
+  ~TokenizerFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TokenizerFolder(const TokenizerFolder&) = delete;
+  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
+  TokenizerFolder(TokenizerFolder&&) = delete;
+  TokenizerFolder& operator=(TokenizerFolder&&) = delete;
+
+  const char* path() const {
+    return path_.c_str();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Returns the text in Unicode's normal form C.
+std::string composed(const std::string& text) {
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> result(
+      utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str())),
+      std::free);
+  TORCH_CHECK(
+      result != nullptr,
+      format_text("expected a text in UTF-8, but got \"{}\"", escaped(text)));
+  return reinterpret_cast<const char*>(result.get());
+}
+
+class GenaiTokens : public TextTokens {
+ public:
+  explicit GenaiTokens(const std::string& path)
+      : file_(read_tokenizer_file(path)), api_(genai_library()) {
+    const TokenizerFolder copy(path);
+    api_.check(api_.OgaCreateTokenizerFromPath(copy.path(), &tokenizer_));
+  }
+  ~GenaiTokens() override {
+    if (tokenizer_ != nullptr) {
+      api_.OgaDestroyTokenizer(tokenizer_);
+    }
+  }
+  GenaiTokens(const GenaiTokens&) = delete;
+  GenaiTokens& operator=(const GenaiTokens&) = delete;
+  GenaiTokens(GenaiTokens&&) = delete;
+  GenaiTokens& operator=(GenaiTokens&&) = delete;
+
+  std::vector<int64_t> encode(
+      const std::string& text,
+      std::optional<int64_t> max_length) const override {
+    for (const auto& refused : file_.refused_texts) {
+      TORCH_CHECK(
+          text.find(refused) == std::string::npos,
+          format_text(
+              "tokenizer.json: a text with \"{}\" would have other tokens here "
+              "than in Python",
+              escaped(refused)));
+    }
+    const auto ids = encode_between(file_.has_nfc ? composed(text) : text);
+    const auto around =
+        static_cast<int64_t>(file_.before.size() + file_.after.size());
+    const auto most =
+        max_length.value_or(std::numeric_limits<int64_t>::max()) - around;
+    TORCH_CHECK(
+        most >= 0,
+        format_text(
+            "expected a max_length of {} tokens or more, but got {}",
+            around,
+            *max_length));
+    const auto count = std::min(most, static_cast<int64_t>(ids.size()));
+    auto tokens = file_.before;
+    tokens.insert(tokens.end(), ids.begin(), ids.begin() + count);
+    tokens.insert(tokens.end(), file_.after.begin(), file_.after.end());
+    return tokens;
+  }
+
+  std::string decode(const std::vector<int64_t>& tokens) const override {
+    const std::vector<int32_t> ids(tokens.begin(), tokens.end());
+    const char* text = nullptr;
+    api_.check(
+        api_.OgaTokenizerDecode(tokenizer_, ids.data(), ids.size(), &text));
+    const std::unique_ptr<const char, void (*)(const char*)> owner(
+        text, api_.OgaDestroyString);
+    return text;
+  }
+
+ private:
+  /// Returns the tokens of a text without those that begin and end it.
+  std::vector<int64_t> encode_between(const std::string& text) const {
+    OgaSequences* sequences = nullptr;
+    api_.check(api_.OgaCreateSequences(&sequences));
+    const std::unique_ptr<OgaSequences, void (*)(OgaSequences*)> owner(
+        sequences, api_.OgaDestroySequences);
+    api_.check(api_.OgaTokenizerEncode(tokenizer_, text.c_str(), sequences));
+    const auto* ids = api_.OgaSequencesGetSequenceData(sequences, 0);
+    const auto* end = ids + api_.OgaSequencesGetSequenceCount(sequences, 0);
+    TORCH_CHECK(
+        std::all_of(ids, end, [](int32_t id) { return id >= 0; }),
+        "tokenizer.json: the text has characters that it has no tokens for");
+    return {ids, end};
+  }
+
+  TokenizerFile file_;
+  const GenaiLibrary& api_;
+  OgaTokenizer* tokenizer_ = nullptr;
+};
+
+} // namespace
+
+std::unique_ptr<TextTokens> open_genai_tokens(const std::string& path) {
+  return std::make_unique<GenaiTokens>(path);
+}
+
+} // namespace torch_attention::tools

@@ -1,0 +1,163 @@
+#include <tools/text/generate.h>
+
+#include <format_text.h>
+#include <tools/number_list.h>
+#include <tools/text/tokens.h>
+#include <torch_attention/device.h>
+#include <torch_attention/models/language_model.h>
+#include <torch_attention/weights/dtype.h>
+
+#include <c10/util/Exception.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <ostream>
+
+namespace torch_attention::tools {
+
+namespace {
+
+using Tokens = std::vector<int64_t>;
+
+/// Prints the tokens of one sequence as text or, without TextTokens, as
+/// numbers. Tokens that end a text have none.
+class TokenPrinter {
+ public:
+  TokenPrinter(const TextTokens* tokens, const Tokens& stop)
+      : stop_(stop),
+        text_(
+            tokens == nullptr ? nullptr
+                              : std::make_unique<GrowingText>(*tokens)) {}
+
+  std::string add(int64_t token) {
+    if (text_ == nullptr) {
+      const auto text = format_text("{}{}", is_first_ ? "" : " ", token);
+      is_first_ = false;
+      return text;
+    }
+    const bool ends = std::count(stop_.begin(), stop_.end(), token) > 0;
+    return ends ? "" : text_->add(token);
+  }
+
+  std::string finish() {
+    return text_ == nullptr ? "" : text_->finish();
+  }
+
+  std::string whole(const Tokens& tokens) {
+    std::string text;
+    for (const auto token : tokens) {
+      text += add(token);
+    }
+    return text + finish();
+  }
+
+ private:
+  const Tokens& stop_;
+  std::unique_ptr<GrowingText> text_;
+  bool is_first_ = true;
+};
+
+std::vector<Tokens> prompts_of(
+    const GenerateArguments& arguments,
+    const TextTokens* tokens) {
+  std::vector<Tokens> prompts;
+  for (const auto& text : arguments.prompts) {
+    prompts.push_back(tokens->encode(text));
+    TORCH_CHECK(
+        !prompts.back().empty(),
+        "expected text in each --prompt, but got none");
+  }
+  for (const auto& ids : arguments.ids) {
+    prompts.push_back(token_ids_of(ids, "--ids"));
+  }
+  TORCH_CHECK(
+      !prompts.empty(), "expected something to continue: --prompt or --ids");
+  return prompts;
+}
+
+std::shared_ptr<models::LanguageModel> load_model(
+    const GenerateArguments& arguments) {
+  auto model = models::language_model_from_pretrained(
+      arguments.folder,
+      models::PretrainedModelOptions().dtype(select_dtype(arguments.dtype)));
+  const auto device = select_device(arguments.device);
+  if (!device.is_cpu()) {
+    model->to(device);
+  }
+  return model;
+}
+
+void print_speed(const models::Generation& generation, std::ostream& log) {
+  const auto print = [&](const char* what, int64_t tokens, double seconds) {
+    log << format_text("{}: {} tokens", what, tokens);
+    if (tokens > 0 && seconds > 0) {
+      log << format_text(
+          ", {:.0f} tokens/s", static_cast<double>(tokens) / seconds);
+    }
+    log << "\n";
+  };
+  print("prompt", generation.num_prompt_tokens, generation.prompt_seconds);
+  // The first token of each sequence belongs to the prompt's time.
+  print("text", generation.num_text_tokens, generation.text_seconds);
+}
+
+void print_json_line(
+    const Tokens& ids,
+    const TextTokens* tokens,
+    const Tokens& stop,
+    std::ostream& out) {
+  nlohmann::ordered_json json = {{"ids", ids}};
+  if (tokens != nullptr) {
+    json["text"] = TokenPrinter(tokens, stop).whole(ids);
+  }
+  // Tokens of bytes need not be UTF-8.
+  out << json.dump(
+             -1,
+             ' ',
+             /*ensure_ascii=*/false,
+             nlohmann::ordered_json::error_handler_t::replace)
+      << "\n";
+}
+
+} // namespace
+
+void generate_texts(
+    GenerateArguments arguments,
+    std::ostream& out,
+    std::ostream& log) {
+  std::unique_ptr<TextTokens> tokens;
+  if (!arguments.prompts.empty() || has_bytes_as_tokens(arguments.folder)) {
+    tokens = open_tokens(arguments.folder);
+  }
+  const auto prompts = prompts_of(arguments, tokens.get());
+  auto& options = arguments.options;
+  if (!arguments.ignores_stop && options.stop_tokens().empty()) {
+    options.stop_tokens(models::stop_tokens_from_pretrained(arguments.folder));
+  }
+  const auto stop = options.stop_tokens();
+  const auto model = load_model(arguments);
+  const bool is_streamed = prompts.size() == 1 && !arguments.as_json;
+  TokenPrinter stream(tokens.get(), stop);
+  if (is_streamed) {
+    options.on_tokens([&](const models::GenerateOptions::NewTokens& added) {
+      out << stream.add(*added[0]) << std::flush;
+    });
+  }
+  const auto generation = models::generate(*model, prompts, options);
+  if (is_streamed) {
+    out << stream.finish() << "\n";
+  } else {
+    for (const auto& ids : generation.tokens) {
+      if (arguments.as_json) {
+        print_json_line(ids, tokens.get(), stop, out);
+      } else {
+        out << TokenPrinter(tokens.get(), stop).whole(ids) << "\n";
+      }
+    }
+  }
+  print_speed(generation, log);
+}
+
+} // namespace torch_attention::tools

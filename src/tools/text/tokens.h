@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch_attention::tools {
+
+/// Texts as tokens of a model, and back.
+class TextTokens {
+ public:
+  virtual ~TextTokens() = default;
+
+  /// Returns the tokens of a text with those that begin and end it. With
+  /// `max_length` there are no more than so many: the text's end is cut off.
+  virtual std::vector<int64_t> encode(
+      const std::string& text,
+      std::optional<int64_t> max_length = std::nullopt) const = 0;
+
+  virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
+};
+
+/// Returns whether the tokens of a folder's model are bytes: its config.json
+/// has "tokens": "bytes", as examples/gpt writes it.
+bool has_bytes_as_tokens(const std::string& folder);
+
+/// Returns the tokens of a folder's model: bytes, WordPiece, or those of a
+/// `tokenizer.json` of another kind.
+///
+/// Throws c10::Error if there is no such file, if the library that reads it is
+/// not found, or if its tokens would not be Python's.
+std::unique_ptr<TextTokens> open_tokens(const std::string& folder);
+
+/// Prints the tokens of each line, as 1,2,3.
+void print_tokens(
+    const std::string& folder,
+    std::istream& in,
+    std::ostream& out);
+
+/// Returns the tokens of a tokenizer.json, by ONNX Runtime GenAI.
+std::unique_ptr<TextTokens> open_genai_tokens(const std::string& path);
+
+/// A text that grows by tokens.
+class GrowingText {
+ public:
+  explicit GrowingText(const TextTokens& tokens) : tokens_(tokens) {}
+
+  /// Returns the text that a token adds: nothing while a character is
+  /// incomplete.
+  std::string add(int64_t token);
+
+  /// Returns the rest, if the text ends with an incomplete character.
+  std::string finish();
+
+ private:
+  std::string take(const std::string& text);
+
+  const TextTokens& tokens_;
+  std::vector<int64_t> all_;
+  size_t shown_ = 0;
+};
+
+} // namespace torch_attention::tools
