@@ -50,7 +50,7 @@ setup_test_tools() {
     ! run_logged "$ROOT/build/setup/test_tools.log" "$venv/bin/python" -m pip \
       install --disable-pip-version-check --no-input --only-binary :all: \
       -r "$ROOT/tests/requirements.txt"; then
-    leave_out "tests/requirements.txt could not be installed: docs.site and example.gpt.tokens are missing."
+    leave_out "tests/requirements.txt could not be installed: docs.site and tools.tokens are missing."
     return
   fi
   printf '%s\n' "$wanted" >"$venv/requirements.txt"

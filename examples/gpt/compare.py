@@ -11,6 +11,7 @@ With `--saved` the model is written by `gpt save`, and Python reads that.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -65,13 +66,14 @@ def main() -> None:
             do_sample=False,
             pad_token_id=0,
         )[0, PROMPT_TOKENS:].tolist()
-        command = [options.gpt, "generate", options.folder, "--ignore-stop"]
-        command += ["--prompt-ids", text, "--max-new-tokens", str(new_tokens)]
-        printed = subprocess.run(command, check=True, capture_output=True).stdout
-    if b'"tokens": "bytes"' in (options.folder / "config.json").read_bytes():
-        got = list(printed[:-1])
-    else:
-        got = [int(token) for token in printed.split()]
+        request = {"prompts": ids.tolist(), "new": new_tokens}
+        answer = subprocess.run(
+            [options.gpt, "measure", options.folder],
+            input=json.dumps(request).encode(),
+            check=True,
+            capture_output=True,
+        ).stdout
+        (got,) = json.loads(answer)["tokens"]
     same = sum(a == b for a, b in zip(got, wanted))
     print(f"logits: the largest difference is {difference:.1e}")
     print(f"greedy tokens: {same} of {new_tokens} are equal")

@@ -4,26 +4,23 @@
 #include "measuring.h"
 #include "memory.h"
 #include "progress_line.h"
-#include "text_tokens.h"
 #include "training.h"
 
 #include <torch/utils.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
-#include <torch_attention/models/generate.h>
 #include <torch_attention/models/gpt2.h>
 #include <torch_attention/weights/write.h>
 
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -32,7 +29,6 @@
 namespace {
 
 namespace models = torch_attention::models;
-using Texts = std::vector<std::vector<int64_t>>;
 
 constexpr int kWrongUsage = 2;
 
@@ -50,6 +46,15 @@ void make_folder(const std::string& folder) {
       folder,
       ": ",
       std::strerror(errno));
+}
+
+/// Returns whether `gpt train` made a folder's model, whose tokens are bytes.
+bool has_bytes_as_tokens(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const auto config =
+      nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("tokens") &&
+      config["tokens"] == "bytes";
 }
 
 /// Returns the tokens of "1,2,3".
@@ -72,143 +77,6 @@ std::vector<int64_t> parse_ids(const std::string& text) {
     ids.push_back(id);
   }
   return ids;
-}
-
-/// Prints tokens as text or, without TextTokens, as numbers.
-class Printer {
- public:
-  explicit Printer(const gpt::TextTokens* tokens) {
-    if (tokens != nullptr) {
-      text_.emplace(*tokens);
-    }
-  }
-
-  void print(int64_t token) {
-    if (text_) {
-      std::cout << text_->add(token);
-    } else {
-      std::cout << token << ' ';
-    }
-  }
-
-  void end() {
-    std::cout << (text_ ? text_->finish() : "") << '\n';
-  }
-
- private:
-  std::optional<gpt::GrowingText> text_;
-};
-
-struct GenerateArguments {
-  std::string folder;
-  std::vector<std::string> ids;
-  std::vector<std::string> prompts;
-  std::string dtype = "float32";
-  models::GenerateOptions options;
-  bool ignores_stop = false;
-};
-
-void print_speed(const models::Generation& generation) {
-  const auto print = [](const char* what, int64_t tokens, double seconds) {
-    std::cerr << what << ": " << tokens << " tokens";
-    if (tokens > 0 && seconds > 0) {
-      std::cerr << ", " << std::llround(static_cast<double>(tokens) / seconds)
-                << " tokens/s";
-    }
-    std::cerr << '\n';
-  };
-  print("prompt", generation.num_prompt_tokens, generation.prompt_seconds);
-  // The first token of each sequence belongs to the prompt's time.
-  print("text", generation.num_text_tokens, generation.text_seconds);
-}
-
-void run_generate(GenerateArguments& arguments) {
-  std::unique_ptr<gpt::TextTokens> tokens;
-  if (!arguments.prompts.empty() ||
-      gpt::has_bytes_as_tokens(arguments.folder)) {
-    tokens = gpt::open_tokens(arguments.folder);
-  }
-  Texts prompts;
-  for (const auto& ids : arguments.ids) {
-    prompts.push_back(parse_ids(ids));
-  }
-  for (const auto& text : arguments.prompts) {
-    prompts.push_back(tokens->encode(text));
-  }
-  TORCH_CHECK(!prompts.empty(), "Expected --prompt-ids or --prompt");
-  auto& options = arguments.options;
-  if (!arguments.ignores_stop && options.stop_tokens().empty()) {
-    options.stop_tokens(models::stop_tokens_from_pretrained(arguments.folder));
-  }
-  const auto model =
-      gpt::load_model(arguments.folder, dtype_of(arguments.dtype));
-  gpt::keep_freed_memory();
-  // A single text is printed as it grows, several one after the other.
-  const auto streams = prompts.size() == 1;
-  Printer stream(tokens.get());
-  if (streams) {
-    options.on_tokens([&](const models::GenerateOptions::NewTokens& news) {
-      stream.print(*news[0]);
-      std::cout << std::flush;
-    });
-  }
-  const auto generation = models::generate(*model, prompts, options);
-  if (streams) {
-    stream.end();
-  } else {
-    for (const auto& text : generation.tokens) {
-      Printer printer(tokens.get());
-      for (const auto token : text) {
-        printer.print(token);
-      }
-      printer.end();
-    }
-  }
-  print_speed(generation);
-}
-
-void add_generate(CLI::App& app) {
-  auto arguments = std::make_shared<GenerateArguments>();
-  auto& options = arguments->options;
-  auto* command = app.add_subcommand(
-      "generate", "Continue prompts by a model that save_pretrained wrote");
-  command->add_option("FOLDER", arguments->folder, "the model")
-      ->required()
-      ->check(CLI::ExistingDirectory);
-  command->add_option(
-      "--prompt-ids",
-      arguments->ids,
-      "tokens of a prompt, as 1,2,3; several prompts may be given");
-  command->add_option(
-      "--prompt",
-      arguments->prompts,
-      "a prompt as text; the continuation is printed as text, too");
-  command->add_option(
-      "--max-new-tokens", options.max_new_tokens(), "default: 64");
-  command->add_option(
-      "--temperature",
-      options.temperature(),
-      "default: 0, which takes the likeliest token");
-  command->add_option(
-      "--top-k", options.top_k(), "draw from the K likeliest tokens");
-  command->add_option(
-      "--top-p",
-      options.top_p(),
-      "draw from the likeliest tokens that have probability P together");
-  command->add_option(
-      "--repetition-penalty",
-      options.repetition_penalty(),
-      "divides the logits of tokens that the text has");
-  command->add_option("--seed", options.seed(), "default: 0");
-  command->add_option(
-      "--stop",
-      options.stop_tokens(),
-      "tokens that end a text (default: eos_token_id of the model)");
-  command->add_flag(
-      "--ignore-stop", arguments->ignores_stop, "no token ends a text");
-  command->add_option("--dtype", arguments->dtype, "default: float32")
-      ->check(CLI::IsMember(kDtypes));
-  command->callback([arguments] { run_generate(*arguments); });
 }
 
 void run_train(gpt::TrainingOptions& options) {
@@ -319,26 +187,6 @@ void add_logits(CLI::App& app) {
   });
 }
 
-void add_tokens(CLI::App& app) {
-  auto folder = std::make_shared<std::string>();
-  auto* command = app.add_subcommand(
-      "tokens", "Print the tokens of each line of standard input, as 1,2,3");
-  command->add_option("FOLDER", *folder, "the model")
-      ->required()
-      ->check(CLI::ExistingDirectory);
-  command->callback([folder] {
-    const auto tokens = gpt::open_tokens(*folder);
-    for (std::string line; std::getline(std::cin, line);) {
-      const char* separator = "";
-      for (const auto token : tokens->encode(line)) {
-        std::cout << separator << token;
-        separator = ",";
-      }
-      std::cout << '\n';
-    }
-  });
-}
-
 void add_measure(CLI::App& app) {
   struct Arguments {
     std::string folder;
@@ -374,11 +222,11 @@ void add_save(CLI::App& app) {
   command->callback([arguments] {
     make_folder(arguments->out);
     using Notes = std::vector<std::pair<std::string, std::string>>;
-    const bool has_bytes = gpt::has_bytes_as_tokens(arguments->folder);
     models::save_gpt2(
         *models::gpt2_from_pretrained(arguments->folder),
         arguments->out,
-        has_bytes ? Notes{{"tokens", "bytes"}} : Notes());
+        has_bytes_as_tokens(arguments->folder) ? Notes{{"tokens", "bytes"}}
+                                               : Notes());
   });
 }
 
@@ -388,10 +236,8 @@ int main(int argc, char** argv) {
   gpt::expect_weights();
   CLI::App app("Decoders with the attention of TorchAttention");
   app.require_subcommand(1);
-  add_generate(app);
   add_train(app);
   add_logits(app);
-  add_tokens(app);
   add_measure(app);
   add_save(app);
   try {

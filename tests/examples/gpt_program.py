@@ -18,7 +18,7 @@ from program import Program
 
 GPT, GOLDEN, TEXT = sys.argv[1:4]
 MODEL = f"{GOLDEN}/models/llama"
-gpt = Program(GPT, encoding="latin-1")
+gpt = Program(GPT)
 check, check_error = gpt.check, gpt.check_error
 
 
@@ -41,34 +41,6 @@ def integers(path: Path, name: str) -> list[list[int]]:
     _, (_, columns), data = tensors_of(path)[0][name]
     values = struct.unpack(f"<{len(data) // 8}q", data)
     return [list(values[i : i + columns]) for i in range(0, len(values), columns)]
-
-
-def test_generate() -> None:
-    expected = Path(MODEL) / "expected.safetensors"
-    prompts = [row[-n:] for row, n in zip(integers(expected, "prompts"), (9, 4, 1))]
-    greedy = integers(expected, "greedy")
-    ids = ",".join(map(str, prompts[0]))
-    out, err = gpt("generate", MODEL, "--prompt-ids", ids)
-    check([int(token) for token in out.split()] == greedy[0], out)
-    check("prompt: 9 tokens, " in err, err)
-    check("text: 63 tokens, " in err and "tokens/s" in err, err)
-    arguments = [
-        argument
-        for prompt in prompts
-        for argument in ("--prompt-ids", ",".join(map(str, prompt)))
-    ]
-    out = gpt("generate", MODEL, *arguments)[0]
-    rows = [[int(token) for token in row.split()] for row in out.splitlines()]
-    check(rows == greedy, f"a batch: {out}")
-    stop = ["--stop", str(greedy[0][2])]
-    stopped = gpt("generate", MODEL, *arguments[:2], *stop)[0]
-    check(len(stopped.split()) <= 3, f"stop: {stopped}")
-
-    drawn = ["generate", MODEL, *arguments, "--temperature=1", "--top-k=40"]
-    drawn += ["--top-p=0.9", "--repetition-penalty=1.1", "--seed=1"]
-    first = gpt(*drawn)[0]
-    check(first == gpt(*drawn)[0], "the seed decides")
-    check(first != out, "drawn tokens are not greedy")
 
 
 def small_model(folder: Path) -> Path:
@@ -102,18 +74,18 @@ def test_measure(folder: Path) -> None:
     check(all(step["seconds"] > 0 for step in steps), f"{steps}")
 
 
-def test_errors() -> None:
-    ids = ["--prompt-ids", "1,2"]
-    check_error("Expected tokens as 1,2,3", "generate", MODEL, "--prompt-ids", "1;2")
-    check_error("tokenizer.json for --prompt", "generate", MODEL, "--prompt", "Once")
-    gpt.check_usage("does not exist", "generate", "nothing", *ids)
-    gpt.check_usage("--unknown", "generate", MODEL, *ids, "--unknown")
+def test_errors(folder: Path) -> None:
+    out = ["--out", folder / "logits.safetensors"]
+    logits = ["logits", MODEL, *out]
+    check_error("Expected tokens as 1,2,3", *logits, "--ids", "1;2")
+    gpt.check_usage("does not exist", "logits", "nothing", *out, "--ids", "1")
+    gpt.check_usage("--unknown", *logits, "--ids", "1", "--unknown")
     gpt.check_usage("A subcommand is required")
     measured = ["measure", f"{GOLDEN}/models/gpt2"]
     check_error("two tokens to train on", *measured, text='{"train": [[1]]}')
     check_error("of the same length", *measured, text='{"train": [[1, 2], [1]]}')
     check_error('Expected {"prompts"', *measured, text="1,2,3")
-    gpt.check_usage("--dtype", "generate", MODEL, *ids, "--dtype", "int8")
+    gpt.check_usage("--dtype", *measured, "--dtype", "int8")
 
 
 def test_training(folder: Path) -> None:
@@ -138,9 +110,6 @@ def test_training(folder: Path) -> None:
     check("all 8 steps are done: give more by --steps" in again, again)
     more = gpt(*start, "--out", parts, "--resume", "--steps=10")[1]
     check("step 10 of 10" in more, more)
-    out = gpt("generate", whole, "--prompt", "The", "--max-new-tokens=7")[0]
-    check(len(out) == 8, f"bytes: {out!r}")
-
     saved = folder / "saved"
     gpt("save", f"{GOLDEN}/models/gpt2", "--out", saved)
     logits = folder / "logits.safetensors"
@@ -195,10 +164,9 @@ def test_saved(folder: Path) -> None:
 
 
 def main() -> None:
-    check("generate" in gpt("--help")[0], "--help")
-    test_generate()
-    test_errors()
+    check("train" in gpt("--help")[0], "--help")
     with tempfile.TemporaryDirectory() as folder:
+        test_errors(Path(folder))
         test_training(Path(folder))
         test_interruption(Path(folder))
         test_measure(Path(folder))

@@ -6,10 +6,8 @@ import subprocess
 
 
 class Program:
-    def __init__(self, path: str, encoding: str = "utf-8") -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        # The encoding of standard output.
-        self.encoding = encoding
         self.failures = 0
 
     def __call__(
@@ -18,7 +16,7 @@ class Program:
         """Returns what the program writes to standard output and error."""
         command = [self.path, *map(str, arguments)]
         run = subprocess.run(command, input=text.encode(), capture_output=True)
-        out, err = run.stdout.decode(self.encoding), run.stderr.decode()
+        out, err = run.stdout.decode(), run.stderr.decode()
         self.check(
             run.returncode == status,
             f"{arguments} ended with {run.returncode}, not {status}: {err}",
