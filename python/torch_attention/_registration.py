@@ -61,7 +61,7 @@ class _WhenImported:
 
 
 def register() -> None:
-    # From PyTorch 2.11 on.
+    # From PyTorch 2.10 on.
     register_impl = getattr(torch.nn.attention, "register_flash_attention_impl", None)
     if register_impl is not None:
         register_impl(NAME, register_fn=_Replaced)

@@ -52,7 +52,9 @@ def test_flash_attention_registry() -> None:
     is_replaced = torch.ops.torch_attention.is_sdpa_replaced
     attention.activate_flash_attention_impl("torch_attention")
     assert is_replaced()
-    attention.restore_flash_attention_impl()
+    # PyTorch 2.10 has no way back of its own.
+    restore = getattr(attention, "restore_flash_attention_impl", torch_attention.restore_sdpa)
+    restore()
     assert not is_replaced()
 
 
