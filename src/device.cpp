@@ -75,9 +75,13 @@ std::string cpu_instruction_set() {
     case InstructionSet::kAvx512Bf16:
       return "AVX-512 BF16";
     case InstructionSet::kAmxBf16:
+      return "AMX BF16";
+    case InstructionSet::kNeon:
+      return "NEON";
+    case InstructionSet::kNeonBf16:
       break;
   }
-  return "AMX BF16";
+  return "NEON BF16";
 }
 
 } // namespace torch_attention

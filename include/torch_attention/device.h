@@ -20,9 +20,9 @@ namespace torch_attention {
 TORCH_ATTENTION_API c10::Device select_device(const std::string& name = "auto");
 
 /// Returns the instruction set that the kernels for CPUs use: "portable",
-/// "AVX2", "AVX-512", "AVX-512 BF16" or "AMX BF16". It is the fastest that this
-/// machine has; ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA in the environment
-/// limit it, as they limit LibTorch.
+/// "AVX2", "AVX-512", "AVX-512 BF16" or "AMX BF16"; on ARM64 "NEON" or "NEON
+/// BF16". It is the fastest that this machine has; ATEN_CPU_CAPABILITY and
+/// ONEDNN_MAX_CPU_ISA in the environment limit it, as they limit LibTorch.
 ///
 /// Example:
 /// ```
