@@ -34,12 +34,13 @@ std::string first_words(const CLI::App& app) {
   return words + format_text("{}", fmt::join(option_names(app), " "));
 }
 
+// {0} is the lines of the commands, {1} the words before one.
 constexpr const char* kBash = R"(_torch_attention() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" names=""
   case "${{COMP_WORDS[1]}}" in
-{cases}  esac
+{0}  esac
   if ((COMP_CWORD == 1)); then
-    names="{first}"
+    names="{1}"
   elif [[ "$word" != -* ]]; then
     names=""
   fi
@@ -54,9 +55,9 @@ constexpr const char* kZsh = R"(#compdef torch-attention
 _torch_attention() {{
   local names=""
   case "${{words[2]}}" in
-{cases}  esac
+{0}  esac
   if ((CURRENT == 2)); then
-    names="{first}"
+    names="{1}"
   elif [[ "$PREFIX" != -* ]]; then
     _files
     return
@@ -76,10 +77,8 @@ void print_completion(
     const CLI::App& app,
     const std::string& shell,
     std::ostream& out) {
-  const auto all_cases = cases_of(app);
-  const auto all_first = first_words(app);
-  const auto cases = fmt::arg("cases", all_cases);
-  const auto first = fmt::arg("first", all_first);
+  const auto cases = cases_of(app);
+  const auto first = first_words(app);
   out
       << (shell == "zsh" ? format_text(kZsh, cases, first)
                          : format_text(kBash, cases, first));
