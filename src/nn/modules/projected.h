@@ -2,6 +2,7 @@
 
 #include <kernels/linear.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <undrawn_weights.h>
 
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -14,11 +15,6 @@ struct Projected {
   torch::Tensor keys;
   torch::Tensor values;
 };
-
-/// Returns a linear layer from `in` to `out` features.
-inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
-  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias));
-}
 
 /// Computes `kernels::linear` with the weights of a module.
 inline torch::Tensor linear(

@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <nn/checks.h>
+#include <undrawn_weights.h>
 
 #include <torch/nn/init.h>
 
@@ -78,7 +79,9 @@ void RelativeBiasImpl::reset() {
       options.max_distance());
   weight = register_parameter(
       "weight", torch::empty({options.num_buckets(), options.num_heads()}));
-  reset_parameters();
+  if (!UndrawnWeights::are_wanted()) {
+    reset_parameters();
+  }
 }
 
 void RelativeBiasImpl::reset_parameters() {

@@ -5,6 +5,7 @@
 #include <format_text.h>
 #include <torch_attention/weights/load.h>
 #include <torch_attention/weights/read.h>
+#include <undrawn_weights.h>
 #include <weights/folder.h>
 #include <weights/pretrained/adapter.h>
 #include <weights/pretrained/families.h>
@@ -221,13 +222,17 @@ Located locate(
       std::move(described)};
 }
 
-/// Loads the layer's weights into the module.
-template <typename Holder>
+/// Makes a module of these options, and fills it with the layer's weights.
+template <typename Holder, typename Options>
 Holder fill(
-    Holder attention,
+    const Options& its_options,
     const WeightsOfModel& weights,
     int64_t layer,
     const PretrainedOptions& options) {
+  auto attention = [&] {
+    const UndrawnWeights undrawn;
+    return Holder(its_options);
+  }();
   attention->eval();
   const auto report = load_weights(
       *attention,
@@ -293,8 +298,8 @@ RelativeBias load_relative_bias(
     ModelConfig config(folder);
     const auto described =
         describe_relative_bias(config, options.part(), layer);
-    return fill(
-        RelativeBias(described.options),
+    return fill<RelativeBias>(
+        described.options,
         locate_path(folder, config, described.model_type, described.path),
         shown,
         options);
@@ -343,8 +348,8 @@ MultiHeadAttention attention_from_pretrained(
     if (options.context_length()) {
       its_options.context_length(*options.context_length());
     }
-    return fill(
-        MultiHeadAttention(its_options), located.weights, layer, options);
+    return fill<MultiHeadAttention>(
+        its_options, located.weights, layer, options);
   });
 }
 
@@ -356,11 +361,8 @@ CrossAttention cross_attention_from_pretrained(
     check_no_adapter(folder);
     const auto located =
         locate(folder, {layer, options.part(), /*is_cross=*/true}, options);
-    return fill(
-        CrossAttention(cross_options(located.described)),
-        located.weights,
-        layer,
-        options);
+    return fill<CrossAttention>(
+        cross_options(located.described), located.weights, layer, options);
   });
 }
 
@@ -375,8 +377,8 @@ LatentAttention latent_attention_from_pretrained(
     if (options.context_length()) {
       described.options.context_length(*options.context_length());
     }
-    return fill(
-        LatentAttention(described.options),
+    return fill<LatentAttention>(
+        described.options,
         locate_path(folder, config, described.model_type, described.path),
         layer,
         options);
