@@ -5,6 +5,7 @@
 #include <torch_attention/device.h>
 #include <torch_attention/export.h>
 #include <torch_attention/jit/swap_attention.h>
+#include <torch_attention/nn/cache_rollback.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/functional/linear.h>
 #include <torch_attention/nn/functional/rms_norm.h>

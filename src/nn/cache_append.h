@@ -19,13 +19,26 @@ namespace torch_attention::detail {
 /// ```
 class CacheAppend {
  public:
+  /// The rows and lengths of a cache, alive even if it moves to new memory.
+  using State = KVCache::State;
+
+  static State state_of(const KVCache& cache) {
+    return cache.state_;
+  }
+
+  /// Takes back what was appended since `state_of`. Allocates nothing, since
+  /// memory may be what is missing.
+  static void restore(KVCache& cache, State&& before) noexcept {
+    cache.state_ = std::move(before);
+  }
+
   /// Takes the arguments of `KVCache::append`, and throws what it throws.
   CacheAppend(
       KVCache& cache,
       const torch::Tensor& keys,
       const torch::Tensor& values,
       const torch::Tensor& counts)
-      : cache_(cache), before_(cache.state_) {
+      : cache_(cache), before_(state_of(cache)) {
     cache.append(keys, values, counts);
   }
 
@@ -34,8 +47,7 @@ class CacheAppend {
 
   ~CacheAppend() {
     if (!committed_) {
-      // Must not allocate: the reason may be that memory ran out.
-      cache_.state_ = std::move(before_);
+      restore(cache_, std::move(before_));
     }
   }
 
@@ -45,8 +57,7 @@ class CacheAppend {
 
  private:
   KVCache& cache_;
-  /// Keeps the old rows alive even if the cache moved to new ones.
-  KVCache::State before_;
+  State before_;
   bool committed_ = false;
 };
 

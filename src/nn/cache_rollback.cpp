@@ -1,0 +1,34 @@
+#include <torch_attention/nn/cache_rollback.h>
+
+#include <nn/cache_append.h>
+
+#include <utility>
+
+namespace torch_attention {
+
+struct CacheRollback::Before {
+  std::vector<std::pair<KVCache*, detail::CacheAppend::State>> caches;
+};
+
+CacheRollback::CacheRollback(std::vector<KVCache>& caches)
+    : before_(std::make_unique<Before>()) {
+  before_->caches.reserve(caches.size());
+  for (auto& cache : caches) {
+    before_->caches.emplace_back(&cache, detail::CacheAppend::state_of(cache));
+  }
+}
+
+CacheRollback::~CacheRollback() {
+  if (before_ == nullptr) {
+    return;
+  }
+  for (auto& [cache, state] : before_->caches) {
+    detail::CacheAppend::restore(*cache, std::move(state));
+  }
+}
+
+void CacheRollback::commit() noexcept {
+  before_.reset();
+}
+
+} // namespace torch_attention
