@@ -1,4 +1,5 @@
-# The repository as a part of another project: it brings the library only.
+# The repository as a part of another project: it brings the library only, and
+# models if they are wanted.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 set(build "${binary_dir}/add_subdirectory")
 configure(
@@ -6,6 +7,10 @@ configure(
   "-DTORCH_ATTENTION_SOURCE_DIR=${project_source_dir}" -DCMAKE_UNITY_BUILD=ON)
 build("${build}")
 run("${build}/consumer" "${golden}")
+
+run("${CMAKE_COMMAND}" -DCONSUMER_WANTS_MODELS=ON "${build}")
+build("${build}")
+run("${build}/generator" "${golden_dir}/models/gpt2")
 
 run("${CMAKE_COMMAND}" --install "${build}" --prefix "${build}/prefix")
 file(GLOB_RECURSE installed "${build}/prefix/*")
