@@ -6,6 +6,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <sys/stat.h>
+
 #include <optional>
 
 namespace torch_attention::models {
@@ -44,6 +46,15 @@ Json read_json(const std::string& path) {
   // Larger than the tokenizers of WordPiece: one of 500,000 pieces has 13
   // million bytes.
   return read_config_file(path, {/*bytes=*/100'000'000, /*values=*/2'000'000});
+}
+
+bool is_there(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0;
+}
+
+Json read_json_if_there(const std::string& path) {
+  return is_there(path) ? read_json(path) : Json::object();
 }
 
 bool json_field(

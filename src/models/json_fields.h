@@ -11,6 +11,11 @@ namespace torch_attention::models {
 /// Returns an object. Throws c10::Error if the file is missing or holds none.
 Json read_json(const std::string& path);
 
+bool is_there(const std::string& path);
+
+/// Returns `read_json`, or an empty object without a file.
+Json read_json_if_there(const std::string& path);
+
 /// Return a field of an object, or `otherwise` if it is absent or null. Throw
 /// c10::Error, which names the file at `path`, for a field of another type.
 bool json_field(

@@ -8,10 +8,16 @@
 namespace torch_attention::models {
 
 WordPiece::WordPiece(const std::string& folder)
-    : pieces_(std::make_shared<detail::WordPieces>(folder)) {}
+    : pieces_(std::make_shared<detail::WordPieces>(
+          detail::TokenizerFiles(folder))) {}
 
 bool WordPiece::is_in(const std::string& folder) {
-  return detail::WordPieces::are_in(folder);
+  try {
+    const detail::TokenizerFiles files(folder);
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
 }
 
 std::vector<int64_t> WordPiece::encode(
@@ -38,16 +44,23 @@ std::vector<std::string> WordPiece::words(const std::string& text) const {
   return words;
 }
 
+bool WordPiece::has(int64_t id) const {
+  return pieces_->piece(id) != nullptr;
+}
+
 const std::string& WordPiece::piece(int64_t id) const {
+  const auto* piece = pieces_->piece(id);
   TORCH_CHECK(
-      id >= 0 && id < vocab_size(),
+      piece != nullptr,
       format_text(
-          "expected a token from 0 to {}, but got {}", vocab_size() - 1, id));
-  return pieces_->pieces()[static_cast<size_t>(id)];
+          "expected a token from 0 to {} that the vocabulary has, but got {}",
+          vocab_size() - 1,
+          id));
+  return *piece;
 }
 
 int64_t WordPiece::vocab_size() const {
-  return static_cast<int64_t>(pieces_->pieces().size());
+  return pieces_->size();
 }
 
 } // namespace torch_attention::models

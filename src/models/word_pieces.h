@@ -1,8 +1,7 @@
 #pragma once
 
+#include <models/tokenizer_files.h>
 #include <models/words.h>
-
-#include <json_tree.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +14,19 @@ namespace torch_attention::models::detail {
 /// The vocabulary and the options of a `WordPiece`.
 class WordPieces {
  public:
-  explicit WordPieces(const std::string& folder);
-
-  static bool are_in(const std::string& folder);
+  explicit WordPieces(const TokenizerFiles& files);
 
   std::vector<int64_t> encode(const std::string& text) const;
   std::vector<std::u32string> words(const std::u32string& text) const {
     return split_words(text, options_);
   }
 
-  /// The texts of the tokens.
-  const std::vector<std::string>& pieces() const {
-    return pieces_;
+  /// Returns the text of a token, or null if there is none.
+  const std::string* piece(int64_t id) const;
+
+  /// One more than the largest token.
+  int64_t size() const {
+    return size_;
   }
 
   /// The token that ends a text.
@@ -41,10 +41,7 @@ class WordPieces {
     int64_t id;
   };
 
-  void read_tokenizer(const Json& tokenizer, const std::string& path);
-  void read_vocabulary(const std::string& path);
   void add_piece(const std::string& text, int64_t id);
-  void add_special(const std::string& text);
   int64_t id_of(const std::string& text) const;
 
   void append_words(const std::u32string& text, std::vector<int64_t>& ids)
@@ -53,11 +50,12 @@ class WordPieces {
       const;
   const Special* special_at(const std::u32string& text, size_t begin) const;
 
-  std::string folder_;
   WordOptions options_;
-  size_t longest_word_ = 100;
+  size_t longest_word_;
   size_t longest_piece_ = 0;
-  std::vector<std::string> pieces_;
+  int64_t size_ = 0;
+  // Not a vector: numbers of the file may be far apart.
+  std::unordered_map<int64_t, std::string> pieces_;
   // Pieces that begin a word, and the others without their "##".
   std::unordered_map<std::u32string, int64_t> first_pieces_;
   std::unordered_map<std::u32string, int64_t> next_pieces_;

@@ -101,6 +101,35 @@ TEST_CASE("Tokens of hostile texts are those of transformers") {
   }
 }
 
+TEST_CASE("Drawn folders give the tokens of transformers, or are refused") {
+  std::ifstream file(encoder_folder("tokenizers.json"));
+  const auto cases = nlohmann::json::parse(file);
+  size_t equal = 0;
+  size_t refused = 0;
+  for (const auto& drawn : cases) {
+    const TemporaryFolder folder;
+    for (const auto& [name, text] : drawn["files"].items()) {
+      write(folder.file(name), text.get<std::string>());
+    }
+    if (!models::WordPiece::is_in(folder.path())) {
+      ++refused;
+      CHECK_THROWS_AS(models::WordPiece(folder.path()), c10::Error);
+      continue;
+    }
+    INFO(drawn["files"].dump());
+    REQUIRE(drawn["ids"].is_array());
+    const models::WordPiece tokenizer(folder.path());
+    for (size_t i = 0; i < drawn["texts"].size(); ++i) {
+      CHECK(
+          tokenizer.encode(drawn["texts"][i].get<std::string>()) ==
+          drawn["ids"][i].get<std::vector<int64_t>>());
+    }
+    ++equal;
+  }
+  CHECK(equal + refused == cases.size());
+  CHECK(equal > 30);
+}
+
 TEST_CASE("Every character makes the words that it makes in tokenizers") {
   for (const auto uncased : {true, false}) {
     CAPTURE(uncased);
@@ -193,7 +222,7 @@ TEST_CASE("Folders without a tokenizer of BERT are refused") {
   CHECK_FALSE(models::WordPiece::is_in(folder.path()));
   THROWS_WITH(open(), "expected tokenizer.json or vocab.txt");
   write(path + "vocab.txt", "[UNK]\r\n[CLS]\r\n");
-  CHECK(models::WordPiece::is_in(folder.path()));
+  CHECK_FALSE(models::WordPiece::is_in(folder.path()));
   THROWS_WITH(open(), "expected the token [SEP] in the vocabulary");
   write(path + "tokenizer_config.json", R"({"do_lower_case": 1})");
   THROWS_WITH(open(), "field \"do_lower_case\" of");

@@ -29,12 +29,18 @@ class WordPieces;
 /// ```
 class TORCH_ATTENTION_MODELS_API WordPiece {
  public:
-  /// Reads `tokenizer.json`, or `vocab.txt` with `tokenizer_config.json`, of a
-  /// folder. Throws c10::Error if there is neither, or it is another kind of
-  /// tokenizer.
+  /// Reads `tokenizer.json` or `vocab.txt` of a folder, the options and special
+  /// tokens of `tokenizer_config.json`, and, if that has no
+  /// "added_tokens_decoder", `special_tokens_map.json` and `added_tokens.json`.
+  ///
+  /// Throws c10::Error, which names the file and the field, if there is no such
+  /// tokenizer, if `tokenizer.json` contradicts `tokenizer_config.json`, and
+  /// for added tokens that are found in other forms than their own
+  /// ("normalized", "single_word").
   explicit WordPiece(const std::string& folder);
 
-  /// Returns whether a folder has such a tokenizer.
+  /// Returns whether the constructor would read this folder's tokenizer: false
+  /// for files that are missing, damaged or of another kind.
   static bool is_in(const std::string& folder);
 
   /// Returns the tokens of a text between those of its begin and end, such as
@@ -49,11 +55,15 @@ class TORCH_ATTENTION_MODELS_API WordPiece {
   /// case and without accents, if the tokenizer is so.
   std::vector<std::string> words(const std::string& text) const;
 
+  /// Returns whether the vocabulary has a token.
+  bool has(int64_t id) const;
+
   /// Returns a token as text, "##" before what goes on. Throws c10::Error for
   /// one that the vocabulary does not have.
   const std::string& piece(int64_t id) const;
 
-  /// Tokens are from 0 to vocab_size() - 1.
+  /// One more than the largest token, those included that were added to the
+  /// vocabulary.
   int64_t vocab_size() const;
 
  private:

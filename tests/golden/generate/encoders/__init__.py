@@ -6,6 +6,9 @@
                            256 characters of Unicode, a checksum of the words
                            that "a", the character and "b" make
 
+  tokenizers.json          folders of tokenizers drawn from a grammar, texts
+                           and their tokens
+
 A folder for each model has what `sentence-transformers` keeps, and
 
   expected.safetensors     "ids" and "lengths" of the tokens of all texts,
@@ -20,7 +23,7 @@ from pathlib import Path
 
 from ..golden_set import GoldenSet, LeftOut, Unavailable
 from ..model_folders import difference_of, write_models
-from . import texts
+from . import texts, tokenizers
 from .models import MODELS
 
 
@@ -29,10 +32,14 @@ def make(folder: Path) -> LeftOut:
     folder.mkdir(parents=True, exist_ok=True)
     texts.write(folder / "texts.safetensors")
     left_out = {}
-    try:
-        texts.write_characters(folder / "characters.safetensors")
-    except Unavailable as reason:
-        left_out["characters.safetensors"] = str(reason)
+    for file, write in (
+        ("characters.safetensors", texts.write_characters),
+        ("tokenizers.json", tokenizers.write),
+    ):
+        try:
+            write(folder / file)
+        except Unavailable as reason:
+            left_out[file] = str(reason)
     return left_out | write_models(MODELS, folder)
 
 
@@ -43,5 +50,5 @@ def difference(committed: Path, fresh: Path, file: str) -> str:
     return "" if ours.read_text() == wanted.read_text() else "the texts differ"
 
 
-PACKS = ("bert", "characters", "minilm", "plain")
+PACKS = ("bert", "characters", "minilm", "plain", "tokenizers")
 GOLDEN_SET = GoldenSet("encoders", "encoders", make, difference, "**/*", PACKS)

@@ -1,0 +1,254 @@
+#include <models/added_tokens.h>
+
+#include <format_text.h>
+#include <models/json_fields.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+namespace torch_attention::models::detail {
+
+namespace {
+
+/// A file's object, for messages with its path.
+struct File {
+  std::string path;
+  Json fields;
+};
+
+/// The names of tokens, in the order of transformers, and what they are if the
+/// files do not say so.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kNames{
+    {{"bos_token", ""},
+     {"eos_token", ""},
+     {"unk_token", "[UNK]"},
+     {"sep_token", "[SEP]"},
+     {"pad_token", "[PAD]"},
+     {"cls_token", "[CLS]"},
+     {"mask_token", "[MASK]"}}};
+
+/// Returns the text of a token, which is a text or an object with its
+/// "content".
+std::string text_of(const Json& token, bool is_special, const File& file) {
+  if (const auto text = token.as_text()) {
+    return *text;
+  }
+  TORCH_CHECK(
+      token.is_object(),
+      format_text(
+          "expected a token in \"{}\", but got {}",
+          file.path,
+          token.shown(60)));
+  auto text = json_field(token, "content", "", file.path);
+  TORCH_CHECK(
+      !text.empty(),
+      format_text("expected added tokens with a content in \"{}\"", file.path));
+  const auto special = json_field(token, "special", is_special, file.path);
+  TORCH_CHECK(
+      !json_field(token, "normalized", !special, file.path) &&
+          !json_field(token, "single_word", false, file.path),
+      format_text(
+          "expected added tokens that are found as they stand (normalized and "
+          "single_word = false) in \"{}\", but \"{}\" is not",
+          file.path,
+          text));
+  return text;
+}
+
+/// Tokens by the numbers that files state.
+using Numbered = std::map<int64_t, std::string>;
+
+Numbered read_decoder(const File& config) {
+  Numbered tokens;
+  const auto& decoder = config.fields.get("added_tokens_decoder");
+  for (const auto& [key, token] : decoder.fields()) {
+    TORCH_CHECK(
+        token.is_object(),
+        format_text(
+            "expected objects in \"added_tokens_decoder\" of \"{}\", but got {}",
+            config.path,
+            token.shown(60)));
+    int64_t id = -1;
+    const auto* end = key.data() + key.size();
+    const auto read = std::from_chars(key.data(), end, id);
+    TORCH_CHECK(
+        read.ec == std::errc() && read.ptr == end,
+        format_text(
+            "expected numbers in \"added_tokens_decoder\" of \"{}\", but got "
+            "\"{}\"",
+            config.path,
+            key));
+    tokens[id] = text_of(token, /*is_special=*/false, config);
+  }
+  return tokens;
+}
+
+Numbered read_listed(const Json& listed, const File& tokenizer) {
+  Numbered tokens;
+  for (const auto& token : listed.elements()) {
+    const auto id = json_field(token, "id", int64_t{-1}, tokenizer.path);
+    tokens[id] = text_of(token, /*is_special=*/false, tokenizer);
+  }
+  return tokens;
+}
+
+/// Reads `added_tokens.json`, whose tokens are found as they stand only if they
+/// are special, or `tokens` has them already.
+void read_older(
+    const std::string& path,
+    const std::vector<std::string>& specials,
+    Numbered& tokens) {
+  const auto file = read_json_if_there(path);
+  for (const auto& [text, value] : file.fields()) {
+    const auto id = json_field(file, text, int64_t{-1}, path);
+    const auto found = tokens.find(id);
+    TORCH_CHECK(
+        std::count(specials.begin(), specials.end(), text) > 0 ||
+            (found != tokens.end() && found->second == text),
+        format_text(
+            "expected tokens in \"{}\" that are special ones too, but \"{}\" "
+            "is none, and would be found in other forms of it",
+            path,
+            text));
+    tokens.emplace(id, text);
+  }
+}
+
+std::vector<std::string> texts_of(
+    const std::vector<File>& files,
+    std::initializer_list<const char*> fields) {
+  std::vector<std::string> texts;
+  for (const auto& file : files) {
+    for (const auto* field : fields) {
+      const auto& found = file.fields.get(field);
+      TORCH_CHECK(
+          found.is_null() || found.is_list(),
+          format_text(
+              "expected a list as \"{}\" of \"{}\", but got {}",
+              field,
+              file.path,
+              found.shown(60)));
+      for (const auto& token : found.elements()) {
+        texts.push_back(text_of(token, /*is_special=*/true, file));
+      }
+    }
+  }
+  return texts;
+}
+
+bool is_named(const std::string& field) {
+  return std::any_of(kNames.begin(), kNames.end(), [&](const auto& name) {
+    return name.first == field;
+  });
+}
+
+bool ends_with_token(const std::string& field) {
+  const std::string_view end = "_token";
+  return field.size() > end.size() &&
+      field.compare(field.size() - end.size(), end.size(), end) == 0;
+}
+
+/// Returns the token with this name; the last file that has it counts. Null is
+/// no token.
+std::string named(
+    const std::vector<File>& files,
+    std::string_view name,
+    std::string_view otherwise) {
+  std::string text(otherwise);
+  for (const auto& file : files) {
+    const std::string field(name);
+    if (file.fields.contains(field)) {
+      const auto& token = file.fields.get(field);
+      text = token.is_null() ? "" : text_of(token, /*is_special=*/true, file);
+    }
+  }
+  return text;
+}
+
+} // namespace
+
+AddedTokens::AddedTokens(
+    const std::string& folder,
+    Json config,
+    const Json& listed) {
+  const bool has_decoder = config.contains("added_tokens_decoder");
+  std::vector<File> files{
+      {folder + "/tokenizer_config.json", std::move(config)}};
+  if (!has_decoder) {
+    const auto path = folder + "/special_tokens_map.json";
+    files.push_back({path, read_json_if_there(path)});
+  }
+  std::vector<AddedToken> specials;
+  for (const auto& [name, otherwise] : kNames) {
+    specials.push_back({named(files, name, otherwise)});
+  }
+  for (const auto& file : files) {
+    for (const auto& [field, token] : file.fields.fields()) {
+      // Others, such as add_bos_token, are switches.
+      const bool is_token = token.is_text() || token.is_object();
+      if (is_token && ends_with_token(field) && !is_named(field)) {
+        specials.push_back(
+            {text_of(token, /*is_special=*/true, file), std::nullopt, field});
+      }
+    }
+  }
+  for (auto& text :
+       texts_of(files, {"extra_special_tokens", "additional_special_tokens"})) {
+    specials.push_back({std::move(text)});
+  }
+  unknown = specials[2].text;
+  end = specials[3].text;
+  begin = specials[5].text;
+  names_begin = std::any_of(files.begin(), files.end(), [](const File& file) {
+    return file.fields.contains("cls_token");
+  });
+
+  const File tokenizer{folder + "/tokenizer.json", Json()};
+  const auto in_tokenizer = read_listed(listed, tokenizer);
+  auto numbered = has_decoder ? read_decoder(files.front()) : in_tokenizer;
+  if (!has_decoder) {
+    std::vector<std::string> texts;
+    for (const auto& special : specials) {
+      texts.push_back(special.text);
+    }
+    read_older(folder + "/added_tokens.json", texts, numbered);
+  }
+  const auto add = [&](AddedToken token) {
+    const auto known =
+        std::any_of(all.begin(), all.end(), [&](const AddedToken& other) {
+          return other.text == token.text;
+        });
+    if (!known && !token.text.empty()) {
+      all.push_back(std::move(token));
+    }
+  };
+  for (const auto& [id, text] : numbered) {
+    add({text, id});
+  }
+  for (auto& special : specials) {
+    add(std::move(special));
+  }
+  for (const auto& [id, text] : in_tokenizer) {
+    const auto& wanted = text;
+    TORCH_CHECK(
+        std::any_of(
+            all.begin(),
+            all.end(),
+            [&](const AddedToken& token) { return token.text == wanted; }),
+        format_text(
+            "expected one tokenizer, but \"{}\" adds the token \"{}\", which "
+            "\"added_tokens_decoder\" of \"{}\" lacks",
+            tokenizer.path,
+            text,
+            files.front().path));
+  }
+}
+
+} // namespace torch_attention::models::detail
