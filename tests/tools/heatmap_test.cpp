@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <map>
@@ -368,6 +369,22 @@ TEST_CASE("Options that do not fit write nothing") {
   other = options_for("");
   other.input = golden("files/plain.safetensors");
   fails(other, "expected one tensor");
+}
+
+TEST_CASE("Numbers of tokens need no tokenizer that can be read") {
+  const TemporaryFolder folder;
+  for (const auto* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy(golden("models/gpt2/") + name, folder.file(name));
+  }
+  std::ofstream(folder.file("tokenizer.json")) << "{";
+  auto options = options_for(folder.file("x.html"));
+  options.path = folder.path();
+  options.ids = "5,6,7";
+  std::ostringstream out;
+  heatmap(options, out);
+  CHECK(
+      data_of(content_of(options.out))["labels"] ==
+      nlohmann::json({"5", "6", "7"}));
 }
 
 TEST_CASE("Tokens come from a file, too, and have other names if wanted") {

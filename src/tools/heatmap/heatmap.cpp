@@ -112,8 +112,7 @@ std::vector<std::string> labels_of(
     const models::WordPiece tokenizer(options.path);
     for (const auto id : ids) {
       labels.push_back(
-          id < tokenizer.vocab_size() ? tokenizer.piece(id)
-                                      : std::to_string(id));
+          tokenizer.has(id) ? tokenizer.piece(id) : std::to_string(id));
     }
   } else if (options.tokens || options.tokens_file) {
     const auto tokens = open_tokens(options.path);
