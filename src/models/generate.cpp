@@ -1,6 +1,7 @@
 #include <torch_attention/models/generate.h>
 
 #include <format_text.h>
+#include <models/json_fields.h>
 #include <models/model_fields.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,8 +11,6 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -45,14 +44,16 @@ void check_prompts(
               model.vocab_size() - 1,
               token));
     }
-    const auto length =
-        static_cast<int64_t>(prompt.size()) + options.max_new_tokens();
+    const auto length = static_cast<int64_t>(prompt.size());
+    // Not added: the sum may be no int64_t.
     TORCH_CHECK(
-        length <= model.context_length(),
+        options.max_new_tokens() <= model.context_length() - length,
         format_text(
-            "the model takes {} tokens, but prompt and text have {}",
+            "the model takes {} tokens, but the prompt has {}, and "
+            "max_new_tokens is {}",
             model.context_length(),
-            length));
+            length,
+            options.max_new_tokens()));
   }
 }
 
@@ -74,7 +75,8 @@ void check_options(const GenerateOptions& options) {
       "0 < top_p <= 1",
       options.top_p());
   check(
-      options.repetition_penalty() > 0,
+      options.repetition_penalty() > 0 &&
+          std::isfinite(options.repetition_penalty()),
       "repetition_penalty > 0",
       options.repetition_penalty());
 }
@@ -134,6 +136,19 @@ Tensor left_padded(const Texts& prompts, int64_t length) {
         at::tensor(prompts[b]);
   }
   return ids;
+}
+
+/// Returns what the class of a model's configuration has without a field.
+std::vector<int64_t> default_stop_tokens(const std::string& type) {
+  if (type == "gpt2") {
+    return {50256};
+  }
+  if (type == "llama" || type == "mistral") {
+    return {2};
+  }
+  // Qwen has none.
+  return type.rfind("gemma", 0) == 0 ? std::vector<int64_t>{1}
+                                     : std::vector<int64_t>();
 }
 
 } // namespace
@@ -226,14 +241,15 @@ Generation generate(
 std::vector<int64_t> stop_tokens_from_pretrained(const std::string& folder) {
   const char* const name = "eos_token_id";
   const std::string generation = "generation_config.json";
-  struct stat status {};
-  if (::stat((folder + "/" + generation).c_str(), &status) == 0) {
-    const ModelFields fields(folder, generation);
-    if (fields.contains(name)) {
-      return fields.integers(name).value_or(std::vector<int64_t>());
-    }
+  using Tokens = std::vector<int64_t>;
+  if (is_there(folder + "/" + generation)) {
+    return ModelFields(folder, generation).integers(name).value_or(Tokens());
   }
-  return ModelFields(folder).integers(name).value_or(std::vector<int64_t>());
+  const ModelFields fields(folder);
+  const auto otherwise = fields.contains(name)
+      ? Tokens()
+      : default_stop_tokens(fields.text("model_type").value_or(""));
+  return fields.integers(name).value_or(otherwise);
 }
 
 } // namespace torch_attention::models

@@ -7,6 +7,7 @@
 #include <torch_attention/models/generate.h>
 
 #include <fstream>
+#include <limits>
 #include <set>
 
 namespace generate_test {
@@ -164,7 +165,12 @@ TEST_CASE("What cannot be generated is an error") {
   options.max_new_tokens(96);
   THROWS_WITH(
       models::generate(*model, {{1}}, options),
-      "the model takes 96 tokens, but prompt and text have 97");
+      "the model takes 96 tokens, but the prompt has 1, and max_new_tokens is "
+      "96");
+  options.max_new_tokens(std::numeric_limits<int64_t>::max());
+  THROWS_WITH(
+      models::generate(*model, {{1, 2}}, options),
+      "the prompt has 2, and max_new_tokens is 9223372036854775807");
 }
 
 TEST_CASE("Probabilities need a temperature") {
@@ -191,7 +197,10 @@ TEST_CASE("The tokens that end a text are those of the folder") {
   CHECK(stops().empty());
   write("generation_config.json", R"({"eos_token_id": ["a"]})");
   THROWS_WITH(stops(), "expected integers as \"eos_token_id\"");
+  // Its absence there is no token, whatever the model's configuration says.
   write("generation_config.json", "{}");
+  CHECK(stops().empty());
+  std::filesystem::remove(folder.file("generation_config.json"));
   write("config.json", R"({"text_config": {}})");
   CHECK(stops().empty());
   // Tokens of the whole model come first.
@@ -201,6 +210,17 @@ TEST_CASE("The tokens that end a text are those of the folder") {
       "config.json",
       R"({"eos_token_id": [1, 106], "text_config": {"eos_token_id": 3}})");
   CHECK(stops() == Tokens{1, 106});
+  // Classes have tokens of their own.
+  write("config.json", R"({"model_type": "gpt2"})");
+  CHECK(stops() == Tokens{50256});
+  write("config.json", R"({"model_type": "gpt2", "eos_token_id": null})");
+  CHECK(stops().empty());
+  write("config.json", R"({"model_type": "mistral"})");
+  CHECK(stops() == Tokens{2});
+  write("config.json", R"({"text_config": {"model_type": "gemma3_text"}})");
+  CHECK(stops() == Tokens{1});
+  write("config.json", R"({"model_type": "qwen3"})");
+  CHECK(stops().empty());
 }
 
 } // namespace generate_test

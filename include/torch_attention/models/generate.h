@@ -66,7 +66,8 @@ struct TORCH_ATTENTION_MODELS_API Generation {
 /// Continues all prompts at once; they may differ in length.
 ///
 /// Throws c10::Error if a prompt is empty, has a token that the model does not
-/// have, or becomes longer than the model takes, and for options out of range.
+/// have, or becomes longer than the model takes, for options out of range, and
+/// for a model with dropout in training, as `LanguageModel::decode`.
 ///
 /// Example:
 /// ```
@@ -87,8 +88,12 @@ TORCH_ATTENTION_MODELS_API torch::Tensor next_probabilities(
     const std::vector<std::vector<int64_t>>& texts,
     const GenerateOptions& options);
 
-/// The tokens that end a text of a folder's model: `eos_token_id` of its
-/// `generation_config.json` or `config.json`; none if neither says so.
+/// The tokens that end a text of a folder's model, as `generate` of
+/// `transformers` has them: `eos_token_id` of `generation_config.json`, or
+/// without that file of `config.json`, or the default of the model's class.
+/// None if that is null, or `generation_config.json` does not name it.
+///
+/// Throws c10::Error for a field that is neither a token nor a list of them.
 TORCH_ATTENTION_MODELS_API std::vector<int64_t> stop_tokens_from_pretrained(
     const std::string& folder);
 
