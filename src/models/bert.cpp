@@ -120,10 +120,11 @@ BertImpl::BertImpl(const BertOptions& options_)
 BertImpl::BertImpl(
     const BertOptions& options_,
     const std::vector<MultiHeadAttention>& attention,
-    const RelativeBias& relative_bias_)
+    const RelativeBias& relative_bias_,
+    std::optional<torch::Dtype> dtype_)
     : options(with_attention_of(options_, attention, relative_bias_)),
       blocks(nullptr) {
-  const auto dtype = dtype_of(attention);
+  const auto dtype = dtype_.value_or(dtype_of(attention));
   const auto size = options.embedding_size().value_or(options.hidden_size());
   const auto embedding = [&](const char* name, int64_t rows) {
     return register_parameter(name, torch::empty({rows, size}, dtype));

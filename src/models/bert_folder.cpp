@@ -66,30 +66,37 @@ BertOptions bert_options_of(
     const FolderWeights& weights,
     const std::string& prefix) {
   const bool is_distil = type == "distilbert";
+  const bool is_electra = type == "electra";
   const auto words =
       weights.matrix_sizes(prefix + "embeddings.word_embeddings.weight");
   auto options =
       BertOptions()
           .vocab_size(words[0])
           .embedding_size(words[1])
-          .hidden_size(
-              fields.integer(is_distil ? "dim" : "hidden_size").value_or(768))
-          .intermediate_size(
-              fields.integer(is_distil ? "hidden_dim" : "intermediate_size")
-                  .value_or(3072))
-          .max_positions(
-              fields.integer("max_position_embeddings").value_or(512))
-          .norm_eps(
-              is_distil ? 1e-12
-                        : fields.number("layer_norm_eps").value_or(1e-12))
-          .activation(fields.text(is_distil ? "activation" : "hidden_act")
-                          .value_or("gelu"));
-  if (type != "bert" && type != "distilbert" && type != "electra") {
-    options.padding_token(fields.integer("pad_token_id").value_or(1));
+          .hidden_size(fields.integer(
+              is_distil ? "dim" : "hidden_size", is_electra ? 256 : 768))
+          .intermediate_size(fields.integer(
+              is_distil ? "hidden_dim" : "intermediate_size",
+              is_electra ? 1024 : 3072))
+          .max_positions(fields.integer("max_position_embeddings", 512))
+          .norm_eps(is_distil ? 1e-12 : fields.number("layer_norm_eps", 1e-12))
+          .activation(
+              fields.text(is_distil ? "activation" : "hidden_act", "gelu"));
+  fields.check_size("vocab_size", words[0]);
+  if (is_electra) {
+    fields.check_size("embedding_size", words[1]);
+  }
+  if (type == "mpnet") {
+    options.padding_token(1); // whatever the configuration says
+  } else if (type != "bert" && !is_distil && !is_electra) {
+    options.padding_token(fields.integer("pad_token_id", 1));
   }
   const auto types = prefix + "embeddings.token_type_embeddings.weight";
-  options.num_token_types(
-      weights.contains(types) ? weights.matrix_sizes(types)[0] : 0);
+  if (is_distil || type == "mpnet") {
+    return options.num_token_types(0);
+  }
+  options.num_token_types(weights.matrix_sizes(types)[0]);
+  fields.check_size("type_vocab_size", options.num_token_types());
   return options;
 }
 
@@ -153,7 +160,8 @@ Bert bert_from_pretrained(
       bert_options_of(ModelFields(folder), type, weights, prefix),
       load_attention(folder, layers.count, attention_options),
       has_bias ? relative_bias_from_pretrained(folder, attention_options)
-               : RelativeBias(nullptr));
+               : RelativeBias(nullptr),
+      options.dtype());
   const auto& names = names_of(type);
   copy_weights(*model, weights, prefix, names);
   weights.take_all(prefix + "encoder.relative_attention_bias.");

@@ -3,7 +3,9 @@
 #include <format_text.h>
 #include <models/activation.h>
 #include <models/layers.h>
+#include <torch_attention/nn/cache_rollback.h>
 #include <torch_attention/nn/functional/linear.h>
+#include <undrawn_weights.h>
 
 #include <c10/core/GradMode.h>
 #include <torch/nn/modules/activation.h>
@@ -13,9 +15,42 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <optional>
+
 namespace torch_attention::models {
 
 using torch::Tensor;
+
+namespace {
+
+/// Returns the options with the sizes of the attention, if it is given.
+Gpt2Options with_attention_of(
+    Gpt2Options options,
+    const std::vector<MultiHeadAttention>* attention) {
+  if (attention == nullptr) {
+    return options;
+  }
+  const auto layers = options_of("Gpt2", *attention, options.emb_dim());
+  options.n_layers(static_cast<int64_t>(layers.size()));
+  for (const auto& layer : layers) {
+    TORCH_CHECK(
+        layer.context_length() == options.context_length() &&
+            layer.num_heads() == layers.front().num_heads(),
+        format_text(
+            "Gpt2: expected attention of {} heads and context_length {}, but got "
+            "{} and {}",
+            layers.front().num_heads(),
+            options.context_length(),
+            layer.num_heads(),
+            layer.context_length()));
+  }
+  if (!layers.empty()) {
+    options.n_heads(layers.front().num_heads());
+  }
+  return options;
+}
+
+} // namespace
 
 Gpt2Options Gpt2Options::of_size(const std::string& name) {
   if (name == "355M") {
@@ -50,10 +85,10 @@ Gpt2FeedForwardImpl::Gpt2FeedForwardImpl(const Gpt2Options& options)
   const auto hidden = options.hidden_dim().value_or(4 * options.emb_dim());
   // One after the other: C++ may evaluate arguments in any order, and each
   // layer draws its weights.
-  layers->push_back(torch::nn::Linear(options.emb_dim(), hidden));
+  layers->push_back(make_linear(options.emb_dim(), hidden, /*bias=*/true));
   layers->push_back(
       torch::nn::GELU(torch::nn::GELUOptions().approximate("tanh")));
-  layers->push_back(torch::nn::Linear(hidden, options.emb_dim()));
+  layers->push_back(make_linear(hidden, options.emb_dim(), /*bias=*/true));
 }
 
 Tensor Gpt2FeedForwardImpl::forward(const Tensor& x) {
@@ -64,17 +99,22 @@ Tensor Gpt2FeedForwardImpl::forward(const Tensor& x) {
   return functional::linear(hidden, down.weight, down.bias);
 }
 
-// Members are made in the order of their declaration, which is Python's.
 Gpt2BlockImpl::Gpt2BlockImpl(const Gpt2Options& options)
-    : att(register_module(
-          "att",
+    : Gpt2BlockImpl(
+          options,
           MultiHeadAttention(
               options.emb_dim(),
               options.emb_dim(),
               options.context_length(),
-              options.drop_rate(),
+              options.attention_drop_rate().value_or(options.drop_rate()),
               options.n_heads(),
-              options.qkv_bias()))),
+              options.qkv_bias())) {}
+
+// Members are made in the order of their declaration, which is Python's.
+Gpt2BlockImpl::Gpt2BlockImpl(
+    const Gpt2Options& options,
+    const MultiHeadAttention& attention)
+    : att(register_module("att", attention)),
       ff(register_module("ff", Gpt2FeedForward(options))),
       norm1(register_module("norm1", Gpt2LayerNorm(options))),
       norm2(register_module("norm2", Gpt2LayerNorm(options))),
@@ -104,28 +144,41 @@ Tensor Gpt2BlockImpl::add(const Tensor& x, const Tensor& attended) {
   return sum + drop_shortcut->forward(ff->forward(norm2->forward(sum)));
 }
 
-Gpt2Impl::Gpt2Impl(const Gpt2Options& options_)
-    : options(options_),
-      tok_emb(register_module(
-          "tok_emb",
-          torch::nn::Embedding(options.vocab_size(), options.emb_dim()))),
-      pos_emb(register_module(
-          "pos_emb",
-          torch::nn::Embedding(options.context_length(), options.emb_dim()))),
-      drop_emb(
-          register_module("drop_emb", torch::nn::Dropout(options.drop_rate()))),
-      trf_blocks(register_module("trf_blocks", torch::nn::ModuleList())),
-      final_norm(nullptr) {
+Gpt2Impl::Gpt2Impl(const Gpt2Options& options_) : Gpt2Impl(options_, nullptr) {}
+
+Gpt2Impl::Gpt2Impl(
+    const Gpt2Options& options_,
+    const std::vector<MultiHeadAttention>& attention)
+    : Gpt2Impl(options_, &attention) {}
+
+Gpt2Impl::Gpt2Impl(
+    const Gpt2Options& options_,
+    const std::vector<MultiHeadAttention>* attention)
+    : options(with_attention_of(options_, attention)), trf_blocks(nullptr) {
+  std::optional<UndrawnWeights> undrawn;
+  if (attention != nullptr) {
+    undrawn.emplace();
+  }
+  tok_emb = register_module(
+      "tok_emb", make_embedding(options.vocab_size(), options.emb_dim()));
+  pos_emb = register_module(
+      "pos_emb", make_embedding(options.context_length(), options.emb_dim()));
+  drop_emb = register_module(
+      "drop_emb",
+      torch::nn::Dropout(
+          options.embedding_drop_rate().value_or(options.drop_rate())));
+  trf_blocks = register_module("trf_blocks", torch::nn::ModuleList());
   for (int64_t i = 0; i < options.n_layers(); ++i) {
-    trf_blocks->push_back(Gpt2Block(options));
+    trf_blocks->push_back(
+        attention == nullptr
+            ? Gpt2Block(options)
+            : Gpt2Block(options, attention->at(static_cast<size_t>(i))));
   }
   final_norm = register_module("final_norm", Gpt2LayerNorm(options));
   if (options.head() && !options.tied()) {
     out_head = register_module(
         "out_head",
-        torch::nn::Linear(
-            torch::nn::LinearOptions(options.emb_dim(), options.vocab_size())
-                .bias(false)));
+        make_linear(options.emb_dim(), options.vocab_size(), /*bias=*/false));
   }
 }
 
@@ -152,9 +205,7 @@ Tensor Gpt2Impl::decode(
     Caches& caches,
     const DecodeOptions& call) {
   const c10::NoGradGuard no_gradients;
-  check_ids("Gpt2", ids, /*dim=*/2, vocab_size());
-  check_caches("Gpt2", caches.size(), trf_blocks->size());
-  check_new_lengths("Gpt2", ids, call);
+  check_step("Gpt2", *this, trf_blocks->size(), ids, caches, call);
   // A token's position is the number of its sequence's tokens before it, those
   // on the left that are padding not counted.
   auto first = caches.at(0).lengths();
@@ -166,11 +217,14 @@ Tensor Gpt2Impl::decode(
   TORCH_CHECK(
       positions.max().item<int64_t>() < context_length(),
       format_text("Gpt2: expected at most {} tokens", context_length()));
+  CacheRollback rollback(caches);
   auto x = tok_emb->forward(ids) + pos_emb->forward(positions.to(ids.device()));
   for (size_t i = 0; i < caches.size(); ++i) {
     x = trf_blocks[i]->as<Gpt2Block>()->decode(x, caches[i], call);
   }
-  return head(final_norm->forward(x.select(1, -1)));
+  auto logits = head(final_norm->forward(x.select(1, -1)));
+  rollback.commit();
+  return logits;
 }
 
 Tensor Gpt2Impl::embed(const Tensor& ids) {

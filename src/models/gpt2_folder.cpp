@@ -7,7 +7,6 @@
 #include <models/folder_weights.h>
 #include <models/layers.h>
 #include <models/model_fields.h>
-#include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/pretrained.h>
 #include <torch_attention/weights/write.h>
@@ -18,7 +17,10 @@
 
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 namespace torch_attention::models {
 
@@ -72,6 +74,98 @@ void for_each_name(int64_t num_layers, const F& f) {
   }
 }
 
+/// Throws c10::Error that names an option of a block's attention for which
+/// GPT-2's configuration has no field. Its scale is left to `score_scale_of`.
+void check_attention(
+    const Gpt2Options& gpt2,
+    int64_t layer,
+    const MultiHeadAttentionImpl& attention) {
+  const auto& options = attention.options;
+  const auto head_dim = gpt2.emb_dim() / gpt2.n_heads();
+  const auto dropout = gpt2.attention_drop_rate().value_or(gpt2.drop_rate());
+  auto rule = options.rule();
+  rule.scale = std::nullopt;
+  const std::array<std::pair<const char*, bool>, 20> as_in_gpt2{{
+      {"d_in", options.d_in() == gpt2.emb_dim()},
+      {"d_out", options.d_out() == gpt2.emb_dim()},
+      {"context_length", options.context_length() == gpt2.context_length()},
+      {"num_heads", options.num_heads() == gpt2.n_heads()},
+      {"num_kv_heads",
+       options.num_kv_heads().value_or(gpt2.n_heads()) == gpt2.n_heads()},
+      {"head_dim", options.head_dim().value_or(head_dim) == head_dim},
+      {"value_dim", options.value_dim().value_or(head_dim) == head_dim},
+      {"dropout", attention.dropout->options.p() == dropout},
+      {"rule (causal, window, chunk, softcap)",
+       rule == ScoreRule::make_causal()},
+      {"out_proj", options.out_proj()},
+      {"out_bias", options.out_bias()},
+      {"qk_norm", !options.qk_norm()},
+      {"rotary", !options.rotary()},
+      {"alibi", !options.alibi()},
+      {"sinks", !options.sinks()},
+      {"temperature", !options.temperature()},
+      {"clip_qkv", !options.clip_qkv()},
+      {"value_norm_eps", !options.value_norm_eps()},
+      {"output_gate", !options.output_gate()},
+      {"needs_blocks", !options.needs_blocks()},
+  }};
+  for (const auto& [name, fits] : as_in_gpt2) {
+    TORCH_CHECK(
+        fits,
+        format_text(
+            "save_gpt2: expected attention that GPT-2's configuration "
+            "describes, but {} of layer {} differs from it",
+            name,
+            layer));
+  }
+}
+
+/// Fields of GPT-2's configuration, and of all, that `config_of` leaves out,
+/// and that change what transformers loads.
+constexpr std::array kOtherFields{
+    "add_cross_attention",
+    "auto_map",
+    "chunk_size_feed_forward",
+    "dtype",
+    "hidden_size",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "is_encoder_decoder",
+    "label2id",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "problem_type",
+    "pruned_heads",
+    "quantization_config",
+    "reorder_and_upcast_attn",
+    "return_dict",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "text_config",
+    "torch_dtype",
+    "transformers_version",
+    "transformers_weights",
+    "use_cache"};
+
+void check_note(const nlohmann::ordered_json& config, const std::string& name) {
+  TORCH_CHECK(
+      !config.contains(name) &&
+          std::find(kOtherFields.begin(), kOtherFields.end(), name) ==
+              kOtherFields.end(),
+      format_text(
+          "save_gpt2: expected notes with names of their own, but \"{}\" is a "
+          "field of the configuration, or given twice",
+          name));
+}
+
 /// The fields of a configuration by which scores are multiplied.
 struct ScoreScale {
   bool by_head_dim = true;
@@ -118,27 +212,38 @@ nlohmann::ordered_json json_of(std::optional<int64_t> token) {
 Gpt2Options gpt2_options_of(
     const ModelFields& fields,
     const PretrainedModelOptions& options,
-    int64_t num_layers) {
+    const FolderWeights& weights,
+    const std::string& prefix) {
   TORCH_CHECK(
       !fields.flag("add_cross_attention").value_or(false),
       format_text(
           "\"{}\" has attention to another model's output, which is not run",
           fields.path()));
+  const auto words = weights.matrix_sizes(prefix + "wte.weight");
+  const auto positions = weights.matrix_sizes(prefix + "wpe.weight");
+  fields.check_size("vocab_size", words[0]);
+  fields.check_size("n_embd", words[1]);
+  fields.check_size("n_positions", positions[0]);
+  // Absent fields have the class's token, and null is none.
+  const auto token = [&](const char* name) {
+    return fields.contains(name) ? fields.integer(name)
+                                 : std::optional<int64_t>(50256);
+  };
   return Gpt2Options()
-      .vocab_size(fields.integer("vocab_size").value_or(50257))
-      .context_length(fields.integer("n_positions").value_or(1024))
-      .emb_dim(fields.integer("n_embd").value_or(768))
-      .n_heads(fields.integer("n_head").value_or(12))
-      .n_layers(num_layers)
+      .vocab_size(words[0])
+      .context_length(positions[0])
+      .emb_dim(words[1])
       .hidden_dim(fields.integer("n_inner"))
-      .drop_rate(fields.number("resid_pdrop").value_or(0.1))
-      .norm_eps(fields.number("layer_norm_epsilon").value_or(1e-5))
+      .drop_rate(fields.number("resid_pdrop", 0.1))
+      .embedding_drop_rate(fields.number("embd_pdrop", 0.1))
+      .attention_drop_rate(fields.number("attn_pdrop", 0.1))
+      .norm_eps(fields.number("layer_norm_epsilon", 1e-5))
       .qkv_bias(true)
-      .activation(fields.text("activation_function").value_or("gelu_new"))
+      .activation(fields.text("activation_function", "gelu_new"))
       .tied(fields.flag("tie_word_embeddings").value_or(true))
       .head(options.head())
-      .bos_token_id(fields.integer("bos_token_id"))
-      .eos_token_id(fields.integer("eos_token_id"));
+      .bos_token_id(token("bos_token_id"))
+      .eos_token_id(token("eos_token_id"));
 }
 
 /// Returns the tensors of the attention by their names in a folder.
@@ -161,8 +266,17 @@ torch::OrderedDict<std::string, Tensor> attention_of_folder(Gpt2Impl& model) {
 }
 
 nlohmann::ordered_json config_of(Gpt2Impl& model) {
-  const auto scale = score_scale_of(model);
   const auto& options = model.options;
+  for (size_t i = 0; i < model.trf_blocks->size(); ++i) {
+    check_attention(
+        options,
+        static_cast<int64_t>(i),
+        *model.trf_blocks[i]->as<Gpt2Block>()->att);
+  }
+  const auto scale = score_scale_of(model);
+  const auto rate_or = [&](std::optional<double> rate) {
+    return rate.value_or(options.drop_rate());
+  };
   return {
       {"architectures", {"GPT2LMHeadModel"}},
       {"model_type", "gpt2"},
@@ -173,8 +287,8 @@ nlohmann::ordered_json config_of(Gpt2Impl& model) {
       {"n_head", options.n_heads()},
       {"n_layer", options.n_layers()},
       {"n_inner", options.hidden_dim().value_or(4 * options.emb_dim())},
-      {"attn_pdrop", options.drop_rate()},
-      {"embd_pdrop", options.drop_rate()},
+      {"attn_pdrop", rate_or(options.attention_drop_rate())},
+      {"embd_pdrop", rate_or(options.embedding_drop_rate())},
       {"resid_pdrop", options.drop_rate()},
       {"layer_norm_epsilon", options.norm_eps()},
       {"scale_attn_weights", scale.by_head_dim},
@@ -197,10 +311,23 @@ Gpt2 gpt2_from_pretrained(
           "expected the model_type gpt2 in \"{}\", but got \"{}\"",
           folder,
           layers.model_type));
-  Gpt2 model(gpt2_options_of(ModelFields(folder), options, layers.count));
-  model->to(options.dtype());
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("wte.weight");
+  std::vector<MultiHeadAttention> attention;
+  for (int64_t i = 0; i < layers.total; ++i) {
+    const auto path = format_text("{}h.{}.", prefix, i);
+    if (i >= layers.count) {
+      weights.take_all(path);
+      continue;
+    }
+    attention.push_back(attention_from_pretrained(
+        folder, i, PretrainedOptions().dtype(options.dtype())));
+    weights.take_all(path + "attn.");
+  }
+  Gpt2 model(
+      gpt2_options_of(ModelFields(folder), options, weights, prefix),
+      attention);
+  model->to(options.dtype());
   const auto parameters = model->named_parameters();
   for_each_name(
       layers.count,
@@ -211,20 +338,6 @@ Gpt2 gpt2_from_pretrained(
     weights.copy("lm_head.weight", model->out_head->weight);
   } else if (options.head()) {
     weights.check_tied("lm_head.weight", prefix + "wte.weight");
-  }
-  for (int64_t i = 0; i < layers.total; ++i) {
-    const auto path = format_text("{}h.{}.", prefix, i);
-    if (i >= layers.count) {
-      weights.take_all(path);
-      continue;
-    }
-    replace_module(
-        *model,
-        block_path(i) + ".att",
-        &Gpt2BlockImpl::att,
-        attention_from_pretrained(
-            folder, i, PretrainedOptions().dtype(options.dtype())));
-    weights.take_all(path + "attn.");
   }
   weights.check_all_taken(prefix + "h.");
   model->eval();
@@ -240,6 +353,7 @@ void save_gpt2(
       model.options.head(), "expected a Gpt2 with a head, which files have");
   auto config = config_of(model);
   for (const auto& [name, value] : notes) {
+    check_note(config, name);
     config[name] = value;
   }
   // Bytes that are no UTF-8 are replaced, so that nothing fails behind the
@@ -263,12 +377,13 @@ void save_gpt2(
   if (!model.out_head.is_empty()) {
     tensors.insert("lm_head.weight", model.out_head->weight);
   }
+  // Begun before the weights: if it cannot be written, they stay, too.
+  AtomicFile file(folder + "/config.json");
+  file.write(text.data(), text.size());
   write_weights(
       tensors,
       folder + "/model.safetensors",
       WriteOptions().metadata({{"format", "pt"}}));
-  AtomicFile file(folder + "/config.json");
-  file.write(text.data(), text.size());
   file.commit();
 }
 

@@ -3,6 +3,8 @@
 #include <format_text.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 
+#include <torch/nn/modules/dropout.h>
+
 #include <ATen/ops/aminmax.h>
 
 #include <algorithm>
@@ -16,6 +18,15 @@ TextLayers text_layers_of(
   TORCH_CHECK(
       !model.layers.empty(),
       format_text("expected a model with layers in \"{}\"", folder));
+  TORCH_CHECK(
+      options.dtype() == torch::kFloat || options.dtype() == torch::kDouble ||
+          options.dtype() == torch::kBFloat16 ||
+          options.dtype() == torch::kHalf,
+      format_text(
+          "expected the dtype Float, Double, BFloat16 or Half for \"{}\", but "
+          "got {}",
+          folder,
+          c10::toString(options.dtype())));
   TextLayers layers;
   layers.model_type = model.layers.front().model_type;
   for (const auto& found : model.layers) {
@@ -69,6 +80,76 @@ torch::Dtype dtype_of(const std::vector<MultiHeadAttention>& attention) {
                            : attention.front()->W_query->weight.scalar_type();
 }
 
+namespace {
+
+void check_new_lengths(
+    const char* model,
+    const torch::Tensor& ids,
+    const DecodeOptions& call) {
+  if (!call.new_lengths().defined() || call.new_lengths().numel() == 0) {
+    return;
+  }
+  const auto lengths = call.new_lengths().cpu();
+  TORCH_CHECK(
+      lengths.min().item<int64_t>() >= 1,
+      format_text(
+          "{}: expected at least one new token of each text, but got {}",
+          model,
+          lengths.min().item<int64_t>()));
+  TORCH_CHECK(
+      call.left_padded() || lengths.eq(ids.size(1)).all().item<bool>(),
+      format_text(
+          "{}: expected texts that are padded on the left "
+          "(DecodeOptions().left_padded(true)), since the logits are those of "
+          "the last column",
+          model));
+}
+
+std::string numbers_of(const torch::Tensor& counts) {
+  const auto* first = counts.const_data_ptr<int64_t>();
+  return format_text("{}", fmt::join(first, first + counts.numel(), ", "));
+}
+
+void check_caches(const char* model, const Caches& caches, size_t num_layers) {
+  TORCH_CHECK(
+      caches.size() == num_layers && num_layers > 0,
+      format_text(
+          "{}: expected a cache for each of {} layers, but got {}",
+          model,
+          num_layers,
+          caches.size()));
+  for (const auto& cache : caches) {
+    TORCH_CHECK(
+        cache.lengths().equal(caches.front().lengths()),
+        format_text(
+            "{}: expected caches of the same texts, but the first has the "
+            "lengths {}, and another {}",
+            model,
+            numbers_of(caches.front().lengths()),
+            numbers_of(cache.lengths())));
+  }
+}
+
+/// Attention refuses its own dropout, but not that of other parts.
+void check_drops_nothing(const char* name, const LanguageModel& model) {
+  if (!model.is_training()) {
+    return;
+  }
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    const auto* dropout = module->as<torch::nn::Dropout>();
+    TORCH_CHECK(
+        dropout == nullptr || !dropout->is_training() ||
+            dropout->options.p() == 0,
+        format_text(
+            "{}: expected evaluation for decode, which has no dropout, but got "
+            "training with dropout = {}; call eval()",
+            name,
+            dropout == nullptr ? 0 : dropout->options.p()));
+  }
+}
+
+} // namespace
+
 void check_ids(
     const char* model,
     const torch::Tensor& ids,
@@ -100,37 +181,20 @@ void check_ids(
   }
 }
 
-void check_new_lengths(
-    const char* model,
+void check_step(
+    const char* name,
+    const LanguageModel& model,
+    size_t num_layers,
     const torch::Tensor& ids,
+    const Caches& caches,
     const DecodeOptions& call) {
-  if (!call.new_lengths().defined() || call.new_lengths().numel() == 0) {
-    return;
-  }
-  const auto lengths = call.new_lengths().cpu();
+  check_ids(name, ids, /*dim=*/2, model.vocab_size());
   TORCH_CHECK(
-      lengths.min().item<int64_t>() >= 1,
-      format_text(
-          "{}: expected at least one new token of each text, but got {}",
-          model,
-          lengths.min().item<int64_t>()));
-  TORCH_CHECK(
-      call.left_padded() || lengths.eq(ids.size(1)).all().item<bool>(),
-      format_text(
-          "{}: expected texts that are padded on the left "
-          "(DecodeOptions().left_padded(true)), since the logits are those of "
-          "the last column",
-          model));
-}
-
-void check_caches(const char* model, size_t num_caches, size_t num_layers) {
-  TORCH_CHECK(
-      num_caches == num_layers && num_layers > 0,
-      format_text(
-          "{}: expected a cache for each of {} layers, but got {}",
-          model,
-          num_layers,
-          num_caches));
+      ids.size(1) > 0,
+      format_text("{}: expected at least one new token, but got none", name));
+  check_drops_nothing(name, model);
+  check_caches(name, caches, num_layers);
+  check_new_lengths(name, ids, call);
 }
 
 int64_t last_of(const char* model, torch::IntArrayRef layers, size_t count) {

@@ -5,10 +5,12 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/types.h>
 
+#include <torch_attention/models/language_model.h>
 #include <torch_attention/models/options.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -54,14 +56,16 @@ void check_ids(
     int64_t dim,
     int64_t vocab_size);
 
-/// Throws c10::Error that names `model` unless there is a cache for each layer.
-void check_caches(const char* model, size_t num_caches, size_t num_layers);
-
-/// Throws c10::Error that names `model` unless the lengths of a call with ids
-/// (B, T) end at the last column: logits are those of the last one.
-void check_new_lengths(
-    const char* model,
+/// Throws c10::Error that names `name` unless `model` can decode ids (B, T): it
+/// drops nothing, the ids are tokens, each layer has a cache, all of the same
+/// lengths, and those of the call end at the last column, whose logits are
+/// wanted.
+void check_step(
+    const char* name,
+    const LanguageModel& model,
+    size_t num_layers,
     const torch::Tensor& ids,
+    const Caches& caches,
     const DecodeOptions& call);
 
 /// Returns the last of some layers, -1 if there are none. Throws c10::Error

@@ -2,6 +2,7 @@
 
 #include <models/activation.h>
 #include <models/layers.h>
+#include <torch_attention/nn/cache_rollback.h>
 #include <torch_attention/nn/functional/rms_norm.h>
 
 #include <c10/core/GradMode.h>
@@ -127,10 +128,11 @@ LlamaImpl::LlamaImpl(const LlamaOptions& options_)
 
 LlamaImpl::LlamaImpl(
     const LlamaOptions& options_,
-    const std::vector<MultiHeadAttention>& attention)
+    const std::vector<MultiHeadAttention>& attention,
+    std::optional<torch::Dtype> dtype_)
     : options(with_attention_of(options_, attention)),
       layers(register_module("layers", torch::nn::ModuleList())) {
-  const auto dtype = dtype_of(attention);
+  const auto dtype = dtype_.value_or(dtype_of(attention));
   const auto embedding = [&] {
     return Projection(
         options.hidden_size(), options.vocab_size(), /*has_bias=*/false, dtype);
@@ -185,13 +187,15 @@ Tensor LlamaImpl::decode(
     Caches& caches,
     const DecodeOptions& call) {
   const c10::NoGradGuard no_gradients;
-  check_caches("Llama", caches.size(), layers->size());
-  check_new_lengths("Llama", ids, call);
+  check_step("Llama", *this, layers->size(), ids, caches, call);
+  CacheRollback rollback(caches);
   auto x = embed(ids);
   for (size_t i = 0; i < caches.size(); ++i) {
     x = layers[i]->as<LlamaBlock>()->decode(x, caches[i], call);
   }
-  return head(norm->forward(x.select(1, -1)));
+  auto logits = head(norm->forward(x.select(1, -1)));
+  rollback.commit();
+  return logits;
 }
 
 Tensor LlamaImpl::embed(const Tensor& ids) {

@@ -15,6 +15,18 @@ namespace torch_attention::models {
 
 namespace {
 
+/// Gemma was trained with the approximation by tanh, which the first files of
+/// Gemma 1 call "gelu". Gemma 2 and 3 have a field of another name.
+std::string activation_of(const ModelFields& fields, const std::string& type) {
+  if (type == "gemma") {
+    const auto name = fields.text("hidden_act", "gelu_pytorch_tanh");
+    return name == "gelu" ? "gelu_pytorch_tanh" : name;
+  }
+  return type.rfind("gemma", 0) == 0
+      ? fields.text("hidden_activation", "gelu_pytorch_tanh")
+      : fields.text("hidden_act", "silu");
+}
+
 LlamaOptions llama_options_of(
     const ModelFields& fields,
     const std::string& type,
@@ -26,25 +38,33 @@ LlamaOptions llama_options_of(
       LlamaOptions()
           .vocab_size(embedding[0])
           .hidden_size(embedding[1])
-          .norm_eps(fields.number("rms_norm_eps").value_or(1e-6))
-          .mlp_bias(fields.flag("mlp_bias").value_or(false))
+          .norm_eps(fields.number("rms_norm_eps", 1e-6))
+          // Others do not read it.
+          .mlp_bias(type == "llama" && fields.flag("mlp_bias").value_or(false))
           // Gemma's configurations leave out that it is.
           .tied(fields.flag("tie_word_embeddings").value_or(is_gemma))
           .gemma(is_gemma)
           .norms_after(is_gemma && type != "gemma")
-          .logit_softcap(fields.number("final_logit_softcapping"));
+          .activation(activation_of(fields, type));
+  fields.check_size("vocab_size", embedding[0]);
+  fields.check_size("hidden_size", embedding[1]);
   const auto gate = prefix + "layers.0.mlp.gate_proj.weight";
   if (weights.contains(gate)) {
     options.intermediate_size(weights.matrix_sizes(gate)[0]);
+    fields.check_size("intermediate_size", options.intermediate_size());
   }
-  // Gemma was trained with the tanh approximation, which its first files call
-  // "gelu".
-  options.activation(
-      is_gemma ? fields.text("hidden_activation").value_or("gelu_pytorch_tanh")
-               : fields.text("hidden_act").value_or("silu"));
+  if (type == "gemma2" || type == "gemma3_text") { // others do not read it
+    options.logit_softcap(fields.number("final_logit_softcapping"));
+  }
   if (type == "gemma2" && !fields.contains("final_logit_softcapping")) {
     options.logit_softcap(30); // the default of its class
   }
+  TORCH_CHECK(
+      options.logit_softcap().value_or(1) > 0,
+      format_text(
+          "expected final_logit_softcapping > 0 in \"{}\", but got {}",
+          fields.path(),
+          options.logit_softcap().value_or(1)));
   return options;
 }
 
@@ -83,7 +103,7 @@ Llama llama_from_pretrained(
         folder, i, PretrainedOptions().dtype(options.dtype())));
     weights.take_all(path + "self_attn.");
   }
-  Llama model(model_options, attention);
+  Llama model(model_options, attention, options.dtype());
   for (auto& item : model->named_parameters()) {
     const auto& name = item.key();
     if (name.rfind("lm_head.", 0) == 0) {

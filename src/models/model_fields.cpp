@@ -53,6 +53,43 @@ std::optional<std::string> ModelFields::text(const std::string& field) const {
   return value_of(field, "a text", &Json::as_text);
 }
 
+void ModelFields::check_no_null(const std::string& field) const {
+  TORCH_CHECK(
+      !contains(field) || !fields_.get(field).is_null(),
+      format_text(
+          "expected a value as \"{}\" of \"{}\", but got null", field, path_));
+}
+
+int64_t ModelFields::integer(const std::string& field, int64_t otherwise)
+    const {
+  check_no_null(field);
+  return integer(field).value_or(otherwise);
+}
+
+double ModelFields::number(const std::string& field, double otherwise) const {
+  check_no_null(field);
+  return number(field).value_or(otherwise);
+}
+
+std::string ModelFields::text(const std::string& field, const char* otherwise)
+    const {
+  check_no_null(field);
+  return text(field).value_or(otherwise);
+}
+
+void ModelFields::check_size(const std::string& field, int64_t in_files) const {
+  const auto size = integer(field, in_files);
+  TORCH_CHECK(
+      size == in_files,
+      format_text(
+          "expected {} as \"{}\" of \"{}\", by the tensors next to it, but got "
+          "{}",
+          in_files,
+          field,
+          path_,
+          size));
+}
+
 std::optional<std::vector<int64_t>> ModelFields::integers(
     const std::string& field) const {
   const auto& value = fields_.get(field);

@@ -35,10 +35,23 @@ class ModelFields {
   std::optional<bool> flag(const std::string& field) const;
   std::optional<std::string> text(const std::string& field) const;
 
+  /// Return the value of a field, or `otherwise` if it is absent. Throw
+  /// c10::Error if it is null, which transformers refuses, too, or has another
+  /// type.
+  int64_t integer(const std::string& field, int64_t otherwise) const;
+  double number(const std::string& field, double otherwise) const;
+  std::string text(const std::string& field, const char* otherwise) const;
+
+  /// Throws c10::Error unless the field is absent, or this size of a
+  /// tensor in the folder's files.
+  void check_size(const std::string& field, int64_t in_files) const;
+
   /// Returns the values of a list, or the one of a field without a list.
   std::optional<std::vector<int64_t>> integers(const std::string& field) const;
 
  private:
+  void check_no_null(const std::string& field) const;
+
   template <typename T>
   std::optional<T> value_of(
       const std::string& field,

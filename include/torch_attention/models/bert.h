@@ -123,19 +123,21 @@ class TORCH_ATTENTION_MODELS_API BertImpl : public torch::nn::Module {
   /// Draws the weights: those of matrices with a standard deviation of 0.02.
   explicit BertImpl(const BertOptions& options_);
 
-  /// For weights that are loaded: with this attention in each layer, in its
-  /// dtype, and this bias. The other weights are not initialised.
+  /// For weights that are loaded: with this attention in each layer, and this
+  /// bias. The other weights are not initialised; their dtype is that of the
+  /// attention, and float without layers, unless it is given.
   BertImpl(
       const BertOptions& options_,
       const std::vector<MultiHeadAttention>& attention,
-      const RelativeBias& relative_bias_ = nullptr);
+      const RelativeBias& relative_bias_ = nullptr,
+      std::optional<torch::Dtype> dtype = std::nullopt);
 
   /// Draws all weights again but those of attention and the bias.
   void reset_parameters();
 
-  /// ids (B, T), padded on the right with any ids, and the number of tokens of
-  /// each text, int64 (B), or undefined for T -> (B, T, C). What comes out for
-  /// padding means nothing.
+  /// ids (B, T), padded on the right with any tokens of the vocabulary, and the
+  /// number of tokens of each text, int64 (B), or undefined for T -> (B, T, C).
+  /// The hidden states of padding mean nothing.
   torch::Tensor forward(
       const torch::Tensor& ids,
       const torch::Tensor& lengths = {});

@@ -47,13 +47,19 @@ struct TORCH_ATTENTION_MODELS_API Gpt2Options {
   /// dropout of embeddings, attention and shortcuts. Default: 0.1
   TORCH_ARG(double, drop_rate) = 0.1;
 
+  /// dropout of embeddings. Default: drop_rate
+  TORCH_ARG(std::optional<double>, embedding_drop_rate) = std::nullopt;
+
+  /// dropout of attention weights. Default: drop_rate
+  TORCH_ARG(std::optional<double>, attention_drop_rate) = std::nullopt;
+
   /// Default: 1e-5
   TORCH_ARG(double, norm_eps) = 1e-5;
 
   /// give the projections of attention a bias. Default: false
   TORCH_ARG(bool, qkv_bias) = false;
 
-  /// as configurations call it: "gelu_new" is the one with the tangent.
+  /// as configurations call it: "gelu_new" is the approximation by tanh.
   /// Default: "gelu_new"
   TORCH_ARG(std::string, activation) = "gelu_new";
 
@@ -104,6 +110,11 @@ class TORCH_ATTENTION_MODELS_API Gpt2BlockImpl : public torch::nn::Module {
  public:
   explicit Gpt2BlockImpl(const Gpt2Options& options);
 
+  /// With this attention from and to `emb_dim`.
+  Gpt2BlockImpl(
+      const Gpt2Options& options,
+      const MultiHeadAttention& attention);
+
   /// x (B, T, C) -> (B, T, C).
   torch::Tensor forward(const torch::Tensor& x);
 
@@ -142,6 +153,12 @@ class TORCH_ATTENTION_MODELS_API Gpt2Impl : public LanguageModel {
  public:
   explicit Gpt2Impl(const Gpt2Options& options_);
 
+  /// For weights that are loaded: with this attention in each layer. The other
+  /// weights are not initialised.
+  Gpt2Impl(
+      const Gpt2Options& options_,
+      const std::vector<MultiHeadAttention>& attention);
+
   torch::Tensor forward(const torch::Tensor& ids) override;
   torch::Tensor decode(
       const torch::Tensor& ids,
@@ -157,22 +174,28 @@ class TORCH_ATTENTION_MODELS_API Gpt2Impl : public LanguageModel {
 
   /// The options with which this `Module` was constructed.
   const Gpt2Options options;
-  torch::nn::Embedding tok_emb;
-  torch::nn::Embedding pos_emb;
-  torch::nn::Dropout drop_emb;
+  torch::nn::Embedding tok_emb = nullptr;
+  torch::nn::Embedding pos_emb = nullptr;
+  torch::nn::Dropout drop_emb = nullptr;
   torch::nn::ModuleList trf_blocks;
-  Gpt2LayerNorm final_norm;
+  Gpt2LayerNorm final_norm = nullptr;
   /// Empty if tied, or without a head.
   torch::nn::Linear out_head = nullptr;
 
  private:
+  /// Makes and draws the attention, too, if it is null.
+  Gpt2Impl(
+      const Gpt2Options& options_,
+      const std::vector<MultiHeadAttention>* attention);
+
   torch::Tensor embed(const torch::Tensor& ids);
   torch::Tensor head(const torch::Tensor& normed);
 };
 TORCH_MODULE(Gpt2);
 
-/// The GPT-2 of a folder that `save_pretrained` wrote, in evaluation. Throws
-/// c10::Error as `language_model_from_pretrained` does.
+/// The GPT-2 of a folder that `save_pretrained` wrote, in evaluation: without a
+/// `lm_head` in the file if `tie_word_embeddings` says so. Throws c10::Error as
+/// `language_model_from_pretrained` does.
 TORCH_ATTENTION_MODELS_API Gpt2 gpt2_from_pretrained(
     const std::string& folder,
     const PretrainedModelOptions& options = {});
@@ -181,8 +204,10 @@ TORCH_ATTENTION_MODELS_API Gpt2 gpt2_from_pretrained(
 /// from which `gpt2_from_pretrained` and `transformers` load the model.
 /// `notes` become further fields of the configuration.
 ///
-/// Throws c10::Error if a file cannot be written, the model has no head, or the
-/// attention was given options for which GPT-2's configuration has no field.
+/// Throws c10::Error if a file cannot be written, the model has no head, a
+/// note has the name of a field that transformers reads, or the attention was
+/// given options for which GPT-2's configuration has no field. Nothing is
+/// written then.
 TORCH_ATTENTION_MODELS_API void save_gpt2(
     Gpt2Impl& model,
     const std::string& folder,

@@ -40,6 +40,10 @@ class TORCH_ATTENTION_MODELS_API LanguageModel : public torch::nn::Module {
   /// `call` says how prompts of different lengths are padded -> logits (B, V)
   /// of the token after the last. Records nothing for autograd.
   ///
+  /// Throws c10::Error, and leaves all caches as they were, if ids or caches do
+  /// not fit, a text becomes too long, or the model is in training and has
+  /// dropout, which `transformers` would apply: call `eval()` before.
+  ///
   /// Example:
   /// ```
   /// auto caches = model->make_caches(/*batch_size=*/1);
@@ -74,8 +78,9 @@ class TORCH_ATTENTION_MODELS_API LanguageModel : public torch::nn::Module {
 /// evaluation: a `Gpt2`, or a `Llama` for Llama, Mistral, Qwen2, Qwen3 and
 /// Gemma 1 to 3, of those that see images the text model.
 ///
-/// Throws c10::Error if it is a model of another type, a file is missing, or
-/// the weights do not fit the configuration: each has to be used.
+/// Draws no random numbers. Throws c10::Error if it is a model of another type,
+/// a file is missing, or the weights do not fit the configuration: each has to
+/// be used.
 TORCH_ATTENTION_MODELS_API std::shared_ptr<LanguageModel>
 language_model_from_pretrained(
     const std::string& folder,

@@ -38,7 +38,8 @@ struct TORCH_ATTENTION_MODELS_API LlamaOptions {
   /// give the feed-forward networks biases. Default: false
   TORCH_ARG(bool, mlp_bias) = false;
 
-  /// as configurations call it, "silu" or "gelu_pytorch_tanh".
+  /// as configurations call it: "silu", or "gelu_pytorch_tanh", the
+  /// approximation by tanh.
   /// Default: "silu"
   TORCH_ARG(std::string, activation) = "silu";
 
@@ -141,11 +142,13 @@ class TORCH_ATTENTION_MODELS_API LlamaImpl : public LanguageModel {
   /// Draws the weights: those of matrices with a standard deviation of 0.02.
   explicit LlamaImpl(const LlamaOptions& options_);
 
-  /// For weights that are loaded: with this attention in each layer, in its
-  /// dtype. The other weights are not initialised.
+  /// For weights that are loaded: with this attention in each layer. The other
+  /// weights are not initialised; their dtype is that of the attention, and
+  /// float without layers, unless it is given.
   LlamaImpl(
       const LlamaOptions& options_,
-      const std::vector<MultiHeadAttention>& attention);
+      const std::vector<MultiHeadAttention>& attention,
+      std::optional<torch::Dtype> dtype = std::nullopt);
 
   /// Draws all weights again but those of attention.
   void reset_parameters();
