@@ -22,7 +22,23 @@ constexpr const char* kDecoders[] = {
     "gemma",
     "gemma2",
     "gemma3",
-    "gemma3_with_images"};
+    "gemma3_with_images",
+    "drawn_gemma_0",
+    "drawn_gemma_1",
+    "drawn_gemma2_0",
+    "drawn_gemma2_1",
+    "drawn_gemma3_text_0",
+    "drawn_gemma3_text_1",
+    "drawn_gpt2_0",
+    "drawn_gpt2_1",
+    "drawn_llama_0",
+    "drawn_llama_1",
+    "drawn_mistral_0",
+    "drawn_mistral_1",
+    "drawn_qwen2_0",
+    "drawn_qwen2_1",
+    "drawn_qwen3_0",
+    "drawn_qwen3_1"};
 
 inline std::string decoder_folder(const std::string& name) {
   return TORCH_ATTENTION_GOLDEN_DIR "/models/" + name;

@@ -9,6 +9,8 @@ A folder for each:
                            "prompts" (B, T), padded on the left, their
                            "lengths" (B) and the 64 "greedy" tokens after them
 
+`drawn_TYPE_NUMBER` have configurations drawn from a grammar.
+
 `book` has no weights but a seed: logits of the book's GPTModel. `training` has
 the losses of 50 steps of it.
 """
@@ -21,14 +23,18 @@ from ..golden_set import GoldenSet, LeftOut
 from ..model_folders import difference_of, write_models
 from . import book, training
 from .decoders import DECODERS
+from .drawn import DRAWN
 
 
 def make(folder: Path) -> LeftOut:
     """Writes all models that can be made here."""
     book.write(folder / "book")
     training.write(folder / "training")
-    return write_models(DECODERS, folder)
+    return write_models(DECODERS + DRAWN, folder)
 
 
-PACKS = ("book", "gemma3", "gpt2", "llama", "mistral")
+PACKS = (
+    *("book", "drawn_gemma", "drawn_gpt2", "drawn_mistral"),
+    *("gemma", "gemma3", "gpt2", "llama", "mistral"),
+)
 GOLDEN_SET = GoldenSet("models", "models", make, difference_of, "*/*", PACKS)
