@@ -80,8 +80,8 @@ BertOptions bert_options_of(
               is_electra ? 1024 : 3072))
           .max_positions(fields.integer("max_position_embeddings", 512))
           .norm_eps(is_distil ? 1e-12 : fields.number("layer_norm_eps", 1e-12))
-          .activation(
-              fields.text(is_distil ? "activation" : "hidden_act", "gelu"));
+          .activation(fields.activation(
+              is_distil ? "activation" : "hidden_act", "gelu"));
   fields.check_size("vocab_size", words[0]);
   if (is_electra) {
     fields.check_size("embedding_size", words[1]);

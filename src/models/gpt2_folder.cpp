@@ -239,7 +239,7 @@ Gpt2Options gpt2_options_of(
       .attention_drop_rate(fields.number("attn_pdrop", 0.1))
       .norm_eps(fields.number("layer_norm_epsilon", 1e-5))
       .qkv_bias(true)
-      .activation(fields.text("activation_function", "gelu_new"))
+      .activation(fields.activation("activation_function", "gelu_new"))
       .tied(fields.flag("tie_word_embeddings").value_or(true))
       .head(options.head())
       .bos_token_id(token("bos_token_id"))

@@ -19,12 +19,12 @@ namespace {
 /// Gemma 1 call "gelu". Gemma 2 and 3 have a field of another name.
 std::string activation_of(const ModelFields& fields, const std::string& type) {
   if (type == "gemma") {
-    const auto name = fields.text("hidden_act", "gelu_pytorch_tanh");
+    const auto name = fields.activation("hidden_act", "gelu_pytorch_tanh");
     return name == "gelu" ? "gelu_pytorch_tanh" : name;
   }
   return type.rfind("gemma", 0) == 0
-      ? fields.text("hidden_activation", "gelu_pytorch_tanh")
-      : fields.text("hidden_act", "silu");
+      ? fields.activation("hidden_activation", "gelu_pytorch_tanh")
+      : fields.activation("hidden_act", "silu");
 }
 
 LlamaOptions llama_options_of(

@@ -2,6 +2,7 @@
 
 #include <config_file.h>
 #include <format_text.h>
+#include <models/activation.h>
 
 #include <c10/util/Exception.h>
 
@@ -75,6 +76,24 @@ std::string ModelFields::text(const std::string& field, const char* otherwise)
     const {
   check_no_null(field);
   return text(field).value_or(otherwise);
+}
+
+std::string ModelFields::activation(
+    const std::string& field,
+    const char* otherwise) const {
+  auto name = text(field, otherwise);
+  try {
+    check_activation(name);
+  } catch (const c10::Error& error) {
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "{}, as \"{}\" of \"{}\"",
+            error.what_without_backtrace(),
+            field,
+            path_));
+  }
+  return name;
 }
 
 void ModelFields::check_size(const std::string& field, int64_t in_files) const {

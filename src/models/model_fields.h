@@ -42,6 +42,9 @@ class ModelFields {
   double number(const std::string& field, double otherwise) const;
   std::string text(const std::string& field, const char* otherwise) const;
 
+  /// Returns `text`. Throws c10::Error unless `activate` knows it.
+  std::string activation(const std::string& field, const char* otherwise) const;
+
   /// Throws c10::Error unless the field is absent, or this size of a
   /// tensor in the folder's files.
   void check_size(const std::string& field, int64_t in_files) const;

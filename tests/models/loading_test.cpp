@@ -183,6 +183,15 @@ TEST_CASE("Null is no value of a field that has a default") {
       "expected a value as \"hidden_act\"");
 }
 
+TEST_CASE("An activation that is not known is refused by its field") {
+  THROWS_WITH(
+      changed("gpt2", {{"activation_function", "mish"}}),
+      "but got \"mish\", as \"activation_function\" of");
+  THROWS_WITH(
+      changed_encoder("encoders/distilbert", {{"activation", "tanh"}}),
+      "but got \"tanh\", as \"activation\" of");
+}
+
 TEST_CASE("Only Llama reads mlp_bias") {
   CHECK_THAT(
       changed("qwen3", {{"mlp_bias", true}})
