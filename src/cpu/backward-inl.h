@@ -30,23 +30,6 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
-template <typename T, typename X>
-void store_rows(
-    const T* from,
-    int64_t from_row,
-    int64_t rows,
-    int64_t columns,
-    T scale,
-    X* to,
-    int64_t to_row) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto* row = from + r * from_row;
-    store_each<T>(to + r * to_row, columns, [&](int64_t c, auto d) {
-      return hn::Mul(load(d, row + c), hn::Set(d, scale));
-    });
-  }
-}
-
 /// Returns the rows of the tiles, of `heads` interleaved heads, in which a
 /// query sees some of the keys [s, s_end). `map` may be null.
 template <typename T, typename X>

@@ -242,6 +242,24 @@ HWY_INLINE bool pack_rows(
       Rows<const X>{from, from_row}, 0, rows, columns, scale, to, to_row);
 }
 
+/// Stores packed rows, times `scale`.
+template <typename T, typename X>
+void store_rows(
+    const T* from,
+    int64_t from_row,
+    int64_t rows,
+    int64_t columns,
+    T scale,
+    X* to,
+    int64_t to_row) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto* row = from + r * from_row;
+    store_each<T>(to + r * to_row, columns, [&](int64_t c, auto d) {
+      return hn::Mul(load(d, row + c), hn::Set(d, scale));
+    });
+  }
+}
+
 /// Returns whether all elements of the vectors are finite.
 template <typename T>
 HWY_INLINE bool all_finite(const T* x, int64_t n) {
