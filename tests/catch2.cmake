@@ -1,5 +1,5 @@
-# Finds Catch2 and defines its main, for programs of tests with and without
-# LibTorch; and adds their tests.
+# Finds Catch2 for programs of tests with and without LibTorch, and adds their
+# tests.
 
 # Catch2 3, or 2 where that is what the system has.
 find_package(Catch2 3 QUIET)
@@ -18,14 +18,6 @@ if(TARGET TorchAttention::libtorch)
     INTERFACE
       $<TARGET_PROPERTY:TorchAttention::libtorch,INTERFACE_COMPILE_DEFINITIONS>)
 endif()
-
-# Catch2 2 takes the definition of its runner before the first include only, so
-# that this one has no precompiled header.
-add_library(torch_attention_test_main OBJECT support/main.cpp)
-set_target_properties(torch_attention_test_main
-                      PROPERTIES TORCH_ATTENTION_NOT_SANITIZED ON)
-target_link_libraries(torch_attention_test_main PRIVATE torch_attention_catch2)
-target_compile_options(torch_attention_test_main PRIVATE -O0)
 
 # One test for each file, of the program that has it. One CTest entry for each
 # file: starting a program that loads LibTorch's CUDA libraries takes most of a

@@ -21,26 +21,26 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|config_file.h|descriptor.h|edit_distance.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h|undrawn_weights.h"
+    "atomic_file.h|check.h|config_file.h|descriptor.h|edit_distance.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h|undrawn_weights.h"
 )
 set(may_include_src "${public}|${helpers}")
-set(may_include_src/device.cpp "cpu/attention.h|${public}")
+set(may_include_src/device.cpp "check.h|cpu/attention.h|${public}")
 set(may_include_src/cpu "cpu/|torch_attention/nn/options/score_rule.h")
-set(may_include_src/kernels "cpu/|kernels/|${options}")
+set(may_include_src/kernels "check.h|cpu/|kernels/|${options}")
 set(may_include_src/nn
     "kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
 set(may_include_src/nn/options "${options}")
 set(may_include_src/nn/functional
-    "kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")
+    "check.h|kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")
 set(may_include_src/nn/modules
     "kernels/|nn/[a-z_]+.h|nn/functional/|nn/modules/|torch_attention/nn/|${helpers}"
 )
-set(may_include_src/nn/utils "kernels/|nn/utils/|torch_attention/nn/")
+set(may_include_src/nn/utils "check.h|kernels/|nn/utils/|torch_attention/nn/")
 set(may_include_src/operators
-    "kernels/|nn/checks.h|nn/functional/|operators/|${functional}|torch_attention/operators/"
+    "check.h|kernels/|nn/checks.h|nn/functional/|operators/|${functional}|torch_attention/operators/"
 )
 set(may_include_src/jit
-    "escape.h|jit/|operators/library.h|torch_attention/jit/")
+    "check.h|escape.h|jit/|operators/library.h|torch_attention/jit/")
 # Modules only as torch::nn::Module.
 set(may_include_src/weights
     "weights/|torch_attention/weights/|${options}|${helpers}")
