@@ -1,12 +1,11 @@
-// Trains a small GPT by several processes, and lets it write.
+// Trains a small GPT by several processes, and lets it write; README.md has the
+// command.
 //
-//   torchrun --standalone --no-python --nproc-per-node 4 \
-//       train_together text.txt --tensor 2
-//
-// Here pairs of processes share the heads of each attention layer (tensor
-// parallel), and the two pairs share the sequences of each batch (data
-// parallel). The losses are those of one process that does it all. What differs
-// from a program for one process is marked with "together".
+// With four processes and --tensor 2, pairs of processes share the heads of
+// each attention layer (tensor parallel), and the two pairs share the sequences
+// of each batch (data parallel). The losses are those of one process that does
+// it all. What differs from a program for one process is marked with
+// "together".
 
 #include <text_data.h>
 
