@@ -28,20 +28,33 @@ constexpr auto kMost = std::chrono::seconds(300);
 /// How long the others have to notice that one failed.
 constexpr auto kAfterFailure = std::chrono::seconds(30);
 
-int free_port() {
+/// Returns whether a server can listen on this port.
+bool is_free(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (fd < 0 ||
-      bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    std::perror("launch: no free port");
-    std::exit(1);
-  }
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const bool free =
+      bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   close(fd);
-  return ntohs(address.sin_port);
+  return free;
+}
+
+/// Returns a port for the store of the group. The system gives ports above
+/// 32767 to connections, which could take one before the store listens;
+/// launches at the same time begin to look at different ports.
+int free_port() {
+  constexpr int kFirst = 10000;
+  constexpr int kCount = 20000;
+  for (int i = 0; i < kCount; ++i) {
+    const int port = kFirst + (getpid() * 31 + i) % kCount;
+    if (is_free(port)) {
+      return port;
+    }
+  }
+  std::fputs("launch: no free port\n", stderr);
+  std::exit(1);
 }
 
 pid_t start(int rank, int size, int port, char** program) {
