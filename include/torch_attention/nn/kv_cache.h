@@ -87,19 +87,19 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// rows of each are in use, in the order of its tokens. Without `window` and
 /// `chunk`, row `r` is token `r`, and memory grows by half, in multiples of
 /// `block`, up to `max_length`. With `num_parts`, lengths and `max_length`
-/// count the tokens of all processes, and row `r` is token `part + r *
-/// num_parts`.
+/// count the tokens of all processes, and row `r` is token
+/// `part + r * num_parts`.
 ///
 /// With `window`, memory is bounded for sequences of any length: when no row is
 /// left for new tokens, the last `window - 1 + block` rows of each sequence are
-/// moved to the front and older ones dropped. Row `r` is then token `starts() +
-/// r`. Rows are moved once per at least `block` new tokens and stay in order
-/// and contiguous, as the kernels require. The capacity is at most `window - 1
-/// + 2 * block`, or `window - 1 + block + T` after an `append` of `T > block`
-/// tokens, which need their complete windows at once; the next smaller `append`
-/// frees that memory. `chunk` works like `window`, but the moved rows start
-/// with the chunk of the token `block` before the next one, so that `starts()`
-/// are multiples of `chunk`.
+/// moved to the front and older ones dropped. Row `r` is then token
+/// `starts() + r`. Rows are moved once per at least `block` new tokens and stay
+/// in order and contiguous, as the kernels require. The capacity is at most
+/// `window - 1 + 2 * block`, or `window - 1 + block + T` after an `append` of
+/// `T > block` tokens, which need their complete windows at once; the next
+/// smaller `append` frees that memory. `chunk` works like `window`, but the
+/// moved rows start with the chunk of the token `block` before the next one, so
+/// that `starts()` are multiples of `chunk`.
 ///
 /// A call that throws leaves the cache as it was. Autograd records nothing. Not
 /// thread-safe while it changes. Caches can be moved, and copied only by
