@@ -1,8 +1,6 @@
 #include <models/activation.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
@@ -53,12 +51,11 @@ Activation activation_named(const std::string& name) {
       kActivations.begin(), kActivations.end(), [&](const auto& activation) {
         return activation.name == name;
       });
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       found != kActivations.end(),
-      format_text(
-          "expected the activation gelu, gelu_new, gelu_pytorch_tanh, silu or "
-          "relu, but got \"{}\"",
-          name));
+      "expected the activation gelu, gelu_new, gelu_pytorch_tanh, silu or "
+      "relu, but got \"{}\"",
+      name);
   return found->function;
 }
 

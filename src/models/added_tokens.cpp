@@ -1,9 +1,7 @@
 #include <models/added_tokens.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/json_fields.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -40,25 +38,24 @@ std::string text_of(const Json& token, bool is_special, const File& file) {
   if (const auto text = token.as_text()) {
     return *text;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       token.is_object(),
-      format_text(
-          "expected a token in \"{}\", but got {}",
-          file.path,
-          token.shown(60)));
+      "expected a token in \"{}\", but got {}",
+      file.path,
+      token.shown(60));
   auto text = json_field(token, "content", "", file.path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !text.empty(),
-      format_text("expected added tokens with a content in \"{}\"", file.path));
+      "expected added tokens with a content in \"{}\"",
+      file.path);
   const auto special = json_field(token, "special", is_special, file.path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !json_field(token, "normalized", !special, file.path) &&
           !json_field(token, "single_word", false, file.path),
-      format_text(
-          "expected added tokens that are found as they stand (normalized and "
-          "single_word = false) in \"{}\", but \"{}\" is not",
-          file.path,
-          text));
+      "expected added tokens that are found as they stand (normalized and "
+      "single_word = false) in \"{}\", but \"{}\" is not",
+      file.path,
+      text);
   return text;
 }
 
@@ -69,22 +66,20 @@ Numbered read_decoder(const File& config) {
   Numbered tokens;
   const auto& decoder = config.fields.get("added_tokens_decoder");
   for (const auto& [key, token] : decoder.fields()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         token.is_object(),
-        format_text(
-            "expected objects in \"added_tokens_decoder\" of \"{}\", but got {}",
-            config.path,
-            token.shown(60)));
+        "expected objects in \"added_tokens_decoder\" of \"{}\", but got {}",
+        config.path,
+        token.shown(60));
     int64_t id = -1;
     const auto* end = key.data() + key.size();
     const auto read = std::from_chars(key.data(), end, id);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         read.ec == std::errc() && read.ptr == end,
-        format_text(
-            "expected numbers in \"added_tokens_decoder\" of \"{}\", but got "
-            "\"{}\"",
-            config.path,
-            key));
+        "expected numbers in \"added_tokens_decoder\" of \"{}\", but got "
+        "\"{}\"",
+        config.path,
+        key);
     tokens[id] = text_of(token, /*is_special=*/false, config);
   }
   return tokens;
@@ -109,14 +104,13 @@ void read_older(
   for (const auto& [text, value] : file.fields()) {
     const auto id = json_field(file, text, int64_t{-1}, path);
     const auto found = tokens.find(id);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         std::count(specials.begin(), specials.end(), text) > 0 ||
             (found != tokens.end() && found->second == text),
-        format_text(
-            "expected tokens in \"{}\" that are special ones too, but \"{}\" "
-            "is none, and would be found in other forms of it",
-            path,
-            text));
+        "expected tokens in \"{}\" that are special ones too, but \"{}\" "
+        "is none, and would be found in other forms of it",
+        path,
+        text);
     tokens.emplace(id, text);
   }
 }
@@ -128,13 +122,12 @@ std::vector<std::string> texts_of(
   for (const auto& file : files) {
     for (const auto* field : fields) {
       const auto& found = file.fields.get(field);
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           found.is_null() || found.is_list(),
-          format_text(
-              "expected a list as \"{}\" of \"{}\", but got {}",
-              field,
-              file.path,
-              found.shown(60)));
+          "expected a list as \"{}\" of \"{}\", but got {}",
+          field,
+          file.path,
+          found.shown(60));
       for (const auto& token : found.elements()) {
         texts.push_back(text_of(token, /*is_special=*/true, file));
       }
@@ -237,17 +230,16 @@ AddedTokens::AddedTokens(
   }
   for (const auto& [id, text] : in_tokenizer) {
     const auto& wanted = text;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         std::any_of(
             all.begin(),
             all.end(),
             [&](const AddedToken& token) { return token.text == wanted; }),
-        format_text(
-            "expected one tokenizer, but \"{}\" adds the token \"{}\", which "
-            "\"added_tokens_decoder\" of \"{}\" lacks",
-            tokenizer.path,
-            text,
-            files.front().path));
+        "expected one tokenizer, but \"{}\" adds the token \"{}\", which "
+        "\"added_tokens_decoder\" of \"{}\" lacks",
+        tokenizer.path,
+        text,
+        files.front().path);
   }
 }
 

@@ -1,6 +1,6 @@
 #include <torch_attention/models/bert.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/activation.h>
 #include <models/layers.h>
 
@@ -185,10 +185,11 @@ Tensor BertImpl::forward_packed(const Tensor& ids, const Tensor& cu_seqlens) {
   const auto lengths = cu_seqlens.diff();
   const auto begins =
       cu_seqlens.slice(0, 0, cu_seqlens.size(0) - 1).repeat_interleave(lengths);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       begins.sizes() == ids.sizes(),
-      format_text(
-          "Bert: expected {} ids, but got {}", begins.size(0), ids.size(0)));
+      "Bert: expected {} ids, but got {}",
+      begins.size(0),
+      ids.size(0));
   const auto call = call_for(
       lengths.max().item<int64_t>(), ForwardOptions().cu_seqlens(cu_seqlens));
   return transform(embed(ids, begins.to(ids.device())), call);
@@ -215,12 +216,11 @@ Tensor BertImpl::embed(const Tensor& ids, const Tensor& begins) {
 }
 
 ForwardOptions BertImpl::call_for(int64_t longest, ForwardOptions call) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       longest <= context_length(),
-      format_text(
-          "Bert: expected up to {} tokens, but got {}",
-          context_length(),
-          longest));
+      "Bert: expected up to {} tokens, but got {}",
+      context_length(),
+      longest);
   if (!relative_bias.is_empty()) {
     call.bias(relative_bias->forward(longest, longest));
   }

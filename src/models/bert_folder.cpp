@@ -2,6 +2,7 @@
 
 #include <torch_attention/models/bert.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <models/folder_weights.h>
 #include <models/layers.h>
@@ -144,13 +145,12 @@ Bert bert_from_pretrained(
   const auto layers = text_layers_of(folder, options);
   const auto types = bert_types();
   const auto& type = layers.model_type;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::binary_search(types.begin(), types.end(), type),
-      format_text(
-          "expected a model_type of {} in \"{}\", but got \"{}\"",
-          list_text(types, ", "),
-          folder,
-          type));
+      "expected a model_type of {} in \"{}\", but got \"{}\"",
+      list_text(types, ", "),
+      folder,
+      type);
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("embeddings.word_embeddings.weight");
   const bool has_bias = type == "mpnet";

@@ -1,5 +1,6 @@
 #include <models/folder_weights.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <torch_attention/weights/read.h>
 
@@ -60,22 +61,20 @@ std::string FolderWeights::stored_name(const std::string& name) const {
 
 const torch::Tensor& FolderWeights::get(const std::string& name) const {
   const auto* found = tensors_.find(stored_name(name));
-  TORCH_CHECK(
-      found != nullptr,
-      format_text("expected a tensor \"{}\" in \"{}\"", name, folder_));
+  TORCH_ATTENTION_CHECK(
+      found != nullptr, "expected a tensor \"{}\" in \"{}\"", name, folder_);
   return *found;
 }
 
 std::vector<int64_t> FolderWeights::matrix_sizes(
     const std::string& name) const {
   const auto sizes = get(name).sizes();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       sizes.size() == 2,
-      format_text(
-          "expected a matrix \"{}\" in \"{}\", but got the shape ({})",
-          name,
-          folder_,
-          fmt::join(sizes, ", ")));
+      "expected a matrix \"{}\" in \"{}\", but got the shape ({})",
+      name,
+      folder_,
+      fmt::join(sizes, ", "));
   return sizes.vec();
 }
 
@@ -84,14 +83,13 @@ void FolderWeights::check_tied(
     const std::string& embedding) const {
   for (const auto& key : tensors_.keys()) {
     if (key == head || ends_with(key, "." + head)) {
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           tensors_[key].equal(get(embedding)),
-          format_text(
-              "expected \"{}\" in \"{}\" to equal \"{}\", to which the "
-              "configuration ties it (tie_word_embeddings)",
-              key,
-              folder_,
-              embedding));
+          "expected \"{}\" in \"{}\" to equal \"{}\", to which the "
+          "configuration ties it (tie_word_embeddings)",
+          key,
+          folder_,
+          embedding);
     }
   }
 }
@@ -103,15 +101,14 @@ void FolderWeights::copy(
   const auto& tensor = get(name);
   const auto value = transposed && tensor.dim() == 2 ? tensor.t() : tensor;
   const auto expected = transposed ? parameter.t() : parameter;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       value.sizes() == parameter.sizes(),
-      format_text(
-          "expected the tensor \"{}\" in \"{}\" to have the shape ({}), but "
-          "got ({})",
-          name,
-          folder_,
-          fmt::join(expected.sizes(), ", "),
-          fmt::join(tensor.sizes(), ", ")));
+      "expected the tensor \"{}\" in \"{}\" to have the shape ({}), but "
+      "got ({})",
+      name,
+      folder_,
+      fmt::join(expected.sizes(), ", "),
+      fmt::join(tensor.sizes(), ", "));
   const c10::NoGradGuard no_gradients;
   parameter.copy_(value);
   taken_.insert(stored_name(name));
@@ -127,12 +124,11 @@ void FolderWeights::take_all(const std::string& start) {
 
 void FolderWeights::check_all_taken(const std::string& start) const {
   for (const auto& key : tensors_.keys()) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         !starts_with(key, start) || taken_.count(key) > 0,
-        format_text(
-            "the model has no place for the tensor \"{}\" in \"{}\"",
-            key,
-            folder_));
+        "the model has no place for the tensor \"{}\" in \"{}\"",
+        key,
+        folder_);
   }
 }
 

@@ -1,6 +1,6 @@
 #include <torch_attention/models/generate.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/json_fields.h>
 #include <models/model_fields.h>
 
@@ -37,29 +37,27 @@ void check_prompts(
   for (const auto& prompt : prompts) {
     TORCH_CHECK(!prompt.empty(), "expected at least one token of each prompt");
     for (const auto token : prompt) {
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           token >= 0 && token < model.vocab_size(),
-          format_text(
-              "expected tokens from 0 to {}, but got {}",
-              model.vocab_size() - 1,
-              token));
+          "expected tokens from 0 to {}, but got {}",
+          model.vocab_size() - 1,
+          token);
     }
     const auto length = static_cast<int64_t>(prompt.size());
     // Not added: the sum may be no int64_t.
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         options.max_new_tokens() <= model.context_length() - length,
-        format_text(
-            "the model takes {} tokens, but the prompt has {}, and "
-            "max_new_tokens is {}",
-            model.context_length(),
-            length,
-            options.max_new_tokens()));
+        "the model takes {} tokens, but the prompt has {}, and "
+        "max_new_tokens is {}",
+        model.context_length(),
+        length,
+        options.max_new_tokens());
   }
 }
 
 void check_options(const GenerateOptions& options) {
   const auto check = [](bool fits, const char* expected, auto value) {
-    TORCH_CHECK(fits, format_text("expected {}, but got {}", expected, value));
+    TORCH_ATTENTION_CHECK(fits, "expected {}, but got {}", expected, value);
   };
   check(
       options.max_new_tokens() > 0,

@@ -1,6 +1,6 @@
 #include <torch_attention/models/gpt2.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/activation.h>
 #include <models/layers.h>
 #include <torch_attention/nn/cache_rollback.h>
@@ -33,16 +33,15 @@ Gpt2Options with_attention_of(
   const auto layers = options_of("Gpt2", *attention, options.emb_dim());
   options.n_layers(static_cast<int64_t>(layers.size()));
   for (const auto& layer : layers) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         layer.context_length() == options.context_length() &&
             layer.num_heads() == layers.front().num_heads(),
-        format_text(
-            "Gpt2: expected attention of {} heads and context_length {}, but got "
-            "{} and {}",
-            layers.front().num_heads(),
-            options.context_length(),
-            layer.num_heads(),
-            layer.context_length()));
+        "Gpt2: expected attention of {} heads and context_length {}, but got "
+        "{} and {}",
+        layers.front().num_heads(),
+        options.context_length(),
+        layer.num_heads(),
+        layer.context_length());
   }
   if (!layers.empty()) {
     options.n_heads(layers.front().num_heads());
@@ -62,10 +61,10 @@ Gpt2Options Gpt2Options::of_size(const std::string& name) {
   if (name == "1558M") {
     return Gpt2Options().emb_dim(1600).n_heads(25).n_layers(48);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       name == "124M",
-      format_text(
-          "expected the size 124M, 355M, 774M or 1558M, but got \"{}\"", name));
+      "expected the size 124M, 355M, 774M or 1558M, but got \"{}\"",
+      name);
   return {};
 }
 
@@ -214,9 +213,10 @@ Tensor Gpt2Impl::decode(
   }
   const auto positions =
       (first.unsqueeze(1) + at::arange(ids.size(1))).clamp_min(0);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       positions.max().item<int64_t>() < context_length(),
-      format_text("Gpt2: expected at most {} tokens", context_length()));
+      "Gpt2: expected at most {} tokens",
+      context_length());
   CacheRollback rollback(caches);
   auto x = tok_emb->forward(ids) + pos_emb->forward(positions.to(ids.device()));
   for (size_t i = 0; i < caches.size(); ++i) {
@@ -229,12 +229,11 @@ Tensor Gpt2Impl::decode(
 
 Tensor Gpt2Impl::embed(const Tensor& ids) {
   check_ids("Gpt2", ids, /*dim=*/2, vocab_size());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ids.size(1) <= context_length(),
-      format_text(
-          "Gpt2: expected at most {} tokens, but got {}",
-          context_length(),
-          ids.size(1)));
+      "Gpt2: expected at most {} tokens, but got {}",
+      context_length(),
+      ids.size(1));
   const auto positions = at::arange(ids.size(1), ids.options());
   return drop_emb->forward(tok_emb->forward(ids) + pos_emb->forward(positions));
 }

@@ -3,6 +3,7 @@
 #include <torch_attention/models/gpt2.h>
 
 #include <atomic_file.h>
+#include <check.h>
 #include <format_text.h>
 #include <models/folder_weights.h>
 #include <models/layers.h>
@@ -110,13 +111,12 @@ void check_attention(
       {"needs_blocks", !options.needs_blocks()},
   }};
   for (const auto& [name, fits] : as_in_gpt2) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         fits,
-        format_text(
-            "save_gpt2: expected attention that GPT-2's configuration "
-            "describes, but {} of layer {} differs from it",
-            name,
-            layer));
+        "save_gpt2: expected attention that GPT-2's configuration "
+        "describes, but {} of layer {} differs from it",
+        name,
+        layer);
   }
 }
 
@@ -156,14 +156,13 @@ constexpr std::array kOtherFields{
     "use_cache"};
 
 void check_note(const nlohmann::ordered_json& config, const std::string& name) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !config.contains(name) &&
           std::find(kOtherFields.begin(), kOtherFields.end(), name) ==
               kOtherFields.end(),
-      format_text(
-          "save_gpt2: expected notes with names of their own, but \"{}\" is a "
-          "field of the configuration, or given twice",
-          name));
+      "save_gpt2: expected notes with names of their own, but \"{}\" is a "
+      "field of the configuration, or given twice",
+      name);
 }
 
 /// The fields of a configuration by which scores are multiplied.
@@ -214,11 +213,10 @@ Gpt2Options gpt2_options_of(
     const PretrainedModelOptions& options,
     const FolderWeights& weights,
     const std::string& prefix) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !fields.flag("add_cross_attention").value_or(false),
-      format_text(
-          "\"{}\" has attention to another model's output, which is not run",
-          fields.path()));
+      "\"{}\" has attention to another model's output, which is not run",
+      fields.path());
   const auto words = weights.matrix_sizes(prefix + "wte.weight");
   const auto positions = weights.matrix_sizes(prefix + "wpe.weight");
   fields.check_size("vocab_size", words[0]);
@@ -305,12 +303,11 @@ Gpt2 gpt2_from_pretrained(
     const std::string& folder,
     const PretrainedModelOptions& options) {
   const auto layers = text_layers_of(folder, options);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layers.model_type == "gpt2",
-      format_text(
-          "expected the model_type gpt2 in \"{}\", but got \"{}\"",
-          folder,
-          layers.model_type));
+      "expected the model_type gpt2 in \"{}\", but got \"{}\"",
+      folder,
+      layers.model_type);
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("wte.weight");
   std::vector<MultiHeadAttention> attention;

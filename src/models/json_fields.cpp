@@ -1,10 +1,8 @@
 #include <models/json_fields.h>
 
+#include <check.h>
 #include <config_file.h>
-#include <format_text.h>
 #include <regular_file.h>
-
-#include <c10/util/Exception.h>
 
 #include <sys/stat.h>
 
@@ -28,14 +26,13 @@ T field_of(
     return otherwise;
   }
   const std::optional<T> value = read(field);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       value.has_value(),
-      format_text(
-          "expected {} as field \"{}\" of \"{}\", but got {}",
-          expected,
-          name,
-          path,
-          field.shown(60)));
+      "expected {} as field \"{}\" of \"{}\", but got {}",
+      expected,
+      name,
+      path,
+      field.shown(60));
   return *value;
 }
 

@@ -1,6 +1,6 @@
 #include <torch_attention/models/language_model.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/layers.h>
 #include <models/llama_types.h>
 #include <torch_attention/models/gpt2.h>
@@ -17,13 +17,12 @@ std::shared_ptr<LanguageModel> language_model_from_pretrained(
   if (type == "gpt2") {
     return gpt2_from_pretrained(folder, options).ptr();
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_llama_like(type),
-      format_text(
-          "expected a model_type of {} in \"{}\", but got \"{}\"",
-          list_text(language_model_types(), ", "),
-          folder,
-          type));
+      "expected a model_type of {} in \"{}\", but got \"{}\"",
+      list_text(language_model_types(), ", "),
+      folder,
+      type);
   return llama_from_pretrained(folder, options).ptr();
 }
 

@@ -1,5 +1,6 @@
 #include <models/layers.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 
@@ -15,18 +16,16 @@ TextLayers text_layers_of(
     const std::string& folder,
     const PretrainedModelOptions& options) {
   const auto model = inspect_pretrained(folder);
-  TORCH_CHECK(
-      !model.layers.empty(),
-      format_text("expected a model with layers in \"{}\"", folder));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
+      !model.layers.empty(), "expected a model with layers in \"{}\"", folder);
+  TORCH_ATTENTION_CHECK(
       options.dtype() == torch::kFloat || options.dtype() == torch::kDouble ||
           options.dtype() == torch::kBFloat16 ||
           options.dtype() == torch::kHalf,
-      format_text(
-          "expected the dtype Float, Double, BFloat16 or Half for \"{}\", but "
-          "got {}",
-          folder,
-          c10::toString(options.dtype())));
+      "expected the dtype Float, Double, BFloat16 or Half for \"{}\", but "
+      "got {}",
+      folder,
+      c10::toString(options.dtype()));
   TextLayers layers;
   layers.model_type = model.layers.front().model_type;
   for (const auto& found : model.layers) {
@@ -35,13 +34,12 @@ TextLayers text_layers_of(
     }
   }
   layers.count = options.num_layers().value_or(layers.total);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layers.count >= 0 && layers.count <= layers.total,
-      format_text(
-          "expected num_layers from 0 to {}, which \"{}\" has, but got {}",
-          layers.total,
-          folder,
-          layers.count));
+      "expected num_layers from 0 to {}, which \"{}\" has, but got {}",
+      layers.total,
+      folder,
+      layers.count);
   return layers;
 }
 
@@ -61,15 +59,14 @@ std::vector<MultiHeadAttentionOptions> options_of(
   std::vector<MultiHeadAttentionOptions> layers;
   for (const auto& layer : attention) {
     const auto& options = layer->options;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         options.d_in() == hidden_size && options.d_out() == hidden_size,
-        format_text(
-            "{}: expected attention from {} to {}, but got from {} to {}",
-            model,
-            hidden_size,
-            hidden_size,
-            options.d_in(),
-            options.d_out()));
+        "{}: expected attention from {} to {}, but got from {} to {}",
+        model,
+        hidden_size,
+        hidden_size,
+        options.d_in(),
+        options.d_out());
     layers.push_back(options);
   }
   return layers;
@@ -90,19 +87,17 @@ void check_new_lengths(
     return;
   }
   const auto lengths = call.new_lengths().cpu();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       lengths.min().item<int64_t>() >= 1,
-      format_text(
-          "{}: expected at least one new token of each text, but got {}",
-          model,
-          lengths.min().item<int64_t>()));
-  TORCH_CHECK(
+      "{}: expected at least one new token of each text, but got {}",
+      model,
+      lengths.min().item<int64_t>());
+  TORCH_ATTENTION_CHECK(
       call.left_padded() || lengths.eq(ids.size(1)).all().item<bool>(),
-      format_text(
-          "{}: expected texts that are padded on the left "
-          "(DecodeOptions().left_padded(true)), since the logits are those of "
-          "the last column",
-          model));
+      "{}: expected texts that are padded on the left "
+      "(DecodeOptions().left_padded(true)), since the logits are those of "
+      "the last column",
+      model);
 }
 
 std::string numbers_of(const torch::Tensor& counts) {
@@ -111,22 +106,20 @@ std::string numbers_of(const torch::Tensor& counts) {
 }
 
 void check_caches(const char* model, const Caches& caches, size_t num_layers) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       caches.size() == num_layers && num_layers > 0,
-      format_text(
-          "{}: expected a cache for each of {} layers, but got {}",
-          model,
-          num_layers,
-          caches.size()));
+      "{}: expected a cache for each of {} layers, but got {}",
+      model,
+      num_layers,
+      caches.size());
   for (const auto& cache : caches) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         cache.lengths().equal(caches.front().lengths()),
-        format_text(
-            "{}: expected caches of the same texts, but the first has the "
-            "lengths {}, and another {}",
-            model,
-            numbers_of(caches.front().lengths()),
-            numbers_of(cache.lengths())));
+        "{}: expected caches of the same texts, but the first has the "
+        "lengths {}, and another {}",
+        model,
+        numbers_of(caches.front().lengths()),
+        numbers_of(cache.lengths()));
   }
 }
 
@@ -137,14 +130,13 @@ void check_drops_nothing(const char* name, const LanguageModel& model) {
   }
   for (const auto& module : model.modules(/*include_self=*/false)) {
     const auto* dropout = module->as<torch::nn::Dropout>();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         dropout == nullptr || !dropout->is_training() ||
             dropout->options.p() == 0,
-        format_text(
-            "{}: expected evaluation for decode, which has no dropout, but got "
-            "training with dropout = {}; call eval()",
-            name,
-            dropout == nullptr ? 0 : dropout->options.p()));
+        "{}: expected evaluation for decode, which has no dropout, but got "
+        "training with dropout = {}; call eval()",
+        name,
+        dropout == nullptr ? 0 : dropout->options.p());
   }
 }
 
@@ -155,15 +147,14 @@ void check_ids(
     const torch::Tensor& ids,
     int64_t dim,
     int64_t vocab_size) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ids.dim() == dim && c10::isIntegralType(ids.scalar_type(), false),
-      format_text(
-          "{}: expected integer ids of {} dimensions, but got the shape ({}) of "
-          "{}",
-          model,
-          dim,
-          fmt::join(ids.sizes(), ", "),
-          c10::toString(ids.scalar_type())));
+      "{}: expected integer ids of {} dimensions, but got the shape ({}) of "
+      "{}",
+      model,
+      dim,
+      fmt::join(ids.sizes(), ", "),
+      c10::toString(ids.scalar_type()));
   // Skipped on a GPU: reading the value would synchronise.
   if (!ids.is_cpu() || ids.numel() == 0) {
     return;
@@ -171,13 +162,12 @@ void check_ids(
   const auto [least, most] = at::aminmax(ids);
   for (const auto& id : {least, most}) {
     const auto value = id.item<int64_t>();
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value >= 0 && value < vocab_size,
-        format_text(
-            "{}: expected ids from 0 to {}, but got {}",
-            model,
-            vocab_size - 1,
-            value));
+        "{}: expected ids from 0 to {}, but got {}",
+        model,
+        vocab_size - 1,
+        value);
   }
 }
 
@@ -189,9 +179,10 @@ void check_step(
     const Caches& caches,
     const DecodeOptions& call) {
   check_ids(name, ids, /*dim=*/2, model.vocab_size());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       ids.size(1) > 0,
-      format_text("{}: expected at least one new token, but got none", name));
+      "{}: expected at least one new token, but got none",
+      name);
   check_drops_nothing(name, model);
   check_caches(name, caches, num_layers);
   check_new_lengths(name, ids, call);
@@ -200,13 +191,12 @@ void check_step(
 int64_t last_of(const char* model, torch::IntArrayRef layers, size_t count) {
   int64_t last = -1;
   for (const auto layer : layers) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         layer >= 0 && layer < static_cast<int64_t>(count),
-        format_text(
-            "{}: expected a layer in [0, {}), but got {}",
-            model,
-            count,
-            layer));
+        "{}: expected a layer in [0, {}), but got {}",
+        model,
+        count,
+        layer);
     last = std::max(last, layer);
   }
   return last;

@@ -2,6 +2,7 @@
 
 #include <torch_attention/models/llama.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <models/folder_weights.h>
 #include <models/layers.h>
@@ -59,12 +60,11 @@ LlamaOptions llama_options_of(
   if (type == "gemma2" && !fields.contains("final_logit_softcapping")) {
     options.logit_softcap(30); // the default of its class
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       options.logit_softcap().value_or(1) > 0,
-      format_text(
-          "expected final_logit_softcapping > 0 in \"{}\", but got {}",
-          fields.path(),
-          options.logit_softcap().value_or(1)));
+      "expected final_logit_softcapping > 0 in \"{}\", but got {}",
+      fields.path(),
+      options.logit_softcap().value_or(1));
   return options;
 }
 
@@ -79,13 +79,12 @@ Llama llama_from_pretrained(
     const std::string& folder,
     const PretrainedModelOptions& options) {
   const auto layers = text_layers_of(folder, options);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       is_llama_like(layers.model_type),
-      format_text(
-          "expected a model of Llama, Mistral, Qwen2, Qwen3 or Gemma in "
-          "\"{}\", but got the model_type \"{}\"",
-          folder,
-          layers.model_type));
+      "expected a model of Llama, Mistral, Qwen2, Qwen3 or Gemma in "
+      "\"{}\", but got the model_type \"{}\"",
+      folder,
+      layers.model_type);
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("embed_tokens.weight");
   auto model_options =

@@ -1,5 +1,6 @@
 #include <models/model_fields.h>
 
+#include <check.h>
 #include <config_file.h>
 #include <format_text.h>
 #include <models/activation.h>
@@ -32,9 +33,8 @@ std::optional<T> ModelFields::value_of(
     return std::nullopt;
   }
   auto result = (value.*as)();
-  TORCH_CHECK(
-      result,
-      format_text("expected {} as \"{}\" of \"{}\"", expected, field, path_));
+  TORCH_ATTENTION_CHECK(
+      result, "expected {} as \"{}\" of \"{}\"", expected, field, path_);
   return result;
 }
 
@@ -55,10 +55,11 @@ std::optional<std::string> ModelFields::text(const std::string& field) const {
 }
 
 void ModelFields::check_no_null(const std::string& field) const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !contains(field) || !fields_.get(field).is_null(),
-      format_text(
-          "expected a value as \"{}\" of \"{}\", but got null", field, path_));
+      "expected a value as \"{}\" of \"{}\", but got null",
+      field,
+      path_);
 }
 
 int64_t ModelFields::integer(const std::string& field, int64_t otherwise)
@@ -98,15 +99,14 @@ std::string ModelFields::activation(
 
 void ModelFields::check_size(const std::string& field, int64_t in_files) const {
   const auto size = integer(field, in_files);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       size == in_files,
-      format_text(
-          "expected {} as \"{}\" of \"{}\", by the tensors next to it, but got "
-          "{}",
-          in_files,
-          field,
-          path_,
-          size));
+      "expected {} as \"{}\" of \"{}\", by the tensors next to it, but got "
+      "{}",
+      in_files,
+      field,
+      path_,
+      size);
 }
 
 std::optional<std::vector<int64_t>> ModelFields::integers(
@@ -120,9 +120,8 @@ std::optional<std::vector<int64_t>> ModelFields::integers(
   std::vector<int64_t> integers;
   for (const auto& element : value.elements()) {
     const auto integer = element.as_integer();
-    TORCH_CHECK(
-        integer,
-        format_text("expected integers as \"{}\" of \"{}\"", field, path_));
+    TORCH_ATTENTION_CHECK(
+        integer, "expected integers as \"{}\" of \"{}\"", field, path_);
     integers.push_back(*integer);
   }
   return integers;

@@ -4,7 +4,7 @@
 
 #include <models/tokenizer_files.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/added_tokens.h>
 #include <models/json_fields.h>
 #include <regular_file.h>
@@ -58,31 +58,28 @@ std::string class_of(const Json& config, const std::string& path) {
 
 void check_config(const Json& config, const std::string& path) {
   const auto name = class_of(config, path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       name.empty() || has(kClasses, name) || has(kGenericClasses, name),
-      format_text(
-          "expected the tokenizer_class of a tokenizer of BERT in \"{}\", but "
-          "got \"{}\"",
-          path,
-          name));
+      "expected the tokenizer_class of a tokenizer of BERT in \"{}\", but "
+      "got \"{}\"",
+      path,
+      name);
   for (const auto& [field, wanted] :
        {std::pair{"word_tokenizer_type", "basic"},
         std::pair{"subword_tokenizer_type", "wordpiece"}}) {
     const auto type = json_field(config, field, wanted, path);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         type == wanted,
-        format_text(
-            "expected a tokenizer with {} = {} in \"{}\", but got {}",
-            field,
-            wanted,
-            path,
-            type));
+        "expected a tokenizer with {} = {} in \"{}\", but got {}",
+        field,
+        wanted,
+        path,
+        type);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !json_field(config, "split_special_tokens", false, path),
-      format_text(
-          "expected split_special_tokens = false in \"{}\", but got true",
-          path));
+      "expected split_special_tokens = false in \"{}\", but got true",
+      path);
 }
 
 /// Reads the options of both kinds of files. Accents are removed where letters
@@ -118,16 +115,15 @@ void check_types(const Json& tokenizer, const std::string& path) {
   const auto model = type_of(tokenizer, "model", path);
   const auto normalizer = type_of(tokenizer, "normalizer", path);
   const auto splitter = type_of(tokenizer, "pre_tokenizer", path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       model == "WordPiece" && normalizer == "BertNormalizer" &&
           splitter == "BertPreTokenizer",
-      format_text(
-          "expected a tokenizer of BERT (BertNormalizer, BertPreTokenizer, "
-          "WordPiece) in \"{}\", but got {}, {}, {}",
-          path,
-          normalizer,
-          splitter,
-          model));
+      "expected a tokenizer of BERT (BertNormalizer, BertPreTokenizer, "
+      "WordPiece) in \"{}\", but got {}, {}, {}",
+      path,
+      normalizer,
+      splitter,
+      model);
 }
 
 struct ConfigFile {
@@ -152,17 +148,16 @@ void check_agree(
                          const auto& value,
                          const char* config_field,
                          const auto& config_value) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         value == config_value,
-        format_text(
-            "expected one tokenizer, but \"{}\" has {} = {}, and \"{}\" has {} "
-            "= {}, if only by default",
-            path,
-            field,
-            value,
-            config.path,
-            config_field,
-            config_value));
+        "expected one tokenizer, but \"{}\" has {} = {}, and \"{}\" has {} "
+        "= {}, if only by default",
+        path,
+        field,
+        value,
+        config.path,
+        config_field,
+        config_value);
   };
   const auto words = word_options_of(
       config.fields, "do_lower_case", "tokenize_chinese_chars", config.path);
@@ -178,13 +173,12 @@ void check_agree(
       "tokenize_chinese_chars",
       words.ideographs_apart);
   agree("unk_token", unknown, "unk_token", files.unknown);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       files.longest_word == 100,
-      format_text(
-          "expected max_input_chars_per_word = 100 in \"{}\", which "
-          "BertTokenizerFast has, but got {}",
-          path,
-          files.longest_word));
+      "expected max_input_chars_per_word = 100 in \"{}\", which "
+      "BertTokenizerFast has, but got {}",
+      path,
+      files.longest_word);
 }
 
 void read_tokenizer(
@@ -195,35 +189,33 @@ void read_tokenizer(
   const auto& model = tokenizer.get("model");
   const auto next =
       json_field(model, "continuing_subword_prefix", kContinuing, path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       next == kContinuing,
-      format_text(
-          "expected {} before pieces in \"{}\", but got {}",
-          kContinuing,
-          path,
-          next));
+      "expected {} before pieces in \"{}\", but got {}",
+      kContinuing,
+      path,
+      next);
   const auto& normalizer = tokenizer.get("normalizer");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       json_field(normalizer, "clean_text", true, path),
-      format_text(
-          "expected a tokenizer that removes control characters in \"{}\"",
-          path));
+      "expected a tokenizer that removes control characters in \"{}\"",
+      path);
   files.words =
       word_options_of(normalizer, "lowercase", "handle_chinese_chars", path);
   const auto longest =
       json_field(model, "max_input_chars_per_word", int64_t{100}, path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       longest >= 0,
-      format_text(
-          "expected max_input_chars_per_word >= 0 in \"{}\", but got {}",
-          path,
-          longest));
+      "expected max_input_chars_per_word >= 0 in \"{}\", but got {}",
+      path,
+      longest);
   files.longest_word = static_cast<size_t>(longest);
   check_agree(tokenizer, path, config, files);
   const auto& vocabulary = model.get("vocab");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       vocabulary.is_object(),
-      format_text("expected an object as \"vocab\" of \"{}\"", path));
+      "expected an object as \"vocab\" of \"{}\"",
+      path);
   for (const auto& [text, id] : vocabulary.fields()) {
     files.vocabulary.emplace_back(
         text, json_field(vocabulary, text, int64_t{-1}, path));
@@ -246,14 +238,15 @@ std::u32string without_space_at_end(std::u32string line) {
 void read_vocabulary(const std::string& path, TokenizerFiles& files) {
   check_regular_file(path);
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
+  TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
   int64_t id = 0;
   for (std::string line; std::getline(file, line);) {
     const auto characters = decode_utf8(line);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         encode_utf8(characters) == line,
-        format_text(
-            "expected UTF-8 in \"{}\", but line {} is none", path, id + 1));
+        "expected UTF-8 in \"{}\", but line {} is none",
+        path,
+        id + 1);
     files.vocabulary.emplace_back(
         encode_utf8(without_space_at_end(characters)), id++);
   }
@@ -265,10 +258,12 @@ void check_numbers(
     const std::vector<std::pair<std::string, int64_t>>& vocabulary) {
   constexpr int64_t kMost = 1 << 24;
   for (const auto& [text, id] : vocabulary) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         id >= 0 && id < kMost,
-        format_text(
-            "the token \"{}\" in \"{}\" has the number {}", text, folder, id));
+        "the token \"{}\" in \"{}\" has the number {}",
+        text,
+        folder,
+        id);
   }
 }
 
@@ -288,50 +283,47 @@ void number_tokens(
   for (const auto& token : added) {
     const auto found = ids.find(token.text);
     const auto id = found != ids.end() ? found->second : next++;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         id == token.id.value_or(id),
-        format_text(
-            "expected the added token \"{}\" of \"{}\" to have the number {}, "
-            "the next one or that of the vocabulary, but got {}",
-            token.text,
-            folder,
-            id,
-            *token.id));
-    TORCH_CHECK(
+        "expected the added token \"{}\" of \"{}\" to have the number {}, "
+        "the next one or that of the vocabulary, but got {}",
+        token.text,
+        folder,
+        id,
+        *token.id);
+    TORCH_ATTENTION_CHECK(
         found != ids.end() || texts.count(id) == 0,
-        format_text(
-            "the added token \"{}\" of \"{}\" would have the number {}, which "
-            "the token \"{}\" has",
-            token.text,
-            folder,
-            id,
-            texts[id]));
-    TORCH_CHECK(
+        "the added token \"{}\" of \"{}\" would have the number {}, which "
+        "the token \"{}\" has",
+        token.text,
+        folder,
+        id,
+        texts[id]);
+    TORCH_ATTENTION_CHECK(
         found != ids.end() || token.field.empty() || token.id,
-        format_text(
-            "expected the token \"{}\", the {} of \"{}\", in the vocabulary",
-            token.text,
-            token.field,
-            folder));
+        "expected the token \"{}\", the {} of \"{}\", in the vocabulary",
+        token.text,
+        token.field,
+        folder);
     files.specials.emplace_back(token.text, id);
   }
   for (const auto& text : {files.begin, files.end, files.unknown}) {
     // Python's templates of texts end a token at a space.
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         text.find(' ') == std::string::npos,
-        format_text(
-            "expected a token without spaces for the begin and end of texts in "
-            "\"{}\", but got \"{}\"",
-            folder,
-            text));
+        "expected a token without spaces for the begin and end of texts in "
+        "\"{}\", but got \"{}\"",
+        folder,
+        text);
     const auto stated =
         std::any_of(added.begin(), added.end(), [&](const AddedToken& token) {
           return token.text == text && token.id;
         });
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         ids.count(text) > 0 || (stated && text != files.unknown),
-        format_text(
-            "expected the token {} in the vocabulary of \"{}\"", text, folder));
+        "expected the token {} in the vocabulary of \"{}\"",
+        text,
+        folder);
   }
 }
 
@@ -353,9 +345,10 @@ TokenizerFiles::TokenizerFiles(const std::string& folder) {
   if (is_there(path)) {
     read_tokenizer(tokenizer, path, config, *this);
   } else {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         is_there(folder + "/vocab.txt"),
-        format_text("expected tokenizer.json or vocab.txt in \"{}\"", folder));
+        "expected tokenizer.json or vocab.txt in \"{}\"",
+        folder);
     read_vocabulary(folder + "/vocab.txt", *this);
     words = word_options_of(
         config.fields, "do_lower_case", "tokenize_chinese_chars", config.path);
@@ -368,12 +361,11 @@ TokenizerFiles::TokenizerFiles(const std::string& folder) {
         });
   };
   // A vocabulary of MPNet has BERT's tokens as well.
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       added.names_begin || !has_piece("<s>") || !has_piece("</s>"),
-      format_text(
-          "expected cls_token and sep_token in \"{}\", since the vocabulary "
-          "has [CLS] and <s>",
-          config_path));
+      "expected cls_token and sep_token in \"{}\", since the vocabulary "
+      "has [CLS] and <s>",
+      config_path);
   number_tokens(folder, added.all, *this);
 }
 

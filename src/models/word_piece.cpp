@@ -1,6 +1,6 @@
 #include <torch_attention/models/word_piece.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <models/word_pieces.h>
 
 #include <c10/util/Exception.h>
@@ -23,11 +23,10 @@ bool WordPiece::is_in(const std::string& folder) {
 std::vector<int64_t> WordPiece::encode(
     const std::string& text,
     std::optional<int64_t> max_length) const {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       max_length.value_or(2) >= 2,
-      format_text(
-          "expected a max_length of 2 tokens or more, but got {}",
-          max_length.value_or(2)));
+      "expected a max_length of 2 tokens or more, but got {}",
+      max_length.value_or(2));
   auto ids = pieces_->encode(text);
   if (max_length && static_cast<int64_t>(ids.size()) > *max_length) {
     ids.resize(static_cast<size_t>(*max_length));
@@ -50,12 +49,11 @@ bool WordPiece::has(int64_t id) const {
 
 const std::string& WordPiece::piece(int64_t id) const {
   const auto* piece = pieces_->piece(id);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       piece != nullptr,
-      format_text(
-          "expected a token from 0 to {} that the vocabulary has, but got {}",
-          vocab_size() - 1,
-          id));
+      "expected a token from 0 to {} that the vocabulary has, but got {}",
+      vocab_size() - 1,
+      id);
   return *piece;
 }
 

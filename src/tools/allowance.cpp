@@ -1,8 +1,6 @@
 #include <tools/allowance.h>
 
-#include <c10/util/Exception.h>
-
-#include <format_text.h>
+#include <check.h>
 
 #include <algorithm>
 #include <array>
@@ -86,14 +84,13 @@ void Allowance::check_rounding() const {
     const auto share = std::min(128 * relative_bound(name), 0.25);
     const auto most = tolerance(name).atol + share * largest_of_kind(name) +
         (parameter_of_trained(name).empty() ? 0 : longest_way(name));
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         item.second <= most,
-        format_text(
-            "the archive's own code gives another {} in float64, by {:.1e}; "
-            "rounding explains at most {:.1e}. With it any result would pass",
-            name,
-            item.second,
-            most));
+        "the archive's own code gives another {} in float64, by {:.1e}; "
+        "rounding explains at most {:.1e}. With it any result would pass",
+        name,
+        item.second,
+        most);
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <tools/comparison.h>
 #include <tools/load_script.h>
 
@@ -36,9 +36,11 @@ torch::jit::Module load_code(
   while (begin < prefix.size()) {
     const auto end = std::min(prefix.find('.', begin), prefix.size());
     const auto name = prefix.substr(begin, end - begin);
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         module.hasattr(name) && module.attr(name).isModule(),
-        format_text("\"{}\" has no module \"{}\"", archive, prefix));
+        "\"{}\" has no module \"{}\"",
+        archive,
+        prefix);
     module = module.attr(name).toModule();
     begin = end + 1;
   }

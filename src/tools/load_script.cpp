@@ -1,9 +1,8 @@
 #include <tools/load_script.h>
 
-#include <c10/util/Exception.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <regular_file.h>
 #include <torch_attention/weights/inspect.h>
 
@@ -14,13 +13,12 @@ torch::jit::Module load_script(
     std::optional<c10::Device> device,
     const std::string& hint) {
   const auto info = inspect_weights(path, InspectOptions().check(true));
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       info.format == "TorchScript archive",
-      format_text(
-          "expected a TorchScript model, which can be run, but \"{}\" is a {}{}",
-          path,
-          info.format,
-          hint));
+      "expected a TorchScript model, which can be run, but \"{}\" is a {}{}",
+      path,
+      info.format,
+      hint);
   check_regular_file(path);
   return torch::jit::load(path, device);
 }

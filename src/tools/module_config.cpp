@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
@@ -78,13 +79,12 @@ ModuleConfig infer_config(
   const auto heads = count_heads(tensors);
   const std::string head = heads > 0 ? "heads.0." : "";
   const auto* weight = tensors.find(head + "W_query.weight");
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       weight != nullptr && weight->dim() == 2,
-      format_text(
-          "expected the keys of one of our modules, such as W_query.weight, "
-          "but the keys are {}. Is the module deeper in the archive? Then give "
-          "its path with --prefix",
-          list_of(tensors.keys())));
+      "expected the keys of one of our modules, such as W_query.weight, "
+      "but the keys are {}. Is the module deeper in the archive? Then give "
+      "its path with --prefix",
+      list_of(tensors.keys()));
   config.d_out = weight->size(0);
   config.d_in = weight->size(1);
   config.qkv_bias = tensors.contains(head + "W_query.bias");

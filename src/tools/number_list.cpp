@@ -1,8 +1,6 @@
 #include <tools/number_list.h>
 
-#include <format_text.h>
-
-#include <c10/util/Exception.h>
+#include <check.h>
 
 #include <charconv>
 #include <sstream>
@@ -24,13 +22,12 @@ int64_t number_of(std::string_view text, const char* what) {
   int64_t value = -1;
   const auto* end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, value);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       read.ec == std::errc() && read.ptr == end && value >= 0 &&
           value <= kMostNumber,
-      format_text(
-          "expected whole numbers in {}, such as 0,2,5, but got \"{}\"",
-          what,
-          text));
+      "expected whole numbers in {}, such as 0,2,5, but got \"{}\"",
+      what,
+      text);
   return value;
 }
 
@@ -39,8 +36,8 @@ std::vector<int64_t> token_ids_of(const std::string& text, const char* what) {
   for (const auto& part : split_text(text, ',')) {
     ids.push_back(number_of(part, what));
   }
-  TORCH_CHECK(
-      !ids.empty(), format_text("expected at least one token in {}", what));
+  TORCH_ATTENTION_CHECK(
+      !ids.empty(), "expected at least one token in {}", what);
   return ids;
 }
 

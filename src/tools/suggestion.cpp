@@ -2,6 +2,7 @@
 
 #include <tools/verify.h>
 
+#include <check.h>
 #include <format_text.h>
 
 #include <cstdint>
@@ -56,12 +57,11 @@ std::string find_num_heads(VerificationCase& verification_case) {
     }
     num_heads = 0;
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       found.size() < 2,
-      format_text(
-          "several numbers of heads agree with the archive on this input: {}. "
-          "Give one with --num-heads, or more --tokens",
-          fmt::join(found, ", ")));
+      "several numbers of heads agree with the archive on this input: {}. "
+      "Give one with --num-heads, or more --tokens",
+      fmt::join(found, ", "));
   num_heads = found.empty() ? 1 : found.front();
   return found.empty() ? ""
                        : format_text(

@@ -1,6 +1,7 @@
 #include <tools/heatmap/heatmap.h>
 
 #include <atomic_file.h>
+#include <check.h>
 #include <escape.h>
 #include <format_text.h>
 #include <tools/heatmap/layer.h>
@@ -66,16 +67,17 @@ std::vector<int64_t> numbers_of(const std::string& text, const char* what) {
   }
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !numbers.empty(),
-      format_text(
-          "expected \"all\" or numbers in {}, but got \"{}\"", what, text));
+      "expected \"all\" or numbers in {}, but got \"{}\"",
+      what,
+      text);
   return numbers;
 }
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
+  TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
   return {
       std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
@@ -102,12 +104,11 @@ std::vector<std::string> labels_of(
         labels.push_back(part);
       }
     }
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         labels.size() == ids.size(),
-        format_text(
-            "expected {} names in --labels, one for each token, but got {}",
-            ids.size(),
-            labels.size()));
+        "expected {} names in --labels, one for each token, but got {}",
+        ids.size(),
+        labels.size());
   } else if (!options.input && models::WordPiece::is_in(options.path)) {
     const models::WordPiece tokenizer(options.path);
     for (const auto id : ids) {
@@ -159,11 +160,10 @@ LayerWeights layer_of_input(
     const HeatmapOptions& options,
     const std::vector<int64_t>& layers,
     const torch::Tensor& x) {
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       layers.size() <= 1,
-      format_text(
-          "expected one layer for --input, but got --layer {}",
-          options.layers));
+      "expected one layer for --input, but got --layer {}",
+      options.layers);
   return weights_of_layer(
       {options.path,
        part_named(options.part),
@@ -212,12 +212,11 @@ std::vector<int64_t> heads_of(
     heads.resize(static_cast<size_t>(count));
     std::iota(heads.begin(), heads.end(), 0);
   }
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       heads.back() < count,
-      format_text(
-          "expected heads in [0, {}), but got --head {}",
-          count,
-          options.heads));
+      "expected heads in [0, {}), but got --head {}",
+      count,
+      options.heads);
   return heads;
 }
 

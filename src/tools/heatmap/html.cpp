@@ -1,9 +1,8 @@
 #include <tools/heatmap/page.h>
 #include <tools/heatmap/render.h>
 
+#include <check.h>
 #include <format_text.h>
-
-#include <c10/util/Exception.h>
 
 #include <nlohmann/json.hpp>
 
@@ -64,13 +63,12 @@ std::string html_of(const AttentionMap& map) {
   const auto T = static_cast<int64_t>(map.labels.size());
   const auto count =
       static_cast<int64_t>(map.layers.size() * map.heads.size()) * T * T;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       count <= kMostWeights,
-      format_text(
-          "expected at most {} weights in a page, but got {}: choose fewer "
-          "layers or heads by --layer and --head",
-          kMostWeights,
-          count));
+      "expected at most {} weights in a page, but got {}: choose fewer "
+      "layers or heads by --layer and --head",
+      kMostWeights,
+      count);
   nlohmann::ordered_json data = {
       {"title", map.title},
       {"labels", map.labels},

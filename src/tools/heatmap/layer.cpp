@@ -1,6 +1,6 @@
 #include <tools/heatmap/layer.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <tools/model_type.h>
 #include <tools/module_config.h>
 #include <torch_attention/nn/modules/causal_attention.h>
@@ -153,21 +153,21 @@ LayerWeights weights_of_layer(
 
 torch::Tensor read_input(const std::string& path) {
   const auto tensors = read_weights(path);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       tensors.size() == 1,
-      format_text(
-          "expected one tensor in \"{}\", but got {}", path, tensors.size()));
+      "expected one tensor in \"{}\", but got {}",
+      path,
+      tensors.size());
   const auto& x = tensors.begin()->value();
   const bool fits = (x.dim() == 2 || (x.dim() == 3 && x.size(0) == 1)) &&
       x.numel() > 0 && x.is_floating_point();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       fits,
-      format_text(
-          "expected numbers of shape (T, C) or (1, T, C) in \"{}\", but got "
-          "shape ({}) of {}",
-          path,
-          fmt::join(x.sizes(), ", "),
-          c10::toString(x.scalar_type())));
+      "expected numbers of shape (T, C) or (1, T, C) in \"{}\", but got "
+      "shape ({}) of {}",
+      path,
+      fmt::join(x.sizes(), ", "),
+      c10::toString(x.scalar_type()));
   return x;
 }
 

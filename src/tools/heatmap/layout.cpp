@@ -1,9 +1,8 @@
 #include <tools/heatmap/layout.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <tools/heatmap/unicode.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -196,13 +195,12 @@ Rgb rgb_of_color(int64_t color) {
 PictureLayout lay_out(const AttentionMap& map) {
   const auto grid = grid_of(map);
   const auto T = static_cast<int64_t>(map.labels.size());
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       grid.count * T * T <= kMostCells,
-      format_text(
-          "expected at most {} weights in a picture, but got {}: choose fewer "
-          "layers or heads by --layer and --head",
-          kMostCells,
-          grid.count * T * T));
+      "expected at most {} weights in a picture, but got {}: choose fewer "
+      "layers or heads by --layer and --head",
+      kMostCells,
+      grid.count * T * T);
   PictureLayout picture;
   picture.cell = grid.cell;
   constexpr const char* kHint = "Each row shows what its token attends to.";

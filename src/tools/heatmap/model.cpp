@@ -1,6 +1,6 @@
 #include <tools/heatmap/model.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <torch_attention/models/bert.h>
 #include <torch_attention/models/language_model.h>
 #include <torch_attention/weights/inspect_pretrained.h>
@@ -22,9 +22,8 @@ namespace {
 /// sees images too.
 std::pair<std::string, int64_t> text_model_of(const std::string& folder) {
   const auto model = inspect_pretrained(folder);
-  TORCH_CHECK(
-      !model.layers.empty(),
-      format_text("expected a model with layers in \"{}\"", folder));
+  TORCH_ATTENTION_CHECK(
+      !model.layers.empty(), "expected a model with layers in \"{}\"", folder);
   const auto part = model.layers.front().part;
   int64_t count = 0;
   for (const auto& found : model.layers) {
@@ -59,36 +58,33 @@ std::vector<LayerWeights> weights_of_model(
   TORCH_CHECK(!ids.empty(), "expected at least one token");
   const auto [type, count] = text_model_of(folder);
   const auto types = runnable_model_types();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::binary_search(types.begin(), types.end(), type),
-      format_text(
-          "expected a model_type of {} in \"{}\", which can be run, but got "
-          "\"{}\": give what enters the attention of one layer by --input",
-          list_text(types, ", "),
-          folder,
-          type));
+      "expected a model_type of {} in \"{}\", which can be run, but got "
+      "\"{}\": give what enters the attention of one layer by --input",
+      list_text(types, ", "),
+      folder,
+      type);
   if (layers.empty()) {
     layers.resize(static_cast<size_t>(count));
     std::iota(layers.begin(), layers.end(), 0);
   }
   for (const auto layer : layers) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         layer >= 0 && layer < count,
-        format_text(
-            "expected a layer in [0, {}), which \"{}\" has, but got {}",
-            count,
-            folder,
-            layer));
+        "expected a layer in [0, {}), which \"{}\" has, but got {}",
+        count,
+        folder,
+        layer);
   }
   const auto places = options_from_config(folder, /*layer=*/0).context_length();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       static_cast<int64_t>(ids.size()) <= places,
-      format_text(
-          "expected at most {} tokens, for which \"{}\" has positions, but got "
-          "{}",
-          places,
-          folder,
-          ids.size()));
+      "expected at most {} tokens, for which \"{}\" has positions, but got "
+      "{}",
+      places,
+      folder,
+      ids.size());
   const auto options =
       models::PretrainedModelOptions()
           .num_layers(*std::max_element(layers.begin(), layers.end()) + 1)

@@ -1,6 +1,6 @@
 #include <tools/heatmap/script_model.h>
 
-#include <format_text.h>
+#include <check.h>
 #include <tools/load_script.h>
 #include <torch_attention/jit/swap_attention.h>
 
@@ -113,9 +113,11 @@ torch::jit::Module load_swapped(const std::string& path) {
   const auto report = swap_attention(model);
   std::ostringstream text;
   text << report;
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       !report.swapped.empty(),
-      format_text("found no attention in \"{}\"\n{}", path, text.str()));
+      "found no attention in \"{}\"\n{}",
+      path,
+      text.str());
   return model;
 }
 
@@ -130,21 +132,19 @@ std::vector<LayerWeights> weights_of_script(
   AttentionObserver observer(static_cast<int64_t>(ids.size()));
   model.forward({at::tensor(ids).unsqueeze(0)});
   auto all = observer.take();
-  TORCH_CHECK(
-      !all.empty(),
-      format_text("\"{}\" computed no attention among the tokens", path));
+  TORCH_ATTENTION_CHECK(
+      !all.empty(), "\"{}\" computed no attention among the tokens", path);
   if (layers.empty()) {
     return all;
   }
   std::vector<LayerWeights> chosen;
   for (const auto layer : layers) {
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         layer < static_cast<int64_t>(all.size()),
-        format_text(
-            "expected a layer in [0, {}), which \"{}\" computes, but got {}",
-            all.size(),
-            path,
-            layer));
+        "expected a layer in [0, {}), which \"{}\" computes, but got {}",
+        all.size(),
+        path,
+        layer);
     chosen.push_back(all[static_cast<size_t>(layer)]);
   }
   return chosen;

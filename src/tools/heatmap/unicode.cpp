@@ -1,7 +1,6 @@
 #include <tools/heatmap/unicode.h>
 
-#include <c10/util/Exception.h>
-
+#include <check.h>
 #include <format_text.h>
 
 #include <utf8proc.h>
@@ -56,9 +55,10 @@ bool is_blank(int32_t character) {
 void check_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto next = decode_first(text.substr(at));
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         next.character >= 0,
-        format_text("expected UTF-8, but byte {} of the text is none", at));
+        "expected UTF-8, but byte {} of the text is none",
+        at);
     at += next.bytes;
   }
 }

@@ -1,5 +1,6 @@
 #include <tools/text/embed.h>
 
+#include <check.h>
 #include <format_text.h>
 #include <regular_file.h>
 #include <tools/progress_bar.h>
@@ -7,8 +8,6 @@
 #include <torch_attention/weights/write.h>
 
 #include <sentence_encoder.h>
-
-#include <c10/util/Exception.h>
 
 #include <fstream>
 #include <iostream>
@@ -37,7 +36,7 @@ std::vector<std::string> read_lines(const std::string& path) {
   }
   check_regular_file(path);
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file, format_text("cannot read \"{}\"", path));
+  TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
   return lines_of(file);
 }
 
@@ -63,8 +62,7 @@ void print_vectors(const torch::Tensor& vectors, std::ostream& out) {
 void embed_lines(const EmbedArguments& arguments, std::ostream& out) {
   auto model = open_encoder(arguments.folder);
   const auto texts = read_lines(arguments.file);
-  TORCH_CHECK(
-      !texts.empty(), format_text("\"{}\" has no lines", arguments.file));
+  TORCH_ATTENTION_CHECK(!texts.empty(), "\"{}\" has no lines", arguments.file);
   encoder::EncodeOptions options;
   options.batch_tokens = arguments.batch_tokens;
   std::optional<ProgressBar> bar(

@@ -1,6 +1,6 @@
 #include <tools/text/genai_library.h>
 
-#include <format_text.h>
+#include <check.h>
 
 #include <c10/util/Exception.h>
 
@@ -65,7 +65,7 @@ fs::path file_in(const fs::path& folder, const std::string& begin) {
 
 void* open_library(const fs::path& path) {
   auto* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  TORCH_CHECK(library != nullptr, format_text("{}", dlerror()));
+  TORCH_ATTENTION_CHECK(library != nullptr, "{}", dlerror());
   return library;
 }
 
@@ -87,19 +87,18 @@ void* find_library() {
 template <typename Function>
 void look_up(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
-  TORCH_CHECK(function != nullptr, format_text("{}", dlerror()));
+  TORCH_ATTENTION_CHECK(function != nullptr, "{}", dlerror());
 }
 
 GenaiLibrary load() {
   auto* library = find_library();
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       library != nullptr,
-      format_text(
-          "texts need the library ONNX Runtime GenAI, which was not found: pip "
-          "install onnxruntime-genai, in the environment of the LibTorch in "
-          "use or in the active one, or name its folder site-packages in {}; "
-          "or give tokens by --ids",
-          kPackages));
+      "texts need the library ONNX Runtime GenAI, which was not found: pip "
+      "install onnxruntime-genai, in the environment of the LibTorch in "
+      "use or in the active one, or name its folder site-packages in {}; "
+      "or give tokens by --ids",
+      kPackages);
   GenaiLibrary api{};
 #define LOOK_UP(name) look_up(library, #name, api.name)
   LOOK_UP(OgaCreateTokenizerFromPath);

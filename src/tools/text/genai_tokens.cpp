@@ -2,8 +2,8 @@
 #include <tools/text/tokenizer_file.h>
 #include <tools/text/tokens.h>
 
+#include <check.h>
 #include <escape.h>
-#include <format_text.h>
 
 #include <c10/util/Exception.h>
 
@@ -27,8 +27,8 @@ class TokenizerFolder {
   explicit TokenizerFolder(const std::string& tokenizer) {
     namespace fs = std::filesystem;
     auto name = (fs::temp_directory_path() / "torch-attention-XXXXXX").string();
-    TORCH_CHECK(
-        mkdtemp(name.data()) != nullptr, format_text("cannot make {}", name));
+    TORCH_ATTENTION_CHECK(
+        mkdtemp(name.data()) != nullptr, "cannot make {}", name);
     path_ = name;
     fs::create_symlink(fs::absolute(tokenizer), path_ / "tokenizer.json");
     std::ofstream(path_ / "tokenizer_config.json")
@@ -58,9 +58,10 @@ std::string composed(const std::string& text) {
   const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> result(
       utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str())),
       std::free);
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       result != nullptr,
-      format_text("expected a text in UTF-8, but got \"{}\"", escaped(text)));
+      "expected a text in UTF-8, but got \"{}\"",
+      escaped(text));
   return reinterpret_cast<const char*>(result.get());
 }
 
@@ -85,24 +86,22 @@ class GenaiTokens : public TextTokens {
       const std::string& text,
       std::optional<int64_t> max_length) const override {
     for (const auto& refused : file_.refused_texts) {
-      TORCH_CHECK(
+      TORCH_ATTENTION_CHECK(
           text.find(refused) == std::string::npos,
-          format_text(
-              "tokenizer.json: a text with \"{}\" would have other tokens here "
-              "than in Python",
-              escaped(refused)));
+          "tokenizer.json: a text with \"{}\" would have other tokens here "
+          "than in Python",
+          escaped(refused));
     }
     const auto ids = encode_between(file_.has_nfc ? composed(text) : text);
     const auto around =
         static_cast<int64_t>(file_.before.size() + file_.after.size());
     const auto most =
         max_length.value_or(std::numeric_limits<int64_t>::max()) - around;
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         most >= 0,
-        format_text(
-            "expected a max_length of {} tokens or more, but got {}",
-            around,
-            *max_length));
+        "expected a max_length of {} tokens or more, but got {}",
+        around,
+        *max_length);
     const auto count = std::min(most, static_cast<int64_t>(ids.size()));
     auto tokens = file_.before;
     tokens.insert(tokens.end(), ids.begin(), ids.begin() + count);

@@ -1,5 +1,6 @@
 #include <tools/text/tokenizer_file.h>
 
+#include <check.h>
 #include <config_file.h>
 #include <format_text.h>
 
@@ -70,13 +71,12 @@ class TokenizerReader {
     };
     const bool is_known = type_of(model) == "BPE" && !is_set("dropout") &&
         !is_set("continuing_subword_prefix") && !is_set("end_of_word_suffix");
-    TORCH_CHECK(
+    TORCH_ATTENTION_CHECK(
         is_known,
-        format_text(
-            "\"{}\": expected a model BPE without dropout, prefixes and "
-            "suffixes, but got {}. Give tokens by --ids",
-            path_,
-            model.get("type").shown(60)));
+        "\"{}\": expected a model BPE without dropout, prefixes and "
+        "suffixes, but got {}. Give tokens by --ids",
+        path_,
+        model.get("type").shown(60));
   }
 
   void read_normalizer(const Json& part) {

@@ -1,10 +1,9 @@
 #include <tools/text/tokens.h>
 
+#include <check.h>
 #include <config_file.h>
 #include <format_text.h>
 #include <torch_attention/models/word_piece.h>
-
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -86,11 +85,10 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
     return std::make_unique<WordPieceTokens>(folder);
   }
   const auto path = folder + "/tokenizer.json";
-  TORCH_CHECK(
+  TORCH_ATTENTION_CHECK(
       std::filesystem::exists(path),
-      format_text(
-          "expected a file \"{}\" for texts: without it, give tokens by --ids",
-          path));
+      "expected a file \"{}\" for texts: without it, give tokens by --ids",
+      path);
   return open_genai_tokens(path);
 }
 
