@@ -50,17 +50,6 @@ const BertNames& names_of(const std::string& type) {
 }
 
 /// Returns the attention of the first `count` layers.
-std::vector<MultiHeadAttention> load_attention(
-    const std::string& folder,
-    int64_t count,
-    const PretrainedOptions& options) {
-  std::vector<MultiHeadAttention> attention;
-  for (int64_t i = 0; i < count; ++i) {
-    attention.push_back(attention_from_pretrained(folder, i, options));
-  }
-  return attention;
-}
-
 BertOptions bert_options_of(
     const ModelFields& fields,
     const std::string& type,

@@ -310,16 +310,11 @@ Gpt2 gpt2_from_pretrained(
       layers.model_type);
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("wte.weight");
-  std::vector<MultiHeadAttention> attention;
+  const auto attention = load_attention(
+      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   for (int64_t i = 0; i < layers.total; ++i) {
     const auto path = format_text("{}h.{}.", prefix, i);
-    if (i >= layers.count) {
-      weights.take_all(path);
-      continue;
-    }
-    attention.push_back(attention_from_pretrained(
-        folder, i, PretrainedOptions().dtype(options.dtype())));
-    weights.take_all(path + "attn.");
+    weights.take_all(i < layers.count ? path + "attn." : path);
   }
   Gpt2 model(
       gpt2_options_of(ModelFields(folder), options, weights, prefix),

@@ -43,6 +43,17 @@ TextLayers text_layers_of(
   return layers;
 }
 
+std::vector<MultiHeadAttention> load_attention(
+    const std::string& folder,
+    int64_t count,
+    const PretrainedOptions& options) {
+  std::vector<MultiHeadAttention> attention;
+  for (int64_t i = 0; i < count; ++i) {
+    attention.push_back(attention_from_pretrained(folder, i, options));
+  }
+  return attention;
+}
+
 std::vector<MultiHeadAttention> make_attention(
     const std::vector<MultiHeadAttentionOptions>& layers) {
   std::vector<MultiHeadAttention> attention;

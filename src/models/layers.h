@@ -8,6 +8,7 @@
 #include <torch_attention/models/language_model.h>
 #include <torch_attention/models/options.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
+#include <torch_attention/weights/pretrained.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -33,6 +34,12 @@ struct TextLayers {
 TextLayers text_layers_of(
     const std::string& folder,
     const PretrainedModelOptions& options);
+
+/// Loads the attention of the first `count` layers of a folder.
+std::vector<MultiHeadAttention> load_attention(
+    const std::string& folder,
+    int64_t count,
+    const PretrainedOptions& options);
 
 /// Makes the attention of each layer with drawn weights.
 std::vector<MultiHeadAttention> make_attention(

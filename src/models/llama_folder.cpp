@@ -91,16 +91,11 @@ Llama llama_from_pretrained(
       llama_options_of(ModelFields(folder), layers.model_type, weights, prefix);
   model_options.head(options.head());
 
-  std::vector<MultiHeadAttention> attention;
+  const auto attention = load_attention(
+      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   for (int64_t i = 0; i < layers.total; ++i) {
     const auto path = format_text("{}layers.{}.", prefix, i);
-    if (i >= layers.count) {
-      weights.take_all(path);
-      continue;
-    }
-    attention.push_back(attention_from_pretrained(
-        folder, i, PretrainedOptions().dtype(options.dtype())));
-    weights.take_all(path + "self_attn.");
+    weights.take_all(i < layers.count ? path + "self_attn." : path);
   }
   Llama model(model_options, attention, options.dtype());
   for (auto& item : model->named_parameters()) {
