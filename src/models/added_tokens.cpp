@@ -165,19 +165,9 @@ std::string named(
   return text;
 }
 
-} // namespace
-
-AddedTokens::AddedTokens(
-    const std::string& folder,
-    Json config,
-    const Json& listed) {
-  const bool has_decoder = config.contains("added_tokens_decoder");
-  std::vector<File> files{
-      {folder + "/tokenizer_config.json", std::move(config)}};
-  if (!has_decoder) {
-    const auto path = folder + "/special_tokens_map.json";
-    files.push_back({path, read_json_if_there(path)});
-  }
+/// Returns the tokens that fields name: those of kNames in its order, which may
+/// be empty, then others.
+std::vector<AddedToken> specials_of(const std::vector<File>& files) {
   std::vector<AddedToken> specials;
   for (const auto& [name, otherwise] : kNames) {
     specials.push_back({named(files, name, otherwise)});
@@ -196,6 +186,23 @@ AddedTokens::AddedTokens(
        texts_of(files, {"extra_special_tokens", "additional_special_tokens"})) {
     specials.push_back({std::move(text)});
   }
+  return specials;
+}
+
+} // namespace
+
+AddedTokens::AddedTokens(
+    const std::string& folder,
+    Json config,
+    const Json& listed) {
+  const bool has_decoder = config.contains("added_tokens_decoder");
+  std::vector<File> files{
+      {folder + "/tokenizer_config.json", std::move(config)}};
+  if (!has_decoder) {
+    const auto path = folder + "/special_tokens_map.json";
+    files.push_back({path, read_json_if_there(path)});
+  }
+  auto specials = specials_of(files);
   unknown = specials[2].text;
   end = specials[3].text;
   begin = specials[5].text;
@@ -213,12 +220,13 @@ AddedTokens::AddedTokens(
     }
     read_older(folder + "/added_tokens.json", texts, numbered);
   }
+  const auto has = [&](const std::string& text) {
+    return std::any_of(all.begin(), all.end(), [&](const AddedToken& token) {
+      return token.text == text;
+    });
+  };
   const auto add = [&](AddedToken token) {
-    const auto known =
-        std::any_of(all.begin(), all.end(), [&](const AddedToken& other) {
-          return other.text == token.text;
-        });
-    if (!known && !token.text.empty()) {
+    if (!has(token.text) && !token.text.empty()) {
       all.push_back(std::move(token));
     }
   };
@@ -229,12 +237,8 @@ AddedTokens::AddedTokens(
     add(std::move(special));
   }
   for (const auto& [id, text] : in_tokenizer) {
-    const auto& wanted = text;
     TORCH_ATTENTION_CHECK(
-        std::any_of(
-            all.begin(),
-            all.end(),
-            [&](const AddedToken& token) { return token.text == wanted; }),
+        has(text),
         "expected one tokenizer, but \"{}\" adds the token \"{}\", which "
         "\"added_tokens_decoder\" of \"{}\" lacks",
         tokenizer.path,
