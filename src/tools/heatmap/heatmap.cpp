@@ -11,7 +11,6 @@
 #include <tools/heatmap/unicode.h>
 #include <tools/number_list.h>
 #include <tools/text/tokens.h>
-#include <torch_attention/models/word_piece.h>
 
 #include <c10/util/Exception.h>
 
@@ -20,7 +19,9 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <ostream>
 #include <sstream>
 #include <string_view>
@@ -82,21 +83,22 @@ std::string read_text(const std::string& path) {
       std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// The tokens of the text or the numbers that were given.
-std::vector<int64_t> ids_of(const HeatmapOptions& options) {
+/// The text that was given, if any.
+std::optional<std::string> text_of(const HeatmapOptions& options) {
   if (options.ids) {
-    return token_ids_of(*options.ids, "--ids");
+    return std::nullopt;
   }
-  const auto text =
+  auto text =
       options.tokens ? *options.tokens : read_text(*options.tokens_file);
   check_utf8(text);
-  return open_tokens(options.path)->encode(text);
+  return text;
 }
 
 /// The names that were given, or those of the vocabulary, or numbers.
 std::vector<std::string> labels_of(
     const HeatmapOptions& options,
-    const std::vector<int64_t>& ids) {
+    const std::vector<int64_t>& ids,
+    const TextTokens* tokens) {
   std::vector<std::string> labels;
   if (options.labels) {
     for (const auto& part : split_text(*options.labels, ' ')) {
@@ -109,20 +111,10 @@ std::vector<std::string> labels_of(
         "expected {} names in --labels, one for each token, but got {}",
         ids.size(),
         labels.size());
-  } else if (!options.input && models::WordPiece::is_in(options.path)) {
-    const models::WordPiece tokenizer(options.path);
-    for (const auto id : ids) {
-      labels.push_back(
-          tokenizer.has(id) ? tokenizer.piece(id) : std::to_string(id));
-    }
-  } else if (options.tokens || options.tokens_file) {
-    const auto tokens = open_tokens(options.path);
-    for (const auto id : ids) {
-      labels.push_back(tokens->decode({id}));
-    }
   } else {
     for (const auto id : ids) {
-      labels.push_back(std::to_string(id));
+      labels.push_back(
+          tokens == nullptr ? std::to_string(id) : tokens->label(id));
     }
   }
   for (auto& label : labels) {
@@ -187,11 +179,16 @@ AttentionMap map_of(const HeatmapOptions& options) {
     const auto x = read_input(*options.input);
     ids.resize(static_cast<size_t>(x.size(-2)));
     std::iota(ids.begin(), ids.end(), 0);
-    map.labels = labels_of(options, ids);
+    map.labels = labels_of(options, ids, /*tokens=*/nullptr);
     map.layers.push_back(layer_of_input(options, layers, x));
   } else {
-    ids = ids_of(options);
-    map.labels = labels_of(options, ids);
+    const auto text = text_of(options);
+    // Numbers without names take those of a vocabulary that is there.
+    const auto tokens = text ? open_tokens(options.path)
+        : options.labels     ? nullptr
+                             : open_word_pieces(options.path);
+    ids = text ? tokens->encode(*text) : token_ids_of(*options.ids, "--ids");
+    map.labels = labels_of(options, ids, tokens.get());
     map.layers = is_folder(options.path)
         ? weights_of_model(options.path, ids, layers)
         : weights_of_script(options.path, ids, layers);

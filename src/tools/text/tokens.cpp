@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <istream>
 #include <ostream>
+#include <utility>
 
 namespace torch_attention::tools {
 
@@ -40,7 +41,8 @@ class ByteTokens : public TextTokens {
 
 class WordPieceTokens : public TextTokens {
  public:
-  explicit WordPieceTokens(const std::string& folder) : tokenizer_(folder) {}
+  explicit WordPieceTokens(models::WordPiece tokenizer)
+      : tokenizer_(std::move(tokenizer)) {}
 
   std::vector<int64_t> encode(
       const std::string& text,
@@ -55,6 +57,11 @@ class WordPieceTokens : public TextTokens {
       text += (text.empty() ? "" : " ") + tokenizer_.piece(token);
     }
     return text;
+  }
+
+  std::string label(int64_t token) const override {
+    return tokenizer_.has(token) ? tokenizer_.piece(token)
+                                 : std::to_string(token);
   }
 
  private:
@@ -81,8 +88,8 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
   if (has_bytes_as_tokens(folder)) {
     return std::make_unique<ByteTokens>();
   }
-  if (models::WordPiece::is_in(folder)) {
-    return std::make_unique<WordPieceTokens>(folder);
+  if (auto tokens = open_word_pieces(folder)) {
+    return tokens;
   }
   const auto path = folder + "/tokenizer.json";
   TORCH_ATTENTION_CHECK(
@@ -90,6 +97,14 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
       "expected a file \"{}\" for texts: without it, give tokens by --ids",
       path);
   return open_genai_tokens(path);
+}
+
+std::unique_ptr<TextTokens> open_word_pieces(const std::string& folder) {
+  try {
+    return std::make_unique<WordPieceTokens>(models::WordPiece(folder));
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
 }
 
 void print_tokens(

@@ -22,6 +22,11 @@ class TextTokens {
       std::optional<int64_t> max_length = std::nullopt) const = 0;
 
   virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
+
+  /// Returns how one token is shown.
+  virtual std::string label(int64_t token) const {
+    return decode({token});
+  }
 };
 
 /// Returns whether the tokens of a folder's model are bytes: its config.json
@@ -34,6 +39,9 @@ bool has_bytes_as_tokens(const std::string& folder);
 /// Throws c10::Error if there is no such file, if the library that reads it is
 /// not found, or if its tokens would not be Python's.
 std::unique_ptr<TextTokens> open_tokens(const std::string& folder);
+
+/// Returns the tokens of a folder with a tokenizer of BERT, or null for others.
+std::unique_ptr<TextTokens> open_word_pieces(const std::string& folder);
 
 /// Prints the tokens of each line, as 1,2,3.
 void print_tokens(
