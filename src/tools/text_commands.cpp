@@ -15,6 +15,12 @@ namespace torch_attention::tools {
 
 namespace {
 
+void add_folder(CLI::App& command, std::string& folder) {
+  command.add_option("FOLDER", folder, "the model")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+}
+
 void add_generation_options(CLI::App& command, GenerateArguments& arguments) {
   auto& options = arguments.options;
   command
@@ -64,9 +70,7 @@ std::function<int()> add_generate(CLI::App& app) {
   auto arguments = std::make_shared<GenerateArguments>();
   auto* command = app.add_subcommand(
       "generate", "Continue texts by a model of save_pretrained");
-  command->add_option("FOLDER", arguments->folder, "the model")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+  add_folder(*command, arguments->folder);
   command
       ->add_option(
           "--prompt",
@@ -121,9 +125,7 @@ std::function<int()> add_embed(CLI::App& app) {
   auto arguments = std::make_shared<EmbedArguments>();
   auto* command =
       app.add_subcommand("embed", "Make vectors of the lines of a text");
-  command->add_option("FOLDER", arguments->folder, "the model")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+  add_folder(*command, arguments->folder);
   command->add_option("FILE", arguments->file, "the text; - for standard input")
       ->required();
   command->add_option(
@@ -159,9 +161,7 @@ std::function<int()> add_tokens(CLI::App& app) {
   auto folder = std::make_shared<std::string>();
   auto* command = app.add_subcommand(
       "tokens", "Print the tokens of each line of standard input, as 1,2,3");
-  command->add_option("FOLDER", *folder, "the model")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+  add_folder(*command, *folder);
   command->footer(
       "Tokenizers are read as by generate and embed.\n\n"
       "Example:\n"
