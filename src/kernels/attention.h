@@ -26,7 +26,8 @@ struct ScoreTensors {
   /// float32 or float64 (H) for a query (B, H, T, D): ALiBi slopes, which are
   /// subtracted from scores, times the distance between query and key
   torch::Tensor alibi_slopes;
-  /// float32 or float64 (H): one more score for each query, without a value
+  /// float32 or float64 (H): one more score for each query, without a value.
+  /// For the reference it may also broadcast to (B, H, T).
   torch::Tensor sinks;
   /// int64 (B + 1) on the CPU, from 0 to T, for a query (1, H, T, D): the
   /// sequences are packed one after the other, and sequence i has the queries
@@ -63,6 +64,9 @@ struct Attention : ScoreTensors {
   ScoreRule rule;
   /// 0 outside training
   double dropout = 0.0;
+  /// Whether `query_offsets` are known to be `key_lengths - T`, as in a cache:
+  /// the last query sees the last key.
+  bool ends_at_lengths = false;
   SharedHeads heads;
   SharedTokens tokens;
   /// Changes the scores (..., T, S) before the softmax. Empty: none. Only the

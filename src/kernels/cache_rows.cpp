@@ -76,8 +76,25 @@ void write_memory(
   copy_memory(x.cache, rows, first, counts);
 }
 
-/// Writes the rows on any device, by operators.
+/// Writes row `token[i]` of sequence `sequence[i]` to the caches' row `row[i]`,
+/// for all i. The indices, int64 of one shape, are on the caches' device.
 void copy_by_indices(
+    std::initializer_list<NewRows> all,
+    const torch::Tensor& sequence,
+    const torch::Tensor& token,
+    const torch::Tensor& row) {
+  using torch::indexing::Slice;
+  for (const auto& x : all) {
+    // (B, G, T, D) -> (indices, G, D)
+    const auto taken = x.rows.index({sequence, Slice(), token});
+    auto cache = x.cache;
+    cache.index_put_({sequence, Slice(), row}, taken.to(cache.scalar_type()));
+  }
+}
+
+/// Writes rows of sequences that differ, on any device, by operators. One copy
+/// brings all indices to it.
+void copy_by_counts(
     std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
     torch::IntArrayRef counts) {
@@ -91,20 +108,15 @@ void copy_by_indices(
       row.push_back(first[b] + t);
     }
   }
-  using torch::indexing::Slice;
-  const auto device = all.begin()->cache.device();
-  const auto on_device = [&](const std::vector<int64_t>& indices) {
-    return torch::tensor(indices, torch::kLong).to(device);
-  };
-  const auto at_sequence = on_device(sequence);
-  const auto from = on_device(token);
-  const auto to = on_device(row);
-  for (const auto& x : all) {
-    // (B, G, T, D) -> (number of new tokens, G, D)
-    const auto taken = x.rows.index({at_sequence, Slice(), from});
-    auto cache = x.cache;
-    cache.index_put_({at_sequence, Slice(), to}, taken.to(cache.scalar_type()));
+  const auto n = static_cast<int64_t>(row.size());
+  for (const auto* more : {&token, &row}) {
+    sequence.insert(sequence.end(), more->begin(), more->end());
   }
+  const auto indices =
+      torch::tensor(sequence, torch::kLong)
+          .view({3, n})
+          .to(all.begin()->cache.device(), /*non_blocking=*/true);
+  copy_by_indices(all, indices[0], indices[1], indices[2]);
 }
 
 } // namespace
@@ -132,12 +144,23 @@ void write_rows(
         numbers.begin(), numbers.end(), [&](int64_t n) { return n == each; });
   };
   if (!all_are(first, first[0]) || !all_are(counts, T)) {
-    copy_by_indices(all, first, counts);
+    copy_by_counts(all, first, counts);
     return;
   }
   for (const auto& x : all) {
     x.cache.narrow(2, first[0], T).copy_(x.rows);
   }
+}
+
+void write_rows(
+    std::initializer_list<NewRows> all,
+    const torch::Tensor& first) {
+  const auto& some = all.begin()->rows;
+  const auto sequence =
+      torch::arange(some.size(0), first.options()).unsqueeze(1);
+  const auto token = torch::arange(some.size(2), first.options());
+  const auto row = first.unsqueeze(1) + token;
+  copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
 }
 
 bool can_replace(const torch::Tensor& cache) {

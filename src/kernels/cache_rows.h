@@ -20,6 +20,10 @@ void write_rows(
     torch::IntArrayRef first,
     torch::IntArrayRef counts);
 
+/// Writes all rows of each sequence b to its caches from row `first[b]` on:
+/// int64 (B) on the caches' device, which does not have to be waited for.
+void write_rows(std::initializer_list<NewRows> all, const torch::Tensor& first);
+
 /// Returns whether `replace_sequences` supports `cache`.
 bool can_replace(const torch::Tensor& cache);
 

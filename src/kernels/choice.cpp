@@ -80,11 +80,9 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
 }
 
 torch::Tensor compute(Choice choice, const Attention& attention) {
-  if (is_packed(attention) && choice != Choice::kTiled) {
-    return by_sequences(attention, [choice](const Attention& one) {
-      return compute(
-          choice == Choice::kLibTorch ? choose(one, Kernel::kFused) : choice,
-          one);
+  if (is_packed(attention) && choice == Choice::kReference) {
+    return by_sequences(attention, [](const Attention& one) {
+      return std::get<0>(reference(one));
     });
   }
   switch (choice) {

@@ -15,6 +15,22 @@ inline torch::Tensor share_heads(
   return x.repeat_interleave(query.size(-3) / x.size(-3), -3);
 }
 
+/// Returns the matrix products of `rows` (..., H, T, N) with the matrices of
+/// their groups, (..., G, N, M): (..., H, T, M). The matrices are not repeated.
+inline torch::Tensor product_of_groups(
+    const torch::Tensor& rows,
+    const torch::Tensor& matrices) {
+  if (rows.dim() < 3 || rows.size(-3) == matrices.size(-3)) {
+    return torch::matmul(rows, matrices);
+  }
+  const auto H = rows.size(-3);
+  const auto T = rows.size(-2);
+  const auto G = matrices.size(-3);
+  return torch::matmul(rows.unflatten(-3, {G, H / G}).flatten(-3, -2), matrices)
+      .unflatten(-2, {H / G, T})
+      .flatten(-4, -3);
+}
+
 /// Splits the features into heads: (B, T, H * D) -> (B, H, T, D).
 inline torch::Tensor split_heads(const torch::Tensor& x, int64_t num_heads) {
   // Not -1 as the last size, which is undetermined for empty tensors.

@@ -1,21 +1,17 @@
 #include <kernels/attention.h>
 
-#include <kernels/backward_node.h>
+#include <kernels/choice.h>
 #include <kernels/heads.h>
+#include <kernels/libtorch/equal_heads.h>
+#include <kernels/libtorch/fused_rules.h>
 #include <kernels/plain.h>
 #include <kernels/positions.h>
+#include <kernels/sequences.h>
 
-#include <ATen/Context.h>
-#include <ATen/SDPBackend.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/_efficient_attention_forward.h>
-#include <ATen/ops/_fused_sdp_choice.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 namespace torch_attention::kernels {
@@ -38,140 +34,27 @@ torch::ScalarType dtype_of_libtorch(const Attention& a) {
 /// LibTorch would round them to the scores' dtype, in which a distance of 1100
 /// may be off by 4.
 bool rounds_what_is_added(const Attention& a) {
-  const auto dtype = dtype_of_libtorch(a);
+  const auto dtype = a.query.scalar_type();
   const bool half = dtype == torch::kHalf || dtype == torch::kBFloat16;
   return half &&
       (a.alibi_slopes.defined() ||
        (a.bias.defined() && a.bias.scalar_type() != dtype));
 }
 
-/// Returns LibTorch's `attn_mask` for what `is_causal` does not express:
-/// undefined, bool (true attends) or additive. It broadcasts to (..., T, S).
-torch::Tensor explicit_mask(const Attention& a, bool is_causal) {
-  torch::Tensor hidden = a.mask;
-  if (!is_causal) {
-    const auto by_position = hidden_by_position(
-        a, a.query.dim(), a.query.size(-2), a.key.size(-2), a.query.device());
-    if (by_position.defined()) {
-      hidden = hidden.defined() ? hidden.bitwise_or(by_position) : by_position;
-    }
+/// Computes what LibTorch has no half-precision kernel for, since its kernels
+/// round the biases: few queries by the reference, whose scores are fewer than
+/// the keys' numbers; else in float32, rounded at the end.
+torch::Tensor with_exact_biases(const Attention& attention) {
+  const auto G = attention.key.dim() < 3 ? 1 : attention.key.size(-3);
+  const auto H = attention.query.dim() < 3 ? 1 : attention.query.size(-3);
+  const auto queries_of_key = attention.query.size(-2) * (H / G);
+  if (queries_of_key <= attention.query.size(-1) && attention.dropout == 0) {
+    return std::get<0>(reference(attention));
   }
-  auto bias = added_by_position(
-      a, a.query.dim(), a.query.size(-2), a.key.size(-2), a.query.device());
-  if (a.bias.defined()) {
-    bias = bias.defined() ? bias + a.bias : a.bias;
-  }
-  if (!bias.defined()) {
-    return hidden.defined() ? hidden.bitwise_not() : hidden;
-  }
-  bias = bias.to(a.query.scalar_type());
-  return hidden.defined()
-      ? torch::where(hidden, -std::numeric_limits<double>::infinity(), bias)
-      : bias;
-}
-
-/// The operands of LibTorch's kernels: (B, H, T, D), the same heads for all.
-struct Operands {
-  torch::Tensor query;
-  torch::Tensor key;
-  torch::Tensor value;
-  double scale;
-  double dropout;
-};
-
-/// Calls FlashAttention, whose causal mask is aligned with the last key.
-torch::Tensor flash(const Operands& x) {
-  // head_dim must be a multiple of this.
-  constexpr int64_t kMultiple = 8;
-  const auto D = x.query.size(-1);
-  const auto padded = [&](const torch::Tensor& tensor) {
-    return D % kMultiple == 0
-        ? tensor
-        : at::constant_pad_nd(tensor, {0, kMultiple - D % kMultiple});
-  };
-  const auto output = std::get<0>(at::_scaled_dot_product_flash_attention(
-      padded(x.query),
-      padded(x.key),
-      padded(x.value),
-      x.dropout,
-      /*is_causal=*/true,
-      /*return_debug_mask=*/false,
-      x.scale));
-  return output.slice(-1, 0, D);
-}
-
-/// Calls the memory-efficient kernel, with its mask aligned with the last key.
-torch::Tensor efficient(const Operands& x) {
-  constexpr int64_t kByLastKey = 2;
-  return std::get<0>(at::_efficient_attention_forward(
-                         x.query.transpose(1, 2),
-                         x.key.transpose(1, 2),
-                         x.value.transpose(1, 2),
-                         /*bias=*/{},
-                         /*cu_seqlens_q=*/{},
-                         /*cu_seqlens_k=*/{},
-                         /*max_seqlen_q=*/std::nullopt,
-                         /*max_seqlen_k=*/std::nullopt,
-                         x.dropout,
-                         kByLastKey,
-                         is_recorded({&x.query, &x.key, &x.value}),
-                         x.scale))
-      .transpose(1, 2);
-}
-
-/// Returns causal attention of queries that are the last of more keys, by the
-/// kernel that LibTorch would choose without a mask, as
-/// `torch.nn.attention.bias.causal_lower_right` does in Python. LibTorch's own
-/// `scaled_dot_product_attention` needs a tensor (T, S) for this. By LibTorch's
-/// choice:
-///
-/// - flash: flash, for half precision; its mask is aligned with the last key.
-/// - efficient: efficient, for float32 and older devices; set to the last key.
-/// - cuDNN: flash, where the user allows it, since cuDNN's mask is aligned with
-///   the first key; flash runs on the devices for which cuDNN is chosen.
-/// - math and others: none, since they form (T, S) in any case.
-std::optional<torch::Tensor> causal_block(const Operands& x) {
-  // LibTorch's scaled_dot_product_attention splits more blocks itself.
-  constexpr int64_t kMostBlocks = 65535;
-  const bool fits = x.query.size(2) <= x.key.size(2) &&
-      x.query.size(0) <= kMostBlocks && x.query.size(1) <= kMostBlocks;
-  // Autocast does not cover all of these operators; ROCm's have no such mask.
-  if (!x.query.is_cuda() || !fits || at::globalContext().hasROCM() ||
-      at::autocast::is_autocast_enabled(at::kCUDA)) {
-    return std::nullopt;
-  }
-  const auto choice = static_cast<at::SDPBackend>(at::_fused_sdp_choice(
-      x.query,
-      x.key,
-      x.value,
-      /*attn_mask=*/{},
-      x.dropout,
-      /*is_causal=*/false,
-      x.scale));
-  if (choice == at::SDPBackend::efficient_attention) {
-    return efficient(x);
-  }
-  const bool flash_may = at::globalContext().userEnabledFlashSDP() &&
-      x.query.size(-1) == x.value.size(-1);
-  if (flash_may &&
-      (choice == at::SDPBackend::flash_attention ||
-       choice == at::SDPBackend::cudnn_attention)) {
-    return flash(x);
-  }
-  return std::nullopt;
-}
-
-/// Computes in float32 and rounds at the end. Converts all keys, even in a
-/// decode step: LibTorch has no half-precision kernel that keeps the bits of
-/// the biases.
-torch::Tensor in_float(const Attention& attention) {
-  const auto dtype = dtype_of_libtorch(attention);
-  // Autocast would round again.
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-      c10::autocast_dispatch_keyset);
+  const auto dtype = attention.query.scalar_type();
   auto a = attention;
   for (auto* x : {&a.query, &a.key, &a.value}) {
-    *x = x->to(dtype).to(torch::kFloat);
+    *x = x->to(torch::kFloat);
   }
   return libtorch(a).to(dtype);
 }
@@ -184,69 +67,212 @@ bool has_tangents(const Attention& a) {
       });
 }
 
-/// Leaves out a rule that hides nothing: a single query at the end sees all
-/// keys.
-Attention simplified(const Attention& attention) {
+/// Returns `attention` with (B, H, T, D), (B, G, S, D) and (b, h, t, s).
+Attention rank_4(const Attention& attention) {
   auto a = attention;
-  if (a.query.size(-2) == 1 && !a.query_offsets.defined()) {
-    a.rule.causal = false;
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    *x = to_rank_4(*x);
+  }
+  for (auto* x : {&a.mask, &a.bias}) {
+    if (x->defined()) {
+      *x = scores_to_rank_4(*x, attention.query);
+    }
   }
   return a;
 }
 
+/// Leaves out the keys before `first`, which no query sees.
+Attention without_keys_before(const Attention& attention, int64_t first) {
+  auto a = attention;
+  const auto S = a.key.size(2) - first;
+  a.key = a.key.narrow(2, first, S);
+  a.value = a.value.narrow(2, first, S);
+  for (auto* x : {&a.mask, &a.bias}) {
+    if (x->defined() && x->size(3) > 1) {
+      *x = x->narrow(3, first, S);
+    }
+  }
+  if (a.key_lengths.defined()) {
+    a.key_lengths = a.key_lengths.clamp_min(first) - first;
+  }
+  return a;
+}
+
+/// Leaves out keys that no query sees, and rules that hide nothing then: a
+/// single query at the end sees all keys that remain.
+Attention simplified(const Attention& attention) {
+  auto a = attention;
+  const bool single = a.query.size(2) == 1;
+  if (a.query_offsets.defined()) {
+    if (single && a.ends_at_lengths) {
+      a.rule.causal = false;
+      a.rule.window_after = std::nullopt;
+    }
+    return a;
+  }
+  const auto T = a.query.size(2);
+  const auto S = a.key.size(2);
+  if (!a.rule.hides_keys() || T > S || (a.rule.chunk && !single)) {
+    return a;
+  }
+  const auto first = visible_keys(a.rule, S - T, T, S).first;
+  if (first > 0 && first < S) {
+    a = without_keys_before(a, first);
+  }
+  if (single) {
+    a.rule = a.rule.without_positions();
+  }
+  return a;
+}
+
+/// What LibTorch's `attn_mask` says.
+struct ScoreMask {
+  /// Undefined, bool (true attends) or additive; broadcasts to (B, H, T, S)
+  torch::Tensor mask;
+  /// bool that broadcasts to (B, H, T, 1): true where all keys are hidden,
+  /// which the mask then shows, since LibTorch's kernels may give NaN.
+  /// Undefined if there is no such query.
+  torch::Tensor no_key;
+};
+
+/// Returns true if a query may have no key to attend to.
+bool may_see_no_key(const Attention& a) {
+  return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
+      a.query_offsets.defined() ||
+      (a.rule.hides_keys() && a.query.size(2) > a.key.size(2));
+}
+
+ScoreMask score_mask(const Attention& a) {
+  const auto T = a.query.size(2);
+  const auto S = a.key.size(2);
+  const auto device = a.query.device();
+  torch::Tensor hidden = a.mask;
+  const auto by_position = hidden_by_position(a, 4, T, S, device);
+  if (by_position.defined()) {
+    hidden = hidden.defined() ? hidden.bitwise_or(by_position) : by_position;
+  }
+  auto bias = added_by_position(a, 4, T, S, device);
+  if (a.bias.defined()) {
+    bias = bias.defined() ? bias + a.bias : a.bias;
+  }
+  ScoreMask result;
+  const bool guarded = may_see_no_key(a);
+  if (!bias.defined()) {
+    if (hidden.defined()) {
+      result.mask = hidden.bitwise_not();
+    }
+    if (hidden.defined() && guarded) {
+      result.no_key = hidden.all(-1, /*keepdim=*/true);
+      result.mask = result.mask.bitwise_or(result.no_key);
+    }
+    return result;
+  }
+  result.mask = bias.to(a.query.scalar_type());
+  if (hidden.defined()) {
+    result.mask = torch::where(hidden, kHidden, result.mask);
+  }
+  if (guarded) {
+    result.no_key = result.mask.eq(kHidden).all(-1, /*keepdim=*/true);
+    result.mask = result.mask.masked_fill(result.no_key, 0);
+  }
+  return result;
+}
+
+/// Returns the mask as LibTorch wants it.
+std::optional<torch::Tensor> as_rank_4(const torch::Tensor& mask) {
+  if (!mask.defined()) {
+    return std::nullopt;
+  }
+  auto result = mask;
+  while (result.dim() < 4) {
+    result = result.unsqueeze(0);
+  }
+  return result;
+}
+
+/// Returns attention by LibTorch's choice of kernels, with a mask for what
+/// `is_causal` does not say: causal queries that are all tokens.
+torch::Tensor by_libtorch(const Attention& a, bool is_causal) {
+  const auto scores = is_causal ? ScoreMask() : score_mask(a);
+  const auto attend = [&](const Operands& x) {
+    return at::scaled_dot_product_attention(
+        x.query,
+        x.key,
+        x.value,
+        as_rank_4(x.scores),
+        a.dropout,
+        is_causal,
+        a.rule.scale,
+        /*enable_gqa=*/x.query.size(1) != x.key.size(1));
+  };
+  Operands x;
+  x.query = a.query;
+  x.key = a.key;
+  x.value = a.value;
+  x.scores = as_rank_4(scores.mask).value_or(torch::Tensor());
+  const bool has_groups = x.query.size(1) != x.key.size(1);
+  const auto output = has_groups && !x.scores.defined() && takes_groups(a)
+      ? attend(x)
+      : with_equal_heads(x, /*may_be_sequences=*/true, attend);
+  return scores.no_key.defined() ? output.masked_fill(scores.no_key, 0)
+                                 : output;
+}
+
+torch::Tensor by_best_kernel(const Attention& attention) {
+  const auto a = simplified(attention);
+  const bool has_rule_only = !a.mask.defined() && !a.bias.defined() &&
+      !a.alibi_slopes.defined() && !a.sinks.defined() &&
+      !a.key_lengths.defined() && !a.query_offsets.defined() &&
+      (a.rule.is_only_causal() || !a.rule.hides_keys());
+  if (has_rule_only && a.query.size(2) == a.key.size(2)) {
+    return by_libtorch(a, a.rule.causal);
+  }
+  // A query after cached keys: cuDNN, which LibTorch may choose, would make a
+  // plan for each number of keys.
+  if (const auto output = by_fused_kernels(a)) {
+    return *output;
+  }
+  return a.sinks.defined() ? std::get<0>(reference(a))
+                           : by_libtorch(a, /*is_causal=*/false);
+}
+
 } // namespace
 
-bool is_libtorch(const Attention& attention) {
+bool is_libtorch(const Attention& a) {
   // LibTorch's kernels take masks, but not scores that change by their value,
-  // nor sinks, nor forward derivatives.
-  return attention.rule.is_linear() && !attention.sinks.defined() &&
-      !has_tangents(attention);
+  // nor forward derivatives; sinks only where we add them to its sums.
+  return a.rule.is_linear() && !has_tangents(a) &&
+      (!a.sinks.defined() || has_fused_rules(rank_4(a)));
 }
 
 torch::Tensor libtorch(const Attention& attention) {
-  if (rounds_what_is_added(attention)) {
-    return in_float(attention);
+  // Not all of LibTorch's kernels are known to autocast.
+  const auto dtype = dtype_of_libtorch(attention);
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  auto a = attention;
+  for (auto* x : {&a.query, &a.key, &a.value}) {
+    *x = x->to(dtype);
   }
-  const auto a = simplified(attention);
-  auto query = a.query;
-  auto scale = a.rule.scale;
+  if (!is_packed(a) && rounds_what_is_added(a)) {
+    return with_exact_biases(a);
+  }
   // LibTorch scales after it hides keys by -inf, which a factor <= 0 would
   // turn.
-  if (scale && !(*scale > 0)) {
-    query = query * *scale;
-    scale = 1.0;
+  if (a.rule.scale && !(*a.rule.scale > 0)) {
+    a.query = a.query * *a.rule.scale;
+    a.rule.scale = 1.0;
   }
-  // LibTorch aligns its causal mask with the first key, we with the last, which
-  // agree only for as many keys as queries. It takes no other mask with it.
-  const bool only_causal = a.rule.is_only_causal() && !a.mask.defined() &&
-      !a.bias.defined() && !a.alibi_slopes.defined() &&
-      !a.key_lengths.defined() && !a.query_offsets.defined();
-  const bool is_causal = only_causal && query.size(-2) == a.key.size(-2);
-  const Operands operands{
-      to_rank_4(query),
-      to_rank_4(share_heads(a.key, query)),
-      to_rank_4(share_heads(a.value, query)),
-      scale.value_or(a.rule.factor(query.size(-1))),
-      a.dropout};
-  if (only_causal && !is_causal) {
-    if (const auto output = causal_block(operands)) {
-      return from_rank_4(*output, query);
-    }
+  const auto heads = rank_4(a);
+  if (!is_packed(heads)) {
+    return from_rank_4(by_best_kernel(heads), a.query);
   }
-  const auto mask = explicit_mask(a, is_causal);
-  std::optional<torch::Tensor> attn_mask;
-  if (mask.defined()) {
-    attn_mask = scores_to_rank_4(mask, query);
+  if (const auto output = by_fused_kernels(heads)) {
+    return *output;
   }
-  const auto output = at::scaled_dot_product_attention(
-      operands.query,
-      operands.key,
-      operands.value,
-      attn_mask,
-      a.dropout,
-      is_causal,
-      scale);
-  return from_rank_4(output, query);
+  return by_sequences(heads, [](const Attention& one) {
+    return compute(choose(one, Kernel::kFused), one);
+  });
 }
 
 } // namespace torch_attention::kernels

@@ -133,6 +133,32 @@ torch::Tensor hidden_by_position(
   return hidden;
 }
 
+torch::Tensor queries_without_key(
+    const Attention& a,
+    const torch::Tensor& hidden) {
+  const auto T = a.query.size(-2);
+  const auto S = a.key.size(-2);
+  if (!hidden.defined() && (T <= S || !a.rule.hides_keys())) {
+    return {};
+  }
+  // Query t sees the keys [first[t], end[t]) that are not hidden.
+  const auto position = torch::arange(S - T, S, positions_on(a.query.device()));
+  const auto& rule = a.rule;
+  const auto after = rule.causal ? 0 : rule.window_after.value_or(S);
+  const auto first = rule.window
+      ? (position - (std::min(*rule.window, S + T) - 1)).clamp(0, S)
+      : torch::zeros_like(position);
+  const auto end = (position + (std::min(after, S + T) + 1)).clamp(0, S);
+  if (!hidden.defined()) {
+    return (first >= end).view({1, 1, T});
+  }
+  const auto keys = hidden.expand({-1, -1, -1, S}).squeeze(2);
+  const auto seen_before =
+      torch::constant_pad_nd(keys.logical_not().cumsum(-1), {1, 0});
+  return seen_before.index_select(-1, first) >=
+      seen_before.index_select(-1, end);
+}
+
 std::pair<int64_t, int64_t> visible_keys(
     const ScoreRule& rule,
     int64_t first,

@@ -3,10 +3,14 @@
 #include <kernels/attention.h>
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 /// Tensors that follow from the positions of queries and keys.
 namespace torch_attention::kernels {
+
+/// The score of a hidden key.
+inline constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
 /// Returns a bool tensor (T, S), true for the keys after a query's own
 /// position.
@@ -32,6 +36,14 @@ std::pair<int64_t, int64_t> visible_keys(
     int64_t first,
     int64_t num_queries,
     int64_t num_keys);
+
+/// Returns which queries of `attention` (B, H, T, D) see no key: bool that
+/// broadcasts to (B, H, T). `hidden` is undefined or bool that broadcasts to
+/// (B, H, 1, S), true hides a key from all queries. Undefined if all see one.
+/// For rules without lengths, offsets and chunks.
+torch::Tensor queries_without_key(
+    const Attention& attention,
+    const torch::Tensor& hidden);
 
 /// Returns the bias by position for scores of `dim` dimensions: (H, T, S) or
 /// (B, H, T, S) in the dtype of `alibi_slopes`. Undefined if there is none.

@@ -6,13 +6,10 @@
 #include <ATen/TensorSubclassLikeUtils.h>
 
 #include <cmath>
-#include <limits>
 
 namespace torch_attention::kernels {
 
 namespace {
-
-constexpr double kHidden = -std::numeric_limits<double>::infinity();
 
 void hide(torch::Tensor& scores, const torch::Tensor& hidden) {
   // In place, torch.vmap rejects a batched mask for unbatched scores.
@@ -60,8 +57,9 @@ bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
       (a.rule.hides_keys() && scores.size(-2) > scores.size(-1));
 }
 
-/// Returns the softmax of scores (..., T, S) and `sinks` (H), one more score
-/// for each head, whose weights are left out: the rest add up to less than 1.
+/// Returns the softmax of scores (..., T, S) and `sinks`, one more score for
+/// each head or row, whose weights are left out: the rest add up to less
+/// than 1.
 torch::Tensor softmax_with_sinks(
     const torch::Tensor& scores,
     const torch::Tensor& sinks) {
@@ -70,7 +68,9 @@ torch::Tensor softmax_with_sinks(
   }
   auto sizes = scores.sizes().vec();
   sizes.back() = 1;
-  const auto column = sinks.view({-1, 1, 1}).expand(sizes);
+  const auto column =
+      (sinks.dim() == 1 ? sinks.view({-1, 1, 1}) : sinks.unsqueeze(-1))
+          .expand(sizes);
   return torch::softmax(torch::cat({scores, column}, -1), -1)
       .slice(-1, 0, scores.size(-1));
 }
@@ -144,8 +144,8 @@ namespace {
 
 /// Returns the weights before dropout.
 torch::Tensor weights_of(const Attention& attention) {
-  const auto key = share_heads(attention.key, attention.query);
-  auto scores = torch::matmul(attention.query, key.transpose(-2, -1));
+  auto scores =
+      product_of_groups(attention.query, attention.key.transpose(-2, -1));
   return weights_of_scores(
       std::move(scores), attention.query.size(-1), attention);
 }
@@ -168,14 +168,14 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
 }
 
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
-  auto value = share_heads(a.value, a.query);
-  if (a.calls_back()) {
-    // No other kernel computes callbacks, so NaN that no query sees must not be
-    // multiplied by 0. A query with NaN has NaN weights in any case.
-    const auto seen = weights.abs().gt(0).any(/*dim=*/-2).unsqueeze(-1);
-    value = value.masked_fill(seen.logical_not(), 0);
+  if (!a.calls_back()) {
+    return product_of_groups(weights, a.value);
   }
-  return torch::matmul(weights, value);
+  // No other kernel computes callbacks, so NaN that no query sees must not be
+  // multiplied by 0. A query with NaN has NaN weights in any case.
+  const auto value = share_heads(a.value, a.query);
+  const auto seen = weights.abs().gt(0).any(/*dim=*/-2).unsqueeze(-1);
+  return torch::matmul(weights, value.masked_fill(seen.logical_not(), 0));
 }
 
 } // namespace

@@ -382,7 +382,7 @@ RotaryAngles RotaryTable::gathered(
     const std::optional<int64_t>& rows,
     int64_t length,
     torch::Device device) {
-  const auto places = positions.to(device);
+  const auto places = positions.to(device, /*non_blocking=*/true);
   const auto with_heads = [&](const torch::Tensor& x) {
     return places.dim() == 1 ? x : x.unsqueeze(1);
   };

@@ -2,13 +2,16 @@
 
 #include <check.h>
 #include <kernels/cache_rows.h>
+#include <kernels/choice.h>
 #include <kernels/overlap.h>
 #include <kernels/plain.h>
 #include <nn/checks.h>
+#include <nn/functional/checked_attention.h>
 #include <operators/attention_call.h>
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_assert_async.h>
 
 #include <algorithm>
 
@@ -87,6 +90,67 @@ void check_rows(
       cache.device());
 }
 
+/// Returns the output of lengths on the CPU: attention reads as many rows of
+/// the caches as the longest sequence has.
+torch::Tensor decode_of_known_lengths(
+    const DecodeCall& call,
+    int64_t capacity) {
+  auto [query, key, value, options] = call.attention;
+  const auto B = query.size(0);
+  const auto T = query.size(2);
+  const auto lengths =
+      checks::to_counts(kDecode, "lengths", call.lengths, B, capacity - T)
+          .contiguous();
+  const torch::IntArrayRef first(
+      lengths.const_data_ptr<int64_t>(), static_cast<size_t>(B));
+  kernels::write_rows(
+      {{call.key_cache, key}, {call.value_cache, value}},
+      first,
+      std::vector<int64_t>(static_cast<size_t>(B), T));
+  const auto most = B > 0 ? *std::max_element(first.begin(), first.end()) : 0;
+  options.query_offsets(lengths).key_lengths(lengths + T);
+  return functional::scaled_dot_product_attention(
+      query,
+      call.key_cache.narrow(2, 0, most + T),
+      call.value_cache.narrow(2, 0, most + T),
+      options);
+}
+
+/// Returns the output of lengths on the caches' device. They are not read here,
+/// which would wait for the device and could not be captured in a graph, so
+/// that all rows of the caches are given to attention, and the device itself
+/// checks them.
+torch::Tensor decode_of_lengths_on_device(
+    const DecodeCall& call,
+    int64_t capacity) {
+  auto [query, key, value, options] = call.attention;
+  const auto T = query.size(2);
+  TORCH_ATTENTION_CHECK(
+      checks::has_integers(call.lengths) && call.lengths.dim() == 1 &&
+          call.lengths.size(0) == query.size(0),
+      "torch_attention::decode: expected lengths of an integer dtype and shape "
+      "(batch_size) = [{}], but got {} of shape {}",
+      query.size(0),
+      call.lengths.scalar_type(),
+      call.lengths.sizes());
+  const auto lengths = checks::to_int64(call.lengths);
+  at::_assert_async(
+      lengths.ge(0).logical_and(lengths.le(capacity - T)).all(),
+      "torch_attention::decode: expected lengths >= 0 that leave room for the "
+      "new tokens in the cache");
+  kernels::write_rows(
+      {{call.key_cache, key}, {call.value_cache, value}}, lengths);
+  options.query_offsets(lengths).key_lengths(lengths + T);
+  auto attention = functional::detail::checked_attention(
+      query,
+      call.key_cache.narrow(2, 0, capacity),
+      call.value_cache.narrow(2, 0, capacity),
+      options);
+  attention.ends_at_lengths = true;
+  return kernels::compute(
+      kernels::choose(attention, options.kernel()), attention);
+}
+
 /// Checks that no two written rows share memory.
 void check_memory(const DecodeCall& call) {
   const auto check_one = [](const char* what, const torch::Tensor& cache) {
@@ -130,7 +194,6 @@ void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
   for (auto* x : {&query, &key, &value}) {
     *x = outside_of_caches(*x, call);
   }
-  const auto B = query.size(0);
   const auto T = query.size(2);
   const auto capacity =
       std::min(call.key_cache.size(2), call.value_cache.size(2));
@@ -140,24 +203,11 @@ void decode(const c10::OperatorHandle& /*op*/, torch::jit::Stack* stack) {
       "of the cache, but got {}",
       capacity,
       T);
-  const auto lengths =
-      checks::to_counts(kDecode, "lengths", call.lengths, B, capacity - T)
-          .contiguous();
-  const torch::IntArrayRef first(
-      lengths.const_data_ptr<int64_t>(), static_cast<size_t>(B));
-  kernels::write_rows(
-      {{call.key_cache, key}, {call.value_cache, value}},
-      first,
-      std::vector<int64_t>(static_cast<size_t>(B), T));
-  const auto most = B > 0 ? *std::max_element(first.begin(), first.end()) : 0;
-  options.query_offsets(lengths);
-  options.key_lengths(lengths + T);
   options.enable_gqa(key.size(1) != query.size(1));
-  const auto output = functional::scaled_dot_product_attention(
-      query,
-      call.key_cache.narrow(2, 0, most + T),
-      call.value_cache.narrow(2, 0, most + T),
-      options);
+  const bool on_device =
+      !query.is_cpu() && call.lengths.device() == query.device();
+  const auto output = on_device ? decode_of_lengths_on_device(call, capacity)
+                                : decode_of_known_lengths(call, capacity);
   replace_last(*stack, kNumDecodeArguments, {as_output(output)});
 }
 

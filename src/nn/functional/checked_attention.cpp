@@ -197,7 +197,7 @@ torch::Tensor counts_for_batch(
       B,
       counts.scalar_type(),
       counts.sizes());
-  return checks::to_int64(counts).to(query.device());
+  return checks::to_int64(counts).to(query.device(), /*non_blocking=*/true);
 }
 
 /// Checks one number per head, and returns them on the device of `query`, in
@@ -294,6 +294,21 @@ void set_numbers(
   attention.alibi_slopes =
       numbers_for_heads("alibi_slopes", options.alibi_slopes(), x);
   attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
+}
+
+/// Returns whether the last of T queries of each sequence is known to see the
+/// last of its keys, of which there are at most S. Looks at lengths on the CPU
+/// only: reading others would wait for the device.
+bool end_at_lengths(const Options& options, int64_t T, int64_t S) {
+  const auto& lengths = options.key_lengths();
+  const auto& offsets = options.query_offsets();
+  if (!lengths.defined() || !offsets.defined() || !kernels::is_plain(lengths) ||
+      !kernels::is_plain(offsets)) {
+    return false;
+  }
+  const auto ends = checks::to_int64(lengths);
+  return ends.equal(checks::to_int64(offsets) + T) &&
+      ends.le(S).all().item<bool>();
 }
 
 /// Checks the shapes of packed sequences: `query` as passed by the caller, `a`
@@ -395,6 +410,9 @@ kernels::Attention checked_attention(
     }
   }
   set_numbers(attention, options, attention.query, num_sequences);
+  // Our own kernels on the CPU do not ask.
+  attention.ends_at_lengths =
+      !query.is_cpu() && end_at_lengths(options, query.size(-2), key.size(-2));
   check_mask_and_bias(options, query, scores);
   for (auto* x : kernels::tensors_of(attention)) {
     give_memory(*x);
