@@ -19,7 +19,7 @@ constexpr const char* kForward = "_efficient_attention_forward";
 constexpr const char* kBackward = "_efficient_attention_backward";
 /// The rows of the logsumexp are padded to a multiple of this.
 constexpr int64_t kRowMultiple = 32;
-/// What pointers and strides must be multiples of, in elements.
+/// Pointers and strides must be multiples of this, in elements.
 constexpr int64_t kAlignment = 4;
 
 int64_t padded_rows(int64_t rows) {

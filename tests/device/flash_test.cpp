@@ -303,7 +303,10 @@ TEST_CASE("Flash attention refuses what CUDA's does") {
   refuses({odd, odd, odd});
   const auto large = on_device({1, 1, 1, 264}, torch::kHalf);
   refuses({large, large, large});
+}
 
+TEST_CASE("Flash attention refuses packed sequences that CUDA's does") {
+  const auto x = on_device({2, 3, 4, 8}, torch::kHalf);
   const auto rows = x[0];
   const auto starts = counts({0, 3});
   const auto packed = [&](const torch::Tensor& query_starts,

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-/// What happens on the device of `device()`, for tests of what code asks of it.
+/// A record of the device of `device()`, for tests of what code asks of it.
 namespace torch_attention::testing {
 
 using Sizes = std::vector<int64_t>;

@@ -2,8 +2,8 @@
 
 #include <ATen/SDPBackend.h>
 
-/// What `at::scaled_dot_product_attention` does on the device: what it does on
-/// CUDA's.
+/// `at::scaled_dot_product_attention` on the device, which chooses kernels as
+/// on CUDA's.
 namespace torch_attention::testing {
 
 /// Sets the kernel that `at::_fused_sdp_choice` prefers on the device, and
