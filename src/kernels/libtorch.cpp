@@ -81,6 +81,20 @@ Attention rank_4(const Attention& attention) {
   return a;
 }
 
+/// Returns `x`, copied unless its rows begin where the kernels of devices load
+/// vectors from: some refuse others, some fault.
+torch::Tensor aligned(const torch::Tensor& x) {
+  constexpr int64_t kBytes = 16;
+  const auto size = static_cast<int64_t>(x.element_size());
+  bool is_aligned =
+      x.stride(-1) == 1 && x.storage_offset() * size % kBytes == 0;
+  for (int64_t d = 0; d + 1 < x.dim(); ++d) {
+    is_aligned =
+        is_aligned && (x.size(d) == 1 || x.stride(d) * size % kBytes == 0);
+  }
+  return is_aligned ? x : x.clone(torch::MemoryFormat::Contiguous);
+}
+
 /// Leaves out the keys before `first`, which no query sees.
 Attention without_keys_before(const Attention& attention, int64_t first) {
   auto a = attention;
@@ -125,7 +139,7 @@ Attention simplified(const Attention& attention) {
   return a;
 }
 
-/// What LibTorch's `attn_mask` says.
+/// LibTorch's `attn_mask`, and the rows that it cannot express.
 struct ScoreMask {
   /// Undefined, bool (true attends) or additive; broadcasts to (B, H, T, S)
   torch::Tensor mask;
@@ -210,6 +224,10 @@ torch::Tensor by_libtorch(const Attention& a, bool is_causal) {
   x.key = a.key;
   x.value = a.value;
   x.scores = as_rank_4(scores.mask).value_or(torch::Tensor());
+  // LibTorch fills rows up, but does not look where the first one begins.
+  if (x.scores.defined() && x.scores.storage_offset() != 0) {
+    x.scores = x.scores.clone();
+  }
   const bool has_groups = x.query.size(1) != x.key.size(1);
   const auto output = has_groups && !x.scores.defined() && takes_groups(a)
       ? attend(x)
@@ -263,7 +281,12 @@ torch::Tensor libtorch(const Attention& attention) {
     a.query = a.query * *a.rule.scale;
     a.rule.scale = 1.0;
   }
-  const auto heads = rank_4(a);
+  auto heads = rank_4(a);
+  if (!heads.query.is_cpu()) {
+    for (auto* x : {&heads.query, &heads.key, &heads.value}) {
+      *x = aligned(*x);
+    }
+  }
   if (!is_packed(heads)) {
     return from_rank_4(by_best_kernel(heads), a.query);
   }

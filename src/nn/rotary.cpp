@@ -307,8 +307,10 @@ RotaryAngles rotary_angles_at(
                                      : 0;
   const auto step =
       frequencies(options, head_dim, of_text).to(positions.device());
+  // Devices compute float64 slowly, and the sines of float32 well.
+  const auto dtype = positions.is_cpu() ? torch::kDouble : torch::kFloat;
   const auto angles =
-      (positions.to(torch::kFloat).unsqueeze(-1) * step).to(torch::kDouble);
+      (positions.to(torch::kFloat).unsqueeze(-1) * step).to(dtype);
   const auto scaled = [&](const torch::Tensor& x) {
     return (x * amplitude(options)).to(torch::kFloat);
   };

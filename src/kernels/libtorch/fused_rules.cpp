@@ -260,7 +260,7 @@ void set_scores(const Attention& a, Operands& x) {
 torch::Tensor by_efficient_block(const Attention& a) {
   auto x = operands_of(a);
   const auto call = call_of(a, FusedKernel::kEfficient);
-  // What is packed has sequences of its own.
+  // Packed calls have sequences of their own.
   const bool dense =
       !is_packed(a) && !a.rule.chunk && !a.query_offsets.defined();
   if (dense) {

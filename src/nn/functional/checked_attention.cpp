@@ -280,35 +280,53 @@ kernels::Attention attention_of(const Options& options) {
   return attention;
 }
 
-/// Sets the tensors with one number for each of B sequences or for each head.
-/// `x` has the leading dimensions of the query.
-void set_numbers(
-    kernels::Attention& attention,
-    const Options& options,
-    const torch::Tensor& x,
-    int64_t B) {
-  attention.key_lengths =
-      counts_for_batch("key_lengths", options.key_lengths(), x, B);
-  attention.query_offsets =
-      counts_for_batch("query_offsets", options.query_offsets(), x, B);
-  attention.alibi_slopes =
-      numbers_for_heads("alibi_slopes", options.alibi_slopes(), x);
-  attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
-}
-
 /// Returns whether the last of T queries of each sequence is known to see the
 /// last of its keys, of which there are at most S. Looks at lengths on the CPU
 /// only: reading others would wait for the device.
 bool end_at_lengths(const Options& options, int64_t T, int64_t S) {
   const auto& lengths = options.key_lengths();
   const auto& offsets = options.query_offsets();
-  if (!lengths.defined() || !offsets.defined() || !kernels::is_plain(lengths) ||
-      !kernels::is_plain(offsets)) {
+  const auto is_known = [](const torch::Tensor& x) {
+    return x.defined() && kernels::is_plain(x) && checks::has_integers(x);
+  };
+  if (!is_known(lengths) || !is_known(offsets)) {
     return false;
   }
   const auto ends = checks::to_int64(lengths);
   return ends.equal(checks::to_int64(offsets) + T) &&
       ends.le(S).all().item<bool>();
+}
+
+/// Sets lengths and offsets of B sequences for scores (..., T, S).
+void set_counts(
+    kernels::Attention& attention,
+    const Options& options,
+    const torch::Tensor& x,
+    int64_t B,
+    int64_t S) {
+  attention.key_lengths =
+      counts_for_batch("key_lengths", options.key_lengths(), x, B);
+  const auto T = x.size(-2);
+  // Our own kernels on the CPU do not ask.
+  attention.ends_at_lengths = !x.is_cpu() && end_at_lengths(options, T, S);
+  // Another copy to the device is saved.
+  attention.query_offsets = attention.ends_at_lengths
+      ? attention.key_lengths - T
+      : counts_for_batch("query_offsets", options.query_offsets(), x, B);
+}
+
+/// Sets the tensors with one number for each of B sequences or for each head.
+/// `x` has the leading dimensions of the query, and scores for S keys.
+void set_numbers(
+    kernels::Attention& attention,
+    const Options& options,
+    const torch::Tensor& x,
+    int64_t B,
+    int64_t S) {
+  set_counts(attention, options, x, B, S);
+  attention.alibi_slopes =
+      numbers_for_heads("alibi_slopes", options.alibi_slopes(), x);
+  attention.sinks = numbers_for_heads("sinks", options.sinks(), x);
 }
 
 /// Checks the shapes of packed sequences: `query` as passed by the caller, `a`
@@ -409,10 +427,7 @@ kernels::Attention checked_attention(
       *x = x->unsqueeze(0);
     }
   }
-  set_numbers(attention, options, attention.query, num_sequences);
-  // Our own kernels on the CPU do not ask.
-  attention.ends_at_lengths =
-      !query.is_cpu() && end_at_lengths(options, query.size(-2), key.size(-2));
+  set_numbers(attention, options, attention.query, num_sequences, key.size(-2));
   check_mask_and_bias(options, query, scores);
   for (auto* x : kernels::tensors_of(attention)) {
     give_memory(*x);
@@ -433,7 +448,7 @@ kernels::Attention checked_options(
     const torch::Tensor& scores) {
   auto attention = attention_of(options);
   check_mask_and_bias(options, scores, scores.sizes());
-  set_numbers(attention, options, scores, scores.size(0));
+  set_numbers(attention, options, scores, scores.size(0), scores.size(-1));
   return attention;
 }
 
