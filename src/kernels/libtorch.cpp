@@ -22,10 +22,8 @@ namespace {
 torch::ScalarType dtype_of_libtorch(const Attention& a) {
   const auto device = a.query.device().type();
   const auto dtype = a.query.scalar_type();
-  // Autocast may not support other devices.
-  const bool known = device == torch::kCPU || device == torch::kCUDA;
-  return known && dtype != torch::kDouble &&
-          at::autocast::is_autocast_enabled(device)
+  return at::autocast::is_autocast_available(device) &&
+          dtype != torch::kDouble && at::autocast::is_autocast_enabled(device)
       ? at::autocast::get_autocast_dtype(device)
       : dtype;
 }

@@ -11,6 +11,8 @@
 
 #include <operators/library.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -321,6 +323,117 @@ TEST_CASE("Packed sequences are one call of LibTorch's kernels") {
             flash ? "aten::_flash_attention_forward"
                   : "aten::_efficient_attention_forward") == 1);
   }
+}
+
+TEST_CASE("Gradients of LibTorch's kernels are differentiated again") {
+  torch::manual_seed(7);
+  const Chosen chosen(kEfficient);
+  const auto inputs = inputs_of({2, 4, 2, 6, 9, 8});
+  const auto sinks = torch::randn({4});
+  const auto second = [&](torch::Device to, double dropout) {
+    std::vector<torch::Tensor> leaves;
+    for (const auto& x : inputs) {
+      leaves.push_back(x.to(to).requires_grad_());
+    }
+    leaves.push_back(sinks.to(to).requires_grad_());
+    const auto output = F::scaled_dot_product_attention(
+        leaves[0],
+        leaves[1],
+        leaves[2],
+        Options()
+            .causal(true)
+            .window(4)
+            .enable_gqa(true)
+            .sinks(leaves[3])
+            .dropout(dropout));
+    const auto first = torch::autograd::grad(
+        {output.square().sum()},
+        leaves,
+        {},
+        /*retain_graph=*/true,
+        /*create_graph=*/true);
+    auto sum = torch::zeros({}, output.options());
+    for (const auto& x : first) {
+      sum = sum + x.square().sum();
+    }
+    return torch::autograd::grad({sum}, leaves);
+  };
+  const auto expected = second(torch::kCPU, 0);
+  const auto found = second(device(), 0);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(found[i].cpu(), IsCloseTo(expected[i], Tolerance(1e-4, 1e-4)));
+  }
+  CHECK_THROWS_WITH(second(device(), 0.5), ContainsText("expected no dropout"));
+}
+
+TEST_CASE("An output on a device that was changed has no gradients") {
+  const Chosen chosen(kEfficient);
+  auto inputs = inputs_of({2, 4, 4, 6, 9, 8});
+  for (auto& x : inputs) {
+    x = x.to(device()).requires_grad_();
+  }
+  auto output = F::scaled_dot_product_attention(
+      inputs[0], inputs[1], inputs[2], Options().causal(true).window(3));
+  output += 1;
+  CHECK_THROWS_WITH(output.sum().backward(), ContainsText("changed in place"));
+}
+
+TEST_CASE("Dropout of LibTorch's kernels keeps its mask for gradients") {
+  torch::manual_seed(8);
+  for (const auto backend : {kFlash, kEfficient}) {
+    const Chosen chosen(backend);
+    const auto dtype = backend == kFlash ? torch::kBFloat16 : torch::kFloat;
+    const auto options = torch::device(device()).dtype(dtype);
+    // With equal scores and the identity as values, outputs are weights.
+    const auto zeros = torch::zeros({1, 2, 32, 32}, options);
+    const auto value = torch::eye(32)
+                           .expand({1, 2, 32, 32})
+                           .to(options)
+                           .contiguous()
+                           .requires_grad_();
+    const auto output = F::scaled_dot_product_attention(
+        zeros,
+        zeros.clone(),
+        value,
+        Options().causal(true).window(20).dropout(0.5));
+    const auto weights = output.detach().cpu().to(torch::kFloat);
+    const auto kept = weights.gt(0).to(torch::kFloat).mean().item<double>();
+    // Half of the weights that the window shows.
+    const auto shown = torch::ones({32, 32}).tril().triu(-19);
+    CHECK(kept > 0.4 * shown.mean().item<double>());
+    CHECK(kept < 0.6 * shown.mean().item<double>());
+    output.sum().backward();
+    CHECK_THAT(
+        value.grad().cpu().to(torch::kFloat),
+        IsCloseTo(
+            weights.sum(2).unsqueeze(-1).expand({1, 2, 32, 32}),
+            Tolerance(2e-2, 2e-2)));
+  }
+}
+
+TEST_CASE("Autocast on a device keeps its kernels") {
+  torch::manual_seed(9);
+  const Chosen chosen(kFlash);
+  const auto inputs = inputs_of(kPrompt);
+  const auto options = Options().causal(true).window(100).enable_gqa(true);
+  std::vector<torch::Tensor> moved;
+  for (const auto& x : inputs) {
+    moved.push_back(x.to(device()));
+  }
+  constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+  at::autocast::set_autocast_enabled(kDevice, true);
+  at::autocast::set_autocast_dtype(kDevice, torch::kBFloat16);
+  const DeviceLog log;
+  const auto output =
+      F::scaled_dot_product_attention(moved[0], moved[1], moved[2], options);
+  at::autocast::set_autocast_enabled(kDevice, false);
+  CHECK(log.count("aten::_flash_attention_forward") == 1);
+  CHECK(log.largest() < kPrompt.T * kPrompt.S);
+  CHECK(output.scalar_type() == torch::kBFloat16);
+  CHECK_THAT(
+      output.cpu().to(torch::kFloat),
+      IsCloseTo(expected_of(inputs, options, false)[0], Tolerance(4e-2, 4e-2)));
 }
 
 TEST_CASE("The operator decode reads no lengths that lie on the device") {
