@@ -177,8 +177,15 @@ torch::Tensor added_by_position(
   if (!a.alibi_slopes.defined()) {
     return {};
   }
-  const auto keys = torch::arange(S, positions_on(device));
-  const auto ahead = distant_positions(a, dim, T, S, device) - keys;
+  auto keys = torch::arange(S, positions_on(device));
+  auto queries = distant_positions(a, dim, T, S, device);
+  // Numbers up to which float32 has all integers: half the memory.
+  constexpr int64_t kExact = int64_t{1} << 24;
+  if (T + S < kExact && !(a.sinks.defined() && a.query_offsets.defined())) {
+    keys = keys.to(a.alibi_slopes.scalar_type());
+    queries = queries.to(a.alibi_slopes.scalar_type());
+  }
+  const auto ahead = queries - keys;
   // Not abs, which C++ lacks on the meta device.
   const auto distance = torch::maximum(ahead, -ahead);
   return distance * a.alibi_slopes.neg().view({-1, 1, 1});

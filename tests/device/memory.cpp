@@ -74,14 +74,18 @@ c10::Stream default_stream() {
 }
 
 /// The guard of a single device, whose only stream is the default one.
-struct DeviceGuard final
-    : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
+struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override {
+    return device().type();
+  }
   c10::Device exchangeDevice(c10::Device /*other*/) const override {
     return device();
   }
   c10::Device getDevice() const override {
     return device();
   }
+  void setDevice(c10::Device /*other*/) const override {}
+  void uncheckedSetDevice(c10::Device /*other*/) const noexcept override {}
   c10::Stream getStream(c10::Device /*of*/) const noexcept override {
     return default_stream();
   }
@@ -91,17 +95,14 @@ struct DeviceGuard final
   c10::Stream exchangeStream(c10::Stream /*other*/) const noexcept override {
     return default_stream();
   }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return 1;
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, DeviceGuard)
 
 struct Hooks final : at::PrivateUse1HooksInterface {
-  bool isBuilt() const override {
-    return true;
-  }
-  bool isAvailable() const override {
-    return true;
-  }
   bool hasPrimaryContext(c10::DeviceIndex /*index*/) const override {
     return true;
   }
