@@ -1,6 +1,8 @@
 #include <kernels/choice.h>
 
 #include <check.h>
+#include <kernels/backward_node.h>
+#include <kernels/query_blocks.h>
 #include <kernels/sequences.h>
 
 #include <algorithm>
@@ -79,11 +81,24 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
   return Choice::kLibTorch;
 }
 
+namespace {
+
+/// Computes by operators, which form the scores: on devices those of some
+/// queries after the others, where no graph keeps them.
+torch::Tensor by_operators(const Attention& a) {
+  const auto output_of = [](const Attention& one) {
+    return std::get<0>(reference(one));
+  };
+  const bool in_blocks = !a.query.is_cpu() && !a.calls_back() &&
+      a.dropout == 0 && has_query_blocks(a) && !is_recorded(tensors_of(a));
+  return in_blocks ? by_query_blocks(a, output_of) : output_of(a);
+}
+
+} // namespace
+
 torch::Tensor compute(Choice choice, const Attention& attention) {
   if (is_packed(attention) && choice == Choice::kReference) {
-    return by_sequences(attention, [](const Attention& one) {
-      return std::get<0>(reference(one));
-    });
+    return by_sequences(attention, by_operators);
   }
   switch (choice) {
     case Choice::kTiled:
@@ -91,7 +106,7 @@ torch::Tensor compute(Choice choice, const Attention& attention) {
     case Choice::kLibTorch:
       return libtorch(attention);
     default:
-      return std::get<0>(reference(attention));
+      return by_operators(attention);
   }
 }
 

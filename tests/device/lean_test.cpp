@@ -325,6 +325,34 @@ TEST_CASE("Packed sequences are one call of LibTorch's kernels") {
   }
 }
 
+TEST_CASE("Scores that LibTorch has no kernel for are formed in blocks") {
+  torch::manual_seed(10);
+  const Shape shape{1, 2, 1, 1000, 1000, 8};
+  const auto inputs = inputs_of(shape);
+  const auto rows = torch::randn({1, 2, shape.T, 1});
+  for (const auto& kind : std::vector<Kind>{
+           {"causal", Options().causal(true).softcap(2)},
+           {"all keys", Options().softcap(2)},
+           {"bias",
+            Options().causal(true).softcap(2).bias(
+                torch::randn({shape.T, shape.S}))},
+           {"bias for each query", Options().softcap(2).bias(rows)},
+           {"window and sinks",
+            Options().causal(true).window(300).softcap(2).sinks(
+                torch::randn({2}))}}) {
+    CAPTURE(kind.name);
+    const auto computed =
+        compute(inputs, torch::kFloat, kind.options, /*with_gradients=*/false);
+    CHECK(computed.waits.empty());
+    CHECK(computed.largest < shape.T * shape.S);
+    CHECK_THAT(
+        computed.results[0],
+        IsCloseTo(
+            expected_of(inputs, kind.options, false)[0],
+            Tolerance(2e-5, 2e-5)));
+  }
+}
+
 TEST_CASE("Gradients of LibTorch's kernels are differentiated again") {
   torch::manual_seed(7);
   const Chosen chosen(kEfficient);

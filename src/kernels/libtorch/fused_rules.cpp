@@ -6,19 +6,16 @@
 #include <kernels/libtorch/fused_attention.h>
 #include <kernels/libtorch/packing.h>
 #include <kernels/positions.h>
+#include <kernels/query_blocks.h>
 #include <kernels/sequences.h>
 
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <vector>
 
 namespace torch_attention::kernels {
 
@@ -279,37 +276,12 @@ torch::Tensor by_efficient_block(const Attention& a) {
   });
 }
 
-/// Returns queries [begin, end) of `a`, which is causal, with the keys that
-/// they see.
-Attention block_of(const Attention& a, int64_t begin, int64_t end) {
-  auto block = a;
-  const auto before = a.key.size(2) - a.query.size(2);
-  const auto S = std::max<int64_t>(1, before + end);
-  block.query = a.query.narrow(2, begin, end - begin);
-  block.key = a.key.narrow(2, 0, S);
-  block.value = a.value.narrow(2, 0, S);
-  for (auto* scores : {&block.mask, &block.bias}) {
-    if (scores->defined() && scores->dim() > 0 && scores->size(-1) > 1) {
-      *scores = scores->narrow(-1, 0, S);
-    }
-  }
-  return block;
-}
-
 torch::Tensor by_efficient(const Attention& a) {
   // ALiBi counts from the last key here: from far away, float32 would round the
   // differences between near keys.
-  constexpr int64_t kBlock = 256;
-  const auto T = a.query.size(2);
-  if (!a.alibi_slopes.defined() || T <= kBlock || a.key.size(2) < T) {
-    return by_efficient_block(a);
-  }
-  std::vector<torch::Tensor> outputs;
-  for (int64_t begin = 0; begin < T; begin += kBlock) {
-    outputs.push_back(
-        by_efficient_block(block_of(a, begin, std::min(begin + kBlock, T))));
-  }
-  return at::cat(outputs, 2);
+  return a.alibi_slopes.defined() && has_query_blocks(a)
+      ? by_query_blocks(a, by_efficient_block)
+      : by_efficient_block(a);
 }
 
 /// Returns whether the memory-efficient kernel takes the tensors that LibTorch
