@@ -20,7 +20,9 @@ set(loader /usr/aarch64-linux-gnu)
 if(root)
   set(loader "${root}")
   set(CMAKE_FIND_ROOT_PATH "${root}")
-  set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}")
+  # The libraries that others need: Debian 12 has some of them in /lib.
+  set(CMAKE_EXE_LINKER_FLAGS_INIT
+      "-Wl,-rpath-link,${libraries}:${root}/lib/aarch64-linux-gnu")
 endif()
 
 find_program(TORCH_ATTENTION_QEMU NAMES qemu-aarch64 qemu-aarch64-static
