@@ -9,6 +9,12 @@ function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
+# Runs a program of the build, with its arguments: under an emulator where it is
+# for another processor.
+function(run_built)
+  run(${emulator} ${ARGN})
+endfunction()
+
 # Configures a project in an empty folder. ARGN: arguments for CMake.
 function(configure project build)
   file(REMOVE_RECURSE "${build}")

@@ -6,11 +6,11 @@ configure(
   add_subdirectory "${build}" "-DTorch_DIR=${libtorch}/share/cmake/Torch"
   "-DTORCH_ATTENTION_SOURCE_DIR=${project_source_dir}" -DCMAKE_UNITY_BUILD=ON)
 build("${build}")
-run("${build}/consumer" "${golden}")
+run_built("${build}/consumer" "${golden}")
 
 run("${CMAKE_COMMAND}" -DCONSUMER_WANTS_MODELS=ON "${build}")
 build("${build}")
-run("${build}/generator" "${golden_dir}/models/gpt2")
+run_built("${build}/generator" "${golden_dir}/models/gpt2")
 
 run("${CMAKE_COMMAND}" --install "${build}" --prefix "${build}/prefix")
 file(GLOB_RECURSE installed "${build}/prefix/*")

@@ -12,7 +12,7 @@ configure(components "${build}" ${arguments} "-DOPTIONAL=cuda")
 
 configure(components "${build}" ${arguments} "-DREQUIRED=models")
 build("${build}")
-run("${build}/generator" "${golden_dir}/models/gpt2")
+run_built("${build}/generator" "${golden_dir}/models/gpt2")
 
 # An installation may be without it.
 set(without "${binary_dir}/prefix_without_models")

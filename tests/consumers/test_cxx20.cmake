@@ -5,4 +5,4 @@ configure(find_package "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch"
           "-DCMAKE_CXX_STANDARD=${later_standard}")
 build("${build}")
-run("${build}/consumer" "${golden}")
+run_built("${build}/consumer" "${golden}")

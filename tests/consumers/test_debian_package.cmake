@@ -22,4 +22,4 @@ set(build "${folder}/build")
 configure(find_package "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch")
 build("${build}")
-run("${build}/consumer" "${golden}")
+run_built("${build}/consumer" "${golden}")

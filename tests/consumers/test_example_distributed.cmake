@@ -5,6 +5,6 @@ configure(../../examples/distributed "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch" -DCMAKE_UNITY_BUILD=ON
           -DCMAKE_BUILD_TYPE=Debug)
 run("${CMAKE_COMMAND}" --build "${build}" --target train_together)
-run("${project_binary_dir}/bin/torch_attention_launch" 2
+run_built("${project_binary_dir}/bin/torch_attention_launch" 2
     "${build}/train_together" "${project_source_dir}/LICENSE" --tensor 2 --steps
     1)

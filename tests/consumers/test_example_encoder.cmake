@@ -5,5 +5,5 @@ configure(../../examples/encoder "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch" -DCMAKE_UNITY_BUILD=ON
           -DCMAKE_BUILD_TYPE=Debug)
 build("${build}")
-run("${build}/encoder" search "${project_source_dir}/LICENSE" "a patent"
+run_built("${build}/encoder" search "${project_source_dir}/LICENSE" "a patent"
     --model "${golden_dir}/encoders/bert")

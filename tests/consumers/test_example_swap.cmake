@@ -5,5 +5,5 @@ configure(../../examples/swap "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch" -DCMAKE_UNITY_BUILD=ON
           -DCMAKE_BUILD_TYPE=Debug)
 build("${build}")
-run("${build}/swap_modules" "${build}/weights.pt")
-run("${build}/swap_torchscript" "${build}/model.pt")
+run_built("${build}/swap_modules" "${build}/weights.pt")
+run_built("${build}/swap_torchscript" "${build}/model.pt")

@@ -3,4 +3,4 @@ set(build "${binary_dir}/find_package")
 configure(find_package "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch")
 build("${build}")
-run("${build}/consumer" "${golden}")
+run_built("${build}/consumer" "${golden}")

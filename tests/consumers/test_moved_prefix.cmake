@@ -9,7 +9,7 @@ configure(find_package "${build}"
           "-DTorchAttention_DIR=${prefix}/${libdir}/cmake/TorchAttention"
           "-DTorch_DIR=${libtorch}/share/cmake/Torch")
 build("${build}")
-run("${build}/consumer" "${golden}")
+run_built("${build}/consumer" "${golden}")
 if(EXISTS "${prefix}/bin/torch-attention")
-  run("${prefix}/bin/torch-attention" --help)
+  run_built("${prefix}/bin/torch-attention" --help)
 endif()

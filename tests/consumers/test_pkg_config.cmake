@@ -23,7 +23,7 @@ function(build_and_run package project)
   run("${compiler}" ${compiler_flags} "${program}.o" ${libs} -o "${program}")
   # The flags tell the loader where the libraries are.
   unset(ENV{LD_LIBRARY_PATH})
-  run("${program}" ${ARGN})
+  run_built("${program}" ${ARGN})
 endfunction()
 
 build_and_run(torch_attention find_package "${golden}")
