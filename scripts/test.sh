@@ -182,6 +182,7 @@ check_arm64() {
     return
   fi
   "$ROOT/scripts/test_arm64.sh"
+  "$ROOT/scripts/test_arm64.sh" --installed
 }
 
 # Random cases that are new at each run.
