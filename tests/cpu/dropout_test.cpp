@@ -97,7 +97,7 @@ TEST_CASE("Philox gives its published numbers") {
 }
 
 TEST_CASE("Dropout drops as often as asked, and keeps the mean") {
-  each_instruction_set();
+  each_instruction_set<float>();
   const double dropout = GENERATE(0.1, 0.5, 0.9);
   INFO("dropout " << dropout);
   Case c;
@@ -129,7 +129,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   Case c;
   c.T = 20;
   c.dropout = 1;
@@ -142,7 +142,7 @@ TEMPLATE_TEST_CASE(
 }
 
 TEST_CASE("Dropout is independent across heads, batches, tokens and seeds") {
-  each_instruction_set();
+  each_instruction_set<float>();
   const double dropout = GENERATE(0.1, 0.5);
   INFO("dropout " << dropout);
   constexpr int64_t kTokens = 160;
@@ -183,7 +183,7 @@ TEST_CASE("Dropout is independent across heads, batches, tokens and seeds") {
 }
 
 TEST_CASE("Some of the heads drop what they drop among all") {
-  each_instruction_set();
+  each_instruction_set<float>();
   constexpr int64_t kTokens = 20;
   constexpr int64_t kAll = 6;
   constexpr int64_t kFirst = 3;
@@ -199,7 +199,7 @@ TEST_CASE("Some of the heads drop what they drop among all") {
 }
 
 TEST_CASE("Output and gradients under dropout are right in the mean") {
-  each_instruction_set();
+  each_instruction_set<double>();
   Case c;
   c.H = 2;
   c.G = 1;

@@ -17,7 +17,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const double scale : {1e-30, 1e-4, 30.0, 1000.0}) {
     if (sizeof(TestType) == 2 && scale > 100) {
       // Multiplies the rounding error of the output into the gradients.
@@ -39,7 +39,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   // Hides all keys of the first queries, which then weigh the same, and every
   // other key of the rest. In tiles, and in rows whose keys are split.
   constexpr int64_t kBlind = 7;
@@ -68,7 +68,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   // Half precision cannot store the unusual bits.
   const double nan = sizeof(TestType) == 2 ? kNaN : unusual_nan();
   const double bad = GENERATE_COPY(kNaN, nan, kInfinity);

@@ -10,7 +10,7 @@ using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
 TEST_CASE("Gradients are what the output does when the inputs change") {
-  each_instruction_set();
+  each_instruction_set<double>();
   Case c;
   c.H = 2;
   c.G = 1;

@@ -14,8 +14,8 @@ TEMPLATE_TEST_CASE(
     BFloat16,
     Float16) {
   // Rows alone, full tiles, and tiles with remainder rows.
-  each_instruction_set();
-  for (const int64_t heads : {2, 3, 7, 12, 13, 16, 17, 33, 71}) {
+  each_instruction_set<TestType>();
+  for (const auto heads : sizes_of({2, 3, 7, 12, 13, 16, 17, 33, 71})) {
     for (const int64_t T : {1, 2, 5}) {
       auto c = case_of(T, 130, 24);
       c.G = 2;
@@ -34,8 +34,8 @@ TEMPLATE_TEST_CASE(
     Float16) {
   // Pairs of bfloat16 are read in place, or copied where they do not fill a
   // vector or rows are not laid out as pairs.
-  each_instruction_set();
-  for (const int64_t rows : {1, 4, 9, 24, 25, 41}) {
+  each_instruction_set<TestType>();
+  for (const auto rows : sizes_of({1, 4, 9, 24, 25, 41})) {
     for (const int64_t D : {32, 33, 64, 80}) {
       for (const auto layout :
            {Layout::kHeadsFirst, Layout::kTokensFirst, Layout::kWithGaps}) {
@@ -57,7 +57,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(11);
   for (int i = 0; i < random_cases(150); ++i) {
     auto c = random_case(

@@ -36,7 +36,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   const bool causal = GENERATE(false, true);
   for (auto c : cases()) {
     c.causal = causal;
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   const bool causal = GENERATE(false, true);
   const int64_t far = int64_t{1} << GENERATE(32, 62);
   for (auto c : cases()) {
@@ -95,7 +95,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   // From beyond all keys, a query's distances differ by the same number
   // wherever it is, which the softmax takes out again.
   const bool after = GENERATE(false, true);

@@ -150,7 +150,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(31 + sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     const auto c = random_sizes(random);
@@ -172,7 +172,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(37 + sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     const auto c = random_sizes(random);
@@ -200,7 +200,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(41 + sizeof(TestType));
   for (int i = 0; i < random_cases(40); ++i) {
     const auto c = random_sizes(random);
@@ -232,7 +232,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(43 + sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     const auto c = without_others(random_sizes(random));
@@ -272,7 +272,7 @@ TEMPLATE_TEST_CASE(
     float,
     double,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(47 + sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     auto c = random_sizes(random);
@@ -317,7 +317,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(53);
   for (int i = 0; i < random_cases(24); ++i) {
     auto c = case_of(i % 2 == 0 ? 100 : 3, 200);
@@ -351,7 +351,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(59);
   for (int i = 0; i < random_cases(20); ++i) {
     auto c = random_sizes(random);
@@ -382,7 +382,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(61);
   for (int i = 0; i < random_cases(10); ++i) {
     auto c = case_of(300, 420, 8);
@@ -471,7 +471,7 @@ class GuardedKeys {
 } // namespace
 
 TEST_CASE("Keys that no query of a task sees are not read") {
-  each_instruction_set();
+  each_instruction_set<float>();
   constexpr int64_t kPageKeys = 128; // no less than any block
   const auto D =
       sysconf(_SC_PAGESIZE) / kPageKeys / static_cast<int64_t>(sizeof(float));

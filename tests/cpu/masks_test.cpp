@@ -39,7 +39,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(sizeof(TestType));
   for (int i = 0; i < random_cases(60); ++i) {
     auto c = random_case(
@@ -61,7 +61,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
 
   SECTION("behind a mask") {

@@ -61,7 +61,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   std::mt19937 random(17 + sizeof(TestType));
   for (int i = 0; i < random_cases(120); ++i) {
     const double bad = i % 3 == 0 ? kInfinity : i % 3 == 1 ? -kInfinity : kNaN;
@@ -86,7 +86,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   constexpr int64_t kHidden = 5;
   // Dropout so high that it drops the hidden key for all queries of some tiles.
   auto c = case_of(40, 64);
@@ -112,7 +112,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = case_of(GENERATE(1, 30), 100);
   c.causal = GENERATE(false, true);
   Problem<TestType> problem(c);
@@ -146,7 +146,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = case_of(GENERATE(1, 30), 100);
   // Infinite scores of all keys, or of the last ones.
   const int64_t first = GENERATE(0, 40);

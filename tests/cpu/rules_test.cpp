@@ -37,7 +37,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.offsets = GENERATE(false, true);
   for (const int64_t window : {0, 1, 7, 64, 200}) {
@@ -56,7 +56,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.B = 2;
   c.offsets = GENERATE(false, true);
@@ -72,7 +72,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.hides_nan = true;
   c.lengths = true;
@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = case_of(GENERATE(3, 40), 60, 8);
   c.offsets = true;
   c.causal = GENERATE(false, true);
@@ -122,7 +122,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.sinks = true;
   c.causal = GENERATE(false, true);
@@ -159,7 +159,7 @@ TEMPLATE_TEST_CASE(
     float,
     double,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.offsets = true;
   c.alibi = true;
@@ -183,7 +183,7 @@ TEMPLATE_TEST_CASE(
     float,
     double,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   auto c = GENERATE(from_range(each_way()));
   c.mask = true;
   Problem<TestType> without(c);

@@ -16,8 +16,9 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
-  for (const int64_t size : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129}) {
+  each_instruction_set<TestType>();
+  for (const auto size :
+       sizes_of({1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129})) {
     for (const bool causal : {false, true}) {
       auto c = case_of(size, size, 24);
       c.causal = causal;
@@ -37,10 +38,10 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
-  for (const int64_t head_dim :
-       {1,  2,  3,  5,  7,  8,  9,   15,  16,  17,  31,  33,
-        40, 63, 64, 65, 80, 96, 127, 128, 129, 192, 255, 256}) {
+  each_instruction_set<TestType>();
+  for (const auto head_dim :
+       sizes_of({1,  2,  3,  5,  7,  8,  9,   15,  16,  17,  31,  33,
+                 40, 63, 64, 65, 80, 96, 127, 128, 129, 192, 255, 256})) {
     Case c;
     c.S = 70;
     c.D = head_dim;
@@ -64,7 +65,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const int64_t size : {0, 1, 20}) {
     Case no_batch;
     no_batch.B = 0;
@@ -90,7 +91,7 @@ TEMPLATE_TEST_CASE(
     "",
     float,
     BFloat16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const auto layout :
        {Layout::kHeadsFirst, Layout::kTokensFirst, Layout::kWithGaps}) {
     Case c;
@@ -107,12 +108,12 @@ TEMPLATE_TEST_CASE(
 }
 
 TEMPLATE_TEST_CASE("Large heads take keys by chunks", "", float, double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   check_by_definition<TestType>(case_of(20, 300, 256));
 }
 
 TEMPLATE_TEST_CASE("Long sequences are right", "", float, double) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const bool causal : {false, true}) {
     Case c;
     c.H = 1;

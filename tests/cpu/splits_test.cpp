@@ -12,7 +12,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const int64_t T : {1, 3, 20, 70}) {
     Case c;
     c.H = 2;
@@ -33,8 +33,12 @@ TEMPLATE_TEST_CASE(
   }
 }
 
-TEST_CASE("Gradients of queries are sums over splits of the keys") {
-  each_instruction_set();
+TEMPLATE_TEST_CASE(
+    "Gradients of queries are sums over splits of the keys",
+    "",
+    float,
+    BFloat16) {
+  each_instruction_set<TestType>();
   Case c;
   c.H = 1;
   c.G = 1;
@@ -43,8 +47,7 @@ TEST_CASE("Gradients of queries are sums over splits of the keys") {
   c.D = 8;
   c.E = 8;
   c.causal = true;
-  check_by_definition<float>(c);
-  check_by_definition<BFloat16>(c);
+  check_by_definition<TestType>(c);
 }
 
 } // namespace splits_test

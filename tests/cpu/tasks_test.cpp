@@ -69,7 +69,7 @@ int64_t forward_threads(const AttentionArguments<float>& a) {
 } // namespace
 
 TEST_CASE("There is work for 64 cores") {
-  each_instruction_set();
+  each_instruction_set<float>();
   // A prompt; decode steps of grouped heads, of one key head, of all.
   CHECK(forward_threads(attention(12, 12, 1024, 1024, 64)) == kCores);
   CHECK(forward_threads(attention(32, 8, 1, 8192, 128)) == kCores);
@@ -78,7 +78,7 @@ TEST_CASE("There is work for 64 cores") {
 }
 
 TEST_CASE("A backward pass has work for 64 cores") {
-  each_instruction_set();
+  each_instruction_set<float>();
   CountedThreads counted(kCores);
   const auto a = attention(12, 12, 1024, 1024, 64);
   BackwardArguments<float> gradients;

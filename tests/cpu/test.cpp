@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <initializer_list>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -68,8 +70,43 @@ double largest_difference(
   return largest;
 }
 
+/// Returns n: tests go through one of n sizes and random cases.
+int every() {
+  static const int number = [] {
+    const auto* value = std::getenv("TORCH_ATTENTION_CPU_TESTS_EVERY");
+    const int read = value == nullptr ? 1 : std::atoi(value);
+    if (read < 1) {
+      throw std::runtime_error(
+          "TORCH_ATTENTION_CPU_TESTS_EVERY: expected a number from 1 on, got " +
+          std::string(value));
+    }
+    return read;
+  }();
+  return number;
+}
+
 } // namespace
 
+std::vector<int64_t> sizes_of(std::initializer_list<int64_t> all) {
+  std::vector<int64_t> some;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % static_cast<size_t>(every()) == 0 || i + 1 == all.size()) {
+      some.push_back(all.begin()[i]);
+    }
+  }
+  return some;
+}
+
+int random_cases(int usual) {
+#if defined(__SANITIZE_ADDRESS__)
+  const int share = 3 * every();
+#else
+  const int share = every();
+#endif
+  return (usual + share - 1) / share;
+}
+
+template <typename X>
 InstructionSet each_instruction_set() {
   std::vector<InstructionSet> sets;
   for (const auto set :
@@ -80,7 +117,9 @@ InstructionSet each_instruction_set() {
         InstructionSet::kAmxBf16,
         InstructionSet::kNeon,
         InstructionSet::kNeonBf16}) {
-    if (is_supported(set)) {
+    // Products by pairs are of bfloat16 alone.
+    const bool has_own = std::is_same_v<X, BFloat16> || !has_pairs(set);
+    if (has_own && is_supported(set)) {
       sets.push_back(set);
     }
   }
@@ -158,6 +197,10 @@ void check_by_definition(const Problem<X>& computed, double extra_tolerance) {
   CHECK(computed.grad_value.gaps_are_untouched());
 }
 
+template InstructionSet each_instruction_set<float>();
+template InstructionSet each_instruction_set<double>();
+template InstructionSet each_instruction_set<BFloat16>();
+template InstructionSet each_instruction_set<Float16>();
 template std::string description<float>(const Case&);
 template std::string description<double>(const Case&);
 template std::string description<BFloat16>(const Case&);

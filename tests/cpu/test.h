@@ -12,22 +12,26 @@
 #include <cpu/attention.h>
 #include <cpu/problem.h>
 
+#include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 namespace torch_attention::cpu::testing {
 
-/// Runs the test case for each instruction set that this machine has.
+/// Runs the test case for each instruction set that this machine has and that
+/// has kernels of its own for numbers stored as X.
+template <typename X>
 InstructionSet each_instruction_set();
 
-/// The number of random cases: fewer under the address sanitizer, where each
-/// takes long.
-constexpr int random_cases(int usual) {
-#if defined(__SANITIZE_ADDRESS__)
-  return (usual + 2) / 3;
-#else
-  return usual;
-#endif
-}
+/// Returns the sizes that a test goes through: all, or in an emulator, where
+/// TORCH_ATTENTION_CPU_TESTS_EVERY=n is set, each n-th and the last.
+std::vector<int64_t> sizes_of(std::initializer_list<int64_t> all);
+
+/// Returns the number of random cases: fewer under the address sanitizer, where
+/// each takes long, and one of n where TORCH_ATTENTION_CPU_TESTS_EVERY=n is
+/// set.
+int random_cases(int usual);
 
 /// Text for a test that fails: the instruction set, the dtype, the sizes.
 template <typename X>

@@ -12,7 +12,7 @@ TEMPLATE_TEST_CASE(
     double,
     BFloat16,
     Float16) {
-  each_instruction_set();
+  each_instruction_set<TestType>();
   for (const int64_t T : {1, 20, 200}) {
     Case c;
     c.B = 2;
@@ -39,7 +39,7 @@ TEMPLATE_TEST_CASE(
 }
 
 TEST_CASE("Many callers at once do not disturb each other") {
-  each_instruction_set();
+  each_instruction_set<float>();
   Case c;
   c.T = 40;
   c.S = 60;
