@@ -19,7 +19,7 @@ Usage: scripts/verify.sh [--seed N] [--without-minilm]
 
 Builds the program torch-attention, lets Python write reference cases, and
 compares the C++ modules with them; and the sentence vectors of all-MiniLM-L6-v2
-by examples/encoder with Python's. Installs what is missing (scripts/setup.sh).
+with Python's. Installs what is missing (scripts/setup.sh).
 The exit status is 0 if all cases agree.
 
   --seed N          seed of the random cases (also: environment VERIFY_SEED);
@@ -110,7 +110,7 @@ write_minilm_cases() {
     --model "$MINILM/model.safetensors" --vocab "$MINILM/vocab.txt"
 }
 
-# Tokens and vectors of sentences, by examples/encoder.
+# Tokens and vectors of sentences.
 compare_sentences() {
   TORCH_ATTENTION_MINILM="$MINILM" \
     "$ROOT/build/release/bin/torch_attention_example_tests" \
@@ -149,7 +149,7 @@ if [[ -n "$minilm" ]]; then
   step "cases with the weights of all-MiniLM-L6-v2"
   if fetch_minilm; then
     write_minilm_cases
-    step "sentences by examples/encoder, with all-MiniLM-L6-v2"
+    step "sentence vectors of all-MiniLM-L6-v2"
     compare_sentences
   else
     missing="all-MiniLM-L6-v2 could not be downloaded, so its cases are missing. To leave them out: --without-minilm"

@@ -11,7 +11,7 @@
 
 namespace torch_attention {
 
-Json read_config_file(const std::string& path, const ConfigLimits& limits) {
+Json read_json_file(const std::string& path, const ConfigLimits& limits) {
   // No configuration is nested deeper.
   constexpr size_t kDeepest = 64;
   struct stat status {};
@@ -29,7 +29,11 @@ Json read_config_file(const std::string& path, const ConfigLimits& limits) {
                               : "no regular file");
   std::ifstream file(path, std::ios::binary);
   TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
-  auto fields = Json::parse(file, path, kDeepest, limits.values);
+  return Json::parse(file, path, kDeepest, limits.values);
+}
+
+Json read_config_file(const std::string& path, const ConfigLimits& limits) {
+  auto fields = read_json_file(path, limits);
   TORCH_ATTENTION_CHECK(
       fields.is_object(), "expected a JSON object in \"{}\"", path);
   return fields;

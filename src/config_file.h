@@ -15,9 +15,12 @@ struct ConfigLimits {
   size_t values = Json::kMostValues;
 };
 
-/// Reads the `config.json` of a model, an object. Throws c10::Error, which
-/// names `path`, if it is no such file, or larger, of more values or nested
-/// deeper than any configuration.
+/// Reads a JSON file. Throws c10::Error, which names `path`, if it is no such
+/// file, or larger, of more values or nested deeper than any configuration.
+Json read_json_file(const std::string& path, const ConfigLimits& limits = {});
+
+/// Reads the `config.json` of a model, an object. Throws c10::Error as
+/// `read_json_file` does, and for another value.
 Json read_config_file(const std::string& path, const ConfigLimits& limits = {});
 
 } // namespace torch_attention

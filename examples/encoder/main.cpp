@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+namespace models = torch_attention::models;
+
 namespace {
 
 /// The progress of long work on a terminal, and its speed at the end, on
@@ -83,7 +85,7 @@ struct Arguments {
   std::string index;
   std::vector<std::string> queries;
   int64_t count = 5;
-  encoder::EncodeOptions options;
+  models::EncodeOptions options;
 };
 
 void add_model(CLI::App& command, Arguments& arguments) {
@@ -100,11 +102,11 @@ void add_batch(CLI::App& command, Arguments& arguments) {
   command
       .add_option(
           "--batch-tokens",
-          arguments.options.batch_tokens,
+          arguments.options.batch_tokens(),
           "tokens that are computed at once (default: 4096)")
       ->check(CLI::PositiveNumber);
   command.add_flag(
-      "--padded", arguments.options.padded, "pad batches instead of packing");
+      "--padded", arguments.options.padded(), "pad batches instead of packing");
 }
 
 void print_hits(
@@ -122,12 +124,11 @@ void print_hits(
 }
 
 void run_search(Arguments& arguments) {
-  encoder::SentenceEncoder model(arguments.folder);
+  auto model = models::sentence_encoder_from_pretrained(arguments.folder);
   auto lines = encoder::read_lines(arguments.file);
   Progress progress(lines.size());
-  arguments.options.on_batch = [&](int64_t texts, int64_t tokens) {
-    progress.show(texts, tokens);
-  };
+  arguments.options.on_batch(
+      [&](int64_t texts, int64_t tokens) { progress.show(texts, tokens); });
   const encoder::LineSearch search(
       model, std::move(lines), arguments.index, arguments.options);
   if (search.is_read()) {
@@ -177,16 +178,15 @@ void add_search(CLI::App& app) {
 }
 
 void run_embed(Arguments& arguments) {
-  encoder::SentenceEncoder model(arguments.folder);
+  auto model = models::sentence_encoder_from_pretrained(arguments.folder);
   std::vector<std::string> texts;
   for (auto& line : encoder::read_lines(arguments.file)) {
     texts.push_back(std::move(line.text));
   }
   TORCH_CHECK(!texts.empty(), arguments.file, ": has no lines");
   Progress progress(texts.size());
-  arguments.options.on_batch = [&](int64_t done, int64_t tokens) {
-    progress.show(done, tokens);
-  };
+  arguments.options.on_batch(
+      [&](int64_t done, int64_t tokens) { progress.show(done, tokens); });
   torch::OrderedDict<std::string, torch::Tensor> tensors;
   tensors.insert("vectors", model.encode(texts, arguments.options));
   progress.finish();
@@ -211,7 +211,7 @@ void add_embed(CLI::App& app) {
 }
 
 void run_tokens(const Arguments& arguments) {
-  const torch_attention::models::WordPiece tokenizer(arguments.folder);
+  const models::WordPiece tokenizer(arguments.folder);
   for (const auto& line : encoder::read_lines(arguments.file)) {
     const char* before = "";
     for (const auto id : tokenizer.encode(line.text)) {

@@ -1,19 +1,20 @@
 #include "search.h"
 
-#include "json_file.h"
-
 #include <torch/utils.h>
 
 #include <torch_attention/weights/read.h>
 #include <torch_attention/weights/write.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
-#include <iterator>
-#include <sstream>
 
 namespace encoder {
 
+namespace models = torch_attention::models;
 using torch::Tensor;
 
 namespace {
@@ -62,24 +63,30 @@ Tensor unit_length(const Tensor& vectors) {
 } // namespace
 
 std::vector<Line> read_lines(const std::string& path) {
-  std::istringstream bytes(
-      path == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                  : read_file(path));
+  std::ifstream file;
+  if (path != "-") {
+    file.open(path);
+    TORCH_CHECK(file, path, ": ", std::strerror(errno));
+    TORCH_CHECK(
+        !std::filesystem::is_directory(path), path, ": expected a file");
+  }
+  std::istream& stream = path == "-" ? std::cin : file;
   std::vector<Line> lines;
-  for (std::string text; std::getline(bytes, text);) {
+  for (std::string text; std::getline(stream, text);) {
     if (!text.empty() && text.back() == '\r') {
       text.pop_back();
     }
     lines.push_back({static_cast<int64_t>(lines.size()) + 1, text});
   }
+  TORCH_CHECK(!stream.bad(), path, ": cannot be read");
   return lines;
 }
 
 LineSearch::LineSearch(
-    SentenceEncoder& model,
+    models::SentenceEncoder& model,
     std::vector<Line> lines,
     const std::string& index_path,
-    const EncodeOptions& options)
+    const models::EncodeOptions& options)
     : model_(model) {
   std::vector<std::string> texts;
   for (auto& line : lines) {
@@ -94,7 +101,7 @@ LineSearch::LineSearch(
   if (!index_path.empty()) {
     index.insert("lines", torch::tensor({checksum(texts)}, torch::kLong));
     index.insert("probe", unit_length(model.encode({kProbe}))[0]);
-    if (is_file(index_path)) {
+    if (std::filesystem::is_regular_file(index_path)) {
       vectors_ = read_index(
           index_path,
           index["lines"],

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sentence_encoder.h"
+#include <torch_attention/models/sentence_encoder.h>
 
 #include <cstdint>
 #include <string>
@@ -37,10 +37,10 @@ class LineSearch {
   /// writes them there, unless it is empty.
   /// Throws c10::Error if no line is left.
   LineSearch(
-      SentenceEncoder& model,
+      torch_attention::models::SentenceEncoder& model,
       std::vector<Line> lines,
       const std::string& index_path = "",
-      const EncodeOptions& options = {});
+      const torch_attention::models::EncodeOptions& options = {});
 
   /// Returns up to `count` lines, the nearest first.
   std::vector<Hit> nearest(const std::string& query, int64_t count) const;
@@ -51,7 +51,7 @@ class LineSearch {
   bool is_read() const;
 
  private:
-  SentenceEncoder& model_;
+  torch_attention::models::SentenceEncoder& model_;
   std::vector<Line> lines_;
   torch::Tensor vectors_;
   bool is_read_ = false;

@@ -12,6 +12,10 @@ namespace torch_attention::models {
 
 namespace {
 
+// Larger than the tokenizers of WordPiece: one of 500,000 pieces has 13 million
+// bytes.
+constexpr ConfigLimits kLimits{/*bytes=*/100'000'000, /*values=*/2'000'000};
+
 /// Returns `read(field)`, or `otherwise` for a field that is absent or null.
 template <typename T, typename Read>
 T field_of(
@@ -40,9 +44,12 @@ T field_of(
 
 Json read_json(const std::string& path) {
   check_regular_file(path);
-  // Larger than the tokenizers of WordPiece: one of 500,000 pieces has 13
-  // million bytes.
-  return read_config_file(path, {/*bytes=*/100'000'000, /*values=*/2'000'000});
+  return read_config_file(path, kLimits);
+}
+
+Json read_json_value(const std::string& path) {
+  check_regular_file(path);
+  return read_json_file(path, kLimits);
 }
 
 bool is_there(const std::string& path) {

@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <string>
 
-/// The JSON files of a tokenizer.
+/// The JSON files of tokenizers and sentence encoders.
 namespace torch_attention::models {
 
 /// Returns an object. Throws c10::Error if the file is missing or holds none.
 Json read_json(const std::string& path);
+
+/// Returns a value of any kind. Throws c10::Error if the file is missing or is
+/// no JSON.
+Json read_json_value(const std::string& path);
 
 bool is_there(const std::string& path);
 

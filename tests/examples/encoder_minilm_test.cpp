@@ -1,11 +1,11 @@
-// all-MiniLM-L6-v2 in examples/encoder, against Python. Where the model is not
+// all-MiniLM-L6-v2 against Python. Where the model is not
 // at hand, this is left out: CMake registers it.
 
 #include <support/close.h>
 
 #include <models/encoder_golden.h>
 
-#include <sentence_encoder.h>
+#include <torch_attention/models/sentence_encoder.h>
 #include <torch_attention/models/word_piece.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ using namespace torch_attention::testing;
 TEST_CASE("MiniLM has Python's tokens and vectors", "[.]") {
   const auto* folder = std::getenv("TORCH_ATTENTION_MINILM");
   REQUIRE(folder != nullptr);
-  encoder::SentenceEncoder model(folder);
+  auto model = models::sentence_encoder_from_pretrained(folder);
   CHECK(model.max_length() == 256);
 
   const auto ids = encoder_tensor("minilm/expected", "ids").to(torch::kLong);
@@ -33,9 +33,8 @@ TEST_CASE("MiniLM has Python's tokens and vectors", "[.]") {
   const auto expected = encoder_tensor("minilm/expected", "vectors");
   for (const auto padded : {false, true}) {
     CAPTURE(padded);
-    encoder::EncodeOptions options;
-    options.padded = padded;
-    const auto vectors = model.encode(texts_with_vectors(), options);
+    const auto vectors = model.encode(
+        texts_with_vectors(), models::EncodeOptions().padded(padded));
     CHECK(smallest_cosine(vectors, expected) >= 0.999999);
     CHECK_THAT(vectors, IsCloseTo(expected, Tolerance{0, 1e-5}));
   }

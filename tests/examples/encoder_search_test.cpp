@@ -41,7 +41,8 @@ TEST_CASE("Lines are read with their numbers") {
 
 TEST_CASE("The nearest lines come first") {
   // Vectors of this model have not the length 1.
-  encoder::SentenceEncoder model(encoder_folder("bert_cased"));
+  auto model =
+      models::sentence_encoder_from_pretrained(encoder_folder("bert_cased"));
   const encoder::LineSearch search(model, kLines);
   CHECK(search.num_lines() == 3);
   const auto hits = search.nearest("a bank", 10);
@@ -64,8 +65,9 @@ TEST_CASE("The nearest lines come first") {
 TEST_CASE("An index is read for the same lines and model only") {
   const TemporaryFolder folder;
   const auto index = folder.path() + "/index";
-  encoder::SentenceEncoder model(encoder_folder("bert"));
-  encoder::SentenceEncoder other(encoder_folder("distilbert"));
+  auto model = models::sentence_encoder_from_pretrained(encoder_folder("bert"));
+  auto other =
+      models::sentence_encoder_from_pretrained(encoder_folder("distilbert"));
   CHECK_FALSE(encoder::LineSearch(model, kLines, index).is_read());
   const encoder::LineSearch again(model, kLines, index);
   CHECK(again.is_read());

@@ -1,4 +1,4 @@
-// The encoders. examples/encoder compares their vectors with Python's, and
+// The encoders. sentence_encoder_test compares their vectors with Python's, and
 // tools/heatmap_model_test their attention.
 
 #include <support/close.h>

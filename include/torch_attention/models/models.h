@@ -10,4 +10,5 @@
 #include <torch_attention/models/llama.h>
 #include <torch_attention/models/options.h>
 #include <torch_attention/models/projection.h>
+#include <torch_attention/models/sentence_encoder.h>
 #include <torch_attention/models/word_piece.h>

@@ -5,9 +5,8 @@
 #include <regular_file.h>
 #include <tools/progress_bar.h>
 #include <tools/text/tokens.h>
+#include <torch_attention/models/sentence_encoder.h>
 #include <torch_attention/weights/write.h>
-
-#include <sentence_encoder.h>
 
 #include <fstream>
 #include <iostream>
@@ -40,11 +39,12 @@ std::vector<std::string> read_lines(const std::string& path) {
   return lines_of(file);
 }
 
-encoder::SentenceEncoder open_encoder(const std::string& folder) {
+models::SentenceEncoder open_encoder(const std::string& folder) {
   const std::shared_ptr<TextTokens> tokens = open_tokens(folder);
-  return {folder, [tokens](const std::string& text, int64_t max_length) {
-            return tokens->encode(text, max_length);
-          }};
+  return models::sentence_encoder_from_pretrained(
+      folder, [tokens](const std::string& text, int64_t max_length) {
+        return tokens->encode(text, max_length);
+      });
 }
 
 void print_vectors(const torch::Tensor& vectors, std::ostream& out) {
@@ -63,15 +63,15 @@ void embed_lines(const EmbedArguments& arguments, std::ostream& out) {
   auto model = open_encoder(arguments.folder);
   const auto texts = read_lines(arguments.file);
   TORCH_ATTENTION_CHECK(!texts.empty(), "\"{}\" has no lines", arguments.file);
-  encoder::EncodeOptions options;
-  options.batch_tokens = arguments.batch_tokens;
+  models::EncodeOptions options;
+  options.batch_tokens(arguments.batch_tokens);
   std::optional<ProgressBar> bar(
       std::in_place, arguments.file, static_cast<uint64_t>(texts.size()));
   uint64_t shown = 0;
-  options.on_batch = [&](int64_t done, int64_t) {
+  options.on_batch([&](int64_t done, int64_t) {
     bar->advance(static_cast<uint64_t>(done) - shown);
     shown = static_cast<uint64_t>(done);
-  };
+  });
   const auto vectors = model.encode(texts, options);
   bar.reset();
   if (arguments.output.empty()) {

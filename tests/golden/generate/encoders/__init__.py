@@ -1,4 +1,4 @@
-"""Small encoders and tokenizers, for the example `encoder`.
+"""Small encoders and tokenizers, for the tests of sentence vectors.
 
   texts.safetensors        hostile texts: their "bytes", one after the other,
                            and "lengths"; some are not UTF-8
