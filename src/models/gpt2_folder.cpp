@@ -203,11 +203,6 @@ ScoreScale score_scale_of(Gpt2Impl& model) {
           "GPT-2 has no such scales of scores: {}", fmt::join(scales, ", ")));
 }
 
-/// Returns null for no token.
-nlohmann::ordered_json json_of(std::optional<int64_t> token) {
-  return token ? nlohmann::ordered_json(*token) : nlohmann::ordered_json();
-}
-
 Gpt2Options gpt2_options_of(
     const ModelFields& fields,
     const PretrainedModelOptions& options,
@@ -223,10 +218,13 @@ Gpt2Options gpt2_options_of(
   fields.check_size("n_embd", words[1]);
   fields.check_size("n_positions", positions[0]);
   // Absent fields have the class's token, and null is none.
-  const auto token = [&](const char* name) {
-    return fields.contains(name) ? fields.integer(name)
-                                 : std::optional<int64_t>(50256);
-  };
+  constexpr int64_t kToken = 50256;
+  const auto bos = fields.contains("bos_token_id")
+      ? fields.integer("bos_token_id")
+      : std::make_optional(kToken);
+  const auto eos = fields.contains("eos_token_id")
+      ? fields.integers("eos_token_id").value_or(std::vector<int64_t>())
+      : std::vector<int64_t>{kToken};
   return Gpt2Options()
       .vocab_size(words[0])
       .context_length(positions[0])
@@ -240,8 +238,8 @@ Gpt2Options gpt2_options_of(
       .activation(fields.activation("activation_function", "gelu_new"))
       .tied(fields.flag("tie_word_embeddings").value_or(true))
       .head(options.head())
-      .bos_token_id(token("bos_token_id"))
-      .eos_token_id(token("eos_token_id"));
+      .bos_token_id(bos)
+      .eos_token_id(eos);
 }
 
 /// Returns the tensors of the attention by their names in a folder.
@@ -272,6 +270,12 @@ nlohmann::ordered_json config_of(Gpt2Impl& model) {
         *model.trf_blocks[i]->as<Gpt2Block>()->att);
   }
   const auto scale = score_scale_of(model);
+  using Written = nlohmann::ordered_json;
+  const auto bos = options.bos_token_id();
+  auto eos = Written(options.eos_token_id());
+  if (eos.size() < 2) {
+    eos = eos.empty() ? Written() : Written(eos[0]);
+  }
   const auto rate_or = [&](std::optional<double> rate) {
     return rate.value_or(options.drop_rate());
   };
@@ -292,8 +296,8 @@ nlohmann::ordered_json config_of(Gpt2Impl& model) {
       {"scale_attn_weights", scale.by_head_dim},
       {"scale_attn_by_inverse_layer_idx", scale.by_layer},
       {"tie_word_embeddings", options.tied()},
-      {"bos_token_id", json_of(options.bos_token_id())},
-      {"eos_token_id", json_of(options.eos_token_id())},
+      {"bos_token_id", bos ? Written(*bos) : Written()},
+      {"eos_token_id", eos},
   };
 }
 

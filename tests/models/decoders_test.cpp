@@ -263,8 +263,8 @@ TEST_CASE("A Llama that is made of options learns") {
       models::Llama(models::LlamaOptions(options).hidden_size(32)),
       "Llama: expected attention from 32 to 32, but got from 24 to 24");
   THROWS_WITH(
-      models::Llama(models::LlamaOptions(options).activation("tanh")),
-      "silu or relu, but got \"tanh\"");
+      models::Llama(models::LlamaOptions(options).activation("prelu")),
+      "swish, tanh, but got \"prelu\"");
 }
 
 TEST_CASE("A GPT-2 with other scales of scores is not saved") {

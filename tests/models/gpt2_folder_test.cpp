@@ -4,6 +4,7 @@
 #include <support/temporary_folder.h>
 
 #include <models/decoder_golden.h>
+#include <torch_attention/models/generate.h>
 #include <torch_attention/models/gpt2.h>
 #include <torch_attention/nn/utils/swap.h>
 
@@ -135,7 +136,26 @@ TEST_CASE("Tokens that a GPT-2's configuration leaves out are its class's") {
   config.erase("eos_token_id");
   std::ofstream(folder.file("config.json")) << config;
   model = models::gpt2_from_pretrained(folder.path());
-  CHECK(model->options.eos_token_id() == 50256);
+  CHECK(model->options.eos_token_id() == std::vector<int64_t>{50256});
+}
+
+TEST_CASE("A GPT-2 may have several tokens that end a text") {
+  const TemporaryFolder folder;
+  auto model = loaded();
+  models::save_gpt2(*model, folder.path());
+  for (const auto& tokens :
+       {nlohmann::json({3, 5}), nlohmann::json(7), nlohmann::json()}) {
+    CAPTURE(tokens.dump());
+    auto config = config_in(folder);
+    config["eos_token_id"] = tokens;
+    std::ofstream(folder.file("config.json")) << config;
+    model = models::gpt2_from_pretrained(folder.path());
+    CHECK(
+        model->options.eos_token_id() ==
+        models::stop_tokens_from_pretrained(folder.path()));
+    models::save_gpt2(*model, folder.path());
+    CHECK(config_in(folder)["eos_token_id"] == tokens);
+  }
 }
 
 } // namespace gpt2_folder_test

@@ -183,13 +183,37 @@ TEST_CASE("Null is no value of a field that has a default") {
       "expected a value as \"hidden_act\"");
 }
 
+TEST_CASE("Activations are those of transformers") {
+  const torch::NoGradGuard no_gradients;
+  const auto expected =
+      read_weights(decoder_folder("activations/expected.safetensors"));
+  const auto x = expected["x"].unsqueeze(-1);
+  for (const auto& item : expected) {
+    CAPTURE(item.key());
+    if (item.key() == "x") {
+      continue;
+    }
+    // Layers of one weight, which is 1.
+    models::Gpt2FeedForward feed_forward(
+        models::Gpt2Options().emb_dim(1).hidden_dim(1).activation(item.key()));
+    for (auto& parameter : feed_forward->named_parameters()) {
+      const auto& name = parameter.key();
+      parameter.value().fill_(name.find("bias") == std::string::npos ? 1 : 0);
+    }
+    CHECK_THAT(
+        feed_forward->forward(x).squeeze(-1),
+        IsCloseTo(item.value(), {/*rtol=*/1e-5, /*atol=*/1e-6}));
+  }
+  CHECK(expected.size() == 22);
+}
+
 TEST_CASE("An activation that is not known is refused by its field") {
   THROWS_WITH(
-      changed("gpt2", {{"activation_function", "mish"}}),
-      "but got \"mish\", as \"activation_function\" of");
+      changed("gpt2", {{"activation_function", "prelu"}}),
+      "but got \"prelu\", as \"activation_function\" of");
   THROWS_WITH(
-      changed_encoder("encoders/distilbert", {{"activation", "tanh"}}),
-      "but got \"tanh\", as \"activation\" of");
+      changed_encoder("encoders/distilbert", {{"activation", "xielu"}}),
+      "but got \"xielu\", as \"activation\" of");
 }
 
 TEST_CASE("Only Llama reads mlp_bias") {

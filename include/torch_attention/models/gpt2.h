@@ -72,8 +72,8 @@ struct TORCH_ATTENTION_MODELS_API Gpt2Options {
   /// the token that begins a text, which files name. Default: none
   TORCH_ARG(std::optional<int64_t>, bos_token_id) = std::nullopt;
 
-  /// the token that ends a text. Default: none
-  TORCH_ARG(std::optional<int64_t>, eos_token_id) = std::nullopt;
+  /// the tokens that end a text. Default: none
+  TORCH_ARG(std::vector<int64_t>, eos_token_id) = {};
 };
 
 /// Layer norm of the last dimension.

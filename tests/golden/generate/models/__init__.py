@@ -12,7 +12,8 @@ A folder for each:
 `drawn_TYPE_NUMBER` have configurations drawn from a grammar.
 
 `book` has no weights but a seed: logits of the book's GPTModel. `training` has
-the losses of 50 steps of it.
+the losses of 50 steps of it. `activations` has numbers, and what each activation
+of transformers makes of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from ..golden_set import GoldenSet, LeftOut
 from ..model_folders import difference_of, write_models
 from . import book, training
+from .activations import Activations
 from .decoders import DECODERS
 from .drawn import DRAWN
 
@@ -30,7 +32,7 @@ def make(folder: Path) -> LeftOut:
     """Writes all models that can be made here."""
     book.write(folder / "book")
     training.write(folder / "training")
-    return write_models(DECODERS + DRAWN, folder)
+    return write_models((Activations(), *DECODERS, *DRAWN), folder)
 
 
 PACKS = (
