@@ -106,12 +106,10 @@ GenaiLibrary load() {
   LOOK_UP(OgaCreateSequences);
   LOOK_UP(OgaDestroySequences);
   LOOK_UP(OgaTokenizerEncode);
-  LOOK_UP(OgaTokenizerDecode);
   LOOK_UP(OgaSequencesGetSequenceCount);
   LOOK_UP(OgaSequencesGetSequenceData);
   LOOK_UP(OgaResultGetError);
   LOOK_UP(OgaDestroyResult);
-  LOOK_UP(OgaDestroyString);
 #undef LOOK_UP
   return api;
 }

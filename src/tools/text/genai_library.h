@@ -21,16 +21,10 @@ struct GenaiLibrary {
   void (*OgaDestroySequences)(OgaSequences*);
   OgaResult* (
       *OgaTokenizerEncode)(const OgaTokenizer*, const char*, OgaSequences*);
-  OgaResult* (*OgaTokenizerDecode)(
-      const OgaTokenizer*,
-      const int32_t*,
-      size_t,
-      const char**);
   size_t (*OgaSequencesGetSequenceCount)(const OgaSequences*, size_t);
   const int32_t* (*OgaSequencesGetSequenceData)(const OgaSequences*, size_t);
   const char* (*OgaResultGetError)(const OgaResult*);
   void (*OgaDestroyResult)(OgaResult*);
-  void (*OgaDestroyString)(const char*);
 
   /// Throws c10::Error if a function failed.
   void check(OgaResult* result) const;

@@ -109,14 +109,9 @@ class GenaiTokens : public TextTokens {
     return tokens;
   }
 
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    const std::vector<int32_t> ids(tokens.begin(), tokens.end());
-    const char* text = nullptr;
-    api_.check(
-        api_.OgaTokenizerDecode(tokenizer_, ids.data(), ids.size(), &text));
-    const std::unique_ptr<const char, void (*)(const char*)> owner(
-        text, api_.OgaDestroyString);
-    return text;
+  std::string bytes(int64_t token) const override {
+    const auto found = file_.bytes.find(token);
+    return found == file_.bytes.end() ? "" : found->second;
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <format_text.h>
 #include <tools/number_list.h>
+#include <tools/text/growing_text.h>
 #include <tools/text/tokens.h>
 #include <torch_attention/device.h>
 #include <torch_attention/models/language_model.h>

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
+#include <tools/text/token_bytes.h>
 
 #include <c10/util/Exception.h>
 
@@ -35,6 +36,9 @@ class TokenizerReader {
     read_splits(file_.get("pre_tokenizer"));
     read_post_processor(file_.get("post_processor"));
     read_decoder(file_.get("decoder"));
+    for (const auto& [token, id] : file_.get("model").get("vocab").fields()) {
+      set_bytes(id, token);
+    }
     read_added(file_.get("added_tokens"));
     return result_;
   }
@@ -185,10 +189,20 @@ class TokenizerReader {
       for (const auto& one : part.get("decoders").elements()) {
         read_decoder(one);
       }
-    } else if (
-        type != "ByteLevel" && type != "ByteFallback" && type != "Fuse" &&
-        !is_space_replaced(part, "▁", " ")) {
+    } else if (type == "ByteLevel") {
+      decoder_.has_byte_letters = true;
+    } else if (type == "ByteFallback") {
+      decoder_.has_byte_tokens = true;
+    } else if (is_space_replaced(part, "▁", " ")) {
+      decoder_.has_replaced_spaces = true;
+    } else if (type != "Fuse") {
       refuse("decoder", part);
+    }
+  }
+
+  void set_bytes(const Json& id, const std::string& token) {
+    if (const auto number = id.as_integer()) {
+      result_.bytes[*number] = bytes_of_token(token, decoder_);
     }
   }
 
@@ -198,6 +212,7 @@ class TokenizerReader {
         return token.get(name).as_flag().value_or(false);
       };
       const auto content = token.get("content").as_text();
+      set_bytes(token.get("id"), is_set("special") ? "" : content.value_or(""));
       if (content &&
           (is_set("lstrip") || is_set("rstrip") || is_set("single_word"))) {
         result_.refused_texts.push_back(*content);
@@ -208,6 +223,7 @@ class TokenizerReader {
   const std::string& path_;
   Json file_;
   TokenizerFile result_;
+  TokenDecoder decoder_;
   bool has_replaced_spaces_ = false;
 };
 

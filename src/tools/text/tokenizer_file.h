@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace torch_attention::tools {
@@ -13,6 +14,9 @@ struct TokenizerFile {
   std::vector<int64_t> after;
   /// Whether texts are brought to Unicode's normal form C.
   bool has_nfc = false;
+  /// The UTF-8 of each token but special ones. The library's own decoder leaves
+  /// out all that follows a zero, or bytes that are no character.
+  std::unordered_map<int64_t, std::string> bytes;
   /// Texts of tokens that take in the spaces next to them.
   std::vector<std::string> refused_texts;
 };

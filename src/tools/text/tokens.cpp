@@ -3,9 +3,9 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
+#include <tools/text/growing_text.h>
 #include <torch_attention/models/word_piece.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <istream>
 #include <ostream>
@@ -30,12 +30,8 @@ class ByteTokens : public TextTokens {
     return tokens;
   }
 
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    std::string text;
-    for (const auto token : tokens) {
-      text.push_back(static_cast<char>(token));
-    }
-    return text;
+  std::string bytes(int64_t token) const override {
+    return {static_cast<char>(token)};
   }
 };
 
@@ -50,13 +46,12 @@ class WordPieceTokens : public TextTokens {
     return tokenizer_.encode(text, max_length);
   }
 
-  /// Returns the pieces, with spaces between them: encoders write no text.
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    std::string text;
-    for (const auto token : tokens) {
-      text += (text.empty() ? "" : " ") + tokenizer_.piece(token);
+  std::string bytes(int64_t token) const override {
+    if (!tokenizer_.has(token)) {
+      return "";
     }
-    return text;
+    const auto& piece = tokenizer_.piece(token);
+    return piece.rfind("##", 0) == 0 ? piece.substr(2) : " " + piece;
   }
 
   std::string label(int64_t token) const override {
@@ -68,15 +63,13 @@ class WordPieceTokens : public TextTokens {
   models::WordPiece tokenizer_;
 };
 
-/// Stands for bytes that are no character, or not yet one.
-const std::string kReplacement = "\xEF\xBF\xBD";
-
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() &&
-      text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 } // namespace
+
+std::string TextTokens::label(int64_t token) const {
+  GrowingText text(*this);
+  const auto complete = text.add(token);
+  return complete + text.finish();
+}
 
 bool has_bytes_as_tokens(const std::string& folder) {
   const auto path = folder + "/config.json";
@@ -115,22 +108,6 @@ void print_tokens(
   for (std::string line; std::getline(in, line);) {
     out << format_text("{}\n", fmt::join(tokens->encode(line), ","));
   }
-}
-
-std::string GrowingText::add(int64_t token) {
-  all_.push_back(token);
-  const auto text = tokens_.decode(all_);
-  return ends_with(text, kReplacement) ? "" : take(text);
-}
-
-std::string GrowingText::finish() {
-  return take(tokens_.decode(all_));
-}
-
-std::string GrowingText::take(const std::string& text) {
-  const auto from = std::min(shown_, text.size());
-  shown_ = text.size();
-  return text.substr(from);
 }
 
 } // namespace torch_attention::tools

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
@@ -21,12 +20,12 @@ class TextTokens {
       const std::string& text,
       std::optional<int64_t> max_length = std::nullopt) const = 0;
 
-  virtual std::string decode(const std::vector<int64_t>& tokens) const = 0;
+  /// Returns the UTF-8 that a token stands for, which may begin and end within
+  /// a character: nothing for one that is not text.
+  virtual std::string bytes(int64_t token) const = 0;
 
   /// Returns how one token is shown.
-  virtual std::string label(int64_t token) const {
-    return decode({token});
-  }
+  virtual std::string label(int64_t token) const;
 };
 
 /// Returns whether the tokens of a folder's model are bytes: its config.json
@@ -51,25 +50,5 @@ void print_tokens(
 
 /// Returns the tokens of a tokenizer.json, by ONNX Runtime GenAI.
 std::unique_ptr<TextTokens> open_genai_tokens(const std::string& path);
-
-/// A text that grows by tokens.
-class GrowingText {
- public:
-  explicit GrowingText(const TextTokens& tokens) : tokens_(tokens) {}
-
-  /// Returns the text that a token adds: nothing while a character is
-  /// incomplete.
-  std::string add(int64_t token);
-
-  /// Returns the rest, if the text ends with an incomplete character.
-  std::string finish();
-
- private:
-  std::string take(const std::string& text);
-
-  const TextTokens& tokens_;
-  std::vector<int64_t> all_;
-  size_t shown_ = 0;
-};
 
 } // namespace torch_attention::tools
