@@ -95,6 +95,10 @@ std::function<int()> add_generate(CLI::App& app) {
       ->add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   command->add_flag(
+      "--text",
+      arguments->as_text,
+      "print text, also if all prompts are tokens");
+  command->add_flag(
       "--json",
       arguments->as_json,
       "print a line of JSON for each prompt, with its new tokens");
@@ -107,8 +111,9 @@ std::function<int()> add_generate(CLI::App& app) {
       "folder site-packages that\n"
       "has it in TORCH_ATTENTION_PYTHON_PACKAGES. Kinds of tokenizers that were "
       "not compared with Python's\n"
-      "are refused; --ids works without. A prompt is taken as it is: chat "
-      "templates are not applied.\n\n"
+      "are refused; --ids works without. A prompt is taken as it is: special "
+      "tokens in it are themselves, and\n"
+      "chat templates are not applied (docs/program.md).\n\n"
       "Examples:\n"
       "  torch-attention generate Qwen3-0.6B --prompt \"Once upon a time\" "
       "--temperature 0.8 --top-k 40\n"

@@ -181,6 +181,9 @@ TEST_CASE("generate continues texts whose tokens are bytes") {
 TEST_CASE("generate says what it lacks") {
   GenerateArguments arguments;
   arguments.folder = decoder_folder("llama");
+  arguments.as_text = true;
+  THROWS_WITH(generate(arguments), "expected a file");
+  arguments.as_text = false;
   THROWS_WITH(generate(arguments), "--prompt or --ids");
   arguments.ids = {"1;2"};
   THROWS_WITH(generate(arguments), "expected whole numbers in --ids");

@@ -183,13 +183,16 @@ def test_missing_library(program: str, folder: Path) -> None:
     assert b"pip install onnxruntime-genai" in done.stderr, done.stderr
 
 
-def tokenizer_of_bytes() -> Tokenizer:
-    """Its tokens are those of `gpt train`: bytes, by GPT-2's names of them."""
+def tokenizer_of_bytes(step: int = 1) -> Tokenizer:
+    """Its tokens are those of `gpt train`: bytes, by GPT-2's names of them.
+
+    With another odd `step`, the first tokens are bytes of all kinds.
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     names = {byte: chr(byte) for byte in printable}
     names |= {byte: chr(256 + i) for i, byte in enumerate(others)}
-    vocabulary = {name: byte for byte, name in names.items()}
+    vocabulary = {name: byte * step % 256 for byte, name in names.items()}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -215,6 +218,16 @@ def test_generation(program: str, folder: Path, golden: str) -> None:
     assert "&amp;" in picture.read_text(), "no label of a token"
     (line,) = run(*command, "--json").splitlines()
     assert json.loads(line)["text"] + "\n" == text, (line, text)
+    # Any tokens have Python's text, also where bytes are no character.
+    tokenizer = tokenizer_of_bytes(77)
+    tokenizer.save(str(model / "tokenizer.json"))
+    by_ids = [program, "generate", str(model), "--ids=1,2,3", "--temperature=3"]
+    for seed in range(5):
+        drawn = [*by_ids, f"--seed={seed}", "--text"]
+        (line,) = run(*drawn, "--json").splitlines()
+        wanted = tokenizer.decode(json.loads(line)["ids"])
+        assert json.loads(line)["text"] == wanted, (line, wanted)
+        assert run(*drawn) == wanted + "\n", (seed, wanted)
 
 
 def main(program: str, license: str, golden: str) -> None:

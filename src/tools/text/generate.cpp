@@ -129,7 +129,8 @@ void generate_texts(
     std::ostream& out,
     std::ostream& log) {
   std::unique_ptr<TextTokens> tokens;
-  if (!arguments.prompts.empty() || has_bytes_as_tokens(arguments.folder)) {
+  if (!arguments.prompts.empty() || arguments.as_text ||
+      has_bytes_as_tokens(arguments.folder)) {
     tokens = open_tokens(arguments.folder);
   }
   const auto prompts = prompts_of(arguments, tokens.get());

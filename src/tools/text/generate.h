@@ -19,14 +19,16 @@ struct GenerateArguments {
   std::string device = "cpu";
   /// Continue beyond the tokens that end a text.
   bool ignores_stop = false;
+  /// Print text even if all prompts are tokens.
+  bool as_text = false;
   /// Print a line of JSON for each prompt.
   bool as_json = false;
   models::GenerateOptions options;
 };
 
 /// Continues all prompts at once, and prints what follows them: as text, or as
-/// numbers if no prompt is a text and tokens are not bytes. A single one is
-/// printed as it grows. Prints the speed to `log`.
+/// numbers if no prompt is a text, tokens are not bytes, and `as_text` is not
+/// set. A single one is printed as it grows. Prints the speed to `log`.
 ///
 /// Throws c10::Error if there is no prompt, and as `open_tokens` and
 /// `models::generate` do.
