@@ -5,17 +5,22 @@ Needs no torch, so that the program starts without importing it.
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
 NAME = "libtorch-"
 
 
 def prefixes() -> dict[tuple[int, int], Path]:
     """Returns the folders by the major and minor version of their LibTorch."""
     found = {}
-    for folder in PACKAGE.glob(f"{NAME}*"):
+    folders = list(Path(__file__).parent.glob(f"{NAME}*"))
+    if not folders:
+        # This file is one of the sources, after `pip install -e`.
+        installed = importlib.metadata.distribution("torch-attention")
+        folders = list(Path(installed.locate_file("torch_attention")).glob(f"{NAME}*"))
+    for folder in folders:
         major, minor = folder.name[len(NAME) :].split(".")
         found[int(major), int(minor)] = folder
     return dict(sorted(found.items()))

@@ -4,7 +4,8 @@
     python environment.py run FOLDER SCRIPT ARGUMENT...
 
 `install` makes the environment in FOLDER, which finds torch where this Python does,
-installs tests/python/requirements.txt and a wheel that it builds from SOURCE. `run`
+installs tests/python/requirements.txt and a wheel that it builds from SOURCE, and
+before it SOURCE itself by `pip install -e`, to test that (editable.py). `run`
 runs a script of this folder by the environment's Python. Both exit with 77, which
 CTest takes for skipped, where the packages could not be installed.
 """
@@ -67,6 +68,9 @@ def install(folder: Path, source: Path) -> None:
     subprocess.run(
         [*pip, "wheel", source, "-w", folder / "dist", *options], check=True, env=environment
     )
+    subprocess.run([*pip, "install", "-e", source, *options], check=True, env=environment)
+    if run(folder, "editable.py", str(source)):
+        sys.exit("the editable installation failed")
     (wheel,) = (folder / "dist").glob("*.whl")
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
     subprocess.run([*pip, "install", "--no-deps", "--force-reinstall", wheel], check=True)
@@ -74,7 +78,7 @@ def install(folder: Path, source: Path) -> None:
 
 def run(folder: Path, script: str, *arguments: str) -> int:
     if not (site_packages(folder) / "torch_attention").exists():
-        skip(f"no wheel in {folder}")
+        skip(f"no package in {folder}")
     path = f"{Path(python_of(folder)).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(

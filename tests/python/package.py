@@ -21,6 +21,7 @@ import torch_attention
 from torch_attention import _folders
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = pathlib.Path(torch_attention.__file__).parent
 
 
 def output_of(*command: str | os.PathLike[str], **options: object) -> str:
@@ -99,7 +100,7 @@ def test_another_torch() -> None:
     assert _folders.prefix_for(torch.__version__).name == f"libtorch-{own}"
     with tempfile.TemporaryDirectory() as folder:
         package = pathlib.Path(folder, "torch_attention")
-        shutil.copytree(_folders.PACKAGE, package, ignore=shutil.ignore_patterns("libtorch-*"))
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("libtorch-*"))
         (package / "libtorch-2.1").mkdir()
         failed = subprocess.run(
             [sys.executable, "-c", "import torch_attention"],
