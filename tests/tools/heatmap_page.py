@@ -23,7 +23,8 @@ from chromium import Chromium, Picture
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from torch_attention_reference import safetensors_file  # noqa: E402
 
-LAYERS, HEADS, TOKENS = 3, 4, 9
+HEADS, TOKENS = 4, 9
+STEPS = 4095  # from weight 0 to weight 1
 HOSTILE = "</script><img/src=x>"
 SECONDS = 240
 
@@ -44,8 +45,8 @@ RAMPS = {
 }
 
 
-def color_of(weight: float, theme: str) -> tuple[float, ...]:
-    at, ramp = math.sqrt(weight), RAMPS[theme]
+def color_of(weight: float, theme: str, ramp: Any = None) -> tuple[float, ...]:
+    at, ramp = math.sqrt(weight), ramp or RAMPS[theme]
     for (start, dark), (end, light) in zip(ramp, ramp[1:]):
         if at <= end:
             share = (at - start) / (end - start)
@@ -127,7 +128,7 @@ class PageTest:
     def cell(self, query: int, key: int) -> tuple[float, float]:
         """Returns the middle of a cell of the matrix."""
         x, y, *_ = self.box("#matrix")
-        size, labels = self.browser.value("[CELL, LABELS]")
+        size, labels = self.browser.value("[cellSide, labelRoom]")
         return x + labels + (key + 0.5) * size, y + labels + (query + 0.5) * size
 
     def hovers(self) -> None:
@@ -189,15 +190,17 @@ class PageTest:
         browser.press("PageUp", 33)
         self.expect_row(0, 0, TOKENS - 1)
         browser.press("Escape", 27)
-        # Tab goes from the layers to the heads, and to the tokens.
+        # Tab goes from the layers to the heads, and to the tokens; an input that
+        # says whether there are several heads is between them.
         browser.value("document.querySelector('#layers [tabindex=\"0\"]').focus()")
         focused = []
-        for _ in range(3):
+        for _ in range(4):
             focused.append(
                 browser.value("document.activeElement.closest('[id]').id")
             )
             browser.press("Tab", 9)
-        expect(focused, ["layers", "heads", "queries"], "what Tab reaches")
+        reached = ["layers", "several", "heads", "queries"]
+        expect(focused, reached, "what Tab reaches")
         browser.press("Escape", 27)
 
     def colors(self, theme: str) -> None:
@@ -217,7 +220,7 @@ class PageTest:
             picture = Picture(data)
             paper = picture.color(2, 2)
             first = [a - b for a, b in zip(self.cell(0, 0), box)]
-            size = browser.value("CELL")
+            size = browser.value("cellSide")
             middles = {
                 (query, key): (first[0] + key * size, first[1] + query * size)
                 for query in range(TOKENS)
@@ -227,17 +230,150 @@ class PageTest:
                 hidden = self.causal and key > query
                 weight = self.weights[layer][head][query][key]
                 wanted = paper if hidden else color_of(weight, theme)
-                got = picture.color(int(x), int(y))
-                if max(abs(a - b) for a, b in zip(got, wanted)) > 2:
-                    sys.exit(
-                        f"{theme}, layer {layer}, head {head}, cell"
-                        f" {query}, {key}: {got}, not {wanted}"
-                    )
+                self.expect_pixel(
+                    f"{theme}, layer {layer}, head {head}, cell {query}, {key}",
+                    picture.color(int(x), int(y)),
+                    wanted,
+                )
+
+    def expect_pixel(self, what: str, got: Any, *allowed: Any) -> None:
+        if not any(
+            max(abs(a - b) for a, b in zip(got[:3], wanted)) <= 2
+            for wanted in allowed
+        ):
+            sys.exit(f"{what}: {got}, not {allowed}")
+
+    def expect_weight(
+        self, what: str, got: Any, weight: float, ramp: Any = None
+    ) -> None:
+        """A pixel has the color of one of the steps that are next to its weight."""
+        steps = (math.floor(weight * STEPS), math.ceil(weight * STEPS))
+        colors = (color_of(step / STEPS, "light", ramp) for step in steps)
+        self.expect_pixel(what, got, *colors)
+
+    def pixels(self, selector: str) -> list[list[int]]:
+        """Returns red, green, blue and alpha of a canvas with a pixel for each weight."""
+        data = self.browser.value(
+            f"(() => {{ const c = document.querySelector({selector!r});"
+            " return [c.width, c.height, [...c.getContext('2d')"
+            ".getImageData(0, 0, c.width, c.height).data]]; })()"
+        )
+        expect(data[:2], [TOKENS, TOKENS], f"the size of {selector}")
+        return [data[2][at : at + 4] for at in range(0, len(data[2]), 4)]
+
+    def overview(self) -> None:
+        """All heads have a picture, and a click opens it."""
+        browser = self.browser
+        self.choose("modes", 1)
+        hidden = browser.value("document.querySelector('#detail').hidden")
+        expect(hidden, True, "the layer below the overview")
+        count = browser.value("document.querySelectorAll('#overview canvas').length")
+        layers, heads = len(self.weights), len(self.weights[0])
+        expect(count, layers * heads, "pictures")
+        for layer in range(layers):
+            for head in range(heads):
+                self.expect_picture(layer, head)
+        self.shots["overview"] = browser.screenshot(self.box("#overview"))
+        name = f"#overview [aria-label='layer {layers - 1}, head 1']"
+        browser.click(*browser.middle(name))
+        hidden = browser.value("document.querySelector('#overview').hidden")
+        expect(hidden, True, "the overview after a click")
+        browser.move(*self.query(3))
+        self.expect_row(layers - 1, 1, 3)
+        self.choose("modes", 1)
+        # The first one goes to the picture of the open head; none goes outside.
+        browser.press("ArrowDown", 40)
+        browser.press("ArrowUp", 38)
+        browser.press("ArrowUp", 38)
+        browser.press("ArrowRight", 39)
+        focused = browser.value("document.activeElement.getAttribute('aria-label')")
+        expect(focused, "layer 0, head 2", "the picture that keys reach")
+        browser.value("document.activeElement.click()")
+        browser.move(*self.query(4))
+        self.expect_row(0, 2, 4)
+
+    def expect_picture(self, layer: int, head: int) -> None:
+        what = f"the picture of layer {layer}, head {head}"
+        name = f"#overview [data-layer='{layer}'][data-head='{head}']"
+        self.browser.middle(name)
+        # It is drawn when it is in view.
+        while self.browser.value(f"document.querySelector({name!r}).width") != TOKENS:
+            pass
+        for at, got in enumerate(self.pixels(name)):
+            query, key = divmod(at, TOKENS)
+            if self.causal and key > query:
+                expect(got[3], 0, f"{what}, cell {query}, {key}")
+            else:
+                weight = self.weights[layer][head][query][key]
+                self.expect_weight(f"{what}, cell {query}, {key}", got, weight)
+
+    def toggle_several(self) -> None:
+        self.browser.click(*self.browser.middle("#several"))
+
+    def several(self) -> None:
+        """Lines, numbers and cells of several heads have the color of their head."""
+        browser = self.browser
+        self.choose("layers", 1)
+        self.choose("heads", 3)
+        self.toggle_several()
+        browser.click(*browser.middle("#heads button:nth-child(1)"))
+        browser.move(*self.query(5))
+        rows = [self.weights[1][head][5] for head in (3, 0)]
+        numbers = self.numbers()
+        expect(len(numbers), 2 * TOKENS, "numbers of two heads")
+        for at, number in enumerate(numbers):
+            key, head = divmod(at, 2)
+            if self.causal and key > 5:
+                expect(number, "", f"key {key}")
+            elif abs(float(number) - rows[head][key]) > 0.0007:
+                sys.exit(f"key {key}: {number}, not {rows[head][key]}")
+        lines = browser.value(
+            "[...document.querySelectorAll('#lines path')].map(e =>"
+            " [+e.dataset.head, +e.dataset.key, getComputedStyle(e).stroke])"
+        )
+        colors = browser.value("[headColor(0), headColor(1)]")
+        for head, row, color in zip((3, 0), rows, colors):
+            sure = {key for key, weight in enumerate(row) if weight > 0.0102}
+            drawn = {key for each, key, _ in lines if each == head}
+            expect(sure - drawn, set(), f"lines that head {head} lacks")
+            strokes = {stroke for each, _, stroke in lines if each == head}
+            expect(strokes, {"rgb({}, {}, {})".format(*color)}, f"strokes of head {head}")
+        if "Layer 1, heads 3, 0: " not in self.said() or "(head 0)." not in self.said():
+            sys.exit(f"two heads: {self.said()!r}")
+        self.shots["two heads"] = browser.screenshot(self.box("#views"))
+        self.expect_overlaid(colors)
+        # The last one cannot be taken away.
+        for child in (4, 1, 1):
+            browser.click(*browser.middle(f"#heads button:nth-child({child})"))
+        browser.move(5, 5)
+        expect(browser.value("[...state.heads]"), [[0, 1]], "the head that remains")
+        self.toggle_several()
+        browser.move(*self.query(5))
+        self.expect_row(1, 0, 5)
+
+    def expect_overlaid(self, colors: list[list[int]]) -> None:
+        """A cell has the color of the head with the largest weight."""
+        self.browser.move(5, 5)
+        data = self.browser.value(
+            "[...cells.getContext('2d').getImageData(0, 0, cells.width, cells.height).data]"
+        )
+        for query in range(TOKENS):
+            for key in range(query + 1 if self.causal else TOKENS):
+                weights = [self.weights[1][head][query][key] for head in (3, 0)]
+                if abs(weights[0] - weights[1]) < 0.001:
+                    continue
+                most = weights.index(max(weights))
+                ramp = (RAMPS["light"][0], (1, colors[most]))
+                at = 4 * (query * TOKENS + key)
+                pixel = data[at : at + 4]
+                self.expect_weight(f"cell {query}, {key}", pixel, weights[most], ramp)
 
     def run(self) -> None:
         self.hovers()
         self.clicks()
         self.keys()
+        self.overview()
+        self.several()
         self.colors("light")
         self.colors("dark")
         box = self.box("#views")
@@ -310,6 +446,8 @@ def main(program: str, golden: str, chromium: str, shots: str = "") -> None:
             causal = PageTest(browser, decoder[1], causal=True)
             causal.hovers()
             causal.colors("light")
+            causal.overview()
+            causal.several()
         finally:
             browser.close()
     print("the page shows what transformers gave")

@@ -45,7 +45,8 @@ AttentionMap drawn_map(std::vector<std::string> labels, bool causal) {
   const auto T = static_cast<int64_t>(labels.size());
   AttentionMap map;
   map.title = "drawn";
-  map.labels = std::move(labels);
+  map.queries = labels;
+  map.keys = std::move(labels);
   for (const auto layer : {4, 7}) {
     auto scores = torch::randn({3, T, T}) * 2;
     if (causal) {
@@ -67,14 +68,25 @@ nlohmann::json data_of(const std::string& page) {
       page.substr(from, page.find("</script>", from) - from));
 }
 
-/// The weights that two letters each stand for, as (T, T).
-torch::Tensor decoded(const std::string& letters, int64_t T, bool causal) {
+/// The only attention of a page.
+nlohmann::json attention_of(const std::string& page) {
+  const auto data = data_of(page);
+  REQUIRE(data["attentions"].size() == 1);
+  return data["attentions"][0];
+}
+
+/// The weights that two letters each stand for, as (T, S).
+torch::Tensor decoded(
+    const std::string& letters,
+    int64_t T,
+    int64_t S,
+    bool causal) {
   const std::string alphabet =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  auto weights = torch::zeros({T, T});
+  auto weights = torch::zeros({T, S});
   size_t at = 0;
   for (int64_t row = 0; row < T; ++row) {
-    for (int64_t column = 0; column < (causal ? row + 1 : T); ++column) {
+    for (int64_t column = 0; column < (causal ? row + 1 : S); ++column) {
       const auto bits = alphabet.find(letters.at(at)) * 64 +
           alphabet.find(letters.at(at + 1));
       weights[row][column] = static_cast<double>(bits) / 4095;
@@ -131,10 +143,11 @@ TEST_CASE("A page has the weights of forward_with_weights") {
   heatmap(options, out);
   CHECK_THAT(out.str(), ContainsText("x.html: 2 layers of 3 heads, 5 tokens"));
 
-  const auto data = data_of(content_of(options.out));
+  const auto data = attention_of(content_of(options.out));
   CHECK(
-      data["labels"] ==
+      data["queries"] ==
       nlohmann::json({"[CLS]", "the", "cat", "sat", "[SEP]"}));
+  CHECK(data["keys"] == data["queries"]);
   CHECK(data["heads"] == nlohmann::json({1, 2, 3}));
   const auto expected =
       weights_of_model(options.path, {2, 109, 110, 111, 3}, {0, 2});
@@ -143,7 +156,7 @@ TEST_CASE("A page has the weights of forward_with_weights") {
     const auto& layer = data["layers"][i];
     CHECK(layer["layer"] == expected[i].layer);
     for (size_t head = 0; head < 3; ++head) {
-      const auto got = decoded(layer["weights"][head], 5, /*causal=*/false);
+      const auto got = decoded(layer["weights"][head], 5, 5, /*causal=*/false);
       const auto difference =
           (got - expected[i].weights[static_cast<int64_t>(head) + 1])
               .abs()
@@ -156,12 +169,12 @@ TEST_CASE("A page has the weights of forward_with_weights") {
 
 TEST_CASE("A page of a causal model leaves out hidden keys") {
   const auto map = drawn_map({"a", "b", "c", "d"}, /*causal=*/true);
-  const auto data = data_of(html_of(map));
+  const auto data = attention_of(html_of(map));
   CHECK(data["layers"][1]["causal"] == true);
   const std::string letters = data["layers"][1]["weights"][1];
   CHECK(letters.size() == 2 * 10);
   const auto difference =
-      (decoded(letters, 4, true) - map.layers[1].weights[2]).abs().max();
+      (decoded(letters, 4, 4, true) - map.layers[1].weights[2]).abs().max();
   CHECK(difference.item<float>() <= 0.5F / 4095 + 1e-6F);
 }
 
@@ -188,7 +201,8 @@ TEST_CASE("Hostile tokens and titles stay texts") {
   CHECK(page.find("http:") == page.find("http://www.w3.org/2000/svg"));
   CHECK(page.find("https:") == std::string::npos);
   const auto data = data_of(page);
-  CHECK(data["labels"] == nlohmann::json(map.labels));
+  CHECK(data["attentions"][0]["queries"] == nlohmann::json(map.queries));
+  CHECK(data["attentions"][0]["keys"] == nlohmann::json(map.keys));
   CHECK(data["title"] == map.title);
 
   const auto svg = svg_of(map);
@@ -299,19 +313,89 @@ TEST_CASE("Pictures stay within their bounds") {
 TEST_CASE("A page of 12 layers of 12 heads of 32 tokens is below 400 kB") {
   AttentionMap map;
   map.title = "large";
-  map.labels.assign(32, "token");
+  map.queries.assign(32, "token");
+  map.keys = map.queries;
   for (int64_t layer = 0; layer < 12; ++layer) {
     map.layers.push_back({layer, torch::rand({12, 32, 32}), false});
     map.heads.push_back(layer);
   }
   CHECK(html_of(map).size() < 400'000);
-  map.labels.assign(512, "token");
-  THROWS_WITH(html_of(map), "choose fewer layers or heads");
+  map.queries.assign(512, "token");
+  map.keys = map.queries;
   for (auto& layer : map.layers) {
     layer.weights = torch::zeros({1, 1}).expand({12, 512, 512});
   }
-  THROWS_WITH(svg_of(map), "weights in a picture");
-  THROWS_WITH(svg_of(map), "choose fewer layers or heads");
+  for (const auto render : {html_of, svg_of}) {
+    THROWS_WITH(
+        render(map), "expected at most 20000000 weights, but got 37748736");
+    THROWS_WITH(render(map), "choose fewer layers or heads");
+  }
+}
+
+TEST_CASE("A map whose sizes or weights are wrong is drawn by nothing") {
+  const auto right = drawn_map({"a", "b", "c"}, /*causal=*/true);
+  const auto fails = [](const AttentionMap& map, const std::string& message) {
+    CAPTURE(message);
+    THROWS_WITH(html_of(map), message);
+    THROWS_WITH(svg_of(map), message);
+  };
+  auto map = right;
+  map.keys.emplace_back("d");
+  fails(map, "expected weights of shape (heads, 3, 4) of float32 in layer 4");
+  map = right;
+  map.layers[1].weights = torch::ones({3, 3, 3}, torch::kDouble);
+  fails(map, "in layer 7, but got (3, 3, 3) of Double");
+  map = right;
+  map.heads = {0, 3};
+  fails(map, "expected head 3 in layer 4, but it has 3 heads");
+  map = right;
+  map.heads.clear();
+  fails(map, "at least one token, layer and head");
+  for (const float wrong : {NAN, INFINITY, -0.1F, 1.1F}) {
+    map = right;
+    map.layers[1].weights = right.layers[1].weights.clone();
+    map.layers[1].weights[2][1][0] = wrong;
+    fails(map, "expected weights from 0 to 1 in layer 7");
+  }
+  map = right;
+  map.keys.pop_back();
+  for (auto& layer : map.layers) {
+    layer.weights = layer.weights.narrow(2, 0, 2);
+  }
+  fails(map, "which is causal, but got 2 and 3");
+}
+
+TEST_CASE("Pages and pictures have other keys than queries") {
+  AttentionMap map;
+  map.title = "cross";
+  map.queries = {"le", "chat"};
+  map.keys = {"the", "cat", "sat"};
+  map.heads = {1};
+  torch::manual_seed(5);
+  map.layers.push_back({0, torch::rand({2, 2, 3}), /*causal=*/false});
+  const auto data = attention_of(html_of(map));
+  CHECK(data["queries"] == nlohmann::json(map.queries));
+  CHECK(data["keys"] == nlohmann::json(map.keys));
+  const std::string letters = data["layers"][0]["weights"][0];
+  const auto got = decoded(letters, 2, 3, /*causal=*/false);
+  const auto difference = (got - map.layers[0].weights[1]).abs().max();
+  CHECK(difference.item<float>() <= 0.5F / 4095 + 1e-6F);
+
+  const auto picture = lay_out(map);
+  CHECK(picture.width >= picture.panels.at(0).x + 3 * picture.cell);
+  CHECK(picture.bar_y >= picture.panels.at(0).y + 2 * picture.cell);
+  const auto cells = colors_of(svg_of(map)).at(0);
+  CHECK(cells.size() == 6);
+  CHECK(cells.count({2, 1}) == 1);
+  int64_t queries = 0;
+  int64_t keys = 0;
+  for (const auto& text : picture.texts) {
+    queries +=
+        static_cast<int64_t>(text.anchor == Anchor::kEnd && !text.is_vertical);
+    keys += static_cast<int64_t>(text.is_vertical);
+  }
+  CHECK(queries == 2);
+  CHECK(keys == 3);
 }
 
 TEST_CASE("Options that do not fit write nothing") {
@@ -383,7 +467,7 @@ TEST_CASE("Numbers of tokens need no tokenizer that can be read") {
   std::ostringstream out;
   heatmap(options, out);
   CHECK(
-      data_of(content_of(options.out))["labels"] ==
+      attention_of(content_of(options.out))["queries"] ==
       nlohmann::json({"5", "6", "7"}));
 }
 
@@ -397,7 +481,9 @@ TEST_CASE("Tokens come from a file, too, and have other names if wanted") {
   std::ostringstream out;
   heatmap(options, out);
   const auto data = data_of(content_of(options.out));
-  CHECK(data["labels"] == nlohmann::json({"[", "the", "Katze", "]"}));
+  CHECK(
+      data["attentions"][0]["queries"] ==
+      nlohmann::json({"[", "the", "Katze", "]"}));
   CHECK(data["title"] == "bert");
 }
 
@@ -409,10 +495,11 @@ TEST_CASE("Another model's tokens are numbers or have names") {
   options.layers = "1";
   std::ostringstream out;
   heatmap(options, out);
-  auto data = data_of(content_of(options.out));
-  CHECK(data["labels"] == nlohmann::json({"5", "6"}));
+  const auto data = data_of(content_of(options.out));
+  const auto& attention = data["attentions"][0];
+  CHECK(attention["queries"] == nlohmann::json({"5", "6"}));
   CHECK(data["title"] == "qwen3");
-  CHECK(data["layers"][0]["layer"] == 1);
+  CHECK(attention["layers"][0]["layer"] == 1);
 }
 
 } // namespace heatmap_test

@@ -94,31 +94,55 @@ std::optional<std::string> text_of(const HeatmapOptions& options) {
   return text;
 }
 
+/// The names that were given by an option.
+std::vector<std::string> labels_in(
+    const std::string& names,
+    int64_t count,
+    const char* option) {
+  std::vector<std::string> labels;
+  for (const auto& name : split_text(names, ' ')) {
+    if (!name.empty()) {
+      labels.push_back(printable(name));
+    }
+  }
+  TORCH_ATTENTION_CHECK(
+      static_cast<int64_t>(labels.size()) == count,
+      "expected {} names in {}, one for each token, but got {}",
+      count,
+      option,
+      labels.size());
+  return labels;
+}
+
 /// The names that were given, or those of the vocabulary, or numbers.
 std::vector<std::string> labels_of(
     const HeatmapOptions& options,
     const std::vector<int64_t>& ids,
     const TextTokens* tokens) {
-  std::vector<std::string> labels;
   if (options.labels) {
-    for (const auto& part : split_text(*options.labels, ' ')) {
-      if (!part.empty()) {
-        labels.push_back(part);
-      }
-    }
-    TORCH_ATTENTION_CHECK(
-        labels.size() == ids.size(),
-        "expected {} names in --labels, one for each token, but got {}",
-        ids.size(),
-        labels.size());
-  } else {
-    for (const auto id : ids) {
-      labels.push_back(
-          tokens == nullptr ? std::to_string(id) : tokens->label(id));
-    }
+    return labels_in(
+        *options.labels, static_cast<int64_t>(ids.size()), "--labels");
   }
-  for (auto& label : labels) {
-    label = printable(label);
+  std::vector<std::string> labels;
+  for (const auto id : ids) {
+    labels.push_back(
+        printable(tokens == nullptr ? std::to_string(id) : tokens->label(id)));
+  }
+  return labels;
+}
+
+/// The names that were given, or the numbers of the rows of x (T, C).
+std::vector<std::string> labels_of_rows(
+    const std::optional<std::string>& names,
+    const torch::Tensor& x,
+    const char* option) {
+  const auto count = x.size(-2);
+  if (names) {
+    return labels_in(*names, count, option);
+  }
+  std::vector<std::string> labels;
+  for (int64_t row = 0; row < count; ++row) {
+    labels.push_back(std::to_string(row));
   }
   return labels;
 }
@@ -147,23 +171,28 @@ PretrainedPart part_named(const std::string& name) {
           name));
 }
 
-/// The weights for the given input of one layer.
-LayerWeights layer_of_input(
+/// The labels and weights for the given input of one layer.
+AttentionMap map_of_input(
     const HeatmapOptions& options,
-    const std::vector<int64_t>& layers,
-    const torch::Tensor& x) {
+    const std::vector<int64_t>& layers) {
   TORCH_ATTENTION_CHECK(
       layers.size() <= 1,
       "expected one layer for --input, but got --layer {}",
       options.layers);
-  return weights_of_layer(
+  const auto layer = layers.empty() ? 0 : layers.front();
+  const auto x = read_input(*options.input);
+  AttentionMap map;
+  map.queries = labels_of_rows(options.labels, x, "--labels");
+  map.keys = map.queries;
+  map.layers = {weights_of_layer(
       {options.path,
        part_named(options.part),
        options.prefix,
        options.num_heads,
        options.unmasked},
-      layers.empty() ? 0 : layers.front(),
-      x);
+      layer,
+      x)};
+  return map;
 }
 
 bool is_folder(const std::string& path) {
@@ -171,28 +200,23 @@ bool is_folder(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-AttentionMap map_of(const HeatmapOptions& options) {
+/// The labels and weights of a model that is run on tokens.
+AttentionMap map_of_tokens(
+    const HeatmapOptions& options,
+    const std::vector<int64_t>& layers) {
+  const auto text = text_of(options);
+  // Numbers without names take those of a vocabulary that is there.
+  const auto tokens = text ? open_tokens(options.path)
+      : options.labels     ? nullptr
+                           : open_word_pieces(options.path);
+  const auto ids =
+      text ? tokens->encode(*text) : token_ids_of(*options.ids, "--ids");
   AttentionMap map;
-  const auto layers = numbers_of(options.layers, "--layer");
-  std::vector<int64_t> ids;
-  if (options.input) {
-    const auto x = read_input(*options.input);
-    ids.resize(static_cast<size_t>(x.size(-2)));
-    std::iota(ids.begin(), ids.end(), 0);
-    map.labels = labels_of(options, ids, /*tokens=*/nullptr);
-    map.layers.push_back(layer_of_input(options, layers, x));
-  } else {
-    const auto text = text_of(options);
-    // Numbers without names take those of a vocabulary that is there.
-    const auto tokens = text ? open_tokens(options.path)
-        : options.labels     ? nullptr
-                             : open_word_pieces(options.path);
-    ids = text ? tokens->encode(*text) : token_ids_of(*options.ids, "--ids");
-    map.labels = labels_of(options, ids, tokens.get());
-    map.layers = is_folder(options.path)
-        ? weights_of_model(options.path, ids, layers)
-        : weights_of_script(options.path, ids, layers);
-  }
+  map.queries = labels_of(options, ids, tokens.get());
+  map.keys = map.queries;
+  map.layers = is_folder(options.path)
+      ? weights_of_model(options.path, ids, layers)
+      : weights_of_script(options.path, ids, layers);
   return map;
 }
 
@@ -240,7 +264,9 @@ void heatmap(const HeatmapOptions& options, std::ostream& out) {
   const auto render = render_for(options.out);
   // Before the work: fails if it cannot be written.
   AtomicFile file(options.out);
-  auto map = map_of(options);
+  const auto layers = numbers_of(options.layers, "--layer");
+  auto map = options.input ? map_of_input(options, layers)
+                           : map_of_tokens(options, layers);
   map.title = printable(last_name_of(options.path));
   map.heads = heads_of(options, map.layers);
   const auto text = render(map);
@@ -253,7 +279,7 @@ void heatmap(const HeatmapOptions& options, std::ostream& out) {
       map.layers.size() == 1 ? "layer" : "layers",
       map.heads.size(),
       map.heads.size() == 1 ? "head" : "heads",
-      map.labels.size());
+      map.queries.size());
 }
 
 } // namespace torch_attention::tools

@@ -1,8 +1,9 @@
 #include <tools/heatmap/page.h>
 #include <tools/heatmap/render.h>
 
-#include <check.h>
 #include <format_text.h>
+
+#include <c10/util/Exception.h>
 
 #include <nlohmann/json.hpp>
 
@@ -14,9 +15,7 @@ namespace torch_attention::tools {
 
 namespace {
 
-constexpr int64_t kMostWeights = 20'000'000;
-
-/// The place of the data in page.html.
+/// The place of the data in the page.
 constexpr std::string_view kPlaceOfData = "{\"data\": \"of the map\"}";
 
 /// Two letters for each weight that can be seen, six bits each.
@@ -25,13 +24,13 @@ std::string letters_of(const LayerWeights& layer, int64_t head) {
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   constexpr double kLargest = 4095;
   const auto weights = layer.weights[head].contiguous();
-  const auto T = weights.size(0);
+  const auto S = weights.size(1);
   const auto* values = weights.const_data_ptr<float>();
   std::string letters;
-  for (int64_t row = 0; row < T; ++row) {
-    const auto end = layer.causal ? row + 1 : T;
+  for (int64_t row = 0; row < weights.size(0); ++row) {
+    const auto end = layer.causal ? row + 1 : S;
     for (int64_t column = 0; column < end; ++column) {
-      const double weight = values[row * T + column];
+      const double weight = values[row * S + column];
       const auto bits = static_cast<size_t>(
           std::lround(std::clamp(weight, 0.0, 1.0) * kLargest));
       letters += kLetters[bits / 64];
@@ -60,30 +59,28 @@ std::string json_for_script(const nlohmann::ordered_json& json) {
 } // namespace
 
 std::string html_of(const AttentionMap& map) {
-  const auto T = static_cast<int64_t>(map.labels.size());
-  const auto count =
-      static_cast<int64_t>(map.layers.size() * map.heads.size()) * T * T;
-  TORCH_ATTENTION_CHECK(
-      count <= kMostWeights,
-      "expected at most {} weights in a page, but got {}: choose fewer "
-      "layers or heads by --layer and --head",
-      kMostWeights,
-      count);
-  nlohmann::ordered_json data = {
-      {"title", map.title},
-      {"labels", map.labels},
-      {"heads", map.heads},
-      {"layers", nlohmann::ordered_json::array()}};
+  check_map(map);
+  auto layers = nlohmann::ordered_json::array();
   for (const auto& layer : map.layers) {
     auto weights = nlohmann::ordered_json::array();
     for (const auto head : map.heads) {
       weights.push_back(letters_of(layer, head));
     }
-    data["layers"].push_back(
+    layers.push_back(
         {{"layer", layer.layer},
          {"causal", layer.causal},
          {"weights", std::move(weights)}});
   }
+  nlohmann::ordered_json attention = {
+      {"name", "attention"},
+      {"queries", map.queries},
+      {"keys", map.keys},
+      {"heads", map.heads},
+      {"layers", std::move(layers)}};
+  auto attentions = nlohmann::ordered_json::array();
+  attentions.push_back(std::move(attention));
+  const nlohmann::ordered_json data = {
+      {"title", map.title}, {"attentions", std::move(attentions)}};
   std::string page = kPage;
   const auto place = page.find(kPlaceOfData);
   TORCH_INTERNAL_ASSERT(place != std::string::npos);

@@ -1,6 +1,5 @@
 #include <tools/heatmap/layout.h>
 
-#include <check.h>
 #include <format_text.h>
 #include <tools/heatmap/unicode.h>
 
@@ -27,7 +26,6 @@ constexpr int64_t kMostColumns = 4;
 constexpr int64_t kWidthOfCells = 1400;
 constexpr int64_t kSmallestCell = 3;
 constexpr int64_t kLargestCell = 20;
-constexpr int64_t kMostCells = 20'000'000;
 /// Labels closer to each other are left out.
 constexpr int64_t kClosestLabels = 11;
 
@@ -36,11 +34,12 @@ struct PanelGrid {
   int64_t columns;
   int64_t count;
   int64_t cell;
-  int64_t side;
+  /// The sizes of a panel.
+  int64_t width;
+  int64_t height;
   /// From a panel to the next one.
   int64_t pitch_x;
   int64_t pitch_y;
-  int64_t label_width;
   int64_t left;
   int64_t top;
 
@@ -57,8 +56,17 @@ struct PanelGrid {
   }
 };
 
-std::string label_of(const AttentionMap& map, int64_t token) {
-  return cut_to_width(map.labels[static_cast<size_t>(token)], kLongestLabel);
+std::string short_label(const std::string& label) {
+  return cut_to_width(label, kLongestLabel);
+}
+
+/// The room of the longest label.
+int64_t label_width_of(const std::vector<std::string>& labels) {
+  int64_t width = 0;
+  for (const auto& label : labels) {
+    width = std::max(width, width_of(short_label(label)) * kLetter);
+  }
+  return width + kLetter;
 }
 
 std::string title_of(const AttentionMap& map, int64_t panel) {
@@ -70,26 +78,23 @@ std::string title_of(const AttentionMap& map, int64_t panel) {
 }
 
 PanelGrid grid_of(const AttentionMap& map) {
-  const auto T = static_cast<int64_t>(map.labels.size());
+  const auto T = static_cast<int64_t>(map.queries.size());
+  const auto S = static_cast<int64_t>(map.keys.size());
   const auto heads = static_cast<int64_t>(map.heads.size());
   PanelGrid grid{};
   grid.columns = map.layers.size() > 1 ? heads : std::min(heads, kMostColumns);
   grid.count = heads * static_cast<int64_t>(map.layers.size());
   grid.cell = std::clamp(
-      kWidthOfCells / (grid.columns * T), kSmallestCell, kLargestCell);
-  grid.side = grid.cell * T;
+      kWidthOfCells / (grid.columns * S), kSmallestCell, kLargestCell);
+  grid.width = grid.cell * S;
+  grid.height = grid.cell * T;
   int64_t title = 0;
   for (int64_t panel = 0; panel < grid.count; ++panel) {
     title = std::max(title, width_of(title_of(map, panel)) * kLetter);
   }
-  int64_t label = 0;
-  for (int64_t token = 0; token < T; ++token) {
-    label = std::max(label, width_of(label_of(map, token)) * kLetter);
-  }
-  grid.label_width = label + kLetter;
-  grid.pitch_x = std::max(grid.side, title) + kGap;
-  grid.pitch_y = kLine + grid.side + kGap;
-  grid.left = kMargin + grid.label_width;
+  grid.pitch_x = std::max(grid.width, title) + kGap;
+  grid.pitch_y = kLine + grid.height + kGap;
+  grid.left = kMargin + label_width_of(map.queries);
   // Below two lines of heading, and the panel's title.
   grid.top = kMargin + 3 * kLine;
   return grid;
@@ -97,13 +102,13 @@ PanelGrid grid_of(const AttentionMap& map) {
 
 std::vector<CellRun> runs_of(const LayerWeights& layer, int64_t head) {
   const auto weights = layer.weights[head].contiguous();
-  const auto T = weights.size(0);
+  const auto S = weights.size(1);
   const auto* values = weights.const_data_ptr<float>();
   std::vector<CellRun> runs;
-  for (int64_t row = 0; row < T; ++row) {
-    const auto end = layer.causal ? row + 1 : T;
+  for (int64_t row = 0; row < weights.size(0); ++row) {
+    const auto end = layer.causal ? row + 1 : S;
     for (int64_t column = 0; column < end; ++column) {
-      const auto color = color_of_weight(values[row * T + column]);
+      const auto color = color_of_weight(values[row * S + column]);
       if (column > 0 && runs.back().color == color) {
         ++runs.back().count;
       } else {
@@ -114,39 +119,56 @@ std::vector<CellRun> runs_of(const LayerWeights& layer, int64_t head) {
   return runs;
 }
 
+/// Calls the function with each label that has room, and its place in a panel.
+template <typename Function>
+void for_each_label(
+    const std::vector<std::string>& labels,
+    int64_t cell,
+    const Function& function) {
+  const auto step = (kClosestLabels + cell - 1) / cell;
+  const auto count = static_cast<int64_t>(labels.size());
+  for (int64_t token = 0; token < count; token += step) {
+    function(
+        short_label(labels[static_cast<size_t>(token)]),
+        cell * token + cell / 2 + kBase);
+  }
+}
+
 void add_labels(
     const AttentionMap& map,
     const PanelGrid& grid,
     PictureLayout& picture) {
-  const auto T = static_cast<int64_t>(map.labels.size());
-  const auto step = (kClosestLabels + grid.cell - 1) / grid.cell;
-  for (int64_t token = 0; token < T; token += step) {
-    const auto text = label_of(map, token);
-    const auto middle = grid.cell * token + grid.cell / 2 + kBase;
+  const auto add_query = [&](const std::string& label, int64_t middle) {
     for (int64_t row = 0; row < grid.rows(); ++row) {
-      const auto first = row * grid.columns;
-      picture.texts.push_back(
-          {grid.left - kBase, grid.y_of(first) + middle, text, Anchor::kEnd});
+      const auto y = grid.y_of(row * grid.columns) + middle;
+      picture.texts.push_back({grid.left - kBase, y, label, Anchor::kEnd});
     }
+  };
+  const auto add_key = [&](const std::string& label, int64_t middle) {
     for (int64_t panel = std::max<int64_t>(grid.count - grid.columns, 0);
          panel < grid.count;
          ++panel) {
       picture.texts.push_back(
           {grid.x_of(panel) + middle,
-           grid.y_of(panel) + grid.side + kBase,
-           text,
+           grid.y_of(panel) + grid.height + kBase,
+           label,
            Anchor::kEnd,
            /*is_vertical=*/true});
     }
-  }
+  };
+  for_each_label(map.queries, grid.cell, add_query);
+  for_each_label(map.keys, grid.cell, add_key);
 }
 
 /// The bar of colors and the weights that they mean, at the lower left.
-void add_bar(const PanelGrid& grid, PictureLayout& picture) {
+void add_bar(
+    const AttentionMap& map,
+    const PanelGrid& grid,
+    PictureLayout& picture) {
   constexpr int64_t kBarHeight = 10;
   constexpr std::array<double, 5> kMarks{0, 0.05, 0.25, 0.5, 1};
   const auto labels_end =
-      grid.y_of(grid.count - 1) + grid.side + grid.label_width;
+      grid.y_of(grid.count - 1) + grid.height + label_width_of(map.keys);
   picture.bar_x = grid.left;
   picture.bar_y = labels_end + kGap;
   picture.bar_width = kColors;
@@ -194,13 +216,6 @@ Rgb rgb_of_color(int64_t color) {
 
 PictureLayout lay_out(const AttentionMap& map) {
   const auto grid = grid_of(map);
-  const auto T = static_cast<int64_t>(map.labels.size());
-  TORCH_ATTENTION_CHECK(
-      grid.count * T * T <= kMostCells,
-      "expected at most {} weights in a picture, but got {}: choose fewer "
-      "layers or heads by --layer and --head",
-      kMostCells,
-      grid.count * T * T);
   PictureLayout picture;
   picture.cell = grid.cell;
   constexpr const char* kHint = "Each row shows what its token attends to.";
@@ -218,7 +233,7 @@ PictureLayout lay_out(const AttentionMap& map) {
         {grid.x_of(panel), grid.y_of(panel) - kBase - 1, title_of(map, panel)});
   }
   add_labels(map, grid, picture);
-  add_bar(grid, picture);
+  add_bar(map, grid, picture);
   int64_t right = picture.bar_x + picture.bar_width;
   for (const auto& text : picture.texts) {
     if (text.anchor == Anchor::kStart) {

@@ -72,8 +72,7 @@ struct PictureLayout {
 
 /// Puts layers below each other and heads beside each other; the heads of a
 /// single layer in rows of four. Labels are beside the first panel of each row
-/// and below the last one of each column. Throws c10::Error for more than 20
-/// million weights.
+/// and below the last one of each column.
 PictureLayout lay_out(const AttentionMap& map);
 
 } // namespace torch_attention::tools

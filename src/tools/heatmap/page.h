@@ -2,7 +2,7 @@
 
 namespace torch_attention::tools {
 
-/// The text of page.html, which the build takes into a source.
+/// The page without data, which the build takes from the folder page.
 extern const char* const kPage;
 
 } // namespace torch_attention::tools

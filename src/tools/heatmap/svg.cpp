@@ -83,6 +83,7 @@ std::string svg_bar(const PictureLayout& picture) {
 } // namespace
 
 std::string svg_of(const AttentionMap& map) {
+  check_map(map);
   const auto picture = lay_out(map);
   auto svg = format_text(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
