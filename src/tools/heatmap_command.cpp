@@ -39,6 +39,17 @@ void add_source_options(CLI::App& command, HeatmapOptions& options) {
   auto* layer = command.add_option_group("With --input");
   layer
       ->add_option(
+          "--context",
+          options.context,
+          "a file with one tensor (S, C), the output of the encoder: draws the "
+          "attention of the decoder to it")
+      ->check(CLI::ExistingFile);
+  layer->add_option(
+      "--context-labels",
+      options.context_labels,
+      "names of the tokens of the encoder, with spaces between them");
+  layer
+      ->add_option(
           "--part",
           options.part,
           "part of the model: encoder, decoder, text, vision or audio")
@@ -97,7 +108,9 @@ std::function<int()> add_heatmap(CLI::App& app) {
       "  torch-attention heatmap gpt2 --layer 5 --ids 464,3797,3332 --labels "
       "\"The cat sat\" --out cat.svg\n"
       "  torch-attention heatmap attention.pt --num-heads 12 --input x.pt --out "
-      "x.svg\n\n"
+      "x.svg\n"
+      "  torch-attention heatmap t5 --layer 2 --input x.pt --context encoded.pt "
+      "--out cross.html\n\n"
       "OUT is replaced when the new file is whole. Exit status: 0, 1 if it was "
       "not written, 2 if the command\nline is wrong.");
   return [options] {

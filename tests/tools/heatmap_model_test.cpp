@@ -188,6 +188,27 @@ TEST_CASE("Folders of all kinds of attention give the weights of a layer") {
       weights_of_layer({golden("pretrained/whisper")}, 0, x), "kEncoder");
 }
 
+TEST_CASE("Weights of a decoder's layer are those of its cross-attention") {
+  torch::manual_seed(2);
+  const auto x = torch::randn({3, 24});
+  const auto context = torch::randn({5, 24});
+  for (const auto* name : {"bart", "marian", "t5", "whisper"}) {
+    CAPTURE(name);
+    const auto folder = golden("pretrained/") + name;
+    const auto got = weights_of_cross_layer(folder, 1, x, context.unsqueeze(0));
+    CHECK(got.layer == 1);
+    CHECK_FALSE(got.causal);
+    CHECK(got.weights.sizes().slice(1) == torch::IntArrayRef({3, 5}));
+    auto attention = cross_attention_from_pretrained(folder, 1);
+    const auto [output, weights] =
+        attention->forward_with_weights(x.unsqueeze(0), context.unsqueeze(0));
+    CHECK_THAT(got.weights, IsCloseTo(weights.squeeze(0)));
+  }
+  const auto t5 = golden("pretrained/t5");
+  THROWS_WITH(weights_of_cross_layer(t5, 9, x, context), "9");
+  THROWS_WITH(weights_of_cross_layer(t5, 0, x, context.slice(1, 0, 7)), "7");
+}
+
 TEST_CASE("An input is one tensor of rows") {
   const TemporaryFolder folder;
   const auto path = folder.file("x.safetensors");

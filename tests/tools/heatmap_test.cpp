@@ -9,6 +9,7 @@
 #include <tools/heatmap/model.h>
 #include <tools/heatmap/render.h>
 #include <tools/heatmap/unicode.h>
+#include <torch_attention/weights/save.h>
 
 #include <nlohmann/json.hpp>
 
@@ -396,6 +397,49 @@ TEST_CASE("Pages and pictures have other keys than queries") {
   }
   CHECK(queries == 2);
   CHECK(keys == 3);
+}
+
+TEST_CASE("The attention of a decoder to its encoder is drawn for two inputs") {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const torch::Tensor& x) {
+    torch::OrderedDict<std::string, torch::Tensor> tensors;
+    tensors.insert("x", x);
+    write_weights(tensors, folder.file(name));
+    return folder.file(name);
+  };
+  torch::manual_seed(6);
+  const auto x = torch::randn({2, 24});
+  const auto encoded = torch::randn({5, 24});
+  auto options = options_for(folder.file("x.html"));
+  options.path = golden("pretrained/t5");
+  options.layers = "1";
+  options.input = write("x.safetensors", x);
+  options.context = write("encoded.safetensors", encoded);
+  options.labels = "le chat";
+  std::ostringstream out;
+  heatmap(options, out);
+  const auto data = attention_of(content_of(options.out));
+  CHECK(data["queries"] == nlohmann::json({"le", "chat"}));
+  CHECK(data["keys"] == nlohmann::json({"0", "1", "2", "3", "4"}));
+  CHECK(data["layers"][0]["layer"] == 1);
+  options.context_labels = "a b";
+  THROWS_WITH(heatmap(options, out), "expected 5 names in --context-labels");
+  options.context_labels.reset();
+  options.part = "decoder";
+  THROWS_WITH(heatmap(options, out), "expected no --part");
+  options.part = "auto";
+  options.path = golden("pretrained/bert");
+  THROWS_WITH(heatmap(options, out), "cross");
+  options.path = folder.file("x.safetensors");
+  THROWS_WITH(heatmap(options, out), "expected a folder of a model with");
+  options.context.reset();
+  options.context_labels = "a";
+  THROWS_WITH(heatmap(options, out), "together with --context");
+  options.context_labels.reset();
+  options.context = options.input;
+  options.input.reset();
+  options.ids = "1";
+  THROWS_WITH(heatmap(options, out), "--context together with --input");
 }
 
 TEST_CASE("Options that do not fit write nothing") {

@@ -171,6 +171,21 @@ PretrainedPart part_named(const std::string& name) {
           name));
 }
 
+void check_context_options(const HeatmapOptions& options) {
+  TORCH_CHECK(
+      options.context || !options.context_labels,
+      "expected --context-labels together with --context");
+  TORCH_CHECK(
+      !options.context || options.input,
+      "expected --context together with --input");
+  const bool has_other = options.part != "auto" || !options.prefix.empty() ||
+      options.num_heads || options.unmasked;
+  TORCH_CHECK(
+      !options.context || !has_other,
+      "expected no --part, --prefix, --num-heads and --unmasked with "
+      "--context, which is for the decoder of a folder");
+}
+
 /// The labels and weights for the given input of one layer.
 AttentionMap map_of_input(
     const HeatmapOptions& options,
@@ -183,6 +198,13 @@ AttentionMap map_of_input(
   const auto x = read_input(*options.input);
   AttentionMap map;
   map.queries = labels_of_rows(options.labels, x, "--labels");
+  if (options.context) {
+    const auto context = read_input(*options.context);
+    map.keys =
+        labels_of_rows(options.context_labels, context, "--context-labels");
+    map.layers = {weights_of_cross_layer(options.path, layer, x, context)};
+    return map;
+  }
   map.keys = map.queries;
   map.layers = {weights_of_layer(
       {options.path,
@@ -261,6 +283,7 @@ void heatmap(const HeatmapOptions& options, std::ostream& out) {
       given == 1,
       "expected one of --tokens, --tokens-file, --ids and --input, but got ",
       given);
+  check_context_options(options);
   const auto render = render_for(options.out);
   // Before the work: fails if it cannot be written.
   AtomicFile file(options.out);

@@ -29,16 +29,21 @@ struct HeatmapOptions {
   /// Names of the tokens, with spaces between them, instead of the model's.
   std::optional<std::string> labels;
 
-  /// For `input`: as in `LayerSource`.
+  /// With `input`: a file with the output of the encoder, (S, C) or (1, S, C),
+  /// for the attention of the decoder to it; and names of its tokens.
+  std::optional<std::string> context;
+  std::optional<std::string> context_labels;
+
+  /// For `input` without `context`: as in `LayerSource`.
   std::string part = "auto";
   std::string prefix;
   std::optional<int64_t> num_heads;
   bool unmasked = false;
 };
 
-/// Writes a page or picture of attention weights, (T, T) for each head, and
-/// prints what was written. Throws c10::Error, and writes nothing, if the
-/// options do not fit each other or the model.
+/// Writes a page or picture of attention weights, (T, T) for each head or (T,
+/// S) with a context, and prints what was written. Throws c10::Error, and
+/// writes nothing, if the options do not fit each other or the model.
 void heatmap(const HeatmapOptions& options, std::ostream& out);
 
 } // namespace torch_attention::tools

@@ -135,6 +135,15 @@ LayerWeights layer_of_file(
   return {layer, std::get<1>(run(module, config, x)), config.causal};
 }
 
+/// x as a batch of one, in float32.
+torch::Tensor batch_of(const torch::Tensor& x) {
+  return x.to(torch::kFloat).reshape({1, x.size(-2), x.size(-1)});
+}
+
+bool is_model_folder(const std::string& path) {
+  return is_known_type(model_type_in(path));
+}
+
 } // namespace
 
 LayerWeights weights_of_layer(
@@ -142,13 +151,30 @@ LayerWeights weights_of_layer(
     int64_t layer,
     const torch::Tensor& x) {
   const c10::NoGradGuard no_gradients;
-  const auto input = x.to(torch::kFloat).reshape({1, x.size(-2), x.size(-1)});
-  const bool is_folder = is_known_type(model_type_in(source.path));
-  auto result = is_folder ? layer_of_folder(source, layer, input)
-                          : layer_of_file(source, layer, input);
+  const auto input = batch_of(x);
+  auto result = is_model_folder(source.path)
+      ? layer_of_folder(source, layer, input)
+      : layer_of_file(source, layer, input);
   const auto T = input.size(1);
   result.weights = result.weights.to(torch::kFloat).reshape({-1, T, T});
   return result;
+}
+
+LayerWeights weights_of_cross_layer(
+    const std::string& folder,
+    int64_t layer,
+    const torch::Tensor& x,
+    const torch::Tensor& context) {
+  const c10::NoGradGuard no_gradients;
+  TORCH_ATTENTION_CHECK(
+      is_model_folder(folder),
+      "expected a folder of a model with an encoder and a decoder, for the "
+      "attention between them, but got \"{}\"",
+      folder);
+  auto attention = cross_attention_from_pretrained(folder, layer);
+  const auto [output, weights] =
+      attention->forward_with_weights(batch_of(x), batch_of(context));
+  return {layer, weights.to(torch::kFloat).squeeze(0), /*causal=*/false};
 }
 
 torch::Tensor read_input(const std::string& path) {

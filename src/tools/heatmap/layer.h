@@ -11,7 +11,7 @@
 
 namespace torch_attention::tools {
 
-/// The place of an attention's weights.
+/// The place of a layer's attention.
 struct LayerSource {
   /// A folder that `save_pretrained` wrote, or a file of weights.
   std::string path;
@@ -34,6 +34,18 @@ LayerWeights weights_of_layer(
     const LayerSource& source,
     int64_t layer,
     const torch::Tensor& x);
+
+/// Returns the weights (H, T, S) of a decoder layer's attention to the output
+/// of the encoder, for x (T, C) of the decoder and context (S, C) of the
+/// encoder, in float32. Both may have a first dimension of 1.
+///
+/// Throws c10::Error if `folder` is not one of a model with such a layer, or x
+/// or context do not fit.
+LayerWeights weights_of_cross_layer(
+    const std::string& folder,
+    int64_t layer,
+    const torch::Tensor& x,
+    const torch::Tensor& context);
 
 /// Returns the only tensor of a file, what enters an attention. Throws
 /// c10::Error unless it has T rows of numbers: (T, C) or (1, T, C).
