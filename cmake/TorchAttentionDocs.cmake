@@ -33,7 +33,7 @@ if(TORCH_ATTENTION_TESTS)
         "${CMAKE_COMMAND}" -E env "SITE_PYTHON=${mkdocs_bin}/python3"
         "${PROJECT_SOURCE_DIR}/scripts/site.sh"
         "${PROJECT_BINARY_DIR}/site_test")
-    # tests/tools looks for it.
+    # tests/CMakeLists.txt looks for it.
     if(TORCH_ATTENTION_CHROMIUM)
       set_tests_properties(docs.site PROPERTIES FIXTURES_SETUP docs.site)
       add_test(

@@ -59,6 +59,11 @@ if(TORCH_ATTENTION_TOOLS)
     install(DIRECTORY "${TORCH_ATTENTION_PROGRAM_FILES}/"
             DESTINATION "${CMAKE_INSTALL_DATADIR}")
   endif()
+  if(SKBUILD)
+    # For torch_attention.show.
+    install(FILES "${TORCH_ATTENTION_PAGE}"
+            DESTINATION "${CMAKE_INSTALL_DATADIR}/torch_attention")
+  endif()
 endif()
 
 set(without_models "")

@@ -4,6 +4,7 @@
 
     y = torch_attention.attention(q, k, v, causal=True, window=256)
     model = AutoModel.from_pretrained(name, attn_implementation="torch_attention")
+    torch_attention.show(outputs.attentions, tokens)  # a page, in notebooks
 
 The import loads the library that was built for the installed minor version of
 torch, and fails with ImportError if there is none. The operators are those of
@@ -22,6 +23,7 @@ import torch
 
 from . import _registration
 from ._folders import prefix_for
+from ._show import AttentionPage, show
 
 __version__ = importlib.metadata.version("torch-attention")
 
@@ -48,6 +50,7 @@ scaled_dot_product_attention = torch.ops.torch_attention.scaled_dot_product_atte
 _registration.register()
 
 __all__ = [
+    "AttentionPage",
     "attention",
     "attention_with_weights",
     "cmake_prefix_path",
@@ -57,4 +60,5 @@ __all__ = [
     "restore_sdpa",
     "rotary",
     "scaled_dot_product_attention",
+    "show",
 ]
