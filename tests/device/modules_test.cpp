@@ -31,8 +31,11 @@ std::vector<torch::Tensor> train(
     torch::nn::Module& module,
     const torch::Tensor& x,
     const Call& call) {
+  // The gradient of a key bias is zero but for rounding, which a small eps
+  // would make a step of.
   torch::optim::AdamW optimizer(
-      module.parameters(), torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
+      module.parameters(),
+      torch::optim::AdamWOptions(1e-2).weight_decay(0.1).eps(1e-2));
   torch::Tensor output;
   const auto input = x.detach().requires_grad_();
   for (int i = 0; i < 3; ++i) {

@@ -143,7 +143,10 @@ bool waits(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
   if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) {
     return true;
   }
-  // Masks as indices become positions.
+  // Masks as indices become positions; `index` has asked for them by `nonzero`.
+  if (name == "aten::index") {
+    return false;
+  }
   for (const auto& value : arguments) {
     if (value.isOptionalTensorList()) {
       for (const auto& x : value.toOptionalTensorVector()) {
