@@ -102,4 +102,28 @@ TEST_CASE("Drawn packed sequences are the same on the device") {
   check_cases(0, 100, &make_packed_problem);
 }
 
+TEST_CASE("Attention refuses tensors of the CPU among those of the device") {
+  const auto x = torch::randn({2, 3, 4, 8});
+  const auto here = x.to(device());
+  const auto attend = [](const torch::Tensor& query,
+                         const torch::Tensor& key,
+                         const Options& options) {
+    functional::scaled_dot_product_attention(query, key, key, options);
+  };
+  CHECK_NOTHROW(attend(here, here, Options()));
+  CHECK_THROWS_AS(attend(here, x, Options()), c10::Error);
+  CHECK_THROWS_AS(attend(x, here, Options()), c10::Error);
+  CHECK_THROWS_AS(
+      attend(here, here, Options().mask(torch::zeros({4, 4}, torch::kBool))),
+      c10::Error);
+  CHECK_THROWS_AS(
+      attend(here, here, Options().bias(torch::zeros({4, 4}))), c10::Error);
+  CHECK_THROWS_AS(
+      attend(
+          x,
+          x,
+          Options().mask(torch::zeros({4, 4}, torch::kBool).to(device()))),
+      c10::Error);
+}
+
 } // namespace device_functional_test

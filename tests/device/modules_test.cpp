@@ -244,7 +244,26 @@ TEST_CASE("Half precision modules compute on the device") {
   }
 }
 
-TEST_CASE("Modules wait for the device only where numbers are checked") {
+TEST_CASE("Rotary tables are read on the device") {
+  torch::manual_seed(9);
+  const auto x = torch::randn({2, 3, kTokens, 8});
+  const auto cos = torch::randn({kContext, 4});
+  const auto sin = torch::randn({kContext, 4});
+  const auto positions = torch::randint(kContext, {2, kTokens});
+  const auto rotated = [](const torch::Tensor& each,
+                          const RotaryTables& tables) {
+    return functional::rotary_embedding(each, tables);
+  };
+  const auto on = [](const torch::Tensor& each) { return each.to(device()); };
+  CHECK_THAT(
+      rotated(on(x), RotaryTables(on(cos), on(sin)).positions(on(positions)))
+          .cpu(),
+      IsCloseTo(rotated(x, RotaryTables(cos, sin).positions(positions))));
+  CHECK_THROWS_AS(rotated(on(x), RotaryTables(cos, sin)), c10::Error);
+  CHECK_THROWS_AS(rotated(x, RotaryTables(on(cos), on(sin))), c10::Error);
+}
+
+TEST_CASE("Modules do not wait for the device") {
   torch::manual_seed(8);
   const torch::NoGradGuard no_grad;
   for (const auto& [name, options] : every_multi_head()) {
