@@ -223,13 +223,14 @@ torch::Tensor by_libtorch(const Attention& a, bool is_causal) {
   x.value = a.value;
   x.scores = as_rank_4(scores.mask).value_or(torch::Tensor());
   // LibTorch fills rows up, but does not look where the first one begins.
-  if (x.scores.defined() && x.scores.storage_offset() != 0) {
-    x.scores = x.scores.clone();
+  if (x.scores.defined() &&
+      (x.scores.storage_offset() != 0 || x.scores.stride(3) != 1)) {
+    x.scores = x.scores.clone(torch::MemoryFormat::Contiguous);
   }
   const bool has_groups = x.query.size(1) != x.key.size(1);
   const auto output = has_groups && !x.scores.defined() && takes_groups(a)
       ? attend(x)
-      : with_equal_heads(x, /*may_be_sequences=*/true, attend);
+      : with_equal_heads(x, GroupsAs(), attend);
   return scores.no_key.defined() ? output.masked_fill(scores.no_key, 0)
                                  : output;
 }

@@ -144,7 +144,7 @@ torch::Tensor queries_without_key(
   // Query t sees the keys [first[t], end[t]) that are not hidden.
   const auto position = torch::arange(S - T, S, positions_on(a.query.device()));
   const auto& rule = a.rule;
-  const auto after = rule.causal ? 0 : rule.window_after.value_or(S);
+  const auto after = rule.causal ? 0 : rule.window_after.value_or(S + T);
   const auto first = rule.window
       ? (position - (std::min(*rule.window, S + T) - 1)).clamp(0, S)
       : torch::zeros_like(position);

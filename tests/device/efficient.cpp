@@ -77,6 +77,19 @@ void check_masks(const char* op, const EfficientCall& x) {
       !x.window || *x.window <= 0 || x.mask_type != 0,
       op,
       "a window_size with a causal custom_mask_type only");
+  // Before 2.15 CUDA's kernel hides other keys than these calls ask for.
+  const bool packed = x.query_starts.defined();
+  require(
+      packed || x.mask_type != 2 || x.query.size(1) <= x.key.size(1),
+      op,
+      "no more queries than keys with a causal mask from the bottom right");
+  const auto by_heads = [](const torch::Tensor& keys) {
+    return keys.size(2) > 1 && keys.stride(2) == 0;
+  };
+  require(
+      x.query.size(1) == 1 || !by_heads(x.key) || !by_heads(x.value),
+      op,
+      "keys that differ in memory for each head");
   if (!x.bias.defined()) {
     return;
   }
@@ -282,6 +295,11 @@ EfficientGradients efficient_backward(
     const torch::Tensor& grad_output,
     const EfficientOutput& given,
     bool wants_bias) {
+  require(
+      !call.window || *call.window <= 0 ||
+          call.query.size(1) == call.key.size(1),
+      efficient_kernel::kBackward,
+      "as many queries as keys for the gradients of a window");
   const efficient_kernel::Efficient all(efficient_kernel::kBackward, call);
   const auto dtype = call.query.scalar_type();
   auto sizes = call.query.sizes().vec();

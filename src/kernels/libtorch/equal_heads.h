@@ -25,17 +25,27 @@ struct Operands {
   torch::Tensor no_key;
 };
 
+/// What the heads of a group may become for a kernel: not for one that gets
+/// queries or sequences of its own numbers.
+struct GroupsAs {
+  bool queries = true;
+  bool sequences = true;
+};
+
 /// Returns the output (B, H, T, Dv) of `attend`, which gets Operands with equal
 /// heads and returns their output. Copies no keys: with a single query the
-/// heads of a group become its queries; the heads of one group become sequences
-/// where there is one and they `may_be_sequences`; else `attend` is called for
-/// the first heads of all groups, then for the second ones, and so on. A mask
-/// that depends on positions is right for the first kind only if it shows all
-/// keys.
+/// heads of a group become its queries; with a single sequence they become
+/// sequences; else `attend` is called for the first heads of all groups, then
+/// for the second ones, and so on. A mask that depends on positions is right
+/// for the first kind only if it shows all keys.
+///
+/// Keys are never expanded along the heads: LibTorch's memory-efficient kernel
+/// takes those of stride 0 for the heads of a single query and, before 2.15,
+/// reads wrong rows for others.
 template <typename Attend>
 torch::Tensor with_equal_heads(
     const Operands& x,
-    bool may_be_sequences,
+    GroupsAs may_become,
     const Attend& attend) {
   const auto B = x.query.size(0);
   const auto H = x.query.size(1);
@@ -60,20 +70,14 @@ torch::Tensor with_equal_heads(
     }
     return operands;
   };
-  if (T == 1) {
+  if (T == 1 && may_become.queries) {
     const auto operands = changed([&](const torch::Tensor& rows) {
       // (b, H, 1, ...) -> (b, G, R, ...)
       return rows.squeeze(2).unflatten(1, {G, R});
     });
     return attend(operands).flatten(1, 2).unsqueeze(2);
   }
-  if (G == 1) {
-    auto operands = x;
-    operands.key = x.key.expand({-1, H, -1, -1});
-    operands.value = x.value.expand({-1, H, -1, -1});
-    return attend(operands);
-  }
-  if (B == 1 && may_be_sequences) {
+  if (B == 1 && may_become.sequences) {
     auto operands = changed([&](const torch::Tensor& rows) {
       // (1, H, t, ...) -> (R, G, t, ...)
       return rows.squeeze(0).unflatten(0, {G, R}).transpose(0, 1);

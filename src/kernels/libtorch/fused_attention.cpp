@@ -52,9 +52,14 @@ void finish(const FusedAttention& a, FusedResults& results) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (a.rows.sinks.defined()) {
     auto sums = used_part(a.call, results.logsumexp);
-    const auto all = at::logaddexp(sums, like_logsumexp(a.rows.sinks, sums));
-    const auto share = for_each_row(a.call, (sums - all).exp_());
-    results.output = (results.output * share).to(results.output.scalar_type());
+    // Flash says that a row of a packed sequence sees no key.
+    const auto no_key = sums.eq(std::numeric_limits<float>::infinity());
+    const auto all =
+        at::logaddexp(sums, like_logsumexp(a.rows.sinks, sums))
+            .masked_fill_(no_key, std::numeric_limits<float>::infinity());
+    const auto share = (sums - all).exp_().masked_fill_(no_key, 0);
+    results.output = (results.output * for_each_row(a.call, share))
+                         .to(results.output.scalar_type());
     sums.copy_(all);
   }
   if (!a.rows.no_key.defined()) {

@@ -65,12 +65,19 @@ at::SDPBackend choice_of(const Attention& a) {
       call_of(a, FusedKernel::kFlash).scale));
 }
 
-/// Returns whether every packed sequence has a key for each of its queries.
-bool has_keys_for_queries(const Attention& packed) {
-  const auto* queries = packed.query_starts.const_data_ptr<int64_t>();
-  const auto* keys = packed.key_starts.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i + 1 < packed.query_starts.size(0); ++i) {
-    if (queries[i + 1] - queries[i] > keys[i + 1] - keys[i]) {
+/// Returns whether every sequence has a key for each of its queries; for
+/// `any`, at least one key if it has queries.
+bool has_keys_for_queries(const Attention& a, bool any = false) {
+  const auto fits = [any](int64_t T, int64_t S) {
+    return any ? T == 0 || S > 0 : T <= S;
+  };
+  if (!is_packed(a)) {
+    return fits(a.query.size(2), a.key.size(2));
+  }
+  const auto* queries = a.query_starts.const_data_ptr<int64_t>();
+  const auto* keys = a.key_starts.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i + 1 < a.query_starts.size(0); ++i) {
+    if (!fits(queries[i + 1] - queries[i], keys[i + 1] - keys[i])) {
       return false;
     }
   }
@@ -94,20 +101,36 @@ bool has_no_lengths(const Attention& a) {
 
 /// Returns whether flash computes `a`.
 bool has_flash_rules(const Attention& a) {
-  if (!has_positions_only(a)) {
+  // Before the first key, flash forgets a window to the right that is as long
+  // as the keys.
+  const bool fits =
+      a.rule.causal || !a.rule.window_after || has_keys_for_queries(a);
+  if (!has_positions_only(a) || !fits) {
     return false;
   }
   if (is_packed(a)) {
-    return has_no_lengths(a) && !a.rule.chunk;
+    return has_no_lengths(a) && !a.rule.chunk && has_sequences_to_pack(a);
   }
   return has_no_lengths(a) ? !a.rule.chunk || has_chunks_to_pack(a)
                            : has_cache_to_pack(a);
 }
 
 /// Returns whether the memory-efficient kernel knows how `a` hides keys by
-/// position, and without one of them.
+/// position. Before 2.15 LibTorch's causal mask is wrong before the first key,
+/// and in the backward pass its window is for as many queries as keys.
 bool has_efficient_window(const Attention& a) {
-  return a.rule.causal || (!a.rule.window && !a.rule.window_after);
+  if (a.rule.causal && !has_keys_for_queries(a)) {
+    return false;
+  }
+  if (a.rule.window && is_recorded(tensors_of(a))) {
+    const bool as_many = is_packed(a) ? a.query_starts.equal(a.key_starts)
+                                      : a.query.size(2) == a.key.size(2);
+    const bool in_blocks = a.alibi_slopes.defined() && has_query_blocks(a);
+    return a.rule.causal && as_many && !in_blocks;
+  }
+  // A single query after a cache is given the keys of its window.
+  const bool single = a.query.size(2) == 1 && a.ends_at_lengths;
+  return a.rule.causal || (!a.rule.window_after && (!a.rule.window || single));
 }
 
 /// Returns whether what `a` adds to scores is the same for all queries, but for
@@ -130,7 +153,7 @@ bool has_efficient_rules(const Attention& a) {
   }
   if (is_packed(a)) {
     return has_positions_only(a) && has_no_lengths(a) && !a.rule.chunk &&
-        (!a.rule.hides_keys() || has_keys_for_queries(a));
+        has_sequences_to_pack(a) && has_keys_for_queries(a, /*any=*/true);
   }
   if (a.rule.chunk) {
     return has_positions_only(a) && has_no_lengths(a) && has_chunks_to_pack(a);
@@ -246,7 +269,7 @@ void set_scores(const Attention& a, Operands& x) {
     if (hidden.defined()) {
       added = at::where(hidden, kHidden, added);
     }
-    added = added.to(x.query.scalar_type()).expand({-1, -1, 1, S});
+    added = added.to(x.query.scalar_type()).expand({-1, -1, 1, S}).contiguous();
     const auto filled = (kAligned - S % kAligned) % kAligned;
     x.scores = at::constant_pad_nd(added, {0, filled}).slice(-1, 0, S);
   }
@@ -263,7 +286,8 @@ torch::Tensor by_efficient_block(const Attention& a) {
   if (dense) {
     set_scores(a, x);
   }
-  return with_equal_heads(x, dense, [&](const Operands& equal) {
+  const GroupsAs may_become{!is_packed(a), dense};
+  return with_equal_heads(x, may_become, [&](const Operands& equal) {
     auto expanded = equal;
     if (equal.scores.defined()) {
       expanded.scores = equal.scores.expand(

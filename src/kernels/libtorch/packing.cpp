@@ -14,6 +14,9 @@ namespace torch_attention::kernels {
 
 namespace {
 
+/// The kernels' grids have no more blocks.
+constexpr int64_t kMostSequences = 65535;
+
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
 
 /// Keys and values of all sequences as rows: (1, N, G, D). Sequence b has those
@@ -133,22 +136,38 @@ FusedAttention pack_sequences(
   const auto starts = [&](const torch::Tensor& of_tokens) {
     return of_tokens.to(torch::kInt).to(device, /*non_blocking=*/true);
   };
+  auto longest = longest_sequence(a.query_starts);
+  if (longest == 1 && x.query.size(2) != a.query_starts.size(0) - 1) {
+    // Flash takes 1 for one query in each sequence.
+    longest = 2;
+  }
   result.call.packed = PackedStarts{
       starts(a.query_starts),
       starts(a.key_starts),
       {},
-      longest_sequence(a.query_starts),
+      longest,
       longest_sequence(a.key_starts)};
   result.query_starts = a.query_starts;
   result.key_starts = a.key_starts;
   return result;
 }
 
+bool has_sequences_to_pack(const Attention& a) {
+  return a.query_starts.size(0) - 1 <= kMostSequences;
+}
+
 bool has_chunks_to_pack(const Attention& a) {
   const auto T = a.query.size(-2);
   const auto S = a.key.size(-2);
-  const auto rows = a.query.size(0) * S;
-  return a.rule.chunk && T <= S && rows <= kMostRows;
+  const auto B = a.query.size(0);
+  if (!a.rule.chunk || T > S || B * S > kMostRows) {
+    return false;
+  }
+  // For each sequence flash's backward pass has memory for so many rows.
+  constexpr int64_t kFewRows = 128;
+  const auto chunk = *a.rule.chunk;
+  return B * (S / chunk + 2) <= kMostSequences &&
+      (chunk >= kFewRows || !is_recorded_in(a));
 }
 
 FusedAttention pack_chunks(

@@ -11,6 +11,10 @@
 /// records nothing.
 namespace torch_attention::kernels {
 
+/// Returns whether `pack_sequences` packs `a`: there are not too many
+/// sequences.
+bool has_sequences_to_pack(const Attention& a);
+
 /// Returns `call`, which has everything but operands and starts, with the
 /// packed sequences of `a`: query_starts and key_starts.
 FusedAttention pack_sequences(

@@ -171,6 +171,14 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
+/// Returns a few numbers on the device of `query`, without waiting for it: the
+/// copy must not read what the caller may change next.
+torch::Tensor on_device_of(const torch::Tensor& query, const torch::Tensor& x) {
+  return query.is_cpu() || !x.is_cpu()
+      ? x.to(query.device())
+      : x.clone().to(query.device(), /*non_blocking=*/true);
+}
+
 /// Checks one integer per sequence, and returns them as int64 on the device of
 /// `query`.
 torch::Tensor counts_for_batch(
@@ -197,7 +205,7 @@ torch::Tensor counts_for_batch(
       B,
       counts.scalar_type(),
       counts.sizes());
-  return checks::to_int64(counts).to(query.device(), /*non_blocking=*/true);
+  return on_device_of(query, checks::to_int64(counts));
 }
 
 /// Checks one number per head, and returns them on the device of `query`, in
@@ -226,8 +234,8 @@ torch::Tensor numbers_for_heads(
       query.size(1),
       numbers.scalar_type(),
       numbers.sizes());
-  return numbers.to(
-      query.device(), kernels::compute_dtype(query.scalar_type()));
+  return on_device_of(
+      query, numbers.to(kernels::compute_dtype(query.scalar_type())));
 }
 
 /// Returns the caller's function with checks of its result. `without_batch`:
@@ -293,8 +301,9 @@ bool end_at_lengths(const Options& options, int64_t T, int64_t S) {
     return false;
   }
   const auto ends = checks::to_int64(lengths);
-  return ends.equal(checks::to_int64(offsets) + T) &&
-      ends.le(S).all().item<bool>();
+  const auto begins = checks::to_int64(offsets);
+  return ends.equal(begins + T) && ends.le(S).all().item<bool>() &&
+      begins.ge(0).all().item<bool>();
 }
 
 /// Sets lengths and offsets of B sequences for scores (..., T, S).

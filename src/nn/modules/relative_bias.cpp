@@ -106,8 +106,8 @@ torch::Tensor RelativeBiasImpl::forward(int64_t T, int64_t S, int64_t first) {
   const auto queries = torch::arange(first, first + T, torch::kLong);
   const auto keys = torch::arange(S, torch::kLong);
   // On the CPU, so that all devices have the same buckets.
-  const auto buckets =
-      buckets_of(options, keys - queries.unsqueeze(1)).to(weight.device());
+  const auto buckets = buckets_of(options, keys - queries.unsqueeze(1))
+                           .to(weight.device(), /*non_blocking=*/true);
   return weight.index({buckets}).permute({2, 0, 1}).unsqueeze(0);
 }
 
