@@ -89,8 +89,8 @@ TORCH_ATTENTION_MODELS_API torch::Tensor pool(
 /// Example:
 /// ```
 /// auto encoder = sentence_encoder_from_pretrained("all-MiniLM-L6-v2");
-/// auto vectors = encoder.encode({"A cat sleeps.", "A kitten rests."}); // (2,
-/// C) auto similarity = vectors[0].dot(vectors[1]);
+/// auto vectors = encoder.encode({"A cat sleeps.", "A kitten rests."});
+/// auto similarity = vectors[0].dot(vectors[1]);
 /// ```
 class TORCH_ATTENTION_MODELS_API SentenceEncoder {
  public:
