@@ -112,10 +112,9 @@ void copy_by_counts(
   for (const auto* more : {&token, &row}) {
     sequence.insert(sequence.end(), more->begin(), more->end());
   }
-  const auto indices =
-      torch::tensor(sequence, torch::kLong)
-          .view({3, n})
-          .to(all.begin()->cache.device(), /*non_blocking=*/true);
+  const auto indices = sent_to(
+      all.begin()->cache.device(),
+      torch::tensor(sequence, torch::kLong).view({3, n}));
   copy_by_indices(all, indices[0], indices[1], indices[2]);
 }
 

@@ -147,13 +147,6 @@ struct ScoreMask {
   torch::Tensor no_key;
 };
 
-/// Returns true if a query may have no key to attend to.
-bool may_see_no_key(const Attention& a) {
-  return a.mask.defined() || a.bias.defined() || a.key_lengths.defined() ||
-      a.query_offsets.defined() ||
-      (a.rule.hides_keys() && a.query.size(2) > a.key.size(2));
-}
-
 ScoreMask score_mask(const Attention& a) {
   const auto T = a.query.size(2);
   const auto S = a.key.size(2);
@@ -168,7 +161,7 @@ ScoreMask score_mask(const Attention& a) {
     bias = bias.defined() ? bias + a.bias : a.bias;
   }
   ScoreMask result;
-  const bool guarded = may_see_no_key(a);
+  const bool guarded = may_hide_all_keys(a, T, S);
   if (!bias.defined()) {
     if (hidden.defined()) {
       result.mask = hidden.bitwise_not();

@@ -51,6 +51,14 @@ inline void check_device(
       x.device());
 }
 
+/// Returns a few numbers on `device`, without waiting for it where they come
+/// from the CPU: the copy must not read what the caller may change next.
+inline torch::Tensor sent_to(torch::Device device, const torch::Tensor& x) {
+  return device.is_cpu() || !x.is_cpu()
+      ? x.to(device)
+      : x.clone().to(device, /*non_blocking=*/true);
+}
+
 /// Returns the numbers of `x`, or null if it is undefined.
 template <typename X>
 const X* data_of(const torch::Tensor& x) {

@@ -92,6 +92,12 @@ torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device) {
       .triu_(S - T + 1);
 }
 
+bool may_hide_all_keys(const Attention& a, int64_t T, int64_t S) {
+  return a.score_function || a.mask.defined() || a.bias.defined() ||
+      a.key_lengths.defined() || a.query_offsets.defined() ||
+      (a.rule.hides_keys() && T > S);
+}
+
 bool hides_by_position(const Attention& a) {
   return a.rule.hides_keys() || a.key_lengths.defined();
 }
@@ -142,13 +148,10 @@ torch::Tensor queries_without_key(
     return {};
   }
   // Query t sees the keys [first[t], end[t]) that are not hidden.
-  const auto position = torch::arange(S - T, S, positions_on(a.query.device()));
-  const auto& rule = a.rule;
-  const auto after = rule.causal ? 0 : rule.window_after.value_or(S + T);
-  const auto first = rule.window
-      ? (position - (std::min(*rule.window, S + T) - 1)).clamp(0, S)
-      : torch::zeros_like(position);
-  const auto end = (position + (std::min(after, S + T) + 1)).clamp(0, S);
+  const auto seen = cpu::visibility_of(a.rule, T, S, S - T);
+  const auto query = torch::arange(T, positions_on(a.query.device()));
+  const auto first = (query + seen.lower).clamp(0, S);
+  const auto end = (query + seen.upper).clamp(0, S);
   if (!hidden.defined()) {
     return (first >= end).view({1, 1, T});
   }

@@ -16,6 +16,9 @@ inline constexpr double kHidden = -std::numeric_limits<double>::infinity();
 /// position.
 torch::Tensor causal_mask(int64_t T, int64_t S, torch::Device device);
 
+/// Returns true if one of T queries may have none of S keys to attend to.
+bool may_hide_all_keys(const Attention& attention, int64_t T, int64_t S);
+
 /// Returns true if the position of a key may hide it.
 bool hides_by_position(const Attention& attention);
 

@@ -50,13 +50,6 @@ torch::Tensor changed_by_function(
   return attention.score_function(given).masked_fill(hidden, kHidden);
 }
 
-/// Returns true if a query may have no key to attend to.
-bool may_hide_all_keys(const torch::Tensor& scores, const Attention& a) {
-  return a.score_function || a.mask.defined() || a.bias.defined() ||
-      a.key_lengths.defined() || a.query_offsets.defined() ||
-      (a.rule.hides_keys() && scores.size(-2) > scores.size(-1));
-}
-
 /// Returns the softmax of scores (..., T, S) and `sinks`, one more score for
 /// each head or row, whose weights are left out: the rest add up to less
 /// than 1.
@@ -79,7 +72,7 @@ torch::Tensor softmax_with_sinks(
 torch::Tensor softmax_of(
     const torch::Tensor& scores,
     const Attention& attention) {
-  if (!may_hide_all_keys(scores, attention)) {
+  if (!may_hide_all_keys(attention, scores.size(-2), scores.size(-1))) {
     return softmax_with_sinks(scores, attention.sinks);
   }
   // The softmax of a row of -inf is NaN, in the gradient as well: take the

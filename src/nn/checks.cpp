@@ -193,6 +193,22 @@ torch::Tensor to_int64(const torch::Tensor& integers) {
   return result;
 }
 
+void check_counts(
+    const char* name,
+    const char* what,
+    const torch::Tensor& counts,
+    int64_t batch_size) {
+  TORCH_ATTENTION_CHECK(
+      has_integers(counts) && counts.dim() == 1 && counts.size(0) == batch_size,
+      "{}: expected {} of an integer dtype and shape (batch_size) = "
+      "[{}], but got {} of shape {}",
+      name,
+      what,
+      batch_size,
+      counts.scalar_type(),
+      counts.sizes());
+}
+
 torch::Tensor to_counts(
     const char* name,
     const char* what,
@@ -203,15 +219,7 @@ torch::Tensor to_counts(
     return counts;
   }
   check_has_numbers(name, what, counts);
-  TORCH_ATTENTION_CHECK(
-      has_integers(counts) && counts.dim() == 1 && counts.size(0) == batch_size,
-      "{}: expected {} of an integer dtype and shape (batch_size) = "
-      "[{}], but got {} of shape {}",
-      name,
-      what,
-      batch_size,
-      counts.scalar_type(),
-      counts.sizes());
+  check_counts(name, what, counts, batch_size);
   auto result = to_int64(counts).to(torch::kCPU).contiguous();
   for (int64_t b = 0; b < batch_size; ++b) {
     const auto count = result.const_data_ptr<int64_t>()[b];

@@ -57,6 +57,14 @@ bool has_integers(const torch::Tensor& x);
 /// Returns integers as int64; larger values of uint64 become the largest int64.
 torch::Tensor to_int64(const torch::Tensor& integers);
 
+/// Checks that `counts` are an integer tensor (batch_size), without reading
+/// them.
+void check_counts(
+    const char* name,
+    const char* what,
+    const torch::Tensor& counts,
+    int64_t batch_size);
+
 /// Checks `counts`, an integer tensor (batch_size) with values in [0, most] or
 /// undefined. Returns it as int64 on the CPU, or undefined.
 torch::Tensor to_counts(

@@ -1,6 +1,7 @@
 #include <nn/rotary.h>
 
 #include <check.h>
+#include <kernels/plain.h>
 #include <kernels/rotary.h>
 
 #include <c10/core/InferenceMode.h>
@@ -384,7 +385,7 @@ RotaryAngles RotaryTable::gathered(
     const std::optional<int64_t>& rows,
     int64_t length,
     torch::Device device) {
-  const auto places = positions.to(device, /*non_blocking=*/true);
+  const auto places = kernels::sent_to(device, positions);
   const auto with_heads = [&](const torch::Tensor& x) {
     return places.dim() == 1 ? x : x.unsqueeze(1);
   };

@@ -125,14 +125,7 @@ torch::Tensor decode_of_lengths_on_device(
     int64_t capacity) {
   auto [query, key, value, options] = call.attention;
   const auto T = query.size(2);
-  TORCH_ATTENTION_CHECK(
-      checks::has_integers(call.lengths) && call.lengths.dim() == 1 &&
-          call.lengths.size(0) == query.size(0),
-      "torch_attention::decode: expected lengths of an integer dtype and shape "
-      "(batch_size) = [{}], but got {} of shape {}",
-      query.size(0),
-      call.lengths.scalar_type(),
-      call.lengths.sizes());
+  checks::check_counts(kDecode, "lengths", call.lengths, query.size(0));
   const auto lengths = checks::to_int64(call.lengths);
   at::_assert_async(
       lengths.ge(0).logical_and(lengths.le(capacity - T)).all(),

@@ -25,8 +25,9 @@ FusedCall whole_call() {
   call.query = call.key = call.value = torch::zeros({1, 2, 1, 8});
   const auto starts = torch::zeros({2}, torch::kInt);
   call.packed = PackedStarts{starts, starts, starts, 2, 2};
-  call.causal = true;
-  call.window = 1;
+  call.rule.scale = 1;
+  call.rule.causal = true;
+  call.rule.window = 1;
   call.added = call.query;
   return call;
 }

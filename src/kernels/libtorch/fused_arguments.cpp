@@ -35,13 +35,13 @@ struct Sizes {
 struct Window {
   explicit Window(const FusedCall& call) {
     const auto S = Sizes(call).longest_key;
-    if (call.window) {
-      left = std::min(*call.window - 1, S);
+    if (call.rule.window) {
+      left = std::min(*call.rule.window - 1, S);
     }
-    if (call.causal && call.window) {
+    if (call.rule.causal && call.rule.window) {
       right = 0;
-    } else if (!call.causal && call.window_after) {
-      right = std::min(*call.window_after, S);
+    } else if (!call.rule.causal && call.rule.window_after) {
+      right = std::min(*call.rule.window_after, S);
     }
   }
 
@@ -53,13 +53,13 @@ struct Window {
 int64_t mask_type(const FusedCall& call) {
   constexpr int64_t kNone = 0;
   constexpr int64_t kFromLastKey = 2;
-  return call.causal ? kFromLastKey : kNone;
+  return call.rule.causal ? kFromLastKey : kNone;
 }
 
 /// The memory-efficient kernel's window, which counts the query's own key.
 c10::IValue efficient_window(const FusedCall& call) {
-  return call.window
-      ? c10::IValue(std::min(*call.window, Sizes(call).longest_key + 1))
+  return call.rule.window
+      ? c10::IValue(std::min(*call.rule.window, Sizes(call).longest_key + 1))
       : c10::IValue();
 }
 
@@ -82,9 +82,9 @@ NamedArguments flash_arguments(const FusedCall& call) {
       {{"max_q"}, sizes.longest_query},
       {{"max_k"}, sizes.longest_key},
       {{"dropout_p"}, call.dropout},
-      {{"is_causal"}, call.causal},
+      {{"is_causal"}, call.rule.causal},
       {{"return_debug_mask"}, false},
-      {{"scale"}, call.scale},
+      {{"scale"}, *call.rule.scale},
       {{"window_size_left"}, window.left},
       {{"window_size_right"}, window.right},
       {{"seqused_k"}, optional(sizes.keys_used)}};
@@ -108,10 +108,10 @@ NamedArguments flash_backward_arguments(
       {{"max_q"}, sizes.longest_query},
       {{"max_k"}, sizes.longest_key},
       {{"dropout_p"}, call.dropout},
-      {{"is_causal"}, call.causal},
+      {{"is_causal"}, call.rule.causal},
       {{"rng_state", "philox_seed"}, results.seed},
       {{"unused", "philox_offset"}, results.offset},
-      {{"scale"}, call.scale},
+      {{"scale"}, *call.rule.scale},
       {{"window_size_left"}, window.left},
       {{"window_size_right"}, window.right}};
 }
@@ -133,7 +133,7 @@ NamedArguments efficient_arguments(const FusedCall& call, bool with_logsumexp) {
       {{"dropout_p"}, call.dropout},
       {{"custom_mask_type"}, mask_type(call)},
       {{"compute_log_sumexp"}, with_logsumexp},
-      {{"scale"}, call.scale},
+      {{"scale"}, *call.rule.scale},
       {{"seqlen_k"}, optional(sizes.keys_used)},
       {{"window_size"}, efficient_window(call)}};
 }
@@ -160,7 +160,7 @@ NamedArguments efficient_backward_arguments(
       {{"philox_offset"}, results.offset},
       {{"custom_mask_type"}, mask_type(call)},
       {{"bias_requires_grad"}, false},
-      {{"scale"}, call.scale},
+      {{"scale"}, *call.rule.scale},
       {{"window_size"}, efficient_window(call)}};
 }
 

@@ -84,10 +84,7 @@ torch::Tensor by_definition(
       "again (create_graph) on this device, since LibTorch's kernels do not "
       "say what they dropped");
   Attention a;
-  a.rule.scale = call.scale;
-  a.rule.causal = call.causal;
-  a.rule.window = call.window;
-  a.rule.window_after = call.window_after;
+  a.rule = call.rule;
   a.query = inputs[kQueryRows].transpose(1, 2);
   a.key = inputs[kKeyRows].transpose(1, 2);
   a.value = inputs[kValueRows].transpose(1, 2);

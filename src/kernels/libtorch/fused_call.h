@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch_attention/nn/options/score_rule.h>
+
 #include <torch/types.h>
 
 #include <cstdint>
@@ -8,6 +10,9 @@
 
 /// One call of LibTorch's fused kernels, which exist for CUDA.
 namespace torch_attention::kernels {
+
+/// The kernels' grids have no more blocks along batches, heads and sequences.
+constexpr int64_t kMostBlocks = 65535;
 
 enum class FusedKernel {
   /// FlashAttention: half precision, windows to both sides, grouped heads
@@ -38,12 +43,9 @@ struct FusedCall {
   torch::Tensor key;
   torch::Tensor value;
   std::optional<PackedStarts> packed;
-  bool causal = false;
-  /// As in ScoreRule. kEfficient has a window only beside `causal`, and no
-  /// `window_after`.
-  std::optional<int64_t> window;
-  std::optional<int64_t> window_after;
-  double scale = 1.0;
+  /// With a scale, and without softcap and chunk. kEfficient has a window only
+  /// with causal, and none to the right.
+  ScoreRule rule;
   double dropout = 0.0;
   /// Added to the scores, (B, H, T, S) in the query's dtype; kEfficient alone
   torch::Tensor added;

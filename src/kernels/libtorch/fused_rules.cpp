@@ -25,9 +25,6 @@ namespace {
 /// is a multiple of this.
 constexpr int64_t kMultiple = 8;
 
-/// The kernels' grids have no more blocks.
-constexpr int64_t kMostBlocks = 65535;
-
 Operands operands_of(const Attention& a) {
   Operands x;
   x.query = a.query;
@@ -42,10 +39,10 @@ Operands operands_of(const Attention& a) {
 FusedCall call_of(const Attention& a, FusedKernel kernel) {
   FusedCall call;
   call.kernel = kernel;
-  call.causal = a.rule.causal;
-  call.window = a.rule.window;
-  call.window_after = a.rule.window_after;
-  call.scale = a.rule.factor(a.query.size(-1));
+  call.rule = a.rule;
+  call.rule.scale = a.rule.factor(a.query.size(-1));
+  // Chunks become sequences.
+  call.rule.chunk = std::nullopt;
   call.dropout = a.dropout;
   return call;
 }
@@ -62,7 +59,7 @@ at::SDPBackend choice_of(const Attention& a) {
       /*attn_mask=*/{},
       a.dropout,
       /*is_causal=*/false,
-      call_of(a, FusedKernel::kFlash).scale));
+      a.rule.factor(query.size(-1))));
 }
 
 /// Returns whether every sequence has a key for each of its queries; for
@@ -308,6 +305,14 @@ torch::Tensor by_efficient(const Attention& a) {
       : by_efficient_block(a);
 }
 
+/// Returns whether LibTorch has fused kernels for tensors like `query`; ROCm's
+/// mean other masks.
+bool has_fused_kernels(const torch::Tensor& query) {
+  return !at::globalContext().hasROCM() &&
+      (has_fused_kernel(FusedKernel::kFlash, query) ||
+       has_fused_kernel(FusedKernel::kEfficient, query));
+}
+
 /// Returns whether the memory-efficient kernel takes the tensors that LibTorch
 /// would give to flash.
 bool takes_instead(const Attention& a) {
@@ -328,22 +333,25 @@ bool takes_groups(const Attention& a) {
 }
 
 bool has_fused_rules(const Attention& a) {
-  const bool here = has_fused_kernel(FusedKernel::kFlash, a.query) ||
-      has_fused_kernel(FusedKernel::kEfficient, a.query);
-  return here && !at::globalContext().hasROCM() &&
+  return has_fused_kernels(a.query) &&
       (has_flash_rules(a) || has_efficient_rules(a));
 }
 
 std::optional<torch::Tensor> by_fused_kernels(const Attention& a) {
   const bool fits =
       a.query.size(0) <= kMostBlocks && a.query.size(1) <= kMostBlocks;
-  if (!fits || !has_fused_rules(a)) {
+  if (!fits || !has_fused_kernels(a.query)) {
+    return std::nullopt;
+  }
+  const bool for_flash_rules = has_flash_rules(a);
+  const bool for_efficient_rules = has_efficient_rules(a);
+  if (!for_flash_rules && !for_efficient_rules) {
     return std::nullopt;
   }
   const auto choice = choice_of(a);
   const bool for_flash = choice == at::SDPBackend::flash_attention ||
       choice == at::SDPBackend::cudnn_attention;
-  const bool flash = for_flash && has_flash_rules(a) &&
+  const bool flash = for_flash && for_flash_rules &&
       at::globalContext().userEnabledFlashSDP() &&
       a.query.size(-1) == a.value.size(-1) &&
       has_fused_kernel(FusedKernel::kFlash, a.query);
@@ -352,7 +360,7 @@ std::optional<torch::Tensor> by_fused_kernels(const Attention& a) {
   }
   const bool efficient = choice == at::SDPBackend::efficient_attention ||
       (for_flash && takes_instead(a));
-  if (efficient && has_efficient_rules(a)) {
+  if (efficient && for_efficient_rules) {
     return by_efficient(a);
   }
   return std::nullopt;

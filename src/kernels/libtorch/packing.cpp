@@ -14,9 +14,6 @@ namespace torch_attention::kernels {
 
 namespace {
 
-/// The kernels' grids have no more blocks.
-constexpr int64_t kMostSequences = 65535;
-
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
 
 /// Keys and values of all sequences as rows: (1, N, G, D). Sequence b has those
@@ -70,9 +67,8 @@ torch::Tensor query_rows(const torch::Tensor& query) {
   return x.reshape({1, x.size(0) * x.size(1), x.size(2), x.size(3)});
 }
 
-/// Copies numbers to the device in the order of its work, without waiting.
 torch::Tensor on_device(const std::vector<int32_t>& x, torch::Device device) {
-  return at::tensor(x, torch::kInt).to(device, /*non_blocking=*/true);
+  return sent_to(device, at::tensor(x, torch::kInt));
 }
 
 bool is_recorded_in(const Attention& a) {
@@ -134,7 +130,7 @@ FusedAttention pack_sequences(
       {x.key.transpose(1, 2), x.value.transpose(1, 2), 0});
   const auto device = x.query.device();
   const auto starts = [&](const torch::Tensor& of_tokens) {
-    return of_tokens.to(torch::kInt).to(device, /*non_blocking=*/true);
+    return sent_to(device, of_tokens.to(torch::kInt));
   };
   auto longest = longest_sequence(a.query_starts);
   if (longest == 1 && x.query.size(2) != a.query_starts.size(0) - 1) {
@@ -153,7 +149,7 @@ FusedAttention pack_sequences(
 }
 
 bool has_sequences_to_pack(const Attention& a) {
-  return a.query_starts.size(0) - 1 <= kMostSequences;
+  return a.query_starts.size(0) - 1 <= kMostBlocks;
 }
 
 bool has_chunks_to_pack(const Attention& a) {
@@ -166,7 +162,7 @@ bool has_chunks_to_pack(const Attention& a) {
   // For each sequence flash's backward pass has memory for so many rows.
   constexpr int64_t kFewRows = 128;
   const auto chunk = *a.rule.chunk;
-  return B * (S / chunk + 2) <= kMostSequences &&
+  return B * (S / chunk + 2) <= kMostBlocks &&
       (chunk >= kFewRows || !is_recorded_in(a));
 }
 
@@ -236,15 +232,15 @@ FusedAttention pack_cache(
       a.key_lengths.clamp(0, S).to(torch::kInt),
       T,
       S};
-  if (a.query.size(-2) == 1 && call.window) {
+  if (a.query.size(-2) == 1 && call.rule.window) {
     // A single query's window is the last keys.
-    const auto used = packed.keys_used.clamp_max(*call.window);
+    const auto used = packed.keys_used.clamp_max(*call.rule.window);
     packed.keys.slice(0, 0, B).add_(packed.keys_used - used);
     packed.keys_used = used;
-    result.call.window = std::nullopt;
+    result.call.rule.window = std::nullopt;
   }
   if (a.query.size(-2) == 1) {
-    result.call.causal = false;
+    result.call.rule.causal = false;
   }
   result.call.packed = packed;
   return result;

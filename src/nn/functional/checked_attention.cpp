@@ -171,14 +171,6 @@ void check_shared_heads(const kernels::Attention& a) {
       a.value.sizes());
 }
 
-/// Returns a few numbers on the device of `query`, without waiting for it: the
-/// copy must not read what the caller may change next.
-torch::Tensor on_device_of(const torch::Tensor& query, const torch::Tensor& x) {
-  return query.is_cpu() || !x.is_cpu()
-      ? x.to(query.device())
-      : x.clone().to(query.device(), /*non_blocking=*/true);
-}
-
 /// Checks one integer per sequence, and returns them as int64 on the device of
 /// `query`.
 torch::Tensor counts_for_batch(
@@ -205,7 +197,7 @@ torch::Tensor counts_for_batch(
       B,
       counts.scalar_type(),
       counts.sizes());
-  return on_device_of(query, checks::to_int64(counts));
+  return kernels::sent_to(query.device(), checks::to_int64(counts));
 }
 
 /// Checks one number per head, and returns them on the device of `query`, in
@@ -234,8 +226,8 @@ torch::Tensor numbers_for_heads(
       query.size(1),
       numbers.scalar_type(),
       numbers.sizes());
-  return on_device_of(
-      query, numbers.to(kernels::compute_dtype(query.scalar_type())));
+  return kernels::sent_to(
+      query.device(), numbers.to(kernels::compute_dtype(query.scalar_type())));
 }
 
 /// Returns the caller's function with checks of its result. `without_batch`:

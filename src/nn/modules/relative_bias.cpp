@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/relative_bias.h>
 
 #include <check.h>
+#include <kernels/plain.h>
 #include <nn/checks.h>
 #include <undrawn_weights.h>
 
@@ -106,8 +107,8 @@ torch::Tensor RelativeBiasImpl::forward(int64_t T, int64_t S, int64_t first) {
   const auto queries = torch::arange(first, first + T, torch::kLong);
   const auto keys = torch::arange(S, torch::kLong);
   // On the CPU, so that all devices have the same buckets.
-  const auto buckets = buckets_of(options, keys - queries.unsqueeze(1))
-                           .to(weight.device(), /*non_blocking=*/true);
+  const auto buckets = kernels::sent_to(
+      weight.device(), buckets_of(options, keys - queries.unsqueeze(1)));
   return weight.index({buckets}).permute({2, 0, 1}).unsqueeze(0);
 }
 
