@@ -1,63 +1,15 @@
 #include <escape.h>
 
 #include <format_text.h>
+#include <utf8.h>
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace torch_attention {
 
 namespace {
-
-/// A character of a text, or a byte that is not part of one.
-struct Character {
-  char32_t code = 0;
-  size_t bytes = 1;
-  bool valid = false;
-};
-
-/// Returns the number of bytes of a character by its first one; 0 if invalid.
-size_t length_by(uint8_t first) {
-  if (first < 0x80U) {
-    return 1;
-  }
-  if (first >= 0xC2U && first < 0xE0U) {
-    return 2;
-  }
-  if (first >= 0xE0U && first < 0xF0U) {
-    return 3;
-  }
-  return first >= 0xF0U && first < 0xF5U ? 4 : 0;
-}
-
-/// Returns the first character of a text that is not empty.
-Character first_of(std::string_view text) {
-  const auto first = static_cast<uint8_t>(text.front());
-  const auto length = length_by(first);
-  if (length == 1) {
-    return {first, 1, true};
-  }
-  if (length == 0 || length > text.size()) {
-    return {first, 1, false};
-  }
-  // Without the bits that encode the length.
-  char32_t code = first & (0x7FU >> length);
-  for (size_t i = 1; i < length; ++i) {
-    const auto byte = static_cast<uint8_t>(text[i]);
-    if ((byte & 0xC0U) != 0x80U) {
-      return {first, 1, false};
-    }
-    code = (code << 6U) | (byte & 0x3FU);
-  }
-  constexpr std::array<char32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xD800 && code < 0xE000;
-  if (code < kSmallest[length] || is_surrogate || code > 0x10FFFF) {
-    return {first, 1, false};
-  }
-  return {code, length, true};
-}
 
 struct Range {
   char32_t first;
@@ -92,20 +44,22 @@ bool is_hidden(char32_t code) {
   });
 }
 
-std::string escape_of(const Character& character) {
-  const auto code = static_cast<uint32_t>(character.code);
-  if (character.valid) {
-    switch (code) {
-      case '\n':
-        return "\\n";
-      case '\r':
-        return "\\r";
-      case '\t':
-        return "\\t";
-      default:
-        break;
-    }
+std::string escape_of_byte(char byte) {
+  return format_text("\\x{:02x}", static_cast<unsigned char>(byte));
+}
+
+std::string escape_of(char32_t character) {
+  switch (character) {
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    default:
+      break;
   }
+  const auto code = static_cast<uint32_t>(character);
   if (code <= 0xFF) {
     return format_text("\\x{:02x}", code);
   }
@@ -119,13 +73,18 @@ std::string escaped(std::string_view text) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
-    const auto character = first_of(text);
-    if (character.valid && !is_hidden(character.code)) {
-      result.append(text.substr(0, character.bytes));
-    } else {
-      result += escape_of(character);
+    const auto character = first_character(text);
+    if (!character.is_valid) {
+      result += escape_of_byte(text.front());
+      text.remove_prefix(1);
+      continue;
     }
-    text.remove_prefix(character.bytes);
+    if (is_hidden(character.code)) {
+      result += escape_of(character.code);
+    } else {
+      result.append(text.substr(0, character.size));
+    }
+    text.remove_prefix(character.size);
   }
   return result;
 }

@@ -1,9 +1,11 @@
 #include <models/words.h>
 
 #include <models/character_tables.h>
+#include <utf8.h>
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <unordered_map>
 
 namespace torch_attention::models {
@@ -211,28 +213,6 @@ void add_character(char32_t c, const WordOptions& options, Words& words) {
   }
 }
 
-/// Returns the number of bytes of the character that a byte begins, or 0.
-int length_of(unsigned char byte) {
-  if (byte < 0x80) {
-    return 1;
-  }
-  if (byte >= 0xC2 && byte < 0xE0) {
-    return 2;
-  }
-  if (byte >= 0xE0 && byte < 0xF0) {
-    return 3;
-  }
-  return byte >= 0xF0 && byte < 0xF5 ? 4 : 0;
-}
-
-/// Tells whether a byte may come second. Others after a first one make
-/// surrogates, characters beyond the last, or longer forms of shorter ones.
-bool may_follow(unsigned char first, unsigned char second) {
-  const auto lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const auto highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  return second >= lowest && second <= highest;
-}
-
 } // namespace
 
 std::vector<std::u32string> split_words(
@@ -263,18 +243,10 @@ std::vector<std::u32string> split_words(
 std::u32string decode_utf8(const std::string& bytes) {
   std::u32string text;
   text.reserve(bytes.size());
-  for (size_t i = 0; i < bytes.size();) {
-    const auto first = static_cast<unsigned char>(bytes[i]);
-    const auto length = static_cast<size_t>(length_of(first));
-    auto c = static_cast<char32_t>(first & (0x7F >> (length > 1 ? length : 0)));
-    bool fits = length > 0 && i + length <= bytes.size();
-    for (size_t k = 1; fits && k < length; ++k) {
-      const auto next = static_cast<unsigned char>(bytes[i + k]);
-      fits = k == 1 ? may_follow(first, next) : (next & 0xC0) == 0x80;
-      c = c << 6 | (next & 0x3F);
-    }
-    text += fits ? c : kReplacement;
-    i += fits ? length : 1;
+  for (std::string_view rest = bytes; !rest.empty();) {
+    const auto character = first_character(rest);
+    text += character.is_valid ? character.code : kReplacement;
+    rest.remove_prefix(character.is_valid ? character.size : 1);
   }
   return text;
 }
