@@ -84,12 +84,8 @@ TEST_CASE("Calls at which LibTorch's kernels err give the definition") {
         const auto computed =
             compute(inputs, dtype, each.options, with_gradients);
         const auto expected = expected_of(inputs, each.options, with_gradients);
-        for (size_t i = 0; i < expected.size(); ++i) {
-          CAPTURE(i);
-          CHECK_THAT(
-              computed.results[i],
-              IsCloseTo(expected[i], Tolerance(tolerance, tolerance)));
-        }
+        check_all_close(
+            computed.results, expected, Tolerance(tolerance, tolerance));
       }
     }
   }

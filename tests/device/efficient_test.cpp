@@ -108,10 +108,7 @@ void check_drawn(Random& random) {
   const auto expected =
       with_gradients(expected_output(exact, hidden), exact, grad_output);
   const auto bound = dtype == torch::kFloat ? 2e-5 : 5e-3;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], Tolerance(bound, bound)));
-  }
+  check_all_close(actual, expected, Tolerance(bound, bound));
 }
 
 } // namespace
@@ -204,10 +201,7 @@ TEST_CASE("Efficient attention of packed sequences, with gradients") {
       Options().causal(true).cu_seqlens(torch::tensor(starts)));
   const auto expected =
       with_gradients(output.transpose(1, 2), exact, grad_output);
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], Tolerance(2e-5, 2e-5)));
-  }
+  check_all_close(actual, expected, Tolerance(2e-5, 2e-5));
 }
 
 TEST_CASE("Rows of efficient attention that see no key are not numbers") {

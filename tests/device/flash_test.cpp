@@ -110,10 +110,7 @@ void check_drawn(Random& random) {
       Options().mask(windows.hidden(T, S)).scale(0.3));
   const auto expected =
       with_gradients(output.transpose(1, 2), exact, grad_output);
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], tolerance_of(dtype)));
-  }
+  check_all_close(actual, expected, tolerance_of(dtype));
 }
 
 torch::Tensor counts(const std::vector<int64_t>& numbers) {
@@ -163,10 +160,7 @@ TEST_CASE("Flash attention of packed sequences, with gradients") {
           .cu_seqlens_k(torch::tensor(keys)));
   const auto expected =
       with_gradients(packed[0].transpose(0, 1), exact, grad_output);
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], tolerance_of(torch::kHalf)));
-  }
+  check_all_close(actual, expected, tolerance_of(torch::kHalf));
 }
 
 TEST_CASE("Flash attention reads the rows of a cache that are used, only") {
@@ -306,13 +300,16 @@ TEST_CASE("Flash attention refuses what CUDA's does") {
 }
 
 TEST_CASE("Flash attention refuses packed sequences that CUDA's does") {
+  using Optional = std::optional<torch::Tensor>;
   const auto x = on_device({2, 3, 4, 8}, torch::kHalf);
-  const auto rows = x[0];
   const auto starts = counts({0, 3});
-  const auto packed = [&](const torch::Tensor& query_starts,
-                          const torch::Tensor& key_starts,
-                          int64_t most,
-                          const std::optional<torch::Tensor>& used) {
+  const Optional none;
+  const auto call = [](const torch::Tensor& rows,
+                       const Optional& query_starts,
+                       const Optional& key_starts,
+                       int64_t most,
+                       const Optional& used,
+                       const Optional& slopes) {
     return at::_flash_attention_forward(
         rows,
         rows,
@@ -327,50 +324,24 @@ TEST_CASE("Flash attention refuses packed sequences that CUDA's does") {
         std::nullopt,
         std::nullopt,
         std::nullopt,
-        used);
+        used,
+        slopes);
   };
-  const auto none = std::optional<torch::Tensor>();
+  const auto packed = [&](const torch::Tensor& query_starts,
+                          const torch::Tensor& key_starts,
+                          int64_t most,
+                          const Optional& used) {
+    return call(x[0], query_starts, key_starts, most, used, none);
+  };
   CHECK_NOTHROW(packed(starts, starts, 3, none));
   THROWS_WITH(packed(starts.cpu(), starts, 3, none), "cum_seq_q");
   THROWS_WITH(packed(starts, starts.to(torch::kLong), 3, none), "cum_seq_k");
   THROWS_WITH(packed(starts, counts({0, 1, 3}), 3, none), "cum_seq_k");
   THROWS_WITH(packed(starts, starts, 2, none), "max_q");
   THROWS_WITH(packed(starts, starts, 3, counts({3, 3})), "seqused_k");
-  THROWS_WITH(
-      at::_flash_attention_forward(
-          x,
-          x,
-          x,
-          {},
-          {},
-          3,
-          3,
-          0.0,
-          false,
-          false,
-          std::nullopt,
-          std::nullopt,
-          std::nullopt,
-          counts({3, 3})),
-      "seqused_k");
-  THROWS_WITH(
-      at::_flash_attention_forward(
-          x,
-          x,
-          x,
-          {},
-          {},
-          3,
-          3,
-          0.0,
-          false,
-          false,
-          std::nullopt,
-          std::nullopt,
-          std::nullopt,
-          std::nullopt,
-          torch::ones({4}).to(device())),
-      "alibi_slopes");
+  THROWS_WITH(call(x, none, none, 3, counts({3, 3}), none), "seqused_k");
+  const auto slopes = torch::ones({4}).to(device());
+  THROWS_WITH(call(x, none, none, 3, none, slopes), "alibi_slopes");
 }
 
 } // namespace flash_test

@@ -96,12 +96,7 @@ void check_kind(
   CHECK(computed.largest < shape.T * shape.S);
   const auto tolerance = dtype == torch::kFloat ? 2e-5 : 4e-2;
   const auto expected = expected_of(inputs, kind.options, with_gradients);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(
-        computed.results[i],
-        IsCloseTo(expected[i], Tolerance(tolerance, tolerance)));
-  }
+  check_all_close(computed.results, expected, Tolerance(tolerance, tolerance));
 }
 
 } // namespace
@@ -270,11 +265,7 @@ TEST_CASE("The operator decode reads no lengths that lie on the device") {
     const auto expected = run(torch::kCPU);
     const auto found = run(device());
     const auto tolerance = dtype == torch::kFloat ? 1e-5 : 4e-3;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      CAPTURE(i);
-      CHECK_THAT(
-          found[i], IsCloseTo(expected[i], Tolerance(tolerance, tolerance)));
-    }
+    check_all_close(found, expected, Tolerance(tolerance, tolerance));
   }
 }
 

@@ -68,12 +68,8 @@ void check_trains(
   const auto moved = module.clone(device());
   const auto expected = train(module, x, call);
   const auto actual = train(*moved, x.to(device()), call);
-  REQUIRE(actual.size() == expected.size());
   const auto bound = dtype == torch::kFloat ? 2e-4 : 1e-9;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], Tolerance(bound, bound)));
-  }
+  check_all_close(actual, expected, Tolerance(bound, bound));
 }
 
 template <typename Module>

@@ -69,10 +69,7 @@ void check_close(
       exact,
       grad_output.to(leaves[0].scalar_type()));
   const auto bound = leaves[0].scalar_type() == torch::kFloat ? 2e-5 : 5e-3;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], Tolerance(bound, bound)));
-  }
+  check_all_close(actual, expected, Tolerance(bound, bound));
 }
 
 constexpr const char* kFlashName = "aten::_scaled_dot_product_flash_attention";

@@ -97,11 +97,7 @@ TEST_CASE("CUDA devices compute what the CPU does") {
         attend(inputs, grad_output, torch::kCPU, torch::kFloat, kind.options);
     const auto actual =
         attend(inputs, grad_output, torch::kCUDA, dtype, kind.options);
-    for (size_t i = 0; i < actual.size(); ++i) {
-      CAPTURE(i);
-      CHECK_THAT(
-          actual[i], IsCloseTo(expected[i], Tolerance(tolerance, tolerance)));
-    }
+    check_all_close(actual, expected, Tolerance(tolerance, tolerance));
   }
 }
 

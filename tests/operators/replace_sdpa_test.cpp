@@ -61,10 +61,7 @@ struct Inputs {
 void check_close(
     const std::vector<torch::Tensor>& actual,
     const std::vector<torch::Tensor>& expected) {
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], {1e-4, 1e-5}));
-  }
+  check_all_close(actual, expected, {1e-4, 1e-5});
 }
 
 /// The message of what `fn` throws.
@@ -193,10 +190,7 @@ TEST_CASE("The output may be changed in place where LibTorch allows it") {
   const auto expected = run();
   std::vector<torch::Tensor> actual;
   CHECK(calls_of([&] { actual = run(); }).ours == 1);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], {1e-4, 1e-5}));
-  }
+  check_all_close(actual, expected, {1e-4, 1e-5});
 }
 
 TEST_CASE("Tensors on the device meta are refused in the replaced attention") {

@@ -159,6 +159,17 @@ std::string IsCloseTo::describe() const {
       difference_);
 }
 
+void check_all_close(
+    const std::vector<torch::Tensor>& actual,
+    const std::vector<torch::Tensor>& expected,
+    const Tolerance& tolerance) {
+  REQUIRE(actual.size() == expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    CHECK_THAT(actual[i], IsCloseTo(expected[i], tolerance));
+  }
+}
+
 IsEqualTo::IsEqualTo(torch::Tensor expected) : expected_(std::move(expected)) {}
 
 bool IsEqualTo::match(const torch::Tensor& actual) const {

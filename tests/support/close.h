@@ -39,6 +39,12 @@ class IsCloseTo : public Matcher<torch::Tensor> {
   mutable std::string difference_;
 };
 
+/// Checks that there are as many tensors as expected, each of them close.
+void check_all_close(
+    const std::vector<torch::Tensor>& actual,
+    const std::vector<torch::Tensor>& expected,
+    const Tolerance& tolerance = {});
+
 /// Matches the same bits: 0 is not -0, and NaN is equal to itself.
 class IsEqualTo : public Matcher<torch::Tensor> {
  public:

@@ -43,13 +43,4 @@ struct Operands {
   }
 };
 
-inline void check_equal(
-    const std::vector<torch::Tensor>& result,
-    const std::vector<torch::Tensor>& expected) {
-  for (size_t i = 0; i < result.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(result[i], IsCloseTo(expected[i]));
-  }
-}
-
 } // namespace torch_attention::testing

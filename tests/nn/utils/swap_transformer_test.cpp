@@ -66,11 +66,7 @@ std::vector<torch::Tensor> with_gradients(
 void check_close(
     const std::vector<torch::Tensor>& actual,
     const std::vector<torch::Tensor>& expected) {
-  REQUIRE(actual.size() == expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(actual[i], IsCloseTo(expected[i], {1e-4, 1e-5}));
-  }
+  check_all_close(actual, expected, {1e-4, 1e-5});
 }
 
 std::vector<std::string> keys_of(const torch::nn::Module& module) {
