@@ -21,11 +21,13 @@
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/nn/modules/swapped_transformer.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/block_mask.h>
 #include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/cross_attention.h>
 #include <torch_attention/nn/options/forward.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/latent_attention.h>
+#include <torch_attention/nn/options/mask_mod.h>
 #include <torch_attention/nn/options/relative_bias.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/score_function.h>

@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 template <typename X>
 bool has_bias_or_mask(const AttentionArguments<X>& a) {
   return a.bias.data != nullptr || a.wide_bias.data != nullptr ||
-      a.mask.data != nullptr;
+      a.mask.data != nullptr || a.mask_tiles.defined();
 }
 
 /// The number of keys in a tile of scores.
@@ -103,6 +103,16 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
   return bits;
 }
 
+/// Returns which of 64 keys from s on the mask's tiles hide from a row of the
+/// head.
+template <typename X>
+uint64_t hidden_by_tiles(const Head<X>& head, int64_t row, int64_t s) {
+  return head.map == nullptr
+      ? 0
+      : head.map->hidden_by_tiles(
+            head.b, head.h + head.head_of(row), head.query_of(row), s);
+}
+
 /// Returns which of n keys from s on, at most 64, mask and bias hide from a row
 /// of the head. They must do nothing else.
 template <typename X>
@@ -112,12 +122,14 @@ HWY_INLINE uint64_t hidden_keys(
     int64_t row,
     int64_t s,
     int64_t n) {
+  const auto are = ~uint64_t{0} >> (64 - n);
   if (head.map != nullptr && head.map->only_hides) {
     const auto bits = head.map->hidden_from(
         head.b, head.h + head.head_of(row), head.query_of(row), s);
-    return bits & ~uint64_t{0} >> (64 - n);
+    return bits & are;
   }
-  return bits_of(head.mask + head.offset(a.mask, row) + s, n);
+  const auto bits = bits_of(head.mask + head.offset(a.mask, row) + s, n);
+  return bits | (hidden_by_tiles(head, row, s) & are);
 }
 
 /// Writes the keys that are hidden from each row of a tile as bits. Returns
@@ -238,8 +250,9 @@ int64_t fill_added_row(
     hide_low(head.low_limit(t), n, row);
   }
   int64_t hidden = 0;
+  const bool* mask = nullptr;
   if (head.mask != nullptr) {
-    const bool* mask = head.mask + head.offset(a.mask, t) + s * a.mask.key;
+    mask = head.mask + head.offset(a.mask, t) + s * a.mask.key;
     const auto hide = [&](auto distance) {
       for (int64_t i = 0; i < n; ++i) {
         const bool hides = mask[i * distance];
@@ -251,6 +264,16 @@ int64_t fill_added_row(
       hide(std::integral_constant<int64_t, 1>()); // vectorized
     } else {
       hide(a.mask.key);
+    }
+  }
+  if (a.mask_tiles.defined()) {
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      bits = i % 64 == 0 ? hidden_by_tiles(head, t, s + i) : bits >> 1;
+      if ((bits & 1) != 0) {
+        row[i] = -kInfinity<T>;
+        hidden += mask == nullptr || !mask[i * a.mask.key] ? 1 : 0;
+      }
     }
   }
   return hidden;
@@ -272,7 +295,8 @@ Added<T> added_to_tile(
   const auto differs = [&](const auto& x) {
     return x.query != 0 || (head.heads() > 1 && x.head != 0);
   };
-  added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask);
+  added.per_row = differs(a.bias) || differs(a.wide_bias) || differs(a.mask) ||
+      a.mask_tiles.defined();
   const bool biased = head.bias != nullptr || head.wide_bias != nullptr;
   const bool has_bits = head.map != nullptr && head.map->only_hides;
   if (added.per_row && (has_bits || (!biased && a.mask.key == 1))) {
@@ -288,7 +312,7 @@ Added<T> added_to_tile(
     pack_transposed(rows, first, range.rows, range.n, T(1), memory.tile, width);
     added.data = memory.tile;
   };
-  if (added.per_row && head.mask == nullptr) {
+  if (head.mask == nullptr && !a.mask_tiles.defined() && added.per_row) {
     const auto pack_bias = [&](const auto& x, const auto* of_head) {
       using Y = std::remove_pointer_t<decltype(of_head)>;
       if (x.key == 1) {

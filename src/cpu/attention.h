@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cpu/mask_tiles.h>
 #include <torch_attention/nn/options/score_rule.h>
 
 #include <cstdint>
@@ -108,6 +109,8 @@ struct AttentionArguments {
   Scores<const Compute<X>> wide_bias;
   /// True hides; what is hidden may be NaN.
   Scores<const bool> mask;
+  /// Hides all keys that it does not have.
+  MaskTiles mask_tiles;
   /// For tests: false reads mask and bias only tile by tile, without a map.
   bool maps_mask = true;
   /// The probability, in [0, 1] and in steps of 2^-16, that a weight is

@@ -44,6 +44,8 @@ class MaskReader {
         bias_(a, a.bias),
         wide_bias_(a, a.wide_bias),
         bound_(a, grad_output) {
+    map_.tiles = a.mask_tiles;
+    map_.is_partial = mask_.count() + bias_.count() + wide_bias_.count() > 0;
     if (!a.maps_mask || a.num_keys <= kKeyBlock) {
       return;
     }
@@ -94,9 +96,9 @@ class MaskReader {
     map_.only_hides = !map_.is_partial && only_hides_;
   }
 
-  /// Returns null if nothing was read.
+  /// Returns null if there is nothing to know.
   const MaskMap<T>* map() const {
-    return reads_mask_ || reads_bias_ ? &map_ : nullptr;
+    return reads_mask_ || reads_bias_ || map_.tiles.defined() ? &map_ : nullptr;
   }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cpu/attention.h>
+#include <cpu/mask_tiles.h>
 #include <cpu/visibility.h>
 
 #include <algorithm>
@@ -37,6 +38,17 @@ bool any_word(int64_t s, int64_t s_end, const Fn& fn) {
   }
   return false;
 }
+
+/// Returns a bit for each unit of 64 keys of which one is set in x.
+constexpr uint64_t units_of(uint64_t x) {
+  x |= x >> 8;
+  x |= x >> 4;
+  x |= x >> 2;
+  x |= x >> 1;
+  x &= 0x0001000100010001U;
+  return (x | x >> 15 | x >> 30 | x >> 45) & 15;
+}
+static_assert(kUnitKeys == 16);
 
 /// The bits of a mask or bias (B, H, T, S), with broadcast rows stored once.
 struct UnitBits {
@@ -78,6 +90,7 @@ template <typename T>
 struct MaskMap {
   UnitBits mask;
   UnitBits bias;
+  MaskTiles tiles;
   /// (rows of `bias`): numbers of the bias up to this one hide as -inf does,
   /// since their weights are exactly 0. Null: -inf alone hides.
   const T* limits = nullptr;
@@ -95,7 +108,12 @@ struct MaskMap {
   /// Returns which of the up to 64 keys from s on are hidden, if `only_hides`.
   uint64_t hidden_from(int64_t b, int64_t h, int64_t t, int64_t s) const {
     return mask.hidden_from(mask.row(b, h, t), s) |
-        bias.hidden_from(bias.row(b, h, t), s);
+        bias.hidden_from(bias.row(b, h, t), s) | hidden_by_tiles(b, h, t, s);
+  }
+
+  /// Returns which of the up to 64 keys from s on the tiles hide.
+  uint64_t hidden_by_tiles(int64_t b, int64_t h, int64_t t, int64_t s) const {
+    return tiles.defined() ? ~tiles.seen_from(b, h, t, s) : 0;
   }
 
   /// Returns whether one of the queries may see one of the keys [s, s_end), in
@@ -124,7 +142,27 @@ struct MaskMap {
       }
       return false;
     };
-    return allows(mask) && allows(bias);
+    return allows(mask) && allows(bias) &&
+        tiles_allow(b, num_heads, queries, s, s_end);
+  }
+
+ private:
+  bool tiles_allow(
+      int64_t b,
+      int64_t num_heads,
+      const Queries& queries,
+      int64_t s,
+      int64_t s_end) const {
+    if (!tiles.defined()) {
+      return true;
+    }
+    const auto heads = tiles.head == 0 ? 1 : num_heads;
+    for (int64_t h = 0; h < heads; ++h) {
+      if (tiles.sees(b, h, queries.begin, queries.end, s, s_end)) {
+        return true;
+      }
+    }
+    return false;
   }
 };
 
@@ -136,6 +174,7 @@ struct TileMap {
   uint64_t* seen = nullptr;
   uint64_t* changed = nullptr;
   uint64_t* scratch = nullptr;
+  uint64_t* complete = nullptr;
 
   TileMap() = default;
 
@@ -146,6 +185,7 @@ struct TileMap {
     seen = parts.template take<uint64_t>(most);
     changed = parts.template take<uint64_t>(most);
     scratch = parts.template take<uint64_t>(most);
+    complete = parts.template take<uint64_t>(most);
   }
 
   /// Collects the bits of the rows and keys of `range`, of `heads` heads from
@@ -172,9 +212,12 @@ struct TileMap {
     if (map->bias.words > 0) {
       std::fill_n(scratch, words, uint64_t{0});
       add_rows(map->bias, b, h, heads, range, scratch);
-      for (int64_t i = 0; i < words; ++i) {
-        seen[i] &= scratch[i];
-      }
+      keep_seen();
+    }
+    if (map->tiles.defined()) {
+      std::fill_n(scratch, words, uint64_t{0});
+      add_tiles(map->tiles, b, h, heads, range);
+      keep_seen();
     }
   }
 
@@ -209,6 +252,63 @@ struct TileMap {
     return any_word(s, s_end, [&](int64_t word, uint64_t units) {
       return (bits[word - first_word] & units) != 0;
     });
+  }
+
+  /// Leaves in `seen` only what is in `scratch`.
+  void keep_seen() {
+    for (int64_t i = 0; i < words; ++i) {
+      seen[i] &= scratch[i];
+    }
+  }
+
+  /// Adds the units of all rows to `scratch` and `changed`.
+  void add_tiles(
+      const MaskTiles& tiles,
+      int64_t b,
+      int64_t h,
+      int64_t heads,
+      const Range& range) {
+    const auto t = range.t / heads;
+    const auto t_end = (range.t_end() - 1) / heads + 1;
+    const auto different = tiles.head == 0 ? 1 : heads;
+    for (auto head = h; head < h + different; ++head) {
+      for (auto row = t / MaskTiles::kSize; row * MaskTiles::kSize < t_end;
+           ++row) {
+        std::fill_n(complete, words, uint64_t{0});
+        for (const auto& run : tiles.runs_from(b, head, row, range.s)) {
+          if (run.first * MaskTiles::kSize >= range.s_end()) {
+            break;
+          }
+          add_run(
+              run,
+              run.words < 0 ? 15
+                            : units_of(tiles.seen_by_some(run, row, t, t_end)),
+              run.words < 0 ? 0
+                            : units_of(~tiles.seen_by_all(run, row, t, t_end)));
+        }
+        for (int64_t i = 0; i < words; ++i) {
+          changed[i] |= ~complete[i];
+        }
+      }
+    }
+  }
+
+  /// Adds the units of a run's tiles to `scratch` and `complete`.
+  void add_run(
+      const MaskTiles::Run& run,
+      uint64_t seen_units,
+      uint64_t hidden) {
+    constexpr auto kTilesPerWord = kWordKeys / MaskTiles::kSize;
+    constexpr auto kUnits = MaskTiles::kSize / kUnitKeys;
+    const auto end = std::min(run.end, (first_word + words) * kTilesPerWord);
+    for (auto tile = std::max(run.first, first_word * kTilesPerWord);
+         tile < end;
+         ++tile) {
+      const auto word = tile / kTilesPerWord - first_word;
+      const auto shift = tile % kTilesPerWord * kUnits;
+      scratch[word] |= seen_units << shift;
+      complete[word] |= (~hidden & 15) << shift;
+    }
   }
 
   /// Adds the bits of all rows to `seen_by_some` and `changed`.

@@ -106,17 +106,6 @@ struct RowBits {
   }
 };
 
-/// Returns a bit for each 16 bits of x that are not all 0.
-constexpr uint64_t any_of_16(uint64_t x) {
-  x |= x >> 8;
-  x |= x >> 4;
-  x |= x >> 2;
-  x |= x >> 1;
-  x &= 0x0001000100010001U;
-  return (x | x >> 15 | x >> 30 | x >> 45) & 15;
-}
-static_assert(kUnitKeys == 16);
-
 /// Writes the bits of a row of n keys. `hidden_from(s, n)` returns which of n
 /// keys from s on, at most 64, are hidden. Counts no other key as changed.
 template <typename HiddenFrom>
@@ -133,8 +122,8 @@ HWY_INLINE void write_bits(
       const auto are = ~uint64_t{0} >> (64 - count);
       const auto bits = hidden_from(s, count) & are;
       const auto unit = (s - first) / kUnitKeys;
-      hidden |= any_of_16(bits) << unit;
-      seen |= any_of_16(~bits & are) << unit;
+      hidden |= units_of(bits) << unit;
+      seen |= units_of(~bits & are) << unit;
       to.hidden[s / 64] = bits;
     }
     to.seen[first / kWordKeys] = seen;

@@ -63,6 +63,7 @@ AttentionArguments<X> sequence_of(
   a.bias = from_sequence(packed.bias, i);
   a.wide_bias = from_sequence(packed.wide_bias, i);
   a.mask = from_sequence(packed.mask, i);
+  a.mask_tiles = from_sequence(packed.mask_tiles, i);
   if (packed.query_offsets != nullptr) {
     a.query_offsets += i;
   }

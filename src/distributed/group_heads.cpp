@@ -171,10 +171,10 @@ torch::Tensor GroupHeads::own_heads(
 void GroupHeads::check_call(const char* name, const ForwardOptions& call)
     const {
   TORCH_ATTENTION_CHECK(
-      !call.scores(),
-      "{}: expected no function `scores`, where several processes share "
-      "the heads",
-      name);
+      !call.scores() && !call.block_mask().defined(),
+      "{}: expected no {}, where several processes share the heads",
+      name,
+      call.scores() ? "function `scores`" : "block_mask");
 }
 
 detail::PartitionInput GroupHeads::enter(

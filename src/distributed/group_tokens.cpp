@@ -52,11 +52,12 @@ void GroupTokens::check_call(const char* name, const ForwardOptions& call)
     const {
   TORCH_ATTENTION_CHECK(
       !call.cu_seqlens().defined() && !call.scores() &&
-          !call.visible_blocks().defined(),
+          !call.visible_blocks().defined() && !call.block_mask().defined(),
       "{}: expected no {}, where several processes share the tokens",
       name,
       call.scores()                         ? "function `scores`"
           : call.visible_blocks().defined() ? "visible_blocks"
+          : call.block_mask().defined()     ? "block_mask"
                                             : "cu_seqlens");
 }
 

@@ -258,6 +258,10 @@ void check_scores(
     const functional::ScaledDotProductAttentionFuncOptions& options,
     const torch::Tensor& query,
     int64_t num_keys) {
+  TORCH_ATTENTION_CHECK(
+      !options.block_mask().defined(),
+      "{}: expected no block_mask, where several processes share the tokens",
+      name);
   const std::vector<int64_t> scores = {
       query.size(0), query.size(1), query.size(2), num_keys};
   for (const auto* x : {&options.mask(), &options.bias()}) {

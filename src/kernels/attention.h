@@ -21,6 +21,9 @@ struct ScoreTensors {
   torch::Tensor query_offsets;
   /// bool, broadcasts to (..., T, S), true hides
   torch::Tensor mask;
+  /// `BlockMask::packed` of T queries and S keys on the CPU, for a query of two
+  /// to four dimensions. `with_dense_mask` makes it a part of `mask`.
+  torch::Tensor block_mask;
   /// broadcasts to (..., T, S)
   torch::Tensor bias;
   /// float32 or float64 (H) for a query (B, H, T, D): ALiBi slopes, which are
@@ -99,7 +102,7 @@ auto tensors_of(T& attention) {
   // A tensor that is added must be listed: this does not compile without it.
   std::conditional_t<std::is_const_v<T>, const ScoreTensors, ScoreTensors>&
       tensors = attention;
-  auto& [key_lengths, query_offsets, mask, bias, alibi_slopes, sinks, query_starts, key_starts] =
+  auto& [key_lengths, query_offsets, mask, block_mask, bias, alibi_slopes, sinks, query_starts, key_starts] =
       tensors;
   return std::array{
       &attention.query,
@@ -111,6 +114,7 @@ auto tensors_of(T& attention) {
       &key_lengths,
       &query_offsets,
       &mask,
+      &block_mask,
       &query_starts,
       &key_starts};
 }

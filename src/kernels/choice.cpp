@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <kernels/backward_node.h>
+#include <kernels/block_mask.h>
 #include <kernels/query_blocks.h>
 #include <kernels/sequences.h>
 
@@ -97,6 +98,11 @@ torch::Tensor by_operators(const Attention& a) {
 } // namespace
 
 torch::Tensor compute(Choice choice, const Attention& attention) {
+  if (attention.block_mask.defined() && choice != Choice::kTiled) {
+    const auto& query = attention.query;
+    return compute(
+        choice, with_dense_mask(attention, query.dim(), query.device()));
+  }
   if (is_packed(attention) && choice == Choice::kReference) {
     return by_sequences(attention, by_operators);
   }

@@ -1,5 +1,6 @@
 #include <kernels/attention.h>
 
+#include <kernels/block_mask.h>
 #include <kernels/heads.h>
 #include <kernels/positions.h>
 
@@ -96,6 +97,11 @@ torch::Tensor weights_of_scores(
     torch::Tensor scores,
     int64_t head_dim,
     const Attention& attention) {
+  if (attention.block_mask.defined()) {
+    const auto dense =
+        with_dense_mask(attention, scores.dim(), scores.device());
+    return weights_of_scores(std::move(scores), head_dim, dense);
+  }
   const auto& rule = attention.rule;
   if (rule.scale || rule.softcap) {
     scores = scores * rule.factor(head_dim);

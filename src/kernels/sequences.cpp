@@ -1,5 +1,7 @@
 #include <kernels/sequences.h>
 
+#include <kernels/block_mask.h>
+
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
@@ -68,6 +70,11 @@ Attention sequence_of(const Attention& packed, int64_t i) {
 torch::Tensor by_sequences(
     const Attention& packed,
     const std::function<torch::Tensor(const Attention&)>& output_of) {
+  if (packed.block_mask.defined()) {
+    const auto& query = packed.query;
+    return by_sequences(
+        with_dense_mask(packed, query.dim(), query.device()), output_of);
+  }
   const auto count = packed.query_starts.size(0) - 1;
   if (count == 0) {
     auto empty = packed;

@@ -2,6 +2,7 @@
 
 #include <cpu/attention.h>
 #include <kernels/backward_node.h>
+#include <kernels/block_mask.h>
 #include <kernels/elements.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
@@ -91,6 +92,7 @@ cpu::AttentionArguments<X> arguments_of(
     arguments.bias = read_scores<X>(a.bias);
   }
   arguments.mask = read_scores<bool>(a.mask);
+  arguments.mask_tiles = tiles_of(a.block_mask);
   arguments.dropout = a.dropout;
   arguments.dropout_seed = dropout_seed;
   arguments.dropout_first_head = a.heads.first;

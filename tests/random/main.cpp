@@ -35,6 +35,8 @@ struct Kind {
 Kind kinds[] = {
     {"attention", torch_attention::random::check_attention, 8},
     {"packed", torch_attention::random::check_packed, 4},
+    {"masks", torch_attention::random::check_masks, 8},
+    {"block_mask", torch_attention::random::check_block_mask, 6},
     {"by_loops", torch_attention::random::check_by_loops, 16},
     {"small_attention", torch_attention::random::check_small_attention, 6},
     {"non_finite", torch_attention::random::check_non_finite, 2},

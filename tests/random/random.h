@@ -69,6 +69,8 @@ template <typename... Parts>
 /// checks it. It throws a Failure that describes a fault.
 void check_attention(Random& random);
 void check_packed(Random& random);
+void check_masks(Random& random);
+void check_block_mask(Random& random);
 void check_by_loops(Random& random);
 void check_small_attention(Random& random);
 void check_non_finite(Random& random);

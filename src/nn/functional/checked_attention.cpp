@@ -72,6 +72,41 @@ void check_mask_and_bias(
   }
 }
 
+/// Checks that the block mask is for the scores (..., T, S). `without_batch`:
+/// those of three dimensions are (H, T, S).
+void check_block_mask(
+    const BlockMask& mask,
+    torch::IntArrayRef scores,
+    bool without_batch = false) {
+  if (!mask.defined()) {
+    return;
+  }
+  TORCH_CHECK(
+      !kernels::is_traced(),
+      "scaled_dot_product_attention: expected no block_mask in a trace, which "
+      "would keep this mask for all inputs");
+  const auto dim = scores.size();
+  const auto fits = [](int64_t size, int64_t all) {
+    return size == 1 || size == all;
+  };
+  const auto B = dim < 3 || (dim == 3 && without_batch) ? 1 : scores[0];
+  const auto H = dim == 4         ? scores[1]
+      : dim == 3 && without_batch ? scores[0]
+                                  : 1;
+  TORCH_ATTENTION_CHECK(
+      dim >= 2 && dim <= 4 && fits(mask.batch_size(), B) &&
+          fits(mask.num_heads(), H) && mask.num_queries() == scores[dim - 2] &&
+          mask.num_keys() == scores[dim - 1],
+      "scaled_dot_product_attention: expected a block_mask for the scores {}, "
+      "each of its sequences and heads or 1, but got one for {}",
+      scores,
+      torch::IntArrayRef(
+          {mask.batch_size(),
+           mask.num_heads(),
+           mask.num_queries(),
+           mask.num_keys()}));
+}
+
 void check_tensors(
     const torch::Tensor& query,
     const torch::Tensor& key,
@@ -274,6 +309,7 @@ kernels::Attention attention_of(const Options& options) {
   kernels::Attention attention;
   attention.rule = options.rule();
   attention.mask = options.mask();
+  attention.block_mask = options.block_mask().packed();
   attention.bias = options.bias();
   attention.score_function = checked_function("scores", options.scores());
   attention.weight_function = checked_function("weights", options.weights());
@@ -430,6 +466,8 @@ kernels::Attention checked_attention(
   }
   set_numbers(attention, options, attention.query, num_sequences, key.size(-2));
   check_mask_and_bias(options, query, scores);
+  check_block_mask(
+      options.block_mask(), scores, detail::lacks_batch(options, query));
   for (auto* x : kernels::tensors_of(attention)) {
     give_memory(*x);
   }
@@ -449,6 +487,7 @@ kernels::Attention checked_options(
     const torch::Tensor& scores) {
   auto attention = attention_of(options);
   check_mask_and_bias(options, scores, scores.sizes());
+  check_block_mask(options.block_mask(), scores.sizes());
   set_numbers(attention, options, scores, scores.size(0), scores.size(-1));
   return attention;
 }

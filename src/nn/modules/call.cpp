@@ -240,6 +240,7 @@ void set_call(
         name);
     options.key_lengths(call.key_lengths());
   }
+  options.block_mask(call.block_mask());
   options.scores(call.scores());
   if (packed && scores.size() == 3) {
     // Functional attention takes packed sequences with heads.

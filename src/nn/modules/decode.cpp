@@ -156,7 +156,8 @@ void set_decode_scores(
     const CallSizes& sizes,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options) {
-  if (!call.bias().defined() && !call.scores()) {
+  if (!call.bias().defined() && !call.scores() &&
+      !call.block_mask().defined()) {
     return;
   }
   TORCH_ATTENTION_CHECK(
@@ -165,10 +166,15 @@ void set_decode_scores(
       "{}: expected {} beside a cache that keeps all tokens, and tokens "
       "that are not left_padded",
       name,
-      call.bias().defined() ? "a bias" : "a function `scores`");
+      call.bias().defined()             ? "a bias"
+          : call.block_mask().defined() ? "a block_mask"
+                                        : "a function `scores`");
   set_call(
       name,
-      ForwardOptions().bias(call.bias()).scores(call.scores()),
+      ForwardOptions()
+          .bias(call.bias())
+          .block_mask(call.block_mask())
+          .scores(call.scores()),
       {sizes.B, num_heads, sizes.T, sizes.S},
       options);
 }

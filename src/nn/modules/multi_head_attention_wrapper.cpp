@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
 
 #include <check.h>
+#include <kernels/block_mask.h>
 #include <kernels/choice.h>
 #include <kernels/heads.h>
 #include <kernels/linear.h>
@@ -113,6 +114,7 @@ std::tuple<torch::Tensor, torch::Tensor> forward_together(
   const auto& first = head(heads, 0);
   auto options = func_options(first);
   options.mask(checked.mask())
+      .block_mask(checked.block_mask())
       .bias(checked.bias())
       .key_lengths(checked.key_lengths())
       .cu_seqlens(checked.cu_seqlens())
@@ -157,6 +159,13 @@ functional::ScaledDotProductAttentionFuncOptions options_of(
   return options;
 }
 
+BlockMask mask_of_head(const BlockMask& mask, size_t index) {
+  return mask.num_heads() == 1
+      ? mask
+      : BlockMask::unpack(kernels::block_mask_of_head(
+            mask.packed(), static_cast<int64_t>(index)));
+}
+
 /// Returns the arguments of `call` for one head, with scores (B, T, T).
 ForwardOptions call_of_head(
     const torch::nn::ModuleList& heads,
@@ -173,6 +182,7 @@ ForwardOptions call_of_head(
                     .cu_seqlens(checked.cu_seqlens())
                     .key_lengths(checked.key_lengths())
                     .mask(of_head(checked.mask()))
+                    .block_mask(mask_of_head(checked.block_mask(), index))
                     .bias(of_head(checked.bias()));
   if (head(heads, index).options.chunk()) {
     // Positions or padding determine where chunks begin.

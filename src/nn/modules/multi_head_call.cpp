@@ -276,6 +276,7 @@ CheckedDecode check_decode(
   partition.check_call(
       kMultiHead,
       ForwardOptions()
+          .block_mask(call.block_mask())
           .scores(call.scores())
           .visible_blocks(call.visible_blocks()));
   check_has_blocks(module, x, call.visible_blocks());

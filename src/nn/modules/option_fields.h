@@ -10,7 +10,7 @@ namespace torch_attention::detail {
 struct OptionFields {
   /// Returns whether no argument is set.
   static bool is_empty(const ForwardOptions& call) {
-    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, scores] =
+    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, block_mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, scores] =
         call;
     const auto all_undefined = [](const auto&... tensors) {
       return (!tensors.defined() && ...);
@@ -21,6 +21,7 @@ struct OptionFields {
                key_lengths,
                key_padding_mask,
                mask,
+               block_mask,
                bias,
                visible_blocks,
                positions,

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/block_mask.h>
 #include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/head_norm.h>
 #include <torch_attention/nn/options/rotary.h>
@@ -348,6 +349,11 @@ struct TORCH_ATTENTION_API ScaledDotProductAttentionFuncOptions
   /// from a query, as in `masked_fill_`. (LibTorch's `attn_mask` means the
   /// opposite: pass its negation.) Default: none
   TORCH_ARG(torch::Tensor, mask) = {};
+
+  /// mask as tiles, for T queries and S keys, and for query (T, D), (B, T, D)
+  /// or (B, H, T, D). Hides keys beside all other options. Only our CPU kernels
+  /// read the tiles; others get a bool mask of it. Default: none
+  TORCH_ARG(BlockMask, block_mask) = {};
 
   /// floating-point tensor that broadcasts to the scores (..., T, S) and is
   /// added to them after the scale. Its dtype may differ from the query's, for

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/options/block_mask.h>
 #include <torch_attention/nn/options/score_function.h>
 
 namespace torch_attention {
@@ -59,6 +60,11 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// bool tensor, true hides: (T, S) for all heads and sequences, or with as
   /// many dimensions as the scores, each of their size or 1. Default: none
   TORCH_ARG(torch::Tensor, mask) = {};
+
+  /// mask as tiles, made once for all layers: for T queries and S keys, B
+  /// sequences or 1 and H heads or 1; with `cu_seqlens` for the padded batch.
+  /// Refused if the tokens are distributed over processes. Default: none
+  TORCH_ARG(BlockMask, block_mask) = {};
 
   /// floating-point tensor with a shape as for `mask`, added to the scores
   /// after the scale; -inf hides. Default: none
@@ -132,6 +138,11 @@ struct TORCH_ATTENTION_API DecodeOptions {
   /// new tokens. Refused with `left_padded`, and if the cache has a `window` or
   /// `chunk`. Default: none
   TORCH_ARG(torch::Tensor, bias) = {};
+
+  /// mask as tiles for the T new tokens and the rows of the cache, which are
+  /// the S of `bias`: its `query_offsets` are the lengths of the cache before.
+  /// Refused where a bias is. Default: none
+  TORCH_ARG(BlockMask, block_mask) = {};
 
   /// blocks of the T new tokens, as in `ForwardOptions`. All tokens of a block
   /// have to be in one call, since cached tokens cannot see later ones.
