@@ -30,7 +30,8 @@ set(may_include_src/kernels "check.h|cpu/|kernels/|${options}")
 set(may_include_src/nn
     "kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
 set(may_include_src/nn/options "${options}")
-set(may_include_src/nn/masks "check.h|format_text.h|kernels/|nn/[a-z_]+.h|nn/masks/|${options}")
+set(may_include_src/nn/masks
+    "cpu/mask_tiles.h|kernels/|nn/[a-z_]+.h|nn/masks/|${options}|${helpers}")
 set(may_include_src/nn/functional
     "check.h|kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")
 set(may_include_src/nn/modules

@@ -41,8 +41,16 @@ std::vector<Candidate> mask_candidates(const Work& work) {
   SdpaOptions theirs;
   theirs.causal = !work.window;
   theirs.mask = work.window ? mask_of(-kInfinity) : torch::Tensor();
+  const BlockMask tiles(
+      work.window ? MaskMod::causal() & MaskMod::window(*work.window)
+                  : MaskMod::causal(),
+      BlockMaskOptions(work.T));
   std::vector<Candidate> candidates{
       our_attention("ours, by the option", data, option),
+      our_attention(
+          "ours, block mask",
+          data,
+          ScaledDotProductAttentionFuncOptions().block_mask(tiles)),
       our_attention(
           "ours, bool mask",
           data,
@@ -56,6 +64,56 @@ std::vector<Candidate> mask_candidates(const Work& work) {
   all_keys.allowed_difference = kInfinity;
   candidates.push_back(std::move(all_keys));
   return candidates;
+}
+
+/// Returns the ids of texts of drawn lengths, (T).
+torch::Tensor draw_documents(int64_t T, int64_t num_documents) {
+  const auto ends =
+      std::get<0>(at::randperm(T - 1).slice(0, 0, num_documents - 1).sort());
+  return at::searchsorted(
+      ends, at::arange(T), /*out_int32=*/false, /*right=*/false);
+}
+
+/// Texts that are packed into one, of which tokens see the earlier ones of
+/// their own.
+Case document_case(const Work& work, int64_t num_documents) {
+  const auto name = format_text(
+      "mask {} documents B{} H{} T{} D{} {}{}",
+      num_documents,
+      work.B,
+      work.H,
+      work.T,
+      work.D,
+      torch::toString(work.dtype),
+      work.backward ? " forward+backward" : "");
+  return drawn_case(name, work, [work, num_documents] {
+    const auto data = draw_attention(work);
+    const auto ids = draw_documents(work.T, num_documents);
+    const auto mod = MaskMod::causal() & MaskMod::documents(ids);
+    const BlockMask tiles(mod, BlockMaskOptions(work.T));
+    const auto hidden = tiles.hidden();
+    SdpaOptions theirs;
+    theirs.causal = false;
+    theirs.mask = hidden.logical_not();
+    std::vector<Candidate> candidates{
+        our_attention(
+            "ours, block mask",
+            data,
+            ScaledDotProductAttentionFuncOptions().block_mask(tiles)),
+        our_attention(
+            "ours, bool mask",
+            data,
+            ScaledDotProductAttentionFuncOptions().mask(hidden)),
+        sdpa_attention("SDPA", data, theirs)};
+    auto causal = our_attention(
+        "ours, causal alone",
+        data,
+        ScaledDotProductAttentionFuncOptions().causal(true));
+    // Computes something else, to show what documents save.
+    causal.allowed_difference = std::numeric_limits<double>::infinity();
+    candidates.push_back(std::move(causal));
+    return candidates;
+  });
 }
 
 } // namespace
@@ -78,6 +136,11 @@ std::vector<Case> mask_cases() {
       cases.push_back(drawn_case(
           mask_name(work), work, [work] { return mask_candidates(work); }));
     }
+  }
+  for (const bool backward : {false, true}) {
+    auto work = attention_work(1, 8, 16384, 64);
+    work.backward = backward;
+    cases.push_back(document_case(work, 64));
   }
   return cases;
 }

@@ -161,6 +161,11 @@ TEST_CASE("Attention with arguments of the call trains on the device") {
     check_trains(name, *module, with(options));
   };
   check("mask", ForwardOptions().mask(torch::rand({kTokens, kTokens}) < 0.3));
+  check(
+      "block mask",
+      ForwardOptions().block_mask(BlockMask(
+          MaskMod::documents(torch::randint(3, {2, kTokens})),
+          BlockMaskOptions(kTokens).batch_size(2))));
   check("bias", ForwardOptions().bias(torch::randn({kTokens, kTokens})));
   check("lengths", ForwardOptions().key_lengths(torch::tensor({3, 7})));
   check(

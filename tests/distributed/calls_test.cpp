@@ -161,6 +161,11 @@ std::vector<Fault<ForwardCall>> forward_faults() {
        [](auto& call) {
          call.options.scores([](const auto& scores) { return scores; });
        }},
+      {"block_mask",
+       [](auto& call) {
+         call.options.block_mask(
+             BlockMask(MaskMod::causal(), BlockMaskOptions(3)));
+       }},
   };
 }
 
@@ -309,6 +314,11 @@ std::vector<Fault<DecodeCall>> decode_faults() {
       {"function `scores`",
        [](auto& call) {
          call.options.scores([](const auto& scores) { return scores; });
+       }},
+      {"block_mask",
+       [](auto& call) {
+         call.options.block_mask(
+             BlockMask(MaskMod::causal(), BlockMaskOptions(3)));
        }},
       {"got rotary_sin alone",
        [=](auto& call) { call.options.rotary_sin(rows(3)); }},

@@ -4,6 +4,7 @@
 #include <kernels/block_mask.h>
 #include <nn/checks.h>
 #include <nn/masks/mask_expression.h>
+#include <physical_memory.h>
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -237,9 +238,8 @@ void check_sizes(const BlockMaskOptions& options) {
   const auto rows = static_cast<double>(options.batch_size()) *
       static_cast<double>(options.num_heads()) *
       static_cast<double>(BlockMaskSizes::tiles(options.num_queries()));
-  constexpr double kMostRows = 1e10;
   TORCH_ATTENTION_CHECK(
-      rows <= kMostRows,
+      rows * sizeof(RowOfTiles) <= static_cast<double>(physical_memory()),
       "BlockMask: expected sizes that fit into memory, but got batch_size = "
       "{}, num_heads = {}, num_queries = {}",
       options.batch_size(),

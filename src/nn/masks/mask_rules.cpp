@@ -395,7 +395,7 @@ class Pair final : public MaskExpression {
   }
 
  private:
-  /// What one part can say for both.
+  /// Returns the answer with which one part decides for both.
   Seen deciding() const {
     return both_ ? Seen::kNone : Seen::kAll;
   }

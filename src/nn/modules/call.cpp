@@ -218,6 +218,7 @@ void set_call(
       mask.defined() && padding.defined() ? mask.bitwise_or(padding)
           : mask.defined()                ? mask
                                           : padding);
+  options.block_mask(call.block_mask());
   if (call.visible_blocks().defined()) {
     set_visible_blocks(name, {call.visible_blocks()}, scope, scores, options);
   }
@@ -240,7 +241,6 @@ void set_call(
         name);
     options.key_lengths(call.key_lengths());
   }
-  options.block_mask(call.block_mask());
   options.scores(call.scores());
   if (packed && scores.size() == 3) {
     // Functional attention takes packed sequences with heads.

@@ -1,6 +1,7 @@
 #include <nn/modules/visible_blocks.h>
 
 #include <check.h>
+#include <kernels/plain.h>
 
 #include <optional>
 
@@ -37,6 +38,17 @@ void check_ids(
       ids.sizes());
 }
 
+/// Returns the blocks of n positions, (B, n), -1 for those without a query.
+torch::Tensor blocks_by_position(
+    const torch::Tensor& ids,
+    const torch::Tensor& first,
+    int64_t n) {
+  auto blocks = torch::full({ids.size(0), n}, -1, ids.options());
+  blocks.scatter_(
+      1, first.unsqueeze(1) + torch::arange(ids.size(1), ids.options()), ids);
+  return blocks;
+}
+
 /// Returns the blocks of S keys, (B, S), -1 for keys that are not queries.
 torch::Tensor blocks_of_keys(
     const torch::Tensor& ids,
@@ -47,9 +59,7 @@ torch::Tensor blocks_of_keys(
   }
   const auto T = ids.size(1);
   // Padding queries may have indices beyond the keys.
-  auto keys = torch::full({ids.size(0), S + T}, -1, ids.options());
-  keys.scatter_(1, first.unsqueeze(1) + torch::arange(T, ids.options()), ids);
-  return keys.narrow(1, 0, S);
+  return blocks_by_position(ids, first, S + T).narrow(1, 0, S);
 }
 
 /// Returns the mask of keys after a query, or before its window if `window` is
@@ -69,6 +79,27 @@ torch::Tensor hidden_by_rule(
     hidden = hidden.bitwise_or(after.le(-window));
   }
   return hidden;
+}
+
+/// Returns the mask that hides what causal and, if it is not 0, the window
+/// hide, except from tokens of the same block.
+BlockMask mask_of_blocks(
+    const torch::Tensor& ids,
+    const torch::Tensor& first,
+    int64_t S,
+    int64_t window) {
+  auto mod = MaskMod::causal();
+  if (window > 0) {
+    mod = mod & MaskMod::window(window);
+  }
+  const auto T = ids.size(1);
+  auto options = BlockMaskOptions(T, S).batch_size(ids.size(0));
+  if (first.defined()) {
+    options.query_offsets(first);
+  }
+  const auto blocks =
+      first.defined() ? blocks_by_position(ids, first, S + T) : ids;
+  return {mod | MaskMod::documents(blocks), options};
 }
 
 } // namespace
@@ -105,6 +136,18 @@ void set_visible_blocks(
       blocks.first.defined() ? blocks.first.to(ids.device()) : blocks.first;
   const int64_t lifted =
       scope == BlockScope::kWindow ? options.window().value_or(0) : 0;
+  options.causal(false);
+  if (lifted > 0) {
+    options.window(std::nullopt);
+  } else if (options.window()) {
+    // The mask hides later tokens, so this window is unlimited.
+    options.window_after(S);
+  }
+  if (kernels::is_plain(ids) && !kernels::is_traced() && ids.numel() > 0 &&
+      !options.block_mask().defined()) {
+    options.block_mask(mask_of_blocks(ids, first, S, lifted));
+    return;
+  }
   const auto keys = blocks_of_keys(ids, first, S).unsqueeze(-2);
   const auto sees = ids.unsqueeze(-1).eq(keys).bitwise_and(keys.ge(0));
   auto hidden =
@@ -114,14 +157,8 @@ void set_visible_blocks(
   } else if (scores.size() == 2) {
     hidden = hidden.squeeze(0);
   }
-  options.causal(false).mask(
+  options.mask(
       options.mask().defined() ? hidden.bitwise_or(options.mask()) : hidden);
-  if (lifted > 0) {
-    options.window(std::nullopt);
-  } else if (options.window()) {
-    // The mask hides later tokens, so this window is unlimited.
-    options.window_after(S);
-  }
 }
 
 } // namespace torch_attention::detail
