@@ -51,6 +51,25 @@ struct Heads {
   Strides strides;
 };
 
+/// A block holds a multiple of so many tokens, so that kernels find all keys of
+/// a step in one block.
+constexpr int64_t kBlockTokens = 64;
+
+/// Keys and values in blocks of tokens that lie anywhere (Kwon et al. 2023,
+/// "Efficient Memory Management for Large Language Model Serving with
+/// PagedAttention").
+struct BlockTable {
+  /// (B, row), where each block (G, size, D) of a sequence's keys begins, in
+  /// the order of its tokens. Blocks beyond its last key may be anything. Null:
+  /// keys and values are not in blocks.
+  const void* const* keys = nullptr;
+  /// (B, row), for the values
+  const void* const* values = nullptr;
+  int64_t row = 0;
+  /// tokens of a block, a multiple of kBlockTokens
+  int64_t size = 0;
+};
+
 /// (B, H, T, S), broadcast along a dimension whose stride is 0; or absent.
 template <typename T>
 struct Scores {
@@ -91,6 +110,9 @@ struct AttentionArguments {
   Heads<const X> key;
   /// (B, G, S, E)
   Heads<const X> value;
+  /// If set, `key` and `value` have only the strides of heads and tokens in a
+  /// block. Only `forward` reads blocks, and not those of packed sequences.
+  BlockTable blocks;
 
   ScoreRule rule;
   /// (H); scores of head h lose slope times the distance between the positions

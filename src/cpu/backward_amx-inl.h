@@ -290,7 +290,7 @@ void add_unusual_gradients(
       const auto grad = get(from.grad_scores + i * kWideQueries + r);
       if (grad != 0) {
         add_unusual(
-            head.key + (range.s + i) * a.key.strides.token,
+            head.key.at(range.s + i),
             a.head_dim,
             grad,
             m.grad_query_lanes + r,

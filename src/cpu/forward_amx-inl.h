@@ -59,25 +59,39 @@ TileBlock pack_tile_block(
   auto* key = reinterpret_cast<BFloat16*>(memory.key);
   auto* value = reinterpret_cast<BFloat16*>(memory.value);
   const auto D = round_up_to<kTileDepth>(a.head_dim);
-  const auto key_row = a.key.strides.token;
-  auto value_row = a.value.strides.token;
-  const auto n = s_end - s;
-  copy_rows(head.key + s * key_row, key_row, n, a.head_dim, key, D);
+  const auto E = a.value_dim;
   TileBlock block{s, s_end, key, D, value, kTileKeys};
-  const auto* values = head.value + s * value_row;
+  head.key.for_each_piece(
+      s, s_end, [&](const X* keys, int64_t first, int64_t n) {
+        auto* to = key + (first - s) * D;
+        copy_rows(keys, head.key.row, n, a.head_dim, to, D);
+      });
   if (nan_safe) {
     block.unusual = memory.unusual;
-    block.num_unusual = copy_finite_rows(
-        values,
-        value_row,
-        n,
-        a.value_dim,
-        memory.finite_values,
-        memory.unusual);
-    values = memory.finite_values;
-    value_row = a.value_dim;
+    head.value.for_each_piece(
+        s, s_end, [&](const X* values, int64_t first, int64_t n) {
+          auto* unusual = memory.unusual + block.num_unusual;
+          const auto count = copy_finite_rows(
+              values,
+              head.value.row,
+              n,
+              E,
+              memory.finite_values + (first - s) * E,
+              unusual);
+          for (int64_t i = 0; i < count; ++i) {
+            unusual[i] += first - s;
+          }
+          block.num_unusual += count;
+        });
+    transpose_rows(memory.finite_values, E, s_end - s, E, value, kTileKeys);
+    return block;
   }
-  transpose_rows(values, value_row, n, a.value_dim, value, kTileKeys);
+  // A piece pads its last rows with zeros, which the next one overwrites.
+  head.value.for_each_piece(
+      s, s_end, [&](const X* values, int64_t first, int64_t n) {
+        transpose_rows(
+            values, head.value.row, n, E, value + (first - s), kTileKeys);
+      });
   return block;
 }
 
@@ -133,8 +147,7 @@ void add_unusual_values(
     const ForwardMemory<T>& memory) {
   constexpr int64_t kWidth = kVectors * kLanes<T>;
   for (int64_t i = 0; i < block.num_unusual; ++i) {
-    const auto* value =
-        head.value + (block.begin + block.unusual[i]) * a.value.strides.token;
+    const auto* value = head.value.at(block.begin + block.unusual[i]);
     for (int64_t e = 0; e < a.value_dim; ++e) {
       if (is_finite(value[e])) {
         continue;
@@ -319,8 +332,8 @@ void attend_keys_by_tiles(
     auto& tile = memory.tiles[i];
     fill(tile.query + pairs * tile.row, (padded - pairs) * tile.row, T(0));
   }
-  for (auto s = begin; s < end; s += kTileKeys) {
-    const auto s_end = std::min(s + kTileKeys, end);
+  for (int64_t s = begin, s_end = 0; s < end; s = s_end) {
+    s_end = step_end(s, kTileKeys, end);
     if (!any_tile_sees(memory, tiles, s, s_end)) {
       continue;
     }

@@ -56,8 +56,9 @@ struct KeyBlock {
   const T* value = nullptr;
   int64_t key_row = 0;
   int64_t value_row = 0;
-  /// prefetch distance in keys; 0: none
-  int64_t ahead = 0;
+  /// prefetch distances in elements; 0: none
+  int64_t key_ahead = 0;
+  int64_t value_ahead = 0;
   /// true if rows of `key` are pairs of columns, and rows of `value` pairs of
   /// keys
   bool pairs = false;
@@ -168,12 +169,18 @@ KeyBlock<T> block_of(
   block.end = s_end;
   block.key_row = a.key.strides.token;
   block.value_row = a.value.strides.token;
-  const auto* key = head.key + s * block.key_row;
-  const auto* value = head.value + s * block.value_row;
+  const auto* key = head.key.at(s);
+  const auto* value = head.value.at(s);
   if constexpr (std::is_same_v<X, T>) {
     block.key = key;
     block.value = value;
-    block.ahead = plan.prefetches ? kKeyBlock : 0;
+    // In one piece, the keys of the next head follow the last one.
+    const bool follows =
+        head.key.blocks == nullptr || s + kKeyBlock < head.visibility.num_keys;
+    if (plan.prefetches && follows) {
+      block.key_ahead = head.key.distance(s, s + kKeyBlock);
+      block.value_ahead = head.value.distance(s, s + kKeyBlock);
+    }
   }
   if (!plan.packs_keys) {
     return block;
@@ -182,7 +189,8 @@ KeyBlock<T> block_of(
   block.value = memory.value;
   block.key_row = round_up_to_lanes<T>(a.head_dim);
   block.value_row = round_up_to_lanes<T>(a.value_dim);
-  block.ahead = 0;
+  block.key_ahead = 0;
+  block.value_ahead = 0;
   const auto n = s_end - s;
   if constexpr (kHasPairs<X>) {
     if (pairs) {

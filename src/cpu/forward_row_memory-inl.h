@@ -87,17 +87,14 @@ struct RowKeys {
 /// none if not `prefetches`.
 template <typename X>
 NextRows next_rows(
-    const X* tokens,
-    const Strides& strides,
+    const Tokens<X>& tokens,
     int64_t s,
     int64_t size,
     bool prefetches) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(X));
-  return {
-      tokens + s * strides.token,
-      strides.token * kBytes,
-      0,
-      prefetches ? size * kBytes : 0};
+  return prefetches
+      ? NextRows{tokens.at(s), tokens.row * kBytes, 0, size * kBytes}
+      : NextRows{};
 }
 
 /// Returns the keys after `range`, prefetched while values are multiplied.
@@ -107,8 +104,7 @@ NextRows next_keys(
     const Head<X>& head,
     const Range& range,
     bool prefetches) {
-  return next_rows(
-      head.key, a.key.strides, range.s + kKeyBlock, a.head_dim, prefetches);
+  return next_rows(head.key, range.s_end(), a.head_dim, prefetches);
 }
 
 /// Returns the values of `range`, prefetched while its keys are multiplied.
@@ -118,8 +114,7 @@ NextRows next_values(
     const Head<X>& head,
     const Range& range,
     bool prefetches) {
-  return next_rows(
-      head.value, a.value.strides, range.s, a.value_dim, prefetches);
+  return next_rows(head.value, range.s, a.value_dim, prefetches);
 }
 
 /// Sets scores[r][key] = sum over d of query[r][d] * key[key][d] for kRows

@@ -46,7 +46,7 @@ void multiply_keys_by_pairs(
   const Tag<float> d;
   const auto D = padded_to_pairs(a.head_dim) / 2;
   const auto key_row = a.key.strides.token;
-  const auto* key = head.key + range.s * key_row;
+  const auto* key = head.key.at(range.s);
   RowKeys<float> keys{memory.key, D, range.n};
   if (is_of_pairs(a.head_dim, key_row)) {
     keys.key = reinterpret_cast<const float*>(key);
@@ -132,7 +132,7 @@ void add_values_by_pairs(
     const RowMemory<float>& memory) {
   const auto E = memory.output_row;
   auto value_row = a.value.strides.token;
-  const auto* value = head.value + range.s * value_row;
+  const auto* value = head.value.at(range.s);
   if (a.value_dim != E) {
     pack_pairs_of_columns(
         value, value_row, range.n, a.value_dim, memory.value, E / 2);

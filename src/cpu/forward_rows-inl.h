@@ -122,7 +122,7 @@ void multiply_keys(
     const RowMemory<T>& memory) {
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto key_row = a.key.strides.token;
-  const auto* key = head.key + range.s * key_row;
+  const auto* key = head.key.at(range.s);
   const auto multiply = [&](const auto& keys) {
     multiply_scores_of_rows<AddProduct>(
         memory.query, range.rows, keys, D, memory.scores);
@@ -154,7 +154,7 @@ void add_values_to_rows(
     const RowMemory<T>& memory) {
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto value_row = a.value.strides.token;
-  const auto* value = head.value + range.s * value_row;
+  const auto* value = head.value.at(range.s);
   const auto multiply_value = [&](const auto* x, int64_t x_row) {
     using Stored = std::remove_cv_t<std::remove_pointer_t<decltype(x)>>;
     const auto multiply = nan_safe
@@ -238,15 +238,16 @@ void attend_rows(
   start_rows(a, head, range, memory);
 
   // 2.
-  const auto begin = std::max(range.s, visibility.first(range.t));
+  const auto begin = std::max(range.s, first_step(visibility, range.t));
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   head.collect(Range{range.t, range.rows, begin, end - begin}, memory.map);
-  for (auto s = begin; s < end; s += kKeyBlock) {
-    const Range block{range.t, range.rows, s, std::min(kKeyBlock, end - s)};
-    if (!memory.map.sees(block.s, block.s_end())) {
+  for (int64_t s = begin, s_end = 0; s < end; s = s_end) {
+    s_end = step_end(s, kKeyBlock, end);
+    const Range block{range.t, range.rows, s, s_end - s};
+    if (!memory.map.sees(s, s_end)) {
       continue;
     }
-    const bool asks_for_next = plan.prefetches && s + kKeyBlock < end;
+    const bool asks_for_next = plan.prefetches && s_end < end;
     if constexpr (kHasPairs<X>) {
       if (pairs) {
         multiply_keys_by_pairs(a, head, block, plan.prefetches, memory);

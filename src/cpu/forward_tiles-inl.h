@@ -48,10 +48,7 @@ HWY_INLINE void compute_scores(
     const auto multiply_by = [&](auto form, int64_t head_dim) {
       multiply_scores<decltype(form), kVectors>(
           Broadcast<T>{
-              block.key_at(range.s),
-              block.key_row,
-              1,
-              block.ahead * block.key_row},
+              block.key_at(range.s), block.key_row, 1, block.key_ahead},
           range.n,
           tile.query,
           tile.row,
@@ -95,10 +92,7 @@ void add_values(
   const auto multiply = [&](auto product) {
     multiply_output<decltype(product), kVectors>(
         Broadcast<T>{
-            block.value_at(range.s),
-            1,
-            block.value_row,
-            block.ahead * block.value_row},
+            block.value_at(range.s), 1, block.value_row, block.value_ahead},
         a.value_dim,
         memory.scores,
         kPairs ? num_pairs(range.n) : range.n,
@@ -364,7 +358,7 @@ void attend_tiles(
 
   // 2.
   const auto& visibility = head.visibility;
-  const auto begin = std::max(range.s, visibility.first(range.t) / 16 * 16);
+  const auto begin = std::max(range.s, first_step(visibility, range.t));
   const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
   for (int i = 0; i < tiles; ++i) {
     auto& tile = memory.tiles[i];
@@ -377,8 +371,8 @@ void attend_tiles(
       done = true;
     }
   }
-  for (auto s = begin; !done && s < end; s += kKeyBlock) {
-    const auto s_end = std::min(s + kKeyBlock, end);
+  for (int64_t s = begin, s_end = 0; !done && s < end; s = s_end) {
+    s_end = step_end(s, kKeyBlock, end);
     if (!any_tile_sees(memory, tiles, s, s_end)) {
       continue;
     }

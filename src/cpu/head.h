@@ -5,6 +5,7 @@
 #include <cpu/visibility.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace torch_attention::cpu {
 
@@ -44,6 +45,95 @@ X* at(const Scores<X>& x, int64_t b, int64_t h) {
   return x.data == nullptr ? nullptr : x.data + b * x.batch + h * x.head;
 }
 
+/// The keys or values of one head, in one piece or in blocks.
+template <typename X>
+struct Tokens {
+  const X* data = nullptr;
+  int64_t row = 0; // distance
+  const void* const* blocks = nullptr; // of the sequence; null: in one piece
+  int64_t head = 0; // distance from the beginning of a block
+  int64_t block_size = 0;
+
+  /// Returns token s. The tokens after it, up to the next multiple of
+  /// kBlockTokens, follow in memory.
+  const X* at(int64_t s) const {
+    if (blocks == nullptr) {
+      return data + s * row;
+    }
+    const auto* block = static_cast<const X*>(blocks[s / block_size]);
+    return block + head + s % block_size * row;
+  }
+
+  /// Returns how many elements after token s token `next` is, for a prefetch.
+  int64_t distance(int64_t s, int64_t next) const {
+    if (blocks == nullptr) {
+      return (next - s) * row;
+    }
+    const auto address = [&](int64_t token) {
+      return reinterpret_cast<std::intptr_t>(at(token));
+    };
+    return static_cast<int64_t>(address(next) - address(s)) /
+        static_cast<int64_t>(sizeof(X));
+  }
+
+  /// Calls `fn(tokens, first, n)` for the pieces in memory of tokens
+  /// [s, s_end): each has the n tokens from `first` on.
+  template <typename Fn>
+  void for_each_piece(int64_t s, int64_t s_end, const Fn& fn) const {
+    while (s < s_end) {
+      const auto end = blocks == nullptr
+          ? s_end
+          : std::min(s_end, (s / block_size + 1) * block_size);
+      fn(at(s), s, end - s);
+      s = end;
+    }
+  }
+};
+
+/// Returns head g of sequence b of x (B, G, S, ...), whose blocks are `table`,
+/// or null.
+template <typename X>
+Tokens<X> tokens_of(
+    const Heads<const X>& x,
+    const void* const* table,
+    const BlockTable& blocks,
+    int64_t b,
+    int64_t g) {
+  if (table == nullptr) {
+    return {at(x, b, g), x.strides.token};
+  }
+  return {
+      nullptr,
+      x.strides.token,
+      table + b * blocks.row,
+      g * x.strides.head,
+      blocks.size};
+}
+
+/// Return the keys (S, D) and values (S, E) of head g of sequence b.
+template <typename X>
+Tokens<X> keys_of(const AttentionArguments<X>& a, int64_t b, int64_t g) {
+  return tokens_of(a.key, a.blocks.keys, a.blocks, b, g);
+}
+template <typename X>
+Tokens<X> values_of(const AttentionArguments<X>& a, int64_t b, int64_t g) {
+  return tokens_of(a.value, a.blocks.values, a.blocks, b, g);
+}
+
+/// Returns where the step from key s on ends: at a multiple of `keys`, which is
+/// one of kBlockTokens, or at `end`. So the numbers that are added up together
+/// do not depend on where a window begins.
+inline int64_t step_end(int64_t s, int64_t keys, int64_t end) {
+  return std::min((s / keys + 1) * keys, end);
+}
+
+/// Returns the key at which the steps of a row begin. What vectors of keys add
+/// up does not depend on where a window begins, either.
+inline int64_t first_step(const Visibility& visibility, int64_t row) {
+  constexpr int64_t kMostLanes = 16;
+  return visibility.first(row) / kMostLanes * kMostLanes;
+}
+
 /// Tokens of one head, or of interleaved heads: row r is token r / heads of
 /// head r % heads.
 template <typename X>
@@ -71,8 +161,8 @@ struct Head {
   /// The index among the heads that dropout counts.
   int64_t dropout_index;
   const X* query; // (T, D)
-  const X* key; // (S, D)
-  const X* value; // (S, E)
+  Tokens<X> key; // (S, D)
+  Tokens<X> value; // (S, E)
   const X* bias; // (T, S) or null, like `wide_bias` and `mask`
   const Compute<X>* wide_bias;
   const bool* mask;
@@ -139,8 +229,8 @@ Head<X> head_at(
       b * a.num_heads + h,
       b * std::max(a.num_heads, a.dropout_num_heads) + a.dropout_first_head + h,
       at(a.query, b, h),
-      at(a.key, b, g),
-      at(a.value, b, g),
+      keys_of(a, b, g),
+      values_of(a, b, g),
       at(a.bias, b, h),
       at(a.wide_bias, b, h),
       at(a.mask, b, h),

@@ -114,21 +114,27 @@ class ScoreBound {
 
   void read_norm(int64_t i) {
     auto& norm = norms_[static_cast<size_t>(i)];
-    const auto read =
-        [&](const Heads<const X>& x, int64_t part, int64_t n, int64_t size) {
-          const auto head = i - (part == 0 ? 0 : heads_end(part - 1));
-          const auto heads = heads_of(part);
-          norm = largest_norm(
-              at(x, head / heads, head % heads), x.strides.token, n, size);
-        };
+    const auto read = [&](const Heads<const X>& x,
+                          const void* const* table,
+                          int64_t part,
+                          int64_t n,
+                          int64_t size) {
+      const auto head = i - (part == 0 ? 0 : heads_end(part - 1));
+      const auto heads = heads_of(part);
+      const auto tokens =
+          tokens_of(x, table, a_.blocks, head / heads, head % heads);
+      tokens.for_each_piece(0, n, [&](const X* piece, int64_t, int64_t m) {
+        norm = std::max(norm, largest_norm(piece, tokens.row, m, size));
+      });
+    };
     if (i < heads_end(0)) {
-      read(a_.query, 0, a_.num_queries, a_.head_dim);
+      read(a_.query, nullptr, 0, a_.num_queries, a_.head_dim);
     } else if (i < heads_end(1)) {
-      read(a_.key, 1, a_.num_keys, a_.head_dim);
+      read(a_.key, a_.blocks.keys, 1, a_.num_keys, a_.head_dim);
     } else if (i < heads_end(2)) {
-      read(a_.value, 2, a_.num_keys, a_.value_dim);
+      read(a_.value, a_.blocks.values, 2, a_.num_keys, a_.value_dim);
     } else {
-      read(grad_output_, 3, a_.num_queries, a_.value_dim);
+      read(grad_output_, nullptr, 3, a_.num_queries, a_.value_dim);
     }
   }
 
