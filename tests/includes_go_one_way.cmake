@@ -15,7 +15,7 @@ set(may_include_include/torch_attention/nn "torch_attention/(nn/|export.h)")
 set(may_include_include/torch_attention/nn/options
     "${options}|torch_attention/export.h")
 set(may_include_include/torch_attention/nn/functional
-    "${functional}|torch_attention/(export.h|nn/kv_cache.h)")
+    "${functional}|torch_attention/(export.h|nn/block_cache.h)")
 set(may_include_include/torch_attention/weights
     "torch_attention/(export.h|nn/modules/|nn/options/|weights/)")
 

@@ -5,9 +5,11 @@
 #include <torch_attention/device.h>
 #include <torch_attention/export.h>
 #include <torch_attention/jit/swap_attention.h>
+#include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/cache_rollback.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/functional/linear.h>
+#include <torch_attention/nn/functional/paged_attention.h>
 #include <torch_attention/nn/functional/rms_norm.h>
 #include <torch_attention/nn/functional/rotary.h>
 #include <torch_attention/nn/kv_cache.h>

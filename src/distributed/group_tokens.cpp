@@ -111,10 +111,12 @@ torch::Tensor GroupTokens::attend_to_context(
 
 torch::Tensor GroupTokens::attend_to_cache(
     const torch::Tensor& query,
-    const KVCache& cache,
+    const detail::CacheView& cache,
     const torch::Tensor& first,
     FuncOptions options) const {
-  return attend_to_cache_parts(group_, query, cache, first, options);
+  // `check_cache` has refused blocks, which are not divided over processes.
+  TORCH_INTERNAL_ASSERT(cache.slab() != nullptr);
+  return attend_to_cache_parts(group_, query, *cache.slab(), first, options);
 }
 
 torch::Tensor GroupTokens::attend_to_context_cache(
@@ -139,7 +141,8 @@ KVCacheOptions GroupTokens::cache_options(const KVCacheOptions& options) const {
       .part(group_->getRank());
 }
 
-void GroupTokens::check_cache(const char* name, const KVCache& cache) const {
+void GroupTokens::check_cache(const char* name, const KVCacheOptions& cache)
+    const {
   detail::check_cache_part(name, cache, num_token_parts(), group_->getRank());
 }
 

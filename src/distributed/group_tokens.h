@@ -41,7 +41,7 @@ class GroupTokens : public detail::Partition {
       const override;
   torch::Tensor attend_to_cache(
       const torch::Tensor& query,
-      const KVCache& cache,
+      const detail::CacheView& cache,
       const torch::Tensor& first,
       functional::ScaledDotProductAttentionFuncOptions options) const override;
   torch::Tensor attend_to_context_cache(
@@ -50,7 +50,8 @@ class GroupTokens : public detail::Partition {
       const functional::ScaledDotProductAttentionFuncOptions& options)
       const override;
   KVCacheOptions cache_options(const KVCacheOptions& options) const override;
-  void check_cache(const char* name, const KVCache& cache) const override;
+  void check_cache(const char* name, const KVCacheOptions& cache)
+      const override;
   const detail::Partition& of_context() const override;
 
  private:

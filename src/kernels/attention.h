@@ -8,6 +8,7 @@
 #include <functional>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 /// The kernels behind `functional::scaled_dot_product_attention`. They do not
 /// check their arguments: what users pass is checked before.
@@ -59,6 +60,23 @@ struct SharedTokens {
   int64_t first_key = 0;
 };
 
+/// A block of keys holds a multiple of so many tokens.
+inline constexpr int64_t kBlockTokens = 64;
+
+/// Keys and values of B sequences in the CPU's memory, in blocks of `size`
+/// tokens.
+struct KeyBlocks {
+  /// (B, row): where the blocks (G, size, D) of keys and (G, size, Dv) of
+  /// values of each sequence begin
+  std::vector<const void*> keys;
+  std::vector<const void*> values;
+  int64_t row = 0;
+  int64_t size = 0;
+  /// distances of tokens in elements
+  int64_t key_token = 0;
+  int64_t value_token = 0;
+};
+
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
@@ -90,6 +108,10 @@ struct Attention : ScoreTensors {
   torch::Tensor key;
   /// (..., S, Dv)
   torch::Tensor value;
+  /// If set, keys and values (B, G, S, ...) are read there, and `key` and
+  /// `value` have only their sizes and dtype. For `tiled` alone, if
+  /// `reads_blocks`.
+  const KeyBlocks* blocks = nullptr;
 };
 
 /// The indices in `tensors_of` of the tensors that have gradients.

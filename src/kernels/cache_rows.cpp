@@ -16,36 +16,30 @@ namespace {
 /// The number of bytes for which another thread pays.
 constexpr int64_t kManyBytes = int64_t{1} << 16;
 
-/// Copies `rows`, which have the cache's dtype and are each contiguous. A
-/// decode step writes so little that calls of tensor operators would take
-/// longer than its attention.
+/// Copies `rows` (B, G, T, D), which are each contiguous: the first `counts[b]`
+/// of sequence b, where head g of token t goes to `place(b, g, t)`. A decode
+/// step writes so little that calls of tensor operators would take longer than
+/// its attention.
+template <typename Place>
 void copy_memory(
-    const torch::Tensor& cache,
     const torch::Tensor& rows,
-    torch::IntArrayRef first,
-    torch::IntArrayRef counts) {
+    torch::IntArrayRef counts,
+    const Place& place) {
   const auto G = rows.size(1);
   const auto size = static_cast<int64_t>(rows.element_size());
   const auto row_bytes = rows.size(3) * size;
   const auto* from = static_cast<const std::byte*>(rows.const_data_ptr());
-  auto* to = static_cast<std::byte*>(cache.mutable_data_ptr());
-  // Autograd must detect the change of a cache that a graph has saved.
-  cache.unsafeGetTensorImpl()->bump_version();
   const auto T = rows.size(2);
   // Copies tokens [begin, end) of one head.
   const auto copy_tokens = [&](int64_t head, int64_t begin, int64_t end) {
     const auto b = head / G;
     const auto g = head % G;
-    const auto row = first[static_cast<size_t>(b)];
     const auto count = counts[static_cast<size_t>(b)];
     const auto* source =
         from + (b * rows.stride(0) + g * rows.stride(1)) * size;
-    auto* destination = to +
-        (b * cache.stride(0) + g * cache.stride(1) + row * cache.stride(2)) *
-            size;
     for (auto t = begin; t < std::min(end, count); ++t) {
       std::memcpy(
-          destination + t * cache.stride(2) * size,
+          place(b, g, t),
           source + t * rows.stride(2) * size,
           static_cast<size_t>(row_bytes));
     }
@@ -62,18 +56,32 @@ void copy_memory(
       });
 }
 
+/// Returns `rows` in `dtype`, each contiguous.
+torch::Tensor contiguous_rows(const torch::Tensor& rows, torch::Dtype dtype) {
+  const auto cast = rows.to(dtype);
+  return cast.size(3) > 1 && cast.stride(3) != 1 ? cast.contiguous() : cast;
+}
+
 void write_memory(
     const NewRows& x,
     torch::IntArrayRef first,
     torch::IntArrayRef counts) {
-  auto rows = x.rows.to(x.cache.scalar_type());
-  if (rows.size(3) > 1 && rows.stride(3) != 1) {
-    rows = rows.contiguous();
-  }
-  if (rows.is_alias_of(x.cache)) {
+  const auto& cache = x.cache;
+  auto rows = contiguous_rows(x.rows, cache.scalar_type());
+  if (rows.is_alias_of(cache)) {
     rows = rows.clone();
   }
-  copy_memory(x.cache, rows, first, counts);
+  const auto size = static_cast<int64_t>(cache.element_size());
+  const auto sequence_bytes = cache.stride(0) * size;
+  const auto head_bytes = cache.stride(1) * size;
+  const auto row_bytes = cache.stride(2) * size;
+  auto* to = static_cast<std::byte*>(cache.mutable_data_ptr());
+  // Autograd must detect the change of a cache that a graph has saved.
+  cache.unsafeGetTensorImpl()->bump_version();
+  copy_memory(rows, counts, [&](int64_t b, int64_t g, int64_t t) {
+    const auto row = first[static_cast<size_t>(b)] + t;
+    return to + b * sequence_bytes + g * head_bytes + row * row_bytes;
+  });
 }
 
 /// Writes row `token[i]` of sequence `sequence[i]` to the caches' row `row[i]`,
@@ -160,6 +168,20 @@ void write_rows(
   const auto token = torch::arange(some.size(2), first.options());
   const auto row = first.unsqueeze(1) + token;
   copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
+}
+
+bool can_write_to_memory(const torch::Tensor& rows) {
+  return is_plain(rows) && !is_traced();
+}
+
+void write_rows_to_memory(
+    const torch::Tensor& rows,
+    torch::Dtype dtype,
+    torch::IntArrayRef counts,
+    c10::function_ref<std::byte*(int64_t b, int64_t g, int64_t t)> place) {
+  if (rows.numel() > 0) {
+    copy_memory(contiguous_rows(rows, dtype), counts, place);
+  }
 }
 
 bool can_replace(const torch::Tensor& cache) {

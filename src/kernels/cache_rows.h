@@ -1,7 +1,10 @@
 #pragma once
 
+#include <c10/util/FunctionRef.h>
 #include <torch/types.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 
 namespace torch_attention::kernels {
@@ -23,6 +26,18 @@ void write_rows(
 /// Writes all rows of each sequence b to its caches from row `first[b]` on:
 /// int64 (B) on the caches' device, which does not have to be waited for.
 void write_rows(std::initializer_list<NewRows> all, const torch::Tensor& first);
+
+/// Returns whether `write_rows_to_memory` supports `rows`.
+bool can_write_to_memory(const torch::Tensor& rows);
+
+/// Writes the first `counts[b]` of `rows` (B, G, T, D) of each sequence b in
+/// `dtype`: head g of token t to the address `place(b, g, t)`, which several
+/// threads ask for.
+void write_rows_to_memory(
+    const torch::Tensor& rows,
+    torch::Dtype dtype,
+    torch::IntArrayRef counts,
+    c10::function_ref<std::byte*(int64_t b, int64_t g, int64_t t)> place);
 
 /// Returns whether `replace_sequences` supports `cache`.
 bool can_replace(const torch::Tensor& cache);

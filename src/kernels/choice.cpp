@@ -6,6 +6,8 @@
 #include <kernels/query_blocks.h>
 #include <kernels/sequences.h>
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -80,6 +82,13 @@ Choice choose(const Attention& a, Kernel asked_in_call) {
     return Choice::kReference;
   }
   return Choice::kLibTorch;
+}
+
+bool reads_blocks(const Attention& a, Kernel asked) {
+  return resolved(asked) != Kernel::kReference &&
+      choose(a, asked) == Choice::kTiled && a.query.dim() == 4 &&
+      !is_packed(a) && a.dropout == 0 && !is_recorded(tensors_of(a)) &&
+      !at::autocast::is_autocast_enabled(at::kCPU);
 }
 
 namespace {

@@ -28,6 +28,11 @@ Kernel resolved(Kernel asked);
 /// Returns the kernel for `attention` if the user requested `asked`.
 Choice choose(const Attention& attention, Kernel asked);
 
+/// Returns whether the kernel for `attention`, if the user requested `asked`,
+/// reads keys and values in blocks (`Attention::blocks`): `tiled`, where
+/// autograd and autocast have nothing to do.
+bool reads_blocks(const Attention& attention, Kernel asked);
+
 /// Returns the output (..., T, Dv).
 torch::Tensor compute(Choice choice, const Attention& attention);
 

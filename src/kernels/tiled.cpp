@@ -24,6 +24,8 @@ namespace torch_attention::kernels {
 
 namespace {
 
+static_assert(kBlockTokens == cpu::kBlockTokens);
+
 /// Returns an empty (B, heads, T, D) in the memory layout that the projection
 /// after attention reads: (B, T, heads, D).
 torch::Tensor empty_heads(
@@ -79,6 +81,15 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.query = read<X>(a.query);
   arguments.key = read<X>(a.key);
   arguments.value = read<X>(a.value);
+  if (a.blocks != nullptr) {
+    const auto& blocks = *a.blocks;
+    arguments.blocks = {
+        blocks.keys.data(), blocks.values.data(), blocks.row, blocks.size};
+    arguments.key = {
+        nullptr, {0, blocks.size * blocks.key_token, blocks.key_token}};
+    arguments.value = {
+        nullptr, {0, blocks.size * blocks.value_token, blocks.value_token}};
+  }
   arguments.rule = a.rule;
   // Computed once, since it takes a root.
   arguments.rule.scale = a.rule.factor(a.query.size(3));

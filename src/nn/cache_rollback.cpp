@@ -1,20 +1,20 @@
 #include <torch_attention/nn/cache_rollback.h>
 
-#include <nn/cache_append.h>
+#include <nn/cache_state.h>
 
 #include <utility>
 
 namespace torch_attention {
 
 struct CacheRollback::Before {
-  std::vector<std::pair<KVCache*, detail::CacheAppend::State>> caches;
+  std::vector<std::pair<KVCache*, detail::CacheState::State>> caches;
 };
 
 CacheRollback::CacheRollback(std::vector<KVCache>& caches)
     : before_(std::make_unique<Before>()) {
   before_->caches.reserve(caches.size());
   for (auto& cache : caches) {
-    before_->caches.emplace_back(&cache, detail::CacheAppend::state_of(cache));
+    before_->caches.emplace_back(&cache, detail::CacheState::of(cache));
   }
 }
 
@@ -23,7 +23,7 @@ CacheRollback::~CacheRollback() {
     return;
   }
   for (auto& [cache, state] : before_->caches) {
-    detail::CacheAppend::restore(*cache, std::move(state));
+    detail::CacheState::restore(*cache, std::move(state));
   }
 }
 

@@ -13,7 +13,7 @@
 namespace torch_attention {
 
 namespace detail {
-class CacheAppend;
+class CacheState;
 }
 
 /// Options for `KVCache`.
@@ -225,7 +225,7 @@ class TORCH_ATTENTION_API KVCache {
   }
 
  private:
-  friend class detail::CacheAppend;
+  friend class detail::CacheState;
 
   /// Keys and values (B, G, capacity, D); `starts` is the position of row 0 of
   /// each sequence, int64 (B).

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <kernels/attention.h>
+#include <nn/block_store.h>
 
 #include <torch_attention/nn/options/attention.h>
 
@@ -18,6 +19,14 @@ torch::Tensor attend(
     const torch::Tensor& value,
     const ScaledDotProductAttentionFuncOptions& options,
     const kernels::SharedHeads& heads);
+
+/// Computes `scaled_dot_product_attention` of a query (B, H, T, D) and the rows
+/// of B sequences of a cache of blocks.
+torch::Tensor attend(
+    const torch::Tensor& query,
+    const torch_attention::detail::BlockStore& store,
+    torch::IntArrayRef sequences,
+    const ScaledDotProductAttentionFuncOptions& options);
 
 /// Computes `scaled_dot_product_attention_with_weights` of `heads`.
 std::tuple<torch::Tensor, torch::Tensor> attend_with_weights(

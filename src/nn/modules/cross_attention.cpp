@@ -126,8 +126,9 @@ void check_decode(
       !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
       "CrossAttention: expected tokens (B, T, d_in) for decode, but got "
       "cu_seqlens");
-  detail::check_cache(kCross, module, x, cache);
-  detail::check_cache_part(kCross, cache, /*num_parts=*/1, /*part=*/0);
+  detail::check_cache(kCross, module, x, cache.options());
+  detail::check_cache_part(
+      kCross, cache.options(), /*num_parts=*/1, /*part=*/0);
   detail::check_drops_nothing(kCross, module);
   const auto& has = cache.options();
   TORCH_ATTENTION_CHECK(

@@ -34,7 +34,7 @@ torch::Tensor shifted(const torch::Tensor& x, const torch::Tensor& by) {
 NewTokens new_tokens(
     const char* name,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     int64_t context_length) {
   const auto B = x.size(0);
@@ -69,7 +69,7 @@ NewTokens new_tokens(
 }
 
 std::string describe_decode(
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     const NewTokens& tokens) {
   return c10::str(
@@ -87,23 +87,26 @@ void check_rotates_alike(
     const char* name,
     const RotaryOptions& rotary,
     const NewTokens& tokens,
-    const KVCache& cache) {
+    const CacheView& cache) {
   if (rotary.scaling() != RotaryScaling::kLongRope || tokens.most_before == 0) {
     return;
   }
   const auto original = rotary.original_context_length().value_or(0);
-  const bool was_long = cache.peak_length() > original;
-  TORCH_ATTENTION_CHECK(
-      was_long == (tokens.most_after > original),
-      "{}: expected texts that stay {} original_context_length = {} of "
-      "rotary scaling longrope, or an empty cache, but got one of {} "
-      "tokens that grows to {}: on the other side of it all keys are "
-      "rotated otherwise; reset the cache and decode the whole text again",
-      name,
-      was_long ? "beyond" : "within",
-      original,
-      tokens.most_before,
-      tokens.most_after);
+  for (int64_t b = 0; b < tokens.before.size(0); ++b) {
+    const auto length = tokens.before.const_data_ptr<int64_t>()[b];
+    const bool was_long = cache.peak_length(b) > original;
+    TORCH_ATTENTION_CHECK(
+        length == 0 || was_long == (tokens.most_after > original),
+        "{}: expected texts that stay {} original_context_length = {} of "
+        "rotary scaling longrope, or an empty cache, but got one of {} "
+        "tokens that grows to {}: on the other side of it all keys are "
+        "rotated otherwise; reset the cache and decode the whole text again",
+        name,
+        was_long ? "beyond" : "within",
+        original,
+        length,
+        tokens.most_after);
+  }
 }
 
 torch::Tensor padding_last(const torch::Tensor& x, const NewTokens& tokens) {
@@ -115,11 +118,11 @@ torch::Tensor padding_first(const torch::Tensor& x, const NewTokens& tokens) {
 }
 
 void set_rows_of_cache(
-    const KVCache& cache,
+    const CacheView& cache,
     const torch::Tensor& first,
     int64_t T,
     functional::ScaledDotProductAttentionFuncOptions& options) {
-  const auto S = cache.keys().size(2);
+  const auto S = cache.num_rows();
   const auto starts = cache.starts();
   const auto rows = cache.lengths() - starts;
   const auto offsets = first - starts;
@@ -131,7 +134,7 @@ void set_rows_of_cache(
 void set_decode_blocks(
     const char* name,
     const DecodeOptions& call,
-    const KVCache& cache,
+    const CacheView& cache,
     const NewTokens& tokens,
     const CallSizes& sizes,
     BlockScope scope,
@@ -140,7 +143,7 @@ void set_decode_blocks(
     return;
   }
   // The mask is the same for all heads.
-  const std::vector<int64_t> scores{sizes.B, 1, sizes.T, cache.keys().size(2)};
+  const std::vector<int64_t> scores{sizes.B, 1, sizes.T, cache.num_rows()};
   auto blocks =
       VisibleBlocks{call.visible_blocks(), tokens.before - cache.starts()};
   if (blocks.ids.dim() == 2 && blocks.ids.size(1) == sizes.T) {
@@ -152,7 +155,7 @@ void set_decode_blocks(
 void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
-    const KVCache& cache,
+    const CacheView& cache,
     const CallSizes& sizes,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options) {

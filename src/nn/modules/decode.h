@@ -1,8 +1,8 @@
 #pragma once
 
+#include <nn/modules/cache_view.h>
 #include <nn/modules/call.h>
 #include <torch_attention/nn/functional/attention.h>
-#include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/options/forward.h>
 #include <torch_attention/nn/options/rotary.h>
 
@@ -33,13 +33,13 @@ struct NewTokens {
 NewTokens new_tokens(
     const char* name,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     int64_t context_length);
 
 /// Describes the arguments of `decode` that have to be equal in all processes.
 std::string describe_decode(
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     const NewTokens& tokens);
 
@@ -49,7 +49,7 @@ void check_rotates_alike(
     const char* name,
     const RotaryOptions& rotary,
     const NewTokens& tokens,
-    const KVCache& cache);
+    const CacheView& cache);
 
 /// Returns x (B, T, ...) with the tokens of left-padded sequences first and
 /// their padding last.
@@ -61,7 +61,7 @@ torch::Tensor padding_first(const torch::Tensor& x, const NewTokens& tokens);
 /// Sets key_lengths and query_offsets for T queries that attend to the rows of
 /// `cache`, from the positions `first` on, int64 (B) on the CPU.
 void set_rows_of_cache(
-    const KVCache& cache,
+    const CacheView& cache,
     const torch::Tensor& first,
     int64_t T,
     functional::ScaledDotProductAttentionFuncOptions& options);
@@ -71,7 +71,7 @@ void set_rows_of_cache(
 void set_decode_blocks(
     const char* name,
     const DecodeOptions& call,
-    const KVCache& cache,
+    const CacheView& cache,
     const NewTokens& tokens,
     const CallSizes& sizes,
     BlockScope scope,
@@ -83,7 +83,7 @@ void set_decode_blocks(
 void set_decode_scores(
     const char* name,
     const DecodeOptions& call,
-    const KVCache& cache,
+    const CacheView& cache,
     const CallSizes& sizes,
     int64_t num_heads,
     functional::ScaledDotProductAttentionFuncOptions& options);

@@ -265,15 +265,14 @@ torch::Tensor project_out(
       : partition.project(combined, layer_of(module.out_proj), kernel);
 }
 
-/// Checks that `cache` has the heads, sizes and device of `module`, and as many
-/// sequences as x (B, T, d_in).
+/// Checks that a cache of options `has` has the heads, sizes and device of
+/// `module`, and as many sequences as x (B, T, d_in).
 template <typename Module>
 void check_cache(
     const char* name,
     const Module& module,
     const torch::Tensor& x,
-    const KVCache& cache) {
-  const auto& has = cache.options();
+    const KVCacheOptions& has) {
   const auto kv_heads = num_kv_heads(module.options);
   const auto value_dim = value_dim_of(module.options);
   TORCH_ATTENTION_CHECK(

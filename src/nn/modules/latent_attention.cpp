@@ -3,8 +3,8 @@
 #include <check.h>
 #include <kernels/heads.h>
 #include <kernels/plain.h>
-#include <nn/cache_append.h>
 #include <nn/checks.h>
+#include <nn/modules/cache_view.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
@@ -191,17 +191,17 @@ bool pays_to_expand(const LatentAttentionOptions& options, int64_t T) {
 torch::Tensor attend_to_latents(
     LatentAttentionImpl& module,
     const LatentQueries& queries,
-    const KVCache& cache,
+    const detail::CacheView& cache,
     const LatentFuncOptions& func) {
   const auto& options = module.options;
   const auto dtype = queries.nope.scalar_type();
-  const auto attend = functional::scaled_dot_product_attention;
   if (pays_to_expand(options, queries.nope.size(2))) {
     const auto heads = expanded(module, queries, cache.keys().to(dtype));
-    return attend(heads.queries, heads.keys, heads.values, func);
+    return functional::scaled_dot_product_attention(
+        heads.queries, heads.keys, heads.values, func);
   }
   kernels::check_device(
-      kLatent, "kv_b_proj", module.kv_b_proj->weight, cache.keys().device());
+      kLatent, "kv_b_proj", module.kv_b_proj->weight, cache.options().device());
   // (num_heads, nope_dim + value_dim, kv_rank)
   const auto up = module.kv_b_proj->weight.reshape(
       {options.num_heads(), -1, options.kv_rank()});
@@ -209,19 +209,18 @@ torch::Tensor attend_to_latents(
   const auto to_value = up.slice(1, options.nope_dim());
   const auto query =
       torch::cat({torch::matmul(queries.nope, to_key), queries.rotated}, -1);
-  const auto keys = cache.keys();
-  const auto context =
-      attend(query.to(keys.scalar_type()), keys, cache.values(), func);
+  const auto context = cache.attend(query.to(cache.options().dtype()), func);
   return torch::matmul(context.to(dtype), to_value.transpose(1, 2));
 }
 
 void check_decode(
     const LatentAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache) {
+    const detail::CacheView& cache) {
   const auto& options = module.options;
   detail::check_decodes(kLatent, module);
-  detail::check_cache_part(kLatent, cache, /*num_parts=*/1, /*part=*/0);
+  detail::check_cache_part(
+      kLatent, cache.options(), /*num_parts=*/1, /*part=*/0);
   const auto& has = cache.options();
   const auto row = options.kv_rank() + options.rope_dim();
   TORCH_ATTENTION_CHECK(
@@ -250,7 +249,7 @@ void check_decode(
 LatentFuncOptions decode_options(
     const LatentAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const detail::CacheView& cache,
     const DecodeOptions& call,
     const detail::NewTokens& tokens) {
   const auto& options = module.options;
@@ -407,6 +406,22 @@ torch::Tensor LatentAttentionImpl::decode(
     const torch::Tensor& x,
     KVCache& cache,
     const DecodeOptions& call) {
+  detail::SlabView view(cache);
+  return decode_view(x, view, call);
+}
+
+torch::Tensor LatentAttentionImpl::decode(
+    const torch::Tensor& x,
+    const BlockBatch& sequences,
+    const DecodeOptions& call) {
+  detail::BlocksView view(sequences);
+  return decode_view(x, view, call);
+}
+
+torch::Tensor LatentAttentionImpl::decode_view(
+    const torch::Tensor& x,
+    detail::CacheView& cache,
+    const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
   check_input(*this, x);
   check_decode(*this, x, cache);
@@ -439,6 +454,15 @@ KVCache LatentAttentionImpl::make_cache(int64_t batch_size) const {
           .max_length(options.context_length())
           .dtype(weight.scalar_type())
           .device(weight.device()));
+}
+
+BlockCacheOptions LatentAttentionImpl::block_cache_options() const {
+  const auto& weight = kv_b_proj->weight;
+  return BlockCacheOptions(1, options.kv_rank() + options.rope_dim())
+      .value_dim(options.kv_rank())
+      .values_in_keys(true)
+      .dtype(weight.scalar_type())
+      .device(weight.device());
 }
 
 } // namespace torch_attention

@@ -2,8 +2,8 @@
 
 #include <check.h>
 #include <kernels/rms_norm.h>
-#include <nn/cache_append.h>
 #include <nn/checks.h>
+#include <nn/modules/cache_view.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
 #include <nn/modules/head_norm.h>
@@ -376,6 +376,22 @@ torch::Tensor MultiHeadAttentionImpl::decode(
     const torch::Tensor& x,
     KVCache& cache,
     const DecodeOptions& call) {
+  detail::SlabView view(cache);
+  return decode_view(x, view, call);
+}
+
+torch::Tensor MultiHeadAttentionImpl::decode(
+    const torch::Tensor& x,
+    const BlockBatch& sequences,
+    const DecodeOptions& call) {
+  detail::BlocksView view(sequences);
+  return decode_view(x, view, call);
+}
+
+torch::Tensor MultiHeadAttentionImpl::decode_view(
+    const torch::Tensor& x,
+    detail::CacheView& cache,
+    const DecodeOptions& call) {
   const torch::NoGradGuard no_grad;
   detail::CheckedDecode checked;
   const auto& tokens = checked.tokens;
@@ -407,6 +423,14 @@ KVCache MultiHeadAttentionImpl::make_cache(int64_t batch_size) const {
                                     .max_length(options.context_length())
                                     .window(options.window())
                                     .chunk(options.chunk())));
+}
+
+BlockCacheOptions MultiHeadAttentionImpl::block_cache_options() const {
+  const auto& weight = W_key->weight;
+  return BlockCacheOptions(detail::num_kv_heads(options), head_dim)
+      .value_dim(detail::value_dim_of(options))
+      .dtype(weight.scalar_type())
+      .device(weight.device());
 }
 
 } // namespace torch_attention

@@ -82,7 +82,7 @@ void check_for_others(
 }
 
 /// Checks that the cache has room for the new tokens.
-void check_room(const KVCache& cache, const NewTokens& tokens) {
+void check_room(const CacheView& cache, const NewTokens& tokens) {
   const auto& has = cache.options();
   TORCH_CHECK(
       !has.values_in_keys(),
@@ -97,7 +97,7 @@ void check_room(const KVCache& cache, const NewTokens& tokens) {
 }
 
 /// Checks that the cache does not drop tokens that the module attends to.
-void check_reach(const MultiHeadAttentionImpl& module, const KVCache& cache) {
+void check_reach(const MultiHeadAttentionImpl& module, const CacheView& cache) {
   const auto& has = cache.options();
   const auto window = module.options.window();
   TORCH_ATTENTION_CHECK(
@@ -211,7 +211,7 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
 void set_decode_call(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     CheckedDecode& checked) {
   const auto H = module.options.num_heads();
@@ -263,15 +263,15 @@ CheckedCall check_call(
 CheckedDecode check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call) {
   const auto& options = module.options;
   const auto& partition = partition_of(module);
   check_input(module, x);
   check_length(kMultiHead, x, {}, options.context_length());
   check_decodes(kMultiHead, module);
-  check_cache(kMultiHead, module, x, cache);
-  partition.check_cache(kMultiHead, cache);
+  check_cache(kMultiHead, module, x, cache.options());
+  partition.check_cache(kMultiHead, cache.options());
   check_reach(module, cache);
   partition.check_call(
       kMultiHead,
@@ -298,7 +298,7 @@ CheckedDecode check_decode(
 functional::ScaledDotProductAttentionFuncOptions decode_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     const NewTokens& tokens,
     functional::ScaledDotProductAttentionFuncOptions checked) {

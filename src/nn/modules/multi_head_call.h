@@ -48,7 +48,7 @@ struct CheckedDecode {
 CheckedDecode check_decode(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call);
 
 /// Returns the options of functional attention after `tokens` were appended to
@@ -56,7 +56,7 @@ CheckedDecode check_decode(
 functional::ScaledDotProductAttentionFuncOptions decode_options(
     const MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
-    const KVCache& cache,
+    const CacheView& cache,
     const DecodeOptions& call,
     const NewTokens& tokens,
     functional::ScaledDotProductAttentionFuncOptions checked);

@@ -118,11 +118,12 @@ std::tuple<torch::Tensor, torch::Tensor> Partition::attend_with_weights(
 
 torch::Tensor Partition::attend_to_cache(
     const torch::Tensor& query,
-    const KVCache& cache,
+    const CacheView& cache,
     const torch::Tensor& first,
     FuncOptions options) const {
   set_rows_of_cache(cache, first, query.size(2), options);
-  return Partition::attend_to_context_cache(query, cache, options);
+  return cache.attend(query.to(cache.options().dtype()), options)
+      .to(query.scalar_type());
 }
 
 torch::Tensor Partition::attend_to_context_cache(
@@ -154,7 +155,8 @@ const Partition& Partition::of_context() const {
   return *this;
 }
 
-void Partition::check_cache(const char* name, const KVCache& cache) const {
+void Partition::check_cache(const char* name, const KVCacheOptions& cache)
+    const {
   check_cache_part(name, cache, /*num_parts=*/1, /*part=*/0);
 }
 
@@ -175,19 +177,18 @@ ForwardOptions own_heads(
 
 void check_cache_part(
     const char* name,
-    const KVCache& cache,
+    const KVCacheOptions& cache,
     int64_t num_parts,
     int64_t part) {
-  const auto& has = cache.options();
   TORCH_ATTENTION_CHECK(
-      has.num_parts() == num_parts && has.part() == part,
+      cache.num_parts() == num_parts && cache.part() == part,
       "{}: expected a cache of num_parts = {} and part = {}, but got {} "
       "and {}; make_cache makes one that fits",
       name,
       num_parts,
       part,
-      has.num_parts(),
-      has.part());
+      cache.num_parts(),
+      cache.part());
 }
 
 } // namespace torch_attention::detail

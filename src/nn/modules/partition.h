@@ -2,6 +2,7 @@
 
 #include <kernels/attention.h>
 #include <kernels/linear.h>
+#include <nn/modules/cache_view.h>
 #include <nn/modules/projected.h>
 #include <torch_attention/nn/functional/attention.h>
 #include <torch_attention/nn/kv_cache.h>
@@ -153,7 +154,7 @@ class Partition {
   /// (B, H, T, E) in the queries' dtype. Computed in the cache's dtype.
   virtual torch::Tensor attend_to_cache(
       const torch::Tensor& query,
-      const KVCache& cache,
+      const CacheView& cache,
       const torch::Tensor& first,
       functional::ScaledDotProductAttentionFuncOptions options) const;
 
@@ -183,7 +184,7 @@ class Partition {
   virtual const Partition& of_context() const;
 
   /// Throws c10::Error unless the cache is for the tokens of this process.
-  virtual void check_cache(const char* name, const KVCache& cache) const;
+  virtual void check_cache(const char* name, const KVCacheOptions& cache) const;
 };
 
 using PartitionPointer = std::shared_ptr<const Partition>;
@@ -200,7 +201,7 @@ ForwardOptions own_heads(
 /// Throws c10::Error unless the cache is part `part` of `num_parts`.
 void check_cache_part(
     const char* name,
-    const KVCache& cache,
+    const KVCacheOptions& cache,
     int64_t num_parts,
     int64_t part);
 

@@ -8,6 +8,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>
 #include <torch_attention/nn/options/attention.h>
@@ -21,6 +22,7 @@
 namespace torch_attention {
 
 namespace detail {
+class CacheView;
 class Partition;
 struct PartitionAccess;
 class RotaryTable;
@@ -95,10 +97,33 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
       KVCache& cache,
       const DecodeOptions& call = {});
 
+  /// Computes `decode` of new tokens of some sequences of a `BlockCache`: row b
+  /// of x (B, T, d_in) belongs to the b-th sequence of the batch. The results
+  /// have the bits that a `KVCache` of these sequences gives which keeps all
+  /// tokens. The cache has no limit but `max_blocks`; a call for which too few
+  /// blocks are free throws c10::Error and leaves it as it was.
+  ///
+  /// Example:
+  /// ```
+  /// BlockCache cache(attention->block_cache_options().max_blocks(1024));
+  /// const auto a = cache.admit();
+  /// auto context = attention->decode(prompt, cache.batch({a})); // (1, T,
+  /// d_out) const auto b = cache.fork(a); context = attention->decode(tokens,
+  /// cache.batch({a, b})); // (2, 1, d_out)
+  /// ```
+  torch::Tensor decode(
+      const torch::Tensor& x,
+      const BlockBatch& sequences,
+      const DecodeOptions& call = {});
+
   /// Returns an empty cache for this module: with its `context_length`,
   /// `window` or `chunk`, and the current dtype and device of the weights.
   /// Memory is allocated as tokens are added.
   KVCache make_cache(int64_t batch_size) const;
+
+  /// Returns the options of a `BlockCache` for this module, with the current
+  /// dtype and device of the weights.
+  BlockCacheOptions block_cache_options() const;
 
   /// The options with which this `Module` was constructed.
   MultiHeadAttentionOptions options;
@@ -127,6 +152,11 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
 
  private:
   friend detail::PartitionAccess;
+
+  torch::Tensor decode_view(
+      const torch::Tensor& x,
+      detail::CacheView& cache,
+      const DecodeOptions& call);
 
   /// Which heads (distributed/tensor_parallel.h) or tokens
   /// (distributed/sequence_parallel.h) this process computes; all by default.

@@ -1,0 +1,162 @@
+#include <torch_attention/nn/block_cache.h>
+
+#include <check.h>
+#include <nn/block_store.h>
+#include <nn/checks.h>
+
+#include <string>
+#include <utility>
+
+namespace torch_attention {
+
+namespace {
+
+void check_rows_for_batch(
+    const char* what,
+    const torch::Tensor& rows,
+    int64_t B,
+    int64_t size,
+    const BlockCacheOptions& options) {
+  TORCH_ATTENTION_CHECK(
+      rows.defined(), "BlockCache: the {} are undefined", what);
+  TORCH_ATTENTION_CHECK(
+      rows.dim() == 4 && rows.size(0) == B &&
+          rows.size(1) == options.num_kv_heads() && rows.size(3) == size,
+      "BlockCache: expected {} of shape (sequences, num_kv_heads, T, {}) = "
+      "({}, {}, T, {}), but got {}",
+      what,
+      what == std::string("keys") ? "head_dim" : "value_dim",
+      B,
+      options.num_kv_heads(),
+      size,
+      rows.sizes());
+  TORCH_ATTENTION_CHECK(
+      rows.is_floating_point() && rows.device() == options.device(),
+      "BlockCache: expected floating-point {} on {}, where the cache is, but "
+      "got {} on {}",
+      what,
+      options.device(),
+      rows.scalar_type(),
+      rows.device());
+}
+
+} // namespace
+
+BlockCacheOptions::BlockCacheOptions(int64_t num_kv_heads, int64_t head_dim)
+    : num_kv_heads_(num_kv_heads), head_dim_(head_dim) {}
+
+BlockBatch::BlockBatch(
+    std::shared_ptr<detail::BlockStore> store,
+    std::vector<int64_t> sequences)
+    : store_(std::move(store)), sequences_(std::move(sequences)) {}
+
+torch::Tensor BlockBatch::lengths() const {
+  const auto lengths = at::empty({size()}, torch::kLong);
+  auto* length = lengths.mutable_data_ptr<int64_t>();
+  for (const auto sequence : sequences_) {
+    *length++ = store_->length(sequence);
+  }
+  return lengths;
+}
+
+torch::Tensor BlockBatch::keys() const {
+  return store_->gather_keys(sequences_);
+}
+
+torch::Tensor BlockBatch::values() const {
+  return store_->gather_values(sequences_);
+}
+
+void BlockBatch::append(
+    const torch::Tensor& keys,
+    const torch::Tensor& values,
+    const torch::Tensor& new_lengths) const {
+  store_->commit(append_to_undo(keys, values, new_lengths));
+}
+
+std::vector<detail::BlockBefore> BlockBatch::append_to_undo(
+    const torch::Tensor& keys,
+    const torch::Tensor& values,
+    const torch::Tensor& new_lengths) const {
+  const torch::NoGradGuard no_grad;
+  const auto& options = store_->options();
+  const auto B = size();
+  check_rows_for_batch("keys", keys, B, options.head_dim(), options);
+  const auto T = keys.size(2);
+  TORCH_CHECK(
+      !options.values_in_keys() || !values.defined(),
+      "BlockCache: expected keys alone, which have the values in them "
+      "(values_in_keys), but got values too");
+  if (!options.values_in_keys()) {
+    check_rows_for_batch(
+        "values", values, B, detail::value_dim(options), options);
+    TORCH_ATTENTION_CHECK(
+        values.size(2) == T,
+        "BlockCache: expected as many keys as values, but got keys {}, values "
+        "{}",
+        keys.sizes(),
+        values.sizes());
+  }
+  std::vector<int64_t> counts(sequences_.size(), T);
+  if (new_lengths.defined()) {
+    const auto checked = checks::to_counts(
+        detail::kBlockCache, "new_lengths", new_lengths, B, T);
+    const auto* numbers = checked.const_data_ptr<int64_t>();
+    counts.assign(numbers, numbers + B);
+  }
+  return store_->append(sequences_, keys, values, counts);
+}
+
+BlockCache::BlockCache(const BlockCacheOptions& options)
+    : store_(std::make_shared<detail::BlockStore>(options)) {}
+
+int64_t BlockCache::admit() {
+  return store_->admit();
+}
+
+int64_t BlockCache::fork(int64_t sequence) {
+  return store_->fork(sequence);
+}
+
+void BlockCache::drop(int64_t sequence) {
+  store_->drop(sequence);
+}
+
+void BlockCache::truncate(int64_t sequence, int64_t length) {
+  store_->truncate(sequence, length);
+}
+
+BlockBatch BlockCache::batch(std::vector<int64_t> sequences) const {
+  store_->check_batch(sequences);
+  return {store_, std::move(sequences)};
+}
+
+int64_t BlockCache::length(int64_t sequence) const {
+  return store_->length(sequence);
+}
+
+int64_t BlockCache::num_sequences() const {
+  return store_->num_sequences();
+}
+
+int64_t BlockCache::num_blocks() const {
+  return store_->pool().num_used();
+}
+
+int64_t BlockCache::num_free_blocks() const {
+  return store_->pool().num_free();
+}
+
+size_t BlockCache::nbytes() const {
+  return store_->pool().nbytes();
+}
+
+void BlockCache::shrink() {
+  store_->shrink();
+}
+
+const BlockCacheOptions& BlockCache::options() const {
+  return store_->options();
+}
+
+} // namespace torch_attention
