@@ -260,6 +260,7 @@ void add_decode_cases(int64_t B, std::vector<Case>& cases) {
       const auto data = draw_decode(work);
       std::vector<Candidate> candidates{
           our_decode(kOurs, data, torch::kFloat),
+          block_decode("ours, in blocks", data),
           preallocated_decode("SDPA, preallocated cache", data),
           concatenated_decode("SDPA, concatenated cache", data)};
       if (work.S >= kBoundByReading) {

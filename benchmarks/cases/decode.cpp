@@ -1,15 +1,19 @@
 #include <cases/decode.h>
 
 #include <cases/operators.h>
+#include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/functional/paged_attention.h>
 #include <torch_attention/nn/kv_cache.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/randn.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace torch_attention::benchmarks {
 
@@ -56,6 +60,31 @@ Candidate our_decode(
     candidate.allowed_difference = 2e-2;
   }
   return candidate;
+}
+
+Candidate block_decode(const std::string& name, const DecodeData& data) {
+  const auto past = data.past_key.size(2);
+  const auto cache = std::make_shared<BlockCache>(
+      BlockCacheOptions(data.past_key.size(1), data.past_key.size(3)));
+  std::vector<int64_t> sequences;
+  for (int64_t b = 0; b < data.past_key.size(0); ++b) {
+    sequences.push_back(cache->admit());
+  }
+  const auto batch = cache->batch(sequences);
+  // In pieces, as sequences grow, so that their blocks take turns.
+  constexpr int64_t kPiece = 64;
+  for (int64_t t = 0; t < past; t += kPiece) {
+    const auto n = std::min(kPiece, past - t);
+    batch.append(
+        data.past_key.narrow(2, t, n), data.past_value.narrow(2, t, n));
+  }
+  return forward_candidate(name, [data, cache, batch, past] {
+    for (const auto sequence : batch.sequences()) {
+      cache->truncate(sequence, past);
+    }
+    batch.append(data.key, data.value);
+    return functional::paged_attention(data.query, batch);
+  });
 }
 
 Candidate preallocated_decode(const std::string& name, const DecodeData& data) {

@@ -26,6 +26,9 @@ Candidate our_decode(
     const DecodeData& data,
     torch::Dtype dtype);
 
+/// Returns our `BlockCache` with functional attention.
+Candidate block_decode(const std::string& name, const DecodeData& data);
+
 /// Returns LibTorch's attention to tensors with room, as a user writes it.
 Candidate preallocated_decode(const std::string& name, const DecodeData& data);
 
