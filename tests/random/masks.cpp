@@ -91,6 +91,27 @@ DrawnMask draw_packed_documents(Random& random, const MaskSizes& x) {
       "packed_documents"};
 }
 
+DrawnMask draw_blocks(Random& random, const MaskSizes& x) {
+  const auto query_size = random.integer(1, 150);
+  const auto key_size = random.integer(1, 150);
+  const auto B = random.once_in(2) ? x.B : 1;
+  const auto H = random.once_in(2) ? x.H : 1;
+  const auto sees =
+      torch::rand({B, H, x.end() / query_size + 1, x.end() / key_size + 1})
+          .lt(0.5);
+  const auto block_of = [](const torch::Tensor& i, int64_t size) {
+    return torch::floor_divide(i, size);
+  };
+  return {
+      MaskMod::blocks(sees, query_size, key_size),
+      sees.index(
+          {x.batch().remainder(B),
+           x.head().remainder(H),
+           block_of(x.query(), query_size),
+           block_of(x.key(), key_size)}),
+      c10::str("blocks(", query_size, ", ", key_size, ")")};
+}
+
 DrawnMask draw_function(Random& random, const MaskSizes& x) {
   using Tensor = torch::Tensor;
   const std::vector<MaskMod::Function> functions = {
@@ -119,7 +140,7 @@ DrawnMask draw_rule(Random& random, const MaskSizes& x) {
   const auto k = x.key();
   const auto distance = random.integer(1, x.end() + 2);
   const auto after = random.integer(0, x.end() + 2);
-  switch (random.integer(0, 8)) {
+  switch (random.integer(0, 9)) {
     case 0:
       return {MaskMod::causal(), k.le(q), "causal"};
     case 1:
@@ -151,6 +172,8 @@ DrawnMask draw_rule(Random& random, const MaskSizes& x) {
       return draw_packed_documents(random, x);
     case 7:
       return draw_documents(random, x);
+    case 8:
+      return draw_blocks(random, x);
     default:
       return draw_function(random, x);
   }

@@ -275,6 +275,7 @@ torch::Tensor evaluated(
   const bool is_empty = sizes.T == 0 || sizes.S == 0;
   expression.check(
       {sizes.B,
+       sizes.H,
        is_empty ? 0 : last(queries) + sizes.T,
        is_empty ? 0 : last(keys) + sizes.S,
        queries.min().item<int64_t>() < 0 || keys.min().item<int64_t>() < 0});

@@ -29,6 +29,7 @@ constexpr int64_t kMaskKeys = 64;
 /// The sizes for which an expression is to be evaluated.
 struct MaskPositions {
   int64_t batch_size = 1;
+  int64_t num_heads = 1;
   /// The queries and keys after the last positions of each sequence, and
   /// whether there are positions below 0.
   int64_t query_end = 0;

@@ -227,7 +227,8 @@ class Documents final : public MaskExpression {
   }
 
   void check(const MaskPositions& positions) const override {
-    const auto& [B, query_end, key_end, has_negative] = positions;
+    const auto query_end = positions.query_end;
+    const auto key_end = positions.key_end;
     if (keys_) {
       queries_.check("ids", positions, query_end);
       keys_->check("key_ids", positions, key_end);

@@ -103,6 +103,22 @@ class TORCH_ATTENTION_API MaskMod {
   /// Throws c10::Error if they are not integers of this shape on the CPU.
   static MaskMod prefix(const torch::Tensor& lengths);
 
+  /// A query attends to the keys of some blocks: bool (R, C) or (B, H, R, C),
+  /// where B and H may be 1. `sees[..., r, c]` is true where the queries from
+  /// position r * query_size on attend to the keys from c * key_size on, as
+  /// many as the block has. The tensor is copied. Throws c10::Error if it is
+  /// not bool of such a shape or a size not positive.
+  ///
+  /// Example:
+  /// ```
+  /// auto near = torch::eye(T / 128, torch::kBool);
+  /// auto mod = MaskMod::causal() & MaskMod::blocks(near, 128, 128);
+  /// ```
+  static MaskMod blocks(
+      const torch::Tensor& sees,
+      int64_t query_size,
+      int64_t key_size);
+
   /// Both rules let the query attend to the key.
   friend TORCH_ATTENTION_API MaskMod
   operator&(const MaskMod& a, const MaskMod& b);
