@@ -177,6 +177,10 @@ torch::Tensor block_mask_of_head(const torch::Tensor& packed, int64_t head) {
 torch::Tensor hidden_by_block_mask(const torch::Tensor& packed) {
   const auto sizes = sizes_of_block_mask(packed);
   const auto tiles = tiles_of(packed);
+  // Tensors that are made inside torch.func have no memory of their own.
+  const c10::impl::ExcludeDispatchKeyGuard no_transforms(c10::DispatchKeySet(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+       c10::DispatchKey::FuncTorchDynamicLayerBackMode}));
   auto hidden = at::empty({sizes.B, sizes.H, sizes.T, sizes.S}, torch::kBool);
   auto* to = hidden.mutable_data_ptr<bool>();
   for (int64_t b = 0; b < sizes.B; ++b) {

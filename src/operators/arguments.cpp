@@ -2,6 +2,9 @@
 
 #include <kernels/plain.h>
 
+#include <ATen/TensorSubclassLikeUtils.h>
+#include <ATen/functorch/TensorWrapper.h>
+
 namespace torch_attention::operators {
 
 namespace {
@@ -28,6 +31,9 @@ struct Declaration {
   std::string operator()(Argument::Option<torch::Tensor> /*option*/) const {
     return std::string("Tensor? ") + name + "=None";
   }
+  std::string operator()(Argument::Option<BlockMask> /*option*/) const {
+    return std::string("Tensor? ") + name + "=None";
+  }
 };
 
 void read(const c10::IValue& value, bool& option) {
@@ -45,6 +51,24 @@ void read(const c10::IValue& value, std::optional<T>& option) {
 
 void read(const c10::IValue& value, torch::Tensor& option) {
   option = tensor_of(value);
+}
+
+void read(const c10::IValue& value, BlockMask& option) {
+  if (value.isNone()) {
+    option = BlockMask();
+    return;
+  }
+  auto packed = value.toTensor();
+  // torch.func wraps all arguments of a function, those without derivatives
+  // too.
+  while (const auto* wrapper = at::functorch::maybeGetTensorWrapper(packed)) {
+    packed = wrapper->value();
+  }
+  TORCH_CHECK(
+      !at::isTensorSubclassLike(packed),
+      "attention: expected a block_mask that holds its numbers; torch.vmap "
+      "over block masks works without dropout and derivatives only");
+  option = BlockMask::unpack(packed);
 }
 
 } // namespace
@@ -75,14 +99,13 @@ void read_argument(
 void check_device_of_argument(
     const char* name,
     const Argument& argument,
-    CallOptions& options,
+    const c10::IValue& value,
     torch::Device device) {
-  if (const auto* tensor =
-          std::get_if<Argument::Option<torch::Tensor>>(&argument.option)) {
+  if (value.isTensor()) {
     kernels::check_device(
         name,
         argument.name,
-        (*tensor)(options),
+        value.toTensor(),
         device,
         /*elsewhere=*/argument.has(kOnAnyDevice));
   }

@@ -39,12 +39,18 @@ struct Argument {
       Option<double>,
       Option<std::optional<int64_t>>,
       Option<std::optional<double>>,
-      Option<torch::Tensor>>
+      Option<torch::Tensor>,
+      Option<BlockMask>>
       option;
   unsigned traits = 0;
 
   constexpr bool has(Trait trait) const {
     return (traits & trait) != 0;
+  }
+
+  /// Returns whether what the tensor holds is checked where it is read.
+  constexpr bool is_block_mask() const {
+    return std::holds_alternative<Option<BlockMask>>(option);
   }
 };
 
@@ -63,6 +69,7 @@ inline constexpr std::array kArguments{
     TORCH_ATTENTION_ARGUMENT("key_lengths", key_lengths, kOnAnyDevice),
     TORCH_ATTENTION_ARGUMENT("query_offsets", query_offsets, kOnAnyDevice),
     TORCH_ATTENTION_ARGUMENT("mask", mask, 0),
+    TORCH_ATTENTION_ARGUMENT("block_mask", block_mask, kOnAnyDevice),
     TORCH_ATTENTION_ARGUMENT("bias", bias, kHasGradient),
     TORCH_ATTENTION_ARGUMENT("scale", scale, kOfDecode),
     TORCH_ATTENTION_ARGUMENT("softcap", softcap, kOfDecode),
@@ -125,7 +132,7 @@ torch::Tensor tensor_of(const c10::IValue& value);
 /// Returns the arguments of a schema, those with a trait or all.
 std::string schema_of_arguments(std::optional<Trait> trait = std::nullopt);
 
-/// Sets the option of an argument.
+/// Sets the option of an argument; checks what a block mask holds.
 void read_argument(
     const Argument& argument,
     const c10::IValue& value,
@@ -136,7 +143,7 @@ void read_argument(
 void check_device_of_argument(
     const char* name,
     const Argument& argument,
-    CallOptions& options,
+    const c10::IValue& value,
     torch::Device device);
 
 } // namespace torch_attention::operators

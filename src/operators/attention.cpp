@@ -72,11 +72,11 @@ void attention(const Operator& /*op*/, Stack* stack) {
 }
 
 void attention_meta(const Operator& /*op*/, Stack* stack) {
-  replace_last(*stack, kNumArguments, {empty_output(read_call(*stack))});
+  replace_last(*stack, kNumArguments, {empty_output(read_sizes(*stack))});
 }
 
 void attention_autograd(const Operator& op, Stack* stack) {
-  auto call = read_call(*stack);
+  auto call = read_sizes(*stack);
   const bool recorded = is_recorded(kAttention, *stack);
   // Other devices use LibTorch's kernels, whose dropout a backward operator
   // cannot repeat from a seed. So a tracer has to record the single kernels.
@@ -88,6 +88,7 @@ void attention_autograd(const Operator& op, Stack* stack) {
   }
   if (by_libtorch || transformed || !is_watched(*stack, kNumArguments)) {
     // Autograd records the functional form, which supports double backward.
+    read_block_mask(*stack, call);
     const auto output = functional::scaled_dot_product_attention(
         call.query, call.key, call.value, call.options);
     replace_last(*stack, kNumArguments, {output});
@@ -103,11 +104,12 @@ void attention_autograd(const Operator& op, Stack* stack) {
 }
 
 void attention_vmap(const Operator& op, Stack* stack) {
-  auto call = read_call(*stack);
+  auto call = read_sizes(*stack);
   if (call.options.dropout() == 0) {
     call_by_slices(op, stack);
     return;
   }
+  read_block_mask(*stack, call);
   const auto output = functional::scaled_dot_product_attention(
       call.query,
       call.key,
@@ -127,7 +129,7 @@ void attention_with_weights(const Operator& /*op*/, Stack* stack) {
 }
 
 void attention_with_weights_meta(const Operator& /*op*/, Stack* stack) {
-  const auto call = read_call(*stack);
+  const auto call = read_sizes(*stack);
   const auto output = empty_output(call);
   replace_last(*stack, kNumArguments, {output, weights_of(call, output)});
 }
@@ -152,11 +154,12 @@ void attention_with_weights_autograd(const Operator& op, Stack* stack) {
 }
 
 void attention_with_weights_vmap(const Operator& op, Stack* stack) {
-  const auto call = read_call(*stack);
+  auto call = read_sizes(*stack);
   if (call.options.dropout() == 0) {
     call_by_slices(op, stack);
     return;
   }
+  read_block_mask(*stack, call);
   const auto [output, weights] =
       functional::scaled_dot_product_attention_with_weights(
           call.query, call.key, call.value, call.options);
@@ -190,7 +193,7 @@ void attention_forward(const Operator& /*op*/, Stack* stack) {
 }
 
 void attention_forward_meta(const Operator& /*op*/, Stack* stack) {
-  const auto call = read_call(*stack);
+  const auto call = read_sizes(*stack);
   const auto output = empty_output(call);
   replace_last(
       *stack,

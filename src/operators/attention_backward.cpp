@@ -43,8 +43,8 @@ struct Request {
     }
     wanted = values[num_first].toBoolList();
     arguments.assign(values.end() - kNumArguments, values.end());
-    // read_call checks the devices of the arguments, too.
-    const auto device = read_call(arguments).query.device();
+    // read_sizes checks the devices of the arguments, too.
+    const auto device = read_sizes(arguments).query.device();
     for (const auto& x : first) {
       kernels::check_device("attention", "gradients and results", x, device);
     }

@@ -33,7 +33,7 @@ c10::SymIntArrayRef symbolic_leading(const torch::Tensor& x, int64_t kept) {
 
 } // namespace
 
-AttentionCall read_call(const torch::jit::Stack& stack) {
+AttentionCall read_sizes(const torch::jit::Stack& stack) {
   constexpr auto kName = "attention";
   const auto values = torch::jit::last(stack, kNumArguments);
   AttentionCall call;
@@ -44,9 +44,26 @@ AttentionCall read_call(const torch::jit::Stack& stack) {
   check_device(kName, "key", call.key, device);
   check_device(kName, "value", call.value, device);
   for (size_t i = 0; i < kArguments.size(); ++i) {
-    read_argument(kArguments[i], values[3 + i], call.options);
-    check_device_of_argument(kName, kArguments[i], call.options, device);
+    const auto& argument = kArguments[i];
+    check_device_of_argument(kName, argument, values[3 + i], device);
+    if (!argument.is_block_mask()) {
+      read_argument(argument, values[3 + i], call.options);
+    }
   }
+  return call;
+}
+
+void read_block_mask(const torch::jit::Stack& stack, AttentionCall& call) {
+  constexpr auto i = index_of("block_mask");
+  read_argument(
+      kArguments[i - 3],
+      torch::jit::peek(stack, i, kNumArguments),
+      call.options);
+}
+
+AttentionCall read_call(const torch::jit::Stack& stack) {
+  auto call = read_sizes(stack);
+  read_block_mask(stack, call);
   return call;
 }
 

@@ -18,7 +18,14 @@ struct AttentionCall {
   CallOptions options;
 };
 
-/// Reads the last `kNumArguments` of a stack.
+/// Reads the last `kNumArguments` of a stack, without the block mask: tensors
+/// on the device meta, and those that compilers pass, hold no numbers.
+AttentionCall read_sizes(const torch::jit::Stack& stack);
+
+/// Reads the block mask of a call that `read_sizes` read.
+void read_block_mask(const torch::jit::Stack& stack, AttentionCall& call);
+
+/// Reads a call that is to be computed, with its block mask.
 AttentionCall read_call(const torch::jit::Stack& stack);
 
 /// Returns whether one of the last `n` values of a stack is a tensor subclass

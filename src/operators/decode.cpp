@@ -57,9 +57,9 @@ DecodeCall read_decode(const torch::jit::Stack& stack) {
   auto next = kNumDecodeTensors;
   for (const auto& argument : kArguments) {
     if (argument.has(kOfDecode)) {
-      read_argument(argument, values[next++], options);
       check_device_of_argument(
-          kDecode, argument, options, call.attention.query.device());
+          kDecode, argument, values[next], call.attention.query.device());
+      read_argument(argument, values[next++], options);
     }
   }
   return call;

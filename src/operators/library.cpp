@@ -2,6 +2,7 @@
 
 #include <operators/arguments.h>
 #include <operators/attention.h>
+#include <operators/block_mask.h>
 #include <operators/decode.h>
 #include <operators/rotary.h>
 #include <operators/takes.h>
@@ -171,6 +172,31 @@ TORCH_LIBRARY(torch_attention, library) {
       plain);
 }
 
+// Masks as tiles.
+TORCH_LIBRARY_FRAGMENT(torch_attention, library) {
+  // The length of the result depends on the tensors' numbers.
+  define(
+      library,
+      "block_mask(str program, Tensor[] tensors, int num_queries, "
+      "int num_keys, int batch_size=1, int num_heads=1, "
+      "Tensor? query_offsets=None, Tensor? key_offsets=None) -> Tensor",
+      {at::Tag::dynamic_output_shape, at::Tag::pt2_compliant_tag});
+  define(
+      library,
+      "block_mask_hidden(Tensor packed) -> Tensor",
+      {at::Tag::dynamic_output_shape, at::Tag::pt2_compliant_tag});
+  for (const auto* schema :
+       {"block_mask_sizes(Tensor packed) -> int[]",
+        "block_mask_density(Tensor packed) -> float"}) {
+    define(library, schema, {at::Tag::data_dependent_output});
+  }
+  // Python registers its kernel.
+  define(
+      library,
+      std::string("_mask_function(") + kMaskFunctionArguments + ") -> Tensor",
+      {});
+}
+
 TORCH_LIBRARY_IMPL(torch_attention, CPU, library) {
   add_device_kernels(library);
 }
@@ -188,6 +214,13 @@ TORCH_LIBRARY_IMPL(torch_attention, Meta, library) {
   library.impl("_attention_backward", boxed<&gradients_meta>());
   library.impl("_attention_with_weights_backward", boxed<&gradients_meta>());
   library.impl("_rotary_backward", boxed<&rotary_meta>());
+}
+
+TORCH_LIBRARY_IMPL(torch_attention, CompositeExplicitAutograd, library) {
+  library.impl("block_mask", TORCH_FN(block_mask));
+  library.impl("block_mask_hidden", TORCH_FN(block_mask_hidden));
+  library.impl("block_mask_sizes", TORCH_FN(block_mask_sizes));
+  library.impl("block_mask_density", TORCH_FN(block_mask_density));
 }
 
 TORCH_LIBRARY_IMPL(torch_attention, CompositeImplicitAutograd, library) {

@@ -30,6 +30,8 @@ RULES: list[dict[str, Any]] = [
     {"causal": True, "alibi_slopes": SLOPES},
     {"causal": True, "sinks": SLOPES},
     {"mask": torch.zeros(2, 1, 1, 9, dtype=torch.bool)},
+    {"block_mask": torch.ops.torch_attention.block_mask(
+        "causal", [], 7, 9, query_offsets=torch.tensor([2]))},
     {"bias": torch.zeros(4, 7, 9)},
     {"key_lengths": torch.tensor([9, 4])},
 ]
