@@ -21,8 +21,10 @@ import importlib.metadata
 
 import torch
 
-from . import _registration
+from . import _masks, _registration
+from ._flex import flex_attention
 from ._folders import prefix_for
+from ._masks import BlockMask, MaskMod
 from ._show import AttentionPage, show
 
 __version__ = importlib.metadata.version("torch-attention")
@@ -48,13 +50,17 @@ rotary = torch.ops.torch_attention.rotary
 scaled_dot_product_attention = torch.ops.torch_attention.scaled_dot_product_attention
 
 _registration.register()
+_mask_functions = _masks.register()
 
 __all__ = [
     "AttentionPage",
+    "BlockMask",
+    "MaskMod",
     "attention",
     "attention_with_weights",
     "cmake_prefix_path",
     "decode",
+    "flex_attention",
     "library",
     "replace_sdpa",
     "restore_sdpa",
