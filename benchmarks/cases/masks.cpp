@@ -138,7 +138,7 @@ std::vector<Case> mask_cases() {
     }
   }
   for (const bool backward : {false, true}) {
-    auto work = attention_work(1, 8, 16384, 64);
+    auto work = attention_work(1, 2, 16384, 64);
     work.backward = backward;
     cases.push_back(document_case(work, 64));
   }

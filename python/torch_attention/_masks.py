@@ -160,7 +160,6 @@ class MaskMod:
         words = [rule[0] for rule in self._rules]
         return f"MaskMod({' '.join(words)})"
 
-
     def _evaluate(self, *sizes: int, **offsets: Tensor | None) -> Tensor:
         """Returns the packed mask, outside of graphs of torch.compile, which does not
         know its length. Its import is left to who uses it, since it takes long."""
