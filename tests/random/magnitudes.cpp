@@ -99,4 +99,26 @@ std::string name_of(size_t result) {
   return result == 0 ? "output" : c10::str("gradient ", result);
 }
 
+void check_kernels(
+    const Problem& problem,
+    const Problem& expected,
+    Attend attend) {
+  const auto reference =
+      compute(expected, expected.dtype, Kernel::kReference, attend);
+  const auto exact =
+      compute(expected, torch::kDouble, Kernel::kReference, attend);
+  const auto m = magnitudes_of(expected);
+  for (const auto kernel : {Kernel::kFused, Kernel::kReference}) {
+    const auto found = compute(problem, problem.dtype, kernel);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      check_close(
+          c10::str(name_of(i), " by ", kernel),
+          found[i],
+          reference[i],
+          exact[i],
+          bound_of(expected, m, i));
+    }
+  }
+}
+
 } // namespace torch_attention::random

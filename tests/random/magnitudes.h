@@ -34,4 +34,11 @@ Bound bound_of(const Problem& problem, const Magnitudes& m, size_t result);
 /// Returns its name, for messages.
 std::string name_of(size_t result);
 
+/// Compares what the kernels compute for `problem` with `attend` of a problem
+/// that has the same results, by the reference, in its dtype and in float64.
+void check_kernels(
+    const Problem& problem,
+    const Problem& expected,
+    Attend attend);
+
 } // namespace torch_attention::random

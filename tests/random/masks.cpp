@@ -286,24 +286,10 @@ void check_block_mask(Random& random) {
   }
   const auto& own = dense.options.mask();
   dense.options.mask(own.defined() ? own.logical_or(as_scores) : as_scores);
-  const auto one_by_one =
-      is_packed ? &Problem::attend_one_by_one : &Problem::attend;
-  const auto reference =
-      compute(dense, dense.dtype, Kernel::kReference, one_by_one);
-  const auto exact =
-      compute(dense, torch::kDouble, Kernel::kReference, one_by_one);
-  const auto m = magnitudes_of(dense);
-  for (const auto kernel : {Kernel::kFused, Kernel::kReference}) {
-    const auto found = compute(problem, problem.dtype, kernel);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      check_close(
-          c10::str(name_of(i), " by ", kernel),
-          found[i],
-          reference[i],
-          exact[i],
-          bound_of(dense, m, i));
-    }
-  }
+  check_kernels(
+      problem,
+      dense,
+      is_packed ? &Problem::attend_one_by_one : &Problem::attend);
 }
 
 } // namespace torch_attention::random
