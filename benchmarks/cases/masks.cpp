@@ -14,16 +14,23 @@ namespace {
 
 using functional::ScaledDotProductAttentionFuncOptions;
 
-std::string mask_name(const Work& work) {
+std::string mask_name(const std::string& pattern, const Work& work) {
   return format_text(
       "mask {} B{} H{} T{} D{} {}{}",
-      work.window ? format_text("window {}", *work.window) : "causal",
+      pattern,
       work.B,
       work.H,
       work.T,
       work.D,
       torch::toString(work.dtype),
       work.backward ? " forward+backward" : "");
+}
+
+/// Returns a candidate that computes something else, to show what hidden keys
+/// save.
+Candidate with_other_keys(Candidate candidate) {
+  candidate.allowed_difference = std::numeric_limits<double>::infinity();
+  return candidate;
 }
 
 std::vector<Candidate> mask_candidates(const Work& work) {
@@ -58,11 +65,8 @@ std::vector<Candidate> mask_candidates(const Work& work) {
       our_attention("ours, 0 and -inf", data, with_bias(-kInfinity)),
       our_attention("ours, 0 and -1e9", data, with_bias(-1e9)),
       sdpa_attention("SDPA", data, theirs)};
-  // Computes something else, to show what hidden keys save.
-  auto all_keys = our_attention(
-      "ours, all keys", data, ScaledDotProductAttentionFuncOptions());
-  all_keys.allowed_difference = kInfinity;
-  candidates.push_back(std::move(all_keys));
+  candidates.push_back(with_other_keys(our_attention(
+      "ours, all keys", data, ScaledDotProductAttentionFuncOptions())));
   return candidates;
 }
 
@@ -77,15 +81,7 @@ torch::Tensor draw_documents(int64_t T, int64_t num_documents) {
 /// Texts that are packed into one, of which tokens see the earlier ones of
 /// their own.
 Case document_case(const Work& work, int64_t num_documents) {
-  const auto name = format_text(
-      "mask {} documents B{} H{} T{} D{} {}{}",
-      num_documents,
-      work.B,
-      work.H,
-      work.T,
-      work.D,
-      torch::toString(work.dtype),
-      work.backward ? " forward+backward" : "");
+  const auto name = mask_name(format_text("{} documents", num_documents), work);
   return drawn_case(name, work, [work, num_documents] {
     const auto data = draw_attention(work);
     const auto ids = draw_documents(work.T, num_documents);
@@ -95,24 +91,13 @@ Case document_case(const Work& work, int64_t num_documents) {
     SdpaOptions theirs;
     theirs.causal = false;
     theirs.mask = hidden.logical_not();
-    std::vector<Candidate> candidates{
-        our_attention(
-            "ours, block mask",
-            data,
-            ScaledDotProductAttentionFuncOptions().block_mask(tiles)),
-        our_attention(
-            "ours, bool mask",
-            data,
-            ScaledDotProductAttentionFuncOptions().mask(hidden)),
-        sdpa_attention("SDPA", data, theirs)};
-    auto causal = our_attention(
-        "ours, causal alone",
-        data,
-        ScaledDotProductAttentionFuncOptions().causal(true));
-    // Computes something else, to show what documents save.
-    causal.allowed_difference = std::numeric_limits<double>::infinity();
-    candidates.push_back(std::move(causal));
-    return candidates;
+    using Options = ScaledDotProductAttentionFuncOptions;
+    return std::vector<Candidate>{
+        our_attention("ours, block mask", data, Options().block_mask(tiles)),
+        our_attention("ours, bool mask", data, Options().mask(hidden)),
+        sdpa_attention("SDPA", data, theirs),
+        with_other_keys(
+            our_attention("ours, causal alone", data, Options().causal(true)))};
   });
 }
 
@@ -134,7 +119,11 @@ std::vector<Case> mask_cases() {
     for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
       work.dtype = dtype;
       cases.push_back(drawn_case(
-          mask_name(work), work, [work] { return mask_candidates(work); }));
+          mask_name(
+              work.window ? format_text("window {}", *work.window) : "causal",
+              work),
+          work,
+          [work] { return mask_candidates(work); }));
     }
   }
   for (const bool backward : {false, true}) {
