@@ -11,6 +11,11 @@
 
 namespace torch_attention::kernels {
 
+torch::Tensor contiguous_rows(const torch::Tensor& rows, torch::Dtype dtype) {
+  const auto cast = rows.to(dtype);
+  return cast.size(3) > 1 && cast.stride(3) != 1 ? cast.contiguous() : cast;
+}
+
 namespace {
 
 /// The number of bytes for which another thread pays.
@@ -54,12 +59,6 @@ void copy_memory(
           begin += n;
         }
       });
-}
-
-/// Returns `rows` in `dtype`, each contiguous.
-torch::Tensor contiguous_rows(const torch::Tensor& rows, torch::Dtype dtype) {
-  const auto cast = rows.to(dtype);
-  return cast.size(3) > 1 && cast.stride(3) != 1 ? cast.contiguous() : cast;
 }
 
 void write_memory(
@@ -128,6 +127,10 @@ void copy_by_counts(
 
 } // namespace
 
+bool can_copy_memory(const torch::Tensor& x) {
+  return is_plain(x) && !is_traced();
+}
+
 void write_rows(
     std::initializer_list<NewRows> all,
     torch::IntArrayRef first,
@@ -137,9 +140,9 @@ void write_rows(
     return;
   }
   const bool plain = std::all_of(all.begin(), all.end(), [](const NewRows& x) {
-    return is_plain(x.cache) && is_plain(x.rows);
+    return can_copy_memory(x.cache) && can_copy_memory(x.rows);
   });
-  if (plain && !is_traced()) {
+  if (plain) {
     for (const auto& x : all) {
       write_memory(x, first, counts);
     }
@@ -170,22 +173,13 @@ void write_rows(
   copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
 }
 
-bool can_write_to_memory(const torch::Tensor& rows) {
-  return is_plain(rows) && !is_traced();
-}
-
 void write_rows_to_memory(
     const torch::Tensor& rows,
-    torch::Dtype dtype,
     torch::IntArrayRef counts,
     c10::function_ref<std::byte*(int64_t b, int64_t g, int64_t t)> place) {
   if (rows.numel() > 0) {
-    copy_memory(contiguous_rows(rows, dtype), counts, place);
+    copy_memory(rows, counts, place);
   }
-}
-
-bool can_replace(const torch::Tensor& cache) {
-  return is_plain(cache) && !is_traced();
 }
 
 void replace_sequences(

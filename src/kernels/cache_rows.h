@@ -27,20 +27,20 @@ void write_rows(
 /// int64 (B) on the caches' device, which does not have to be waited for.
 void write_rows(std::initializer_list<NewRows> all, const torch::Tensor& first);
 
-/// Returns whether `write_rows_to_memory` supports `rows`.
-bool can_write_to_memory(const torch::Tensor& rows);
+/// Returns whether the memory of `x` may be copied, as `write_rows_to_memory`
+/// and `replace_sequences` do.
+bool can_copy_memory(const torch::Tensor& x);
 
-/// Writes the first `counts[b]` of `rows` (B, G, T, D) of each sequence b in
-/// `dtype`: head g of token t to the address `place(b, g, t)`, which several
+/// Returns `rows` in `dtype`, each contiguous.
+torch::Tensor contiguous_rows(const torch::Tensor& rows, torch::Dtype dtype);
+
+/// Writes the first `counts[b]` of `contiguous_rows` (B, G, T, D) of each
+/// sequence b: head g of token t to the address `place(b, g, t)`, which several
 /// threads ask for.
 void write_rows_to_memory(
     const torch::Tensor& rows,
-    torch::Dtype dtype,
     torch::IntArrayRef counts,
     c10::function_ref<std::byte*(int64_t b, int64_t g, int64_t t)> place);
-
-/// Returns whether `replace_sequences` supports `cache`.
-bool can_replace(const torch::Tensor& cache);
 
 /// Writes `sequences` (N, G, R, D), contiguous, over the sequences `to` of
 /// `cache` (B, G, R, D), which has contiguous rows and the same dtype.

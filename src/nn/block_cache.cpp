@@ -1,46 +1,12 @@
 #include <torch_attention/nn/block_cache.h>
 
-#include <check.h>
 #include <nn/block_store.h>
+#include <nn/cache_checks.h>
 #include <nn/checks.h>
 
-#include <string>
 #include <utility>
 
 namespace torch_attention {
-
-namespace {
-
-void check_rows_for_batch(
-    const char* what,
-    const torch::Tensor& rows,
-    int64_t B,
-    int64_t size,
-    const BlockCacheOptions& options) {
-  TORCH_ATTENTION_CHECK(
-      rows.defined(), "BlockCache: the {} are undefined", what);
-  TORCH_ATTENTION_CHECK(
-      rows.dim() == 4 && rows.size(0) == B &&
-          rows.size(1) == options.num_kv_heads() && rows.size(3) == size,
-      "BlockCache: expected {} of shape (sequences, num_kv_heads, T, {}) = "
-      "({}, {}, T, {}), but got {}",
-      what,
-      what == std::string("keys") ? "head_dim" : "value_dim",
-      B,
-      options.num_kv_heads(),
-      size,
-      rows.sizes());
-  TORCH_ATTENTION_CHECK(
-      rows.is_floating_point() && rows.device() == options.device(),
-      "BlockCache: expected floating-point {} on {}, where the cache is, but "
-      "got {} on {}",
-      what,
-      options.device(),
-      rows.scalar_type(),
-      rows.device());
-}
-
-} // namespace
 
 BlockCacheOptions::BlockCacheOptions(int64_t num_kv_heads, int64_t head_dim)
     : num_kv_heads_(num_kv_heads), head_dim_(head_dim) {}
@@ -81,22 +47,9 @@ std::vector<detail::BlockBefore> BlockBatch::append_to_undo(
   const torch::NoGradGuard no_grad;
   const auto& options = store_->options();
   const auto B = size();
-  check_rows_for_batch("keys", keys, B, options.head_dim(), options);
+  checks::check_new_rows(
+      detail::kBlockCache, "sequences", keys, values, B, options);
   const auto T = keys.size(2);
-  TORCH_CHECK(
-      !options.values_in_keys() || !values.defined(),
-      "BlockCache: expected keys alone, which have the values in them "
-      "(values_in_keys), but got values too");
-  if (!options.values_in_keys()) {
-    check_rows_for_batch(
-        "values", values, B, detail::value_dim(options), options);
-    TORCH_ATTENTION_CHECK(
-        values.size(2) == T,
-        "BlockCache: expected as many keys as values, but got keys {}, values "
-        "{}",
-        keys.sizes(),
-        values.sizes());
-  }
   std::vector<int64_t> counts(sequences_.size(), T);
   if (new_lengths.defined()) {
     const auto checked = checks::to_counts(

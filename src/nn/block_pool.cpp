@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <kernels/attention.h>
+#include <nn/cache_checks.h>
 #include <nn/checks.h>
 
 #include <c10/core/InferenceMode.h>
@@ -62,9 +63,7 @@ int64_t bytes_of(std::initializer_list<int64_t> sizes, torch::Dtype dtype) {
 }
 
 void check_block_options(const BlockCacheOptions& options) {
-  checks::check_positive(kBlockCache, "num_kv_heads", options.num_kv_heads());
-  checks::check_positive(kBlockCache, "head_dim", options.head_dim());
-  checks::check_positive(kBlockCache, "value_dim", value_dim(options));
+  checks::check_sizes_of_rows(kBlockCache, options);
   checks::check_positive(kBlockCache, "block_size", options.block_size());
   checks::check_positive(
       kBlockCache, "max_blocks", options.max_blocks().value_or(kMostBytes));
@@ -73,16 +72,7 @@ void check_block_options(const BlockCacheOptions& options) {
       "BlockCache: expected a block_size that is a multiple of {}, but got {}",
       kernels::kBlockTokens,
       options.block_size());
-  TORCH_ATTENTION_CHECK(
-      !options.values_in_keys() || value_dim(options) <= options.head_dim(),
-      "BlockCache: expected value_dim <= head_dim with values_in_keys, but got "
-      "{} > {}",
-      value_dim(options),
-      options.head_dim());
-  TORCH_ATTENTION_CHECK(
-      c10::isFloatingType(options.dtype()),
-      "BlockCache: expected a floating-point dtype, but got {}",
-      options.dtype());
+  checks::check_cache_dtype(kBlockCache, options.dtype());
 }
 
 } // namespace
@@ -95,21 +85,21 @@ BlockPool::BlockPool(const BlockCacheOptions& options) : options_(options) {
   key_bytes_ = bytes_of({G, size, options_.head_dim()}, options_.dtype());
   value_bytes_ = options_.values_in_keys()
       ? 0
-      : bytes_of({G, size, value_dim(options_)}, options_.dtype());
+      : bytes_of({G, size, checks::value_dim(options_)}, options_.dtype());
   TORCH_ATTENTION_CHECK(
       key_bytes_ <= kMostAddresses && value_bytes_ <= kMostAddresses,
       "BlockCache: expected sizes of which a block fits into memory, but got "
       "num_kv_heads = {}, head_dim = {}, value_dim = {} and block_size = {}",
       G,
       options_.head_dim(),
-      value_dim(options_),
+      checks::value_dim(options_),
       size);
   blocks_per_slab_ =
       std::max<int64_t>(1, kSlabBytes / (key_bytes_ + value_bytes_));
   const c10::InferenceMode normal_tensors(false);
   const auto tensor = torch::device(options_.device()).dtype(options_.dtype());
   key_row_ = at::zeros({1, 1, 1, options_.head_dim()}, tensor);
-  value_row_ = at::zeros({1, 1, 1, value_dim(options_)}, tensor);
+  value_row_ = at::zeros({1, 1, 1, checks::value_dim(options_)}, tensor);
   options_.device(key_row_.device());
 }
 
@@ -137,7 +127,7 @@ BlockPool::Slab BlockPool::make_slab(int64_t num_blocks) const {
   slab.keys = make(options_.head_dim());
   slab.key_data = data(slab.keys);
   if (!options_.values_in_keys()) {
-    slab.values = make(value_dim(options_));
+    slab.values = make(checks::value_dim(options_));
     slab.value_data = data(slab.values);
   }
   return slab;
@@ -257,7 +247,7 @@ torch::Tensor BlockPool::gather_keys(torch::IntArrayRef blocks, int64_t B)
 
 torch::Tensor BlockPool::gather_values(torch::IntArrayRef blocks, int64_t B)
     const {
-  return gather(blocks, B, &Slab::values, value_dim(options_));
+  return gather(blocks, B, &Slab::values, checks::value_dim(options_));
 }
 
 torch::Tensor BlockPool::gather(

@@ -13,11 +13,6 @@ namespace torch_attention::detail {
 /// The class in messages.
 inline constexpr const char* kBlockCache = "BlockCache";
 
-/// The size of a value of a cache with `options`.
-inline int64_t value_dim(const BlockCacheOptions& options) {
-  return options.value_dim().value_or(options.head_dim());
-}
-
 /// The memory of blocks, and how many sequences use each. Memory is allocated
 /// in slabs of many blocks, so that a block never moves.
 class BlockPool {

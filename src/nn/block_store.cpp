@@ -2,25 +2,12 @@
 
 #include <check.h>
 #include <kernels/cache_rows.h>
+#include <nn/cache_checks.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace torch_attention::detail {
-
-namespace {
-
-/// Returns rows, or nothing, so that copying them to blocks on the CPU
-/// allocates nothing.
-torch::Tensor ready_to_copy(const torch::Tensor& rows, torch::Dtype dtype) {
-  if (!rows.defined()) {
-    return rows;
-  }
-  const auto cast = rows.to(dtype);
-  return cast.stride(-1) == 1 ? cast : cast.contiguous();
-}
-
-} // namespace
 
 BlockStore::BlockStore(const BlockCacheOptions& options) : pool_(options) {}
 
@@ -118,8 +105,11 @@ std::vector<BlockBefore> BlockStore::append(
     const torch::Tensor& values,
     torch::IntArrayRef counts) {
   const auto size = options().block_size();
-  const auto new_keys = ready_to_copy(keys, options().dtype());
-  const auto new_values = ready_to_copy(values, options().dtype());
+  // So copying them to blocks on the CPU allocates nothing.
+  const auto new_keys = kernels::contiguous_rows(keys, options().dtype());
+  const auto new_values = options().values_in_keys()
+      ? values
+      : kernels::contiguous_rows(values, options().dtype());
   std::vector<BlockBefore> appended;
   int64_t needed = 0;
   int64_t longest = 0;
@@ -218,14 +208,11 @@ void BlockStore::write(
                               std::byte* (BlockPool::*data_of)(int64_t) const,
                               torch::Tensor (BlockPool::*tensor_of)(int64_t)
                                   const) {
-    if (options().device().is_cpu() && kernels::can_write_to_memory(rows)) {
-      const auto row_bytes = rows.size(3) *
-          static_cast<int64_t>(c10::elementSize(options().dtype()));
+    if (options().device().is_cpu() && kernels::can_copy_memory(rows)) {
+      const auto row_bytes =
+          rows.size(3) * static_cast<int64_t>(rows.element_size());
       kernels::write_rows_to_memory(
-          rows,
-          options().dtype(),
-          counts,
-          [&](int64_t b, int64_t g, int64_t t) {
+          rows, counts, [&](int64_t b, int64_t g, int64_t t) {
             const auto& before = appended[static_cast<size_t>(b)];
             const auto token = before.length + t;
             const auto block =
@@ -272,7 +259,8 @@ kernels::KeyBlocks BlockStore::blocks_of(torch::IntArrayRef sequences) const {
   blocks.values.reserve(n);
   const bool has_values = !options().values_in_keys();
   blocks.key_token = options().head_dim();
-  blocks.value_token = has_values ? value_dim(options()) : options().head_dim();
+  blocks.value_token =
+      has_values ? checks::value_dim(options()) : options().head_dim();
   for (const auto block : padded_blocks(sequences)) {
     const void* keys = block < 0 ? nullptr : pool_.key_data(block);
     const void* values =
@@ -305,7 +293,7 @@ torch::Tensor BlockStore::gather_keys(torch::IntArrayRef sequences) const {
 
 torch::Tensor BlockStore::gather_values(torch::IntArrayRef sequences) const {
   if (options().values_in_keys()) {
-    return gather_keys(sequences).slice(-1, 0, value_dim(options()));
+    return gather_keys(sequences).slice(-1, 0, checks::value_dim(options()));
   }
   const auto B = static_cast<int64_t>(sequences.size());
   return pool_.gather_values(padded_blocks(sequences), B)

@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <kernels/cache_rows.h>
+#include <nn/cache_checks.h>
 #include <nn/checks.h>
 #include <physical_memory.h>
 
@@ -34,15 +35,9 @@ int64_t round_up(int64_t value, int64_t block) {
                                         : (value + (block - 1)) / block * block;
 }
 
-int64_t value_dim(const KVCacheOptions& options) {
-  return options.value_dim().value_or(options.head_dim());
-}
-
 void check_options(const KVCacheOptions& options) {
   checks::check_positive(kCache, "batch_size", options.batch_size());
-  checks::check_positive(kCache, "num_kv_heads", options.num_kv_heads());
-  checks::check_positive(kCache, "head_dim", options.head_dim());
-  checks::check_positive(kCache, "value_dim", value_dim(options));
+  checks::check_sizes_of_rows(kCache, options);
   checks::check_positive(kCache, "block", options.block());
   checks::check_positive(
       kCache, "max_length", options.max_length().value_or(kMaxSize));
@@ -70,32 +65,20 @@ void check_options(const KVCacheOptions& options) {
       options.num_parts() == 1 || (!options.window() && !options.chunk()),
       "KVCache: expected no window and no chunk beside num_parts = {}",
       options.num_parts());
-  TORCH_ATTENTION_CHECK(
-      !options.values_in_keys() || value_dim(options) <= options.head_dim(),
-      "KVCache: expected value_dim <= head_dim with values_in_keys, but "
-      "got {} > {}",
-      value_dim(options),
-      options.head_dim());
 }
 
 /// Returns the number of elements per token and head.
 int64_t row_size(const KVCacheOptions& options) {
-  return options.values_in_keys() ? options.head_dim()
-                                  : add(options.head_dim(), value_dim(options));
+  return options.values_in_keys()
+      ? options.head_dim()
+      : add(options.head_dim(), checks::value_dim(options));
 }
 
 /// Returns the view of the values with `values_in_keys`.
 torch::Tensor values_in(
     const torch::Tensor& keys,
     const KVCacheOptions& options) {
-  return keys.slice(-1, 0, value_dim(options));
-}
-
-void check_dtype(torch::Dtype dtype) {
-  TORCH_ATTENTION_CHECK(
-      c10::isFloatingType(dtype),
-      "KVCache: expected a floating-point dtype, but got {}",
-      dtype);
+  return keys.slice(-1, 0, checks::value_dim(options));
 }
 
 /// Checks that keys, values and counts of `capacity` rows can fit into memory,
@@ -120,7 +103,7 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       options.batch_size(),
       options.num_kv_heads(),
       options.head_dim(),
-      value_dim(options),
+      checks::value_dim(options),
       capacity);
 }
 
@@ -173,33 +156,6 @@ torch::Tensor tensor_of(const Counts& counts) {
   return tensor;
 }
 
-void check_new_rows(
-    const char* what,
-    const torch::Tensor& rows,
-    int64_t size,
-    const KVCacheOptions& options) {
-  TORCH_ATTENTION_CHECK(rows.defined(), "KVCache: the {} are undefined", what);
-  TORCH_ATTENTION_CHECK(
-      rows.dim() == 4 && rows.size(0) == options.batch_size() &&
-          rows.size(1) == options.num_kv_heads() && rows.size(3) == size,
-      "KVCache: expected {} of shape (batch_size, num_kv_heads, T, {}) = "
-      "({}, {}, T, {}), but got {}",
-      what,
-      what == std::string("keys") ? "head_dim" : "value_dim",
-      options.batch_size(),
-      options.num_kv_heads(),
-      size,
-      rows.sizes());
-  TORCH_ATTENTION_CHECK(
-      rows.is_floating_point() && rows.device() == options.device(),
-      "KVCache: expected floating-point {} on {}, where the cache is, "
-      "but got {} on {}",
-      what,
-      options.device(),
-      rows.scalar_type(),
-      rows.device());
-}
-
 } // namespace
 
 KVCacheOptions::KVCacheOptions(
@@ -212,7 +168,7 @@ KVCacheOptions::KVCacheOptions(
 
 KVCache::KVCache(const KVCacheOptions& options) : options_(options) {
   check_options(options_);
-  check_dtype(options_.dtype());
+  checks::check_cache_dtype(kCache, options_.dtype());
   state_.rows = allocate(0);
   // The device of a tensor has an index, such as cuda:0 for cuda.
   options_.device(state_.rows.keys.device());
@@ -240,21 +196,9 @@ void KVCache::append(
     const torch::Tensor& new_lengths) {
   const torch::NoGradGuard no_grad;
   const auto B = options_.batch_size();
-  check_new_rows("keys", keys, options_.head_dim(), options_);
+  checks::check_new_rows(kCache, "batch_size", keys, values, B, options_);
   const auto T = keys.size(2);
   const bool has_values = !options_.values_in_keys();
-  TORCH_CHECK(
-      has_values || !values.defined(),
-      "KVCache: expected keys alone, which have the values in them "
-      "(values_in_keys), but got values too");
-  if (has_values) {
-    check_new_rows("values", values, value_dim(options_), options_);
-  }
-  TORCH_ATTENTION_CHECK(
-      !has_values || values.size(2) == T,
-      "KVCache: expected as many keys as values, but got keys {}, values {}",
-      keys.sizes(),
-      values.sizes());
   const auto counts = new_lengths.defined()
       ? counts_of(checks::to_counts(kCache, "new_lengths", new_lengths, B, T))
       : Counts(static_cast<size_t>(B), T);
@@ -369,7 +313,7 @@ void KVCache::reorder(const torch::Tensor& sources) {
   auto new_lengths = tensor_of(lengths);
   const auto all_keys = keys();
   const auto all_values = values();
-  if (kernels::can_replace(all_keys)) {
+  if (kernels::can_copy_memory(all_keys)) {
     // Copies all sources first, since rows may be both source and target.
     const auto from_index = tensor_of(from);
     const auto new_keys = all_keys.index_select(0, from_index);
@@ -417,7 +361,7 @@ void KVCache::to(torch::Dtype dtype) {
 }
 
 void KVCache::to(torch::Device device, torch::Dtype dtype) {
-  check_dtype(dtype);
+  checks::check_cache_dtype(kCache, dtype);
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
   auto keys = state_.rows.keys.to(device, dtype);
@@ -442,7 +386,7 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   };
   auto keys = make(options_.head_dim());
   auto values = options_.values_in_keys() ? values_in(keys, options_)
-                                          : make(value_dim(options_));
+                                          : make(checks::value_dim(options_));
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
