@@ -45,7 +45,6 @@ class MaskReader {
         wide_bias_(a, a.wide_bias),
         bound_(a, grad_output) {
     map_.tiles = a.mask_tiles;
-    map_.is_partial = mask_.count() + bias_.count() + wide_bias_.count() > 0;
     if (!a.maps_mask || a.num_keys <= kKeyBlock) {
       return;
     }
@@ -93,6 +92,8 @@ class MaskReader {
   }
 
   void finish() {
+    map_.is_partial = (mask_.count() > 0 && !reads_mask_) ||
+        (bias_.count() + wide_bias_.count() > 0 && !reads_bias_);
     map_.only_hides = !map_.is_partial && only_hides_;
   }
 
@@ -190,8 +191,6 @@ class MaskReader {
           bias_bits_);
     }
     map_.limits = proves_ ? limits_ : nullptr;
-    map_.is_partial = (mask_.count() > 0 && !reads_mask_) ||
-        (bias_.count() + wide_bias_.count() > 0 && !reads_bias_);
   }
 
   template <typename Y>

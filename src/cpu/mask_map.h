@@ -281,10 +281,8 @@ struct TileMap {
           }
           add_run(
               run,
-              run.words < 0 ? 15
-                            : units_of(tiles.seen_by_some(run, row, t, t_end)),
-              run.words < 0 ? 0
-                            : units_of(~tiles.seen_by_all(run, row, t, t_end)));
+              units_of(tiles.seen_by_some(run, row, t, t_end)),
+              units_of(~tiles.seen_by_all(run, row, t, t_end)));
         }
         for (int64_t i = 0; i < words; ++i) {
           changed[i] |= ~complete[i];

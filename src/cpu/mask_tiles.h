@@ -65,8 +65,7 @@ struct MaskTiles {
       if (run.first > tile + (shift > 0 ? 1 : 0)) {
         break;
       }
-      const auto bits =
-          run.words < 0 ? ~uint64_t{0} : words[run.words + t % kSize];
+      const auto bits = seen_by(run, t % kSize);
       if (run.first <= tile) {
         seen |= bits >> shift;
       }
@@ -105,14 +104,20 @@ struct MaskTiles {
     return false;
   }
 
-  /// Returns the keys that some, or all, of the queries [t, t_end) see, of a
-  /// run of one tile in a row of tiles.
+  /// Returns the keys that query i of a row of tiles sees, of each tile of a
+  /// run.
+  uint64_t seen_by(const Run& run, int64_t i) const {
+    return run.words < 0 ? ~uint64_t{0} : words[run.words + i];
+  }
+
+  /// Return the keys that some, or all, of the queries [t, t_end) see, of each
+  /// tile of a run in a row of tiles.
   uint64_t seen_by_some(const Run& run, int64_t row, int64_t t, int64_t t_end)
       const {
     uint64_t seen = 0;
     const auto end = std::min(t_end - row * kSize, kSize);
     for (auto i = std::max(t - row * kSize, int64_t{0}); i < end; ++i) {
-      seen |= words[run.words + i];
+      seen |= seen_by(run, i);
     }
     return seen;
   }
@@ -121,7 +126,7 @@ struct MaskTiles {
     auto seen = ~uint64_t{0};
     const auto end = std::min(t_end - row * kSize, kSize);
     for (auto i = std::max(t - row * kSize, int64_t{0}); i < end; ++i) {
-      seen &= words[run.words + i];
+      seen &= seen_by(run, i);
     }
     return seen;
   }

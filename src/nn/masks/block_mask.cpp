@@ -31,8 +31,6 @@ using Run = MaskTiles::Run;
 
 constexpr const char* kName = "BlockMask";
 
-static_assert(kMaskRows == MaskTiles::kSize && kMaskKeys == MaskTiles::kSize);
-
 /// Returns positions of the first query or key, int64 (1) or (B).
 torch::Tensor checked_offsets(
     const char* what,

@@ -71,8 +71,7 @@ class Blocks final : public MaskExpression {
   }
 
   void write(const MaskRegion& x, uint64_t* words) const override {
-    std::fill_n(
-        words, (x.k_end - x.k + kMaskKeys - 1) / kMaskKeys * kMaskRows, 0);
+    std::fill_n(words, x.num_words(), uint64_t{0});
     const BlockRange keys(x.k, x.k_end, key_size_);
     for (auto q = x.q; q < x.q_end; ++q) {
       const auto* row = row_of(x, q / query_size_);
@@ -94,17 +93,6 @@ class Blocks final : public MaskExpression {
     const auto h = sees_.size(1) == 1 ? 0 : x.h;
     return sees_.const_data_ptr<bool>() +
         ((b * sees_.size(1) + h) * sees_.size(2) + r) * sees_.size(3);
-  }
-
-  /// Sets bits [begin, end) of a query, whose words are kMaskRows apart.
-  static void set_bits(uint64_t* word, int64_t begin, int64_t end) {
-    for (auto i = begin; i < end;) {
-      const auto from = i % kMaskKeys;
-      const auto n = std::min(kMaskKeys - from, end - i);
-      word[i / kMaskKeys * kMaskRows] |= ~uint64_t{0} >> (kMaskKeys - n)
-              << from;
-      i += n;
-    }
   }
 
   torch::Tensor sees_;

@@ -1,11 +1,18 @@
 #pragma once
 
+#include <cpu/mask_tiles.h>
 #include <torch_attention/nn/options/mask_mod.h>
 
+#include <algorithm>
 #include <cstdint>
 
 /// The values that `MaskMod` combines.
 namespace torch_attention::detail {
+
+/// The queries of a region that is written as words.
+constexpr int64_t kMaskRows = cpu::MaskTiles::kSize;
+/// The keys of a word.
+constexpr int64_t kMaskKeys = cpu::MaskTiles::kSize;
 
 /// Queries [q, q_end) and keys [k, k_end), by position, of head h of sequence
 /// b. None is empty.
@@ -16,15 +23,26 @@ struct MaskRegion {
   int64_t q_end = 0;
   int64_t k = 0;
   int64_t k_end = 0;
+
+  /// Returns the number of words that `MaskExpression::write` writes.
+  int64_t num_words() const {
+    return (k_end - k + kMaskKeys - 1) / kMaskKeys * kMaskRows;
+  }
 };
+
+/// Sets bits [begin, end) of a query, whose first word is `word`.
+inline void set_bits(uint64_t* word, int64_t begin, int64_t end) {
+  while (begin < end) {
+    const auto first = begin / kMaskKeys * kMaskKeys;
+    const auto next = std::min(end, first + kMaskKeys);
+    word[first / kMaskKeys * kMaskRows] |=
+        cpu::MaskTiles::bits_between(begin - first, next - first);
+    begin = next;
+  }
+}
 
 /// How many keys of a region the queries attend to. kSome promises nothing.
 enum class Seen { kNone, kSome, kAll };
-
-/// The queries of a region that is written as words.
-constexpr int64_t kMaskRows = 64;
-/// The keys of a word.
-constexpr int64_t kMaskKeys = 64;
 
 /// The sizes for which an expression is to be evaluated.
 struct MaskPositions {

@@ -32,10 +32,6 @@ int64_t add(int64_t a, int64_t b) {
   return a < kFirst - b ? kFirst : a + b;
 }
 
-int64_t num_words(const MaskRegion& region) {
-  return (region.k_end - region.k + kMaskKeys - 1) / kMaskKeys * kMaskRows;
-}
-
 /// Keys [begin, end).
 struct KeyRange {
   int64_t begin = kFirst;
@@ -58,16 +54,13 @@ class RangeRule : public MaskExpression {
   }
 
   void write(const MaskRegion& x, uint64_t* words) const override {
+    std::fill_n(words, x.num_words(), uint64_t{0});
     for (auto q = x.q; q < x.q_end; ++q) {
       const auto of_query = keys(x.b, q);
-      auto* word = words + (q - x.q);
-      for (auto k = x.k; k < x.k_end; k += kMaskKeys, word += kMaskRows) {
-        const auto end = std::min(x.k_end, add(k, kMaskKeys));
-        const auto from = std::clamp(of_query.begin, k, end) - k;
-        const auto to = std::clamp(of_query.end, k, end) - k;
-        *word =
-            from < to ? ~uint64_t{0} >> (kMaskKeys - (to - from)) << from : 0;
-      }
+      set_bits(
+          words + (q - x.q),
+          std::clamp(of_query.begin, x.k, x.k_end) - x.k,
+          std::clamp(of_query.end, x.k, x.k_end) - x.k);
     }
   }
 };
@@ -386,7 +379,7 @@ class Pair final : public MaskExpression {
     if (b_->seen(region) == neutral) {
       return;
     }
-    const auto n = num_words(region);
+    const auto n = region.num_words();
     std::vector<uint64_t> others(static_cast<size_t>(n));
     b_->write(region, others.data());
     for (int64_t i = 0; i < n; ++i) {
@@ -431,7 +424,7 @@ class Not final : public MaskExpression {
 
   void write(const MaskRegion& region, uint64_t* words) const override {
     a_->write(region, words);
-    std::transform(words, words + num_words(region), words, [](uint64_t word) {
+    std::transform(words, words + region.num_words(), words, [](uint64_t word) {
       return ~word;
     });
   }
