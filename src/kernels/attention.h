@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cpu/attention.h>
 #include <torch_attention/nn/options/score_rule.h>
 
 #include <torch/types.h>
@@ -60,8 +61,7 @@ struct SharedTokens {
   int64_t first_key = 0;
 };
 
-/// A block of keys holds a multiple of so many tokens.
-inline constexpr int64_t kBlockTokens = 64;
+using cpu::kBlockTokens;
 
 /// Keys and values of B sequences in the CPU's memory, in blocks of `size`
 /// tokens.

@@ -51,9 +51,8 @@ void check_sizes(const torch::Tensor& packed) {
       s.B > 0 && s.H > 0 && is_size(s.T) && is_size(s.S) && fits(s.B, s.H) &&
           fits(s.B * s.H, s.tiles(s.T)) && is_size(s.num_runs) &&
           is_size(s.num_words) && num_numbers(s) == n,
-      "BlockMask: expected {} numbers for a mask of shape {} with {} runs and "
+      "BlockMask: expected the numbers for a mask of shape {} with {} runs and "
       "{} words, but got {}",
-      kHeader,
       torch::IntArrayRef({s.B, s.H, s.T, s.S}),
       s.num_runs,
       s.num_words,

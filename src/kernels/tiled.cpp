@@ -24,8 +24,6 @@ namespace torch_attention::kernels {
 
 namespace {
 
-static_assert(kBlockTokens == cpu::kBlockTokens);
-
 /// Returns an empty (B, heads, T, D) in the memory layout that the projection
 /// after attention reads: (B, T, heads, D).
 torch::Tensor empty_heads(

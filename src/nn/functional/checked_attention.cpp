@@ -89,10 +89,14 @@ void check_block_mask(
   const auto fits = [](int64_t size, int64_t all) {
     return size == 1 || size == all;
   };
-  const auto B = dim < 3 || (dim == 3 && without_batch) ? 1 : scores[0];
-  const auto H = dim == 4         ? scores[1]
-      : dim == 3 && without_batch ? scores[0]
-                                  : 1;
+  int64_t B = 1;
+  int64_t H = 1;
+  if (dim == 3) {
+    (without_batch ? H : B) = scores[0];
+  } else if (dim == 4) {
+    B = scores[0];
+    H = scores[1];
+  }
   TORCH_ATTENTION_CHECK(
       dim >= 2 && dim <= 4 && fits(mask.batch_size(), B) &&
           fits(mask.num_heads(), H) && mask.num_queries() == scores[dim - 2] &&
