@@ -82,6 +82,10 @@ class Program {
 
   int64_t number() {
     next();
+    return number_of_word();
+  }
+
+  int64_t number_of_word() const {
     int64_t value = 0;
     const auto* end = word_.data() + word_.size();
     const auto [last, error] = std::from_chars(word_.data(), end, value);
@@ -90,14 +94,9 @@ class Program {
   }
 
   std::optional<int64_t> number_or_none() {
-    const auto begin = words_.tellg();
-    if (next() && word_ == "none") {
-      return std::nullopt;
-    }
-    --position_;
-    words_.clear();
-    words_.seekg(begin);
-    return number();
+    next();
+    return word_ == "none" ? std::nullopt
+                           : std::make_optional(number_of_word());
   }
 
   torch::Tensor tensor_at(int64_t i) const {
