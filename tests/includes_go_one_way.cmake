@@ -21,12 +21,13 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|check.h|config_file.h|descriptor.h|edit_distance.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h|undrawn_weights.h|utf8.h"
+    "atomic_file.h|check.h|config_file.h|descriptor.h|edit_distance.h|elementwise.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|physical_memory.h|regular_file.h|undrawn_weights.h|utf8.h"
 )
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/device.cpp "check.h|cpu/attention.h|${public}")
 set(may_include_src/cpu "cpu/|torch_attention/nn/options/score_rule.h")
-set(may_include_src/kernels "check.h|cpu/|kernels/|${options}")
+set(may_include_src/kernels
+    "check.h|cpu/|kernels/|torch_attention/same_bits.h|${options}")
 set(may_include_src/nn
     "kernels/|nn/[a-z_]+.h|torch_attention/nn/|${helpers}")
 set(may_include_src/nn/options "${options}")
@@ -47,7 +48,7 @@ set(may_include_src/jit
 set(may_include_src/weights
     "weights/|torch_attention/weights/|${options}|${helpers}")
 set(may_include_src/distributed
-    "distributed/|kernels/|nn/score_rule.h|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
+    "distributed/|kernels/|nn/(cache_state|score_rule).h|nn/functional/|nn/modules/|weights/|torch_attention/(distributed|nn|weights)/|${helpers}"
 )
 # The headers that users can include.
 set(may_include_src/models "models/|${public}|${helpers}")

@@ -273,6 +273,40 @@ void add_decode_cases(int64_t B, std::vector<Case>& cases) {
   }
 }
 
+/// Adds a new token for each of B sequences with long pasts, in caches of int8,
+/// bfloat16 and float32.
+void add_cache_cases(std::vector<Case>& cases) {
+  constexpr int64_t kScaleBytes = 4;
+  // A share of the largest element, of keys and values rounded to int8.
+  constexpr double kAllowed = 0.03;
+  for (const int64_t G : {8, 32}) {
+    for (const auto& [B, S] :
+         {std::pair<int64_t, int64_t>{1, 8192}, {1, 32768}, {8, 8192}}) {
+      auto work = attention_work(B, 32, 1, 128);
+      work.G = G;
+      work.S = S;
+      const auto make = [work] {
+        const auto data = draw_decode(work);
+        std::vector<Candidate> candidates{
+            block_decode("ours, int8", data, torch::kInt8),
+            block_decode("ours, bfloat16", data, torch::kBFloat16),
+            block_decode("ours, float32", data, torch::kFloat)};
+        for (auto& candidate : candidates) {
+          candidate.allowed_difference = kAllowed;
+        }
+        return candidates;
+      };
+      cases.push_back(drawn_case(
+          format_text("cache B{} S{} H{}/{} D{}", B, S, work.H, G, work.D),
+          work,
+          make));
+      cases.back().bound = Bound::kReading;
+      cases.back().own_amount =
+          static_cast<double>(2 * B * G * S * (work.D + kScaleBytes));
+    }
+  }
+}
+
 /// Adds forward passes by the number of tokens, for plots.
 void add_series(std::vector<Case>& cases) {
   constexpr int64_t kLargest = 16384;
@@ -321,6 +355,7 @@ std::vector<Case> all_cases() {
   for (auto& item : model_cases()) {
     cases.push_back(std::move(item));
   }
+  add_cache_cases(cases);
   add_long_cases(cases);
   add_series(cases);
   for (auto& item : shape_cases()) {

@@ -26,15 +26,16 @@ constexpr int64_t kRoom = 64;
 
 DecodeData draw_decode(const Work& work) {
   at::manual_seed(kSeed);
-  const auto draw = [&](int64_t tokens) {
-    return at::randn({work.B, work.H, tokens, work.D});
+  const auto draw = [&](int64_t heads, int64_t tokens) {
+    return at::randn({work.B, heads, tokens, work.D});
   };
+  const auto G = work.num_key_heads();
   DecodeData data;
-  data.past_key = draw(work.S - 1);
-  data.past_value = draw(work.S - 1);
-  data.query = draw(1);
-  data.key = draw(1);
-  data.value = draw(1);
+  data.past_key = draw(G, work.S - 1);
+  data.past_value = draw(G, work.S - 1);
+  data.query = draw(work.H, 1);
+  data.key = draw(G, 1);
+  data.value = draw(G, 1);
   return data;
 }
 
@@ -62,10 +63,14 @@ Candidate our_decode(
   return candidate;
 }
 
-Candidate block_decode(const std::string& name, const DecodeData& data) {
+Candidate block_decode(
+    const std::string& name,
+    const DecodeData& data,
+    torch::Dtype dtype) {
   const auto past = data.past_key.size(2);
   const auto cache = std::make_shared<BlockCache>(
-      BlockCacheOptions(data.past_key.size(1), data.past_key.size(3)));
+      BlockCacheOptions(data.past_key.size(1), data.past_key.size(3))
+          .dtype(dtype));
   std::vector<int64_t> sequences;
   for (int64_t b = 0; b < data.past_key.size(0); ++b) {
     sequences.push_back(cache->admit());
@@ -78,13 +83,24 @@ Candidate block_decode(const std::string& name, const DecodeData& data) {
     batch.append(
         data.past_key.narrow(2, t, n), data.past_value.narrow(2, t, n));
   }
-  return forward_candidate(name, [data, cache, batch, past] {
-    for (const auto sequence : batch.sequences()) {
-      cache->truncate(sequence, past);
-    }
-    batch.append(data.key, data.value);
-    return functional::paged_attention(data.query, batch);
-  });
+  // Rows of int8 take queries of any dtype.
+  const auto query = dtype == torch::kInt8 ? data.query : data.query.to(dtype);
+  const auto options =
+      functional::ScaledDotProductAttentionFuncOptions().enable_gqa(
+          data.query.size(1) != data.key.size(1));
+  auto candidate =
+      forward_candidate(name, [data, cache, batch, past, query, options] {
+        for (const auto sequence : batch.sequences()) {
+          cache->truncate(sequence, past);
+        }
+        batch.append(data.key, data.value);
+        return functional::paged_attention(query, batch, options)
+            .to(data.query.scalar_type());
+      });
+  if (dtype != torch::kFloat) {
+    candidate.allowed_difference = 2e-2;
+  }
+  return candidate;
 }
 
 Candidate preallocated_decode(const std::string& name, const DecodeData& data) {

@@ -37,6 +37,7 @@
 #include <torch_attention/nn/utils/swap.h>
 #include <torch_attention/nn/utils/swap_transformer.h>
 #include <torch_attention/operators/replace_sdpa.h>
+#include <torch_attention/same_bits.h>
 #include <torch_attention/version.h>
 #include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/dtype.h>

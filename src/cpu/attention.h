@@ -70,6 +70,15 @@ struct BlockTable {
   int64_t size = 0;
 };
 
+/// Keys or values as int8: each row holds its numbers divided by its scale, a
+/// float of the row itself. The scale of a row that was not finite is NaN.
+struct Int8Rows {
+  /// Strides are bytes.
+  Heads<const int8_t> rows;
+  /// How many bytes after the beginning of a row its scale is; 0: no such rows.
+  int64_t scale = 0;
+};
+
 /// (B, H, T, S), broadcast along a dimension whose stride is 0; or absent.
 template <typename T>
 struct Scores {
@@ -113,6 +122,11 @@ struct AttentionArguments {
   /// If set, `key` and `value` have only the strides of heads and tokens in a
   /// block. Only `forward` reads blocks, and not those of packed sequences.
   BlockTable blocks;
+  /// If set, keys and values are read here, and `key` and `value` are empty; in
+  /// `blocks` as well. Only `forward` of float reads them, without packed
+  /// sequences and dropout.
+  Int8Rows int8_key;
+  Int8Rows int8_value;
 
   ScoreRule rule;
   /// (H); scores of head h lose slope times the distance between the positions
@@ -133,6 +147,9 @@ struct AttentionArguments {
   Scores<const bool> mask;
   /// Hides all keys that it does not have.
   MaskTiles mask_tiles;
+  /// Whether each query's sums have one order, however many queries there are
+  /// and at whichever it begins; costs time where there are few.
+  bool same_bits = false;
   /// For tests: false reads mask and bias only tile by tile, without a map.
   bool maps_mask = true;
   /// The probability, in [0, 1] and in steps of 2^-16, that a weight is
@@ -160,6 +177,10 @@ struct AttentionArguments {
   const int64_t* query_starts = nullptr;
   /// (num_sequences + 1), where the keys of each sequence begin, from 0 to S.
   const int64_t* key_starts = nullptr;
+
+  bool reads_int8() const {
+    return int8_key.scale > 0;
+  }
 };
 
 /// Softmax statistics of each row, for `backward`: (B, H, T), contiguous; for
@@ -218,7 +239,8 @@ void backward(
 
 /// Instruction sets that the kernels are compiled for: those of ARM64 after all
 /// others, and in each family the slowest first. kAvx512Bf16 and kNeonBf16 add
-/// products of bfloat16 by pairs, kAmxBf16 also products by tiles.
+/// products of bfloat16 by pairs, kAmxBf16 also products by tiles; both sets of
+/// x86 add products of 16-bit integers by pairs.
 enum class InstructionSet {
   kPortable,
   kAvx2,

@@ -91,14 +91,12 @@ class ForwardWork {
     const auto per_task = plan_.tiles_per_task > 0
         ? int64_t{plan_.tiles_per_task} * kMaxTileQueries<T>
         : rows;
-    const auto splits = plan_.key_splits;
-    const auto split_keys =
-        ((a_.num_keys + splits - 1) / splits + 15) / 16 * 16;
+    const auto keys = plan_.key_splits > 1 ? kPartKeys : a_.num_keys;
     Range range;
     range.t = task.query_task * per_task;
     range.rows = std::min(per_task, rows - range.t);
-    range.s = std::min(task.split * split_keys, a_.num_keys);
-    range.n = std::min(range.s + split_keys, a_.num_keys) - range.s;
+    range.s = task.split * keys;
+    range.n = std::min(range.s + keys, a_.num_keys) - range.s;
     return range;
   }
 
@@ -107,8 +105,11 @@ class ForwardWork {
       const Head<X>& head,
       const Range& range,
       const ForwardResult<Y>& to) const {
+    // By the number of all rows, so that each row is computed alike however
+    // many rows a task has.
+    const auto rows = a_.num_queries * plan_.shared_heads;
     auto beside = range;
-    beside.rows = rows_beside_tiles(a_, range.rows);
+    beside.rows = range.t_end() == rows ? rows_beside_tiles(a_, rows) : 0;
     beside.t = range.t_end() - beside.rows;
     auto in_tiles = range;
     in_tiles.rows -= beside.rows;

@@ -31,7 +31,7 @@ namespace HWY_NAMESPACE {
 /// be filled by fewer keys.
 template <typename X>
 bool forward_goes_by_tiles(const AttentionArguments<X>& a) {
-  return multiplies_tiles<X>() && a.num_keys > kTileRows;
+  return goes_by_tiles(a) && a.num_keys > kTileRows;
 }
 
 /// Keys [begin, end), packed for tiles.
@@ -178,8 +178,8 @@ bool weigh_scores_by_tiles(
   if (a.dropout > 0) {
     std::memcpy(memory.previous, tile.maximum, kWidth * sizeof(T));
     take_maximum<kVectors>(memory.highest, 1, T(1), tile.maximum);
-    weigh<kVectors, /*kPairs=*/true>(
-        a, head, range, /*cut=*/true, tile, memory);
+    scale_sums<kVectors>(tile, memory);
+    weigh<kVectors, /*kPairs=*/true>(a, head, range, /*cut=*/true, tile);
     // Dropped keys count as hidden.
     note_seen<kVectors>(
         block,
@@ -332,7 +332,9 @@ void attend_keys_by_tiles(
     auto& tile = memory.tiles[i];
     fill(tile.query + pairs * tile.row, (padded - pairs) * tile.row, T(0));
   }
-  for (int64_t s = begin, s_end = 0; s < end; s = s_end) {
+  // Steps of products begin at multiples of their size.
+  for (int64_t s = begin / kTileDepth * kTileDepth, s_end = 0; s < end;
+       s = s_end) {
     s_end = step_end(s, kTileKeys, end);
     if (!any_tile_sees(memory, tiles, s, s_end)) {
       continue;

@@ -83,9 +83,7 @@ HWY_INLINE bool raise_maximum(
     // Each query by itself, so that none depends on others.
     const auto after = hn::IfThenElse(
         hn::Gt(highest, hn::Add(before, margin)), highest, before);
-    // Nothing seen yet: any finite number does.
-    const auto shift =
-        hn::IfThenZeroElse(hn::Eq(after, hn::Set(d, -kInfinity<T>)), after);
+    const auto shift = shift_of<T>(after);
     store(after, d, tile.maximum + v * N);
     store(exp<true, T>(hn::Sub(before, shift)), d, memory.scale + v * N);
   }
@@ -110,9 +108,7 @@ HWY_NOINLINE void weigh_for_tiles(
   Vector<T> sum[kVectors];
   HWY_UNROLL(3)
   for (int v = 0; v < kVectors; ++v) {
-    const auto maximum = load(d, tile.maximum + v * N);
-    shift[v] =
-        hn::IfThenZeroElse(hn::Eq(maximum, hn::Set(d, -kInfinity<T>)), maximum);
+    shift[v] = shift_of<T>(load(d, tile.maximum + v * N));
     if constexpr (kRaw) {
       shift[v] = hn::Mul(shift[v], hn::Set(d, kLog2e));
     }

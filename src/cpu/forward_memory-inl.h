@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -40,10 +41,20 @@ struct QueryTile {
   T* output = nullptr; // (E, width), not divided by the sum
   T* maximum = nullptr; // (width), of the scores
   T* sum = nullptr; // (width), of the weights
+  T* scores = nullptr; // (keys of a block, width), then the weights
+  /// of the parts before, if there were some
+  RowSums<T> before;
+  bool has_before = false;
   TileMap map;
 
   int64_t width() const {
     return vectors * kLanes<T>;
+  }
+
+  void swap_with_before() {
+    std::swap(maximum, before.maximum);
+    std::swap(sum, before.sum);
+    std::swap(output, before.output);
   }
 };
 
@@ -84,7 +95,7 @@ struct KeyBlock {
 template <typename T>
 struct ForwardMemory {
   QueryTile<T> tiles[kMaxTiles];
-  T* scores = nullptr; // (keys of a block, width), then the weights
+  T* scores = nullptr; // of each tile in turn
   T* highest = nullptr; // (width), largest score of a block, with AMX
   T* previous = nullptr; // (width), maximum before a block of keys
   T* scale = nullptr; // (width)
@@ -110,17 +121,23 @@ struct ForwardMemory {
     const auto tile_D = by_tiles ? round_up_to<kTileDepth>(D) : 0;
     const auto tile_E = by_tiles ? round_up_to<kTileRows>(E) : 0;
     const auto tile_keys = by_tiles ? kTileKeys : 0;
+    const auto block = std::max(kKeyBlock, tile_keys);
+    scores = parts.take<T>(block * W);
     for (int i = 0; i < plan.tiles_per_task; ++i) {
+      tiles[i].scores = scores;
       tiles[i].query = parts.take<T>(W * std::max(D, tile_D / 2));
       tiles[i].output = parts.take<T>(W * std::max(E, tile_E));
       tiles[i].maximum = parts.take<T>(W);
       tiles[i].sum = parts.take<T>(W);
+      if (plan.key_splits == 1 && a.num_keys > kPartKeys) {
+        tiles[i].before.output = parts.take<T>(W * std::max(E, tile_E));
+        tiles[i].before.maximum = parts.take<T>(W);
+        tiles[i].before.sum = parts.take<T>(W);
+      }
       if (has_bias_or_mask(a)) {
         tiles[i].map = TileMap(parts, a.num_keys);
       }
     }
-    const auto block = std::max(kKeyBlock, tile_keys);
-    scores = parts.take<T>(block * W);
     highest = parts.take<T>(W);
     previous = parts.take<T>(W);
     scale = parts.take<T>(W);

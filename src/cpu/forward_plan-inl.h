@@ -8,7 +8,9 @@
 #define TORCH_ATTENTION_CPU_FORWARD_PLAN_INL_H_
 #endif
 
+#include <cpu/added-inl.h>
 #include <cpu/amx-inl.h>
+#include <cpu/math-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/sequences.h>
 #include <cpu/vector-inl.h>
@@ -26,6 +28,11 @@ namespace HWY_NAMESPACE {
 /// once for all of them.
 constexpr int kMaxTiles = 8;
 
+/// The keys of a part, which begins at a multiple of this number. Each part has
+/// sums of its own, which are added up in the order of the parts. So no bit of
+/// the results depends on which parts are computed by one task.
+constexpr int64_t kPartKeys = 512;
+
 /// The division of `forward`'s work. Depends on sizes only, not on threads.
 struct ForwardPlan {
   /// The heads of a task: 1, or all that read the same keys. Their queries are
@@ -33,6 +40,7 @@ struct ForwardPlan {
   int64_t shared_heads = 1;
   int tiles_per_task = 0;
   int64_t query_tasks = 1; // of the heads of a task
+  /// 1, or the number of parts: each is then a task.
   int64_t key_splits = 1;
   bool packs_keys = false;
   /// whether keys are prefetched: pays only where they come from memory
@@ -46,7 +54,14 @@ struct ForwardPlan {
 /// Enough for the threads of large machines.
 constexpr int64_t kEnoughTasks = 64;
 
-/// Returns the number of remainder rows, the last of the `n` rows of a task,
+/// Returns whether products are computed by the tiles of AMX, which round
+/// unlike rows.
+template <typename X>
+bool goes_by_tiles(const AttentionArguments<X>& a) {
+  return multiplies_tiles<X>() && !a.same_bits;
+}
+
+/// Returns the number of remainder rows, the last of all `n` rows of a head,
 /// which are computed as rows: as a tile they would leave most of its lanes
 /// empty.
 template <typename X, typename T = Compute<X>>
@@ -55,10 +70,13 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   if (a.dropout > 0) {
     return 0;
   }
+  if (a.reads_int8()) {
+    return n;
+  }
   // Measured: with more rows a tile of their own is faster, and so is one more
   // vector of an existing tile.
   constexpr int64_t kFewKeys = 64;
-  if (multiplies_tiles<X>() && a.num_keys >= kFewKeys) {
+  if (goes_by_tiles(a) && a.num_keys >= kFewKeys) {
     return n <= N / 4 ? n : n % N <= 1 ? n % N : 0;
   }
   if (multiplies_pairs<X>()) {
@@ -74,16 +92,16 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t W = kMaxTileQueries<T>;
   // The bytes that stay in the level 2 cache with a block of keys.
   constexpr int64_t kTileBytes = 256 * 1024;
-  // A split of so many keys is worth joining.
-  constexpr int64_t kMinSplitKeys = 512;
   // With so many keys for each query, the queries are the last of a long text.
   constexpr int64_t kFewOfKeys = 8;
   const auto ceil_div = [](int64_t n, int64_t d) { return (n + d - 1) / d; };
   ForwardPlan plan;
   // More than caches hold.
   constexpr int64_t kFarBytes = 4 * 1024 * 1024;
+  const auto size =
+      a.reads_int8() ? int64_t{1} : static_cast<int64_t>(sizeof(X));
   plan.prefetches = a.batch_size * a.num_kv_heads * a.num_keys *
-          (a.head_dim + a.value_dim) * static_cast<int64_t>(sizeof(X)) >
+          (a.head_dim + a.value_dim) * size >
       kFarBytes;
   // Dropout counts the queries of one head.
   if (a.dropout == 0) {
@@ -91,7 +109,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   }
   const auto rows = a.num_queries * plan.shared_heads;
   const auto heads = num_sequences(a) * (a.num_heads / plan.shared_heads);
-  const auto most_splits = std::max<int64_t>(1, a.num_keys / kMinSplitKeys);
+  const auto parts = std::max<int64_t>(1, ceil_div(a.num_keys, kPartKeys));
   if (rows_beside_tiles(a, rows) < rows) {
     const auto tiles = ceil_div(rows, W);
     const auto tile_bytes =
@@ -101,7 +119,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
     auto per_task = most;
     // Few rows leave no other work to divide than the keys.
     const bool few = tiles <= most || a.num_queries * kFewOfKeys <= a.num_keys;
-    const auto splits = few ? most_splits : 1;
+    const auto splits = few ? parts : 1;
     while (per_task > 1 &&
            heads * ceil_div(tiles, per_task) * splits < kEnoughTasks) {
       per_task /= 2;
@@ -114,7 +132,7 @@ ForwardPlan forward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t kFewRows = 64;
   const auto enough = rows <= kFewRows ? kEnoughTasks : kEnoughTasks / 2;
   if (tasks < enough) {
-    plan.key_splits = std::min(most_splits, ceil_div(enough, tasks));
+    plan.key_splits = parts;
   }
   // Rows far apart collide in the cache; packing pays when it serves many
   // queries.
@@ -159,9 +177,59 @@ template <typename Y>
 struct ForwardResult {
   Heads<Y> output; // (B, H, T, E)
   RowStatistics<Compute<Y>> statistics; // (B, H, T)
-  /// (H), to be added; null: none, or not to a share of the keys
+  /// (H), to be added; null: none
   const Compute<Y>* sinks = nullptr;
+  /// The output is not divided by the sum, since it is of one part of the keys.
+  bool is_part = false;
 };
+
+/// The sums of weights and values of rows, relative to the rows' maximum.
+template <typename T>
+struct RowSums {
+  T* maximum = nullptr;
+  T* sum = nullptr;
+  T* output = nullptr;
+};
+
+/// Returns what is subtracted from scores: the maximum, or any finite number if
+/// nothing is seen yet.
+template <typename T>
+HWY_INLINE Vector<T> shift_of(Vector<T> maximum) {
+  return hn::IfThenZeroElse(
+      hn::Eq(maximum, hn::Set(Tag<T>(), -kInfinity<T>)), maximum);
+}
+
+/// How sums that are relative to different maxima are added up.
+template <typename T>
+struct Addition {
+  Vector<T> maximum;
+  Vector<T> factor;
+  Vector<T> factor_of_part;
+
+  Addition(Vector<T> before, Vector<T> part) {
+    maximum = hn::Max(before, part);
+    const auto shift = shift_of<T>(maximum);
+    factor = exp<true, T>(hn::Sub(before, shift));
+    factor_of_part = exp<true, T>(hn::Sub(part, shift));
+  }
+
+  /// Adds a vector of a part's sums.
+  HWY_INLINE void add(const T* part, T* sums) const {
+    const Tag<T> d;
+    const auto before = hn::Mul(load(d, sums), factor);
+    store(hn::MulAdd(load(d, part), factor_of_part, before), d, sums);
+  }
+};
+
+/// Calls `fn(begin, end)` for the keys [begin, end) of each part.
+template <typename Fn>
+void for_each_part(int64_t begin, int64_t end, const Fn& fn) {
+  while (begin < end) {
+    const auto part_end = std::min(end, (begin / kPartKeys + 1) * kPartKeys);
+    fn(begin, part_end);
+    begin = part_end;
+  }
+}
 
 /// Adds a sink to the statistics of a row. Returns the factor for earlier sums,
 /// which are relative to the earlier maximum.

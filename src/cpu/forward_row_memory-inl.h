@@ -8,7 +8,9 @@
 #define TORCH_ATTENTION_CPU_FORWARD_ROW_MEMORY_INL_H_
 #endif
 
+#include <cpu/forward_plan-inl.h>
 #include <cpu/head.h>
+#include <cpu/int8-inl.h>
 #include <cpu/packing-inl.h>
 #include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
@@ -18,6 +20,7 @@
 #include <cpu/workspace.h>
 
 #include <algorithm>
+#include <utility>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -41,17 +44,21 @@ struct RowMemory {
   T* output = nullptr; // (rows, E padded)
   T* maximum = nullptr; // (rows)
   T* sum = nullptr; // (rows)
+  /// of the parts before
+  RowSums<T> before;
   T* scores = nullptr; // (rows, kKeyBlock), then the weights
   T* added = nullptr; // (kKeyBlock)
   TileMap map; // of all rows
-  T* key = nullptr; // (kKeyBlock, D padded)
+  T* key = nullptr; // (kKeyBlock, D padded), or transposed
   T* value = nullptr; // (kKeyBlock, E padded)
+  Int8Memory int8;
 
   template <typename X>
   RowMemory(Parts& parts, const AttentionArguments<X>& a, int64_t rows) {
-    const auto padded = [](int64_t n) {
-      return multiplies_pairs<X>() ? padded_to_pairs(n)
-                                   : round_up_to_lanes<T>(n);
+    const bool has_integers = a.reads_int8() && multiplies_integer_pairs();
+    const auto padded = [&](int64_t n) {
+      return multiplies_pairs<X>() || has_integers ? padded_to_pairs(n)
+                                                   : round_up_to_lanes<T>(n);
     };
     const auto D = padded(a.head_dim);
     const auto E = padded(a.value_dim);
@@ -61,13 +68,25 @@ struct RowMemory {
     output = parts.take<T>(rows * E);
     maximum = parts.take<T>(rows);
     sum = parts.take<T>(rows);
+    before.output = parts.take<T>(rows * E);
+    before.maximum = parts.take<T>(rows);
+    before.sum = parts.take<T>(rows);
     scores = parts.take<T>(rows * kKeyBlock);
     added = parts.take<T>(kKeyBlock);
     if (has_bias_or_mask(a)) {
       map = TileMap(parts, a.num_keys);
     }
     key = parts.take<T>(kKeyBlock * D);
-    value = parts.take<T>(kKeyBlock * E);
+    value = parts.take<T>(kKeyBlock * std::max(D, E));
+    if (has_integers) {
+      int8 = Int8Memory(parts, D, rows);
+    }
+  }
+
+  void swap_with_before() {
+    std::swap(maximum, before.maximum);
+    std::swap(sum, before.sum);
+    std::swap(output, before.output);
   }
 };
 

@@ -14,7 +14,9 @@
 #endif
 
 #include <cpu/forward_row_memory-inl.h>
+#include <cpu/forward_row_scores-inl.h>
 #include <cpu/head.h>
+#include <cpu/packing-inl.h>
 #include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/row_products-inl.h>
@@ -47,16 +49,25 @@ void multiply_keys_by_pairs(
   const auto D = padded_to_pairs(a.head_dim) / 2;
   const auto key_row = a.key.strides.token;
   const auto* key = head.key.at(range.s);
-  RowKeys<float> keys{memory.key, D, range.n};
+  RowKeys<float> keys{memory.value, D, range.n};
   if (is_of_pairs(a.head_dim, key_row)) {
     keys.key = reinterpret_cast<const float*>(key);
     keys.key_row = key_row / 2;
     keys.values = next_values(a, head, range, prefetches);
   } else {
-    pack_pairs_of_columns(key, key_row, range.n, a.head_dim, memory.key, D);
+    // The memory of values is free until the scores are weights.
+    pack_pairs_of_columns(key, key_row, range.n, a.head_dim, memory.value, D);
   }
-  multiply_scores_of_rows<AddProductOfPairs>(
-      memory.query, range.rows, keys, D, memory.scores);
+  if (a.same_bits) {
+    multiply_scores_in_order<PairProduct<Product<Start::kZero>>>(
+        RowProduct<float, float>{
+            memory.query, D, range.rows, keys, num_pairs(a.head_dim)},
+        memory.key,
+        memory.scores);
+  } else {
+    multiply_scores_of_rows<AddProductOfPairs>(
+        memory.query, range.rows, keys, D, memory.scores);
+  }
   // Scaled queries may not fit bfloat16.
   const auto scale = hn::Set(d, head.rule.scale);
   for (int64_t r = 0; r < range.rows; ++r) {

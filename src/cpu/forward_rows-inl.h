@@ -10,8 +10,10 @@
 
 #include <cpu/conversion-inl.h>
 #include <cpu/forward_plan-inl.h>
+#include <cpu/forward_row_bytes-inl.h>
 #include <cpu/forward_row_memory-inl.h>
 #include <cpu/forward_row_pairs-inl.h>
+#include <cpu/forward_row_scores-inl.h>
 #include <cpu/head.h>
 #include <cpu/math-inl.h>
 #include <cpu/packing-inl.h>
@@ -25,6 +27,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
+
+/// Returns the sum with all weights, added key by key as in a tile.
+template <typename T>
+HWY_NOINLINE T add_in_order(T sum, const T* weights, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    sum += weights[i];
+  }
+  return sum;
+}
 
 /// Turns the scores of row range.t, number `row` in `memory`, and the keys of
 /// `range` into weights, and scales earlier sums.
@@ -40,7 +51,6 @@ HWY_NOINLINE void weigh_row(
   const auto n = range.n;
   const auto& rule = memory.rules[row];
   auto* scores = memory.scores + row * kKeyBlock;
-  const auto hidden = -kInfinity<T>;
   transform_scores<T>(rule, n, scores, nullptr);
   const bool has_added =
       has_bias_or_mask(a) && memory.map.changes(range.s, range.s_end());
@@ -55,8 +65,7 @@ HWY_NOINLINE void weigh_row(
       scores,
       hn::Set(d, memory.maximum[row]));
   const auto maximum = hn::MaxOfLanes(d, highest);
-  const auto shift =
-      hn::IfThenZeroElse(hn::Eq(maximum, hn::Set(d, hidden)), maximum);
+  const auto shift = shift_of<T>(maximum);
   const auto factor =
       exp<true, T>(hn::Sub(hn::Set(d, memory.maximum[row]), shift));
   auto sum = hn::Zero(d);
@@ -66,8 +75,10 @@ HWY_NOINLINE void weigh_row(
     store(weight, d, scores + i);
   }
   memory.maximum[row] = hn::GetLane(maximum);
-  memory.sum[row] = memory.sum[row] * hn::GetLane(factor) +
-      hn::GetLane(hn::SumOfLanes(d, sum));
+  memory.sum[row] *= hn::GetLane(factor);
+  memory.sum[row] = a.same_bits
+      ? add_in_order(memory.sum[row], scores, n)
+      : memory.sum[row] + hn::GetLane(hn::SumOfLanes(d, sum));
   auto* output = memory.output + row * memory.output_row;
   for (int64_t c = 0; c < memory.output_row; c += N) {
     store(hn::Mul(load(d, output + c), factor), d, output + c);
@@ -85,8 +96,6 @@ void start_rows(
   for (int64_t r = 0; r < range.rows; ++r) {
     const auto row = range.t + r;
     memory.rules[r] = head_rule(a, head.h + head.head_of(row));
-    memory.maximum[r] = -kInfinity<T>;
-    memory.sum[r] = 0;
     if constexpr (kHasPairs<X>) {
       if (multiplies_pairs<X>()) {
         const auto pairs = padded_to_pairs(a.head_dim) / 2;
@@ -100,6 +109,13 @@ void start_rows(
         continue;
       }
     }
+    if constexpr (kMayReadInt8<X>) {
+      const auto scale = memory.rules[r].scale;
+      if (a.reads_int8() &&
+          start_int8_row(a, query.at(row), scale, r, memory)) {
+        continue;
+      }
+    }
     pack_rows(
         query.at(row),
         int64_t{0},
@@ -109,7 +125,35 @@ void start_rows(
         memory.query + r * D,
         D);
   }
-  fill(memory.output, range.rows * memory.output_row, T(0));
+}
+
+/// Starts the sums of a part of the keys.
+template <typename T>
+void start_part(int64_t rows, const RowMemory<T>& memory) {
+  std::fill_n(memory.maximum, rows, -kInfinity<T>);
+  std::fill_n(memory.sum, rows, T(0));
+  fill(memory.output, rows * memory.output_row, T(0));
+}
+
+/// Ends a part of the keys: adds its sums to those of the parts before, and
+/// swaps the two.
+template <typename T>
+void end_part(int64_t rows, RowMemory<T>& memory) {
+  const Tag<T> d;
+  auto& before = memory.before;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Addition<T> addition(
+        hn::Set(d, before.maximum[r]), hn::Set(d, memory.maximum[r]));
+    before.maximum[r] = hn::GetLane(addition.maximum);
+    HWY_ALIGN T sums[2][kLanes<T>] = {{memory.sum[r]}, {before.sum[r]}};
+    addition.add(sums[0], sums[1]);
+    before.sum[r] = sums[1][0];
+    const auto row = r * memory.output_row;
+    for (int64_t c = 0; c < memory.output_row; c += kLanes<T>) {
+      addition.add(memory.output + row + c, before.output + row + c);
+    }
+  }
+  memory.swap_with_before();
 }
 
 /// Computes the scores of rows and the keys of `range`.
@@ -120,23 +164,38 @@ void multiply_keys(
     const Range& range,
     bool prefetches,
     const RowMemory<T>& memory) {
+  if constexpr (kMayReadInt8<X>) {
+    if (a.reads_int8()) {
+      multiply_int8_keys(a, head, range, prefetches, memory);
+      return;
+    }
+  }
   const auto D = round_up_to_lanes<T>(a.head_dim);
   const auto key_row = a.key.strides.token;
   const auto* key = head.key.at(range.s);
-  const auto multiply = [&](const auto& keys) {
+  // Far enough ahead: `next_keys` has prefetched all but the first block.
+  constexpr int64_t kAhead = 8;
+  RowKeys<X> keys{
+      key,
+      key_row,
+      range.n,
+      next_values(a, head, range, prefetches),
+      prefetches ? kAhead : 0};
+  if (a.same_bits) {
+    keys.ahead = prefetches ? 2 * kLanes<T> : 0;
+    multiply_scores_in_order<Product<Start::kZero>>(
+        RowProduct<X, T>{memory.query, D, range.rows, keys, a.head_dim},
+        memory.key,
+        memory.scores);
+    return;
+  }
+  const auto multiply = [&](const auto& of) {
     multiply_scores_of_rows<AddProduct>(
-        memory.query, range.rows, keys, D, memory.scores);
+        memory.query, range.rows, of, D, memory.scores);
   };
   // Keys of whole vectors are read in place.
   if (D == a.head_dim) {
-    // Far enough ahead: `next_keys` has prefetched all but the first block.
-    constexpr int64_t kAhead = 8;
-    multiply(RowKeys<X>{
-        key,
-        key_row,
-        range.n,
-        next_values(a, head, range, prefetches),
-        prefetches ? kAhead : 0});
+    multiply(keys);
   } else {
     pack_rows(key, key_row, range.n, a.head_dim, T(1), memory.key, D);
     multiply(RowKeys<T>{memory.key, D, range.n});
@@ -152,6 +211,12 @@ void add_values_to_rows(
     bool prefetches,
     bool nan_safe,
     const RowMemory<T>& memory) {
+  if constexpr (kMayReadInt8<X>) {
+    if (a.reads_int8()) {
+      add_int8_values(a, head, range, prefetches, nan_safe, memory);
+      return;
+    }
+  }
   const auto E = round_up_to_lanes<T>(a.value_dim);
   const auto value_row = a.value.strides.token;
   const auto* value = head.value.at(range.s);
@@ -198,7 +263,7 @@ void finish_rows(
     const auto factor = result.sinks != nullptr && sum != 0
         ? add_sink(result.sinks[head.h + head.head_of(row)], maximum, sum)
         : T(1);
-    const auto scale = sum == 0 ? T(0) : factor / sum;
+    const auto scale = sum == 0 ? T(0) : result.is_part ? T(1) : factor / sum;
     const auto* sums = memory.output + r * memory.output_row;
     store_each<T>(output.at(row), a.value_dim, [&](int64_t c, auto d) {
       return hn::Mul(load(d, sums + c), hn::Set(d, scale));
@@ -211,37 +276,18 @@ void finish_rows(
   }
 }
 
-/// Attends from rows `range` of a head, or of several interleaved heads, to the
-/// keys of `range`.
-///
-///   reads   query (heads, T, D), key (S, D), value (S, E)
-///   writes  output (heads, T, E), statistics (heads, T)
-///
-///   1. The queries are packed as rows (D).
-///   2. For each block of keys: scores of all rows, their weights, and the sums
-///      of values.
-///   3. The sums are divided and stored. If NaN may have come from hidden keys,
-///      all steps run again, NaN-safe.
-template <typename X, typename Y, typename T>
-void attend_rows(
+/// Attends from rows to the keys of `range`, which are of one part.
+template <typename X, typename T>
+void attend_rows_to_keys(
     const AttentionArguments<X>& a,
     const ForwardPlan& plan,
     const Head<X>& head,
     const Range& range,
-    const ForwardResult<Y>& result,
-    RowMemory<T>& memory,
-    bool nan_safe = false) {
+    bool nan_safe,
+    const RowMemory<T>& memory) {
   const bool pairs = multiplies_pairs<X>();
-  const auto& visibility = head.visibility;
-
-  // 1.
-  start_rows(a, head, range, memory);
-
-  // 2.
-  const auto begin = std::max(range.s, first_step(visibility, range.t));
-  const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
-  head.collect(Range{range.t, range.rows, begin, end - begin}, memory.map);
-  for (int64_t s = begin, s_end = 0; s < end; s = s_end) {
+  const auto end = range.s_end();
+  for (int64_t s = range.s, s_end = 0; s < end; s = s_end) {
     s_end = step_end(s, kKeyBlock, end);
     const Range block{range.t, range.rows, s, s_end - s};
     if (!memory.map.sees(s, s_end)) {
@@ -268,6 +314,57 @@ void attend_rows(
       add_values_to_rows(a, head, block, asks_for_next, nan_safe, memory);
     }
   }
+}
+
+/// Attends from rows `range` of a head, or of several interleaved heads, to the
+/// keys of `range`.
+///
+///   reads   query (heads, T, D), key (S, D), value (S, E)
+///   writes  output (heads, T, E), statistics (heads, T)
+///
+///   1. The queries are packed as rows (D).
+///   2. For each block of keys: scores of all rows, their weights, and the sums
+///      of values. The sums of each part of the keys are added to those of
+///      the parts before.
+///   3. The sums are divided and stored. If NaN may have come from hidden keys,
+///      all steps run again, NaN-safe.
+template <typename X, typename Y, typename T>
+void attend_rows(
+    const AttentionArguments<X>& a,
+    const ForwardPlan& plan,
+    const Head<X>& head,
+    const Range& range,
+    const ForwardResult<Y>& result,
+    RowMemory<T>& memory,
+    bool nan_safe = false) {
+  const auto& visibility = head.visibility;
+
+  // 1.
+  start_rows(a, head, range, memory);
+  start_part(range.rows, memory);
+
+  // 2.
+  const auto begin = std::max(range.s, first_step(visibility, range.t));
+  const auto end = std::min(range.s_end(), visibility.end(range.t_end() - 1));
+  head.collect(Range{range.t, range.rows, begin, end - begin}, memory.map);
+  bool is_first = true;
+  for_each_part(begin, end, [&](int64_t part_begin, int64_t part_end) {
+    if (!is_first) {
+      memory.swap_with_before();
+      start_part(range.rows, memory);
+    }
+    attend_rows_to_keys(
+        a,
+        plan,
+        head,
+        Range{range.t, range.rows, part_begin, part_end - part_begin},
+        nan_safe,
+        memory);
+    if (!is_first) {
+      end_part(range.rows, memory);
+    }
+    is_first = false;
+  });
 
   // 3.
   if (!nan_safe && !all_finite(memory.output, range.rows * memory.output_row)) {
@@ -275,8 +372,13 @@ void attend_rows(
     return;
   }
   if constexpr (kHasPairs<X>) {
-    if (pairs) {
+    if (multiplies_pairs<X>()) {
       order_columns(memory.output, range.rows * memory.output_row);
+    }
+  }
+  if constexpr (kMayReadInt8<X>) {
+    if (a.reads_int8()) {
+      finish_int8_rows(range, memory);
     }
   }
   finish_rows(a, head, range, result, memory);

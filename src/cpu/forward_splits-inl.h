@@ -9,13 +9,11 @@
 #endif
 
 #include <cpu/conversion-inl.h>
+#include <cpu/dropout-inl.h>
 #include <cpu/forward_plan-inl.h>
 #include <cpu/head.h>
 #include <cpu/vector-inl.h>
 #include <cpu/workspace.h>
-
-#include <algorithm>
-#include <cmath>
 
 HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
@@ -58,12 +56,15 @@ struct SplitResults {
     output.strides.batch = a.num_heads * output.strides.head;
     const auto first = split * rows;
     return {
-        output, {statistics.maximum + first, statistics.sum + first}, nullptr};
+        output,
+        {statistics.maximum + first, statistics.sum + first},
+        /*sinks=*/nullptr,
+        /*is_part=*/true};
   }
 };
 
-/// Joins the results of one head: each split counts as much as the sum of its
-/// weights. Overwrites the output of the first split.
+/// Adds up the results of one head's parts in their order, as a task does that
+/// computes all of them. Overwrites the output of the first part.
 template <typename X, typename T>
 void join_splits(
     const AttentionArguments<X>& a,
@@ -71,51 +72,54 @@ void join_splits(
     int64_t h,
     const SplitResults<T>& from,
     const ForwardResult<X>& result) {
-  const auto splits = from.count;
-  const auto split_rows = from.rows;
+  const Tag<T> d;
   const auto& parts = from.statistics;
-  auto* outputs = from.outputs;
   for (int64_t t = 0; t < a.num_queries; ++t) {
     const auto row = (b * a.num_heads + h) * a.num_queries + t;
-    T maximum = -kInfinity<T>;
-    for (int64_t i = 0; i < splits; ++i) {
-      if (parts.sum[i * split_rows + row] != 0) {
-        maximum = std::max(maximum, parts.maximum[i * split_rows + row]);
-      }
-    }
-    maximum = maximum == -kInfinity<T> ? T(0) : maximum;
-    // Returns the sum of a split's weights, relative to the maximum of all.
-    const auto weight_of = [&](int64_t i) {
-      const auto part = i * split_rows + row;
-      const auto sum = parts.sum[part];
-      return sum == 0 ? T(0) : sum * std::exp(parts.maximum[part] - maximum);
-    };
+    T maximum = 0;
     T sum = 0;
-    for (int64_t i = 0; i < splits; ++i) {
-      sum += weight_of(i);
-    }
-    auto joined = maximum;
-    const auto factor = result.sinks != nullptr && sum != 0
-        ? add_sink(result.sinks[h], joined, sum)
-        : T(1);
-    auto* total = outputs + row * a.value_dim;
-    for (int64_t i = 0; i < splits; ++i) {
-      // The output of the first split becomes the sum of all.
-      const auto weight = weight_of(i);
-      const auto share = weight == 0 ? T(0) : factor * weight / sum;
-      const auto* part = outputs + (i * split_rows + row) * a.value_dim;
-      store_each<T>(total, a.value_dim, [&](int64_t c, auto d) {
-        const auto f = hn::Set(d, share);
-        return i == 0 ? hn::Mul(f, load(d, part + c))
-                      : hn::MulAdd(f, load(d, part + c), load(d, total + c));
+    auto* total = from.outputs + row * a.value_dim;
+    for (int64_t i = 0; i < from.count; ++i) {
+      const auto part = i * from.rows + row;
+      const auto* output = from.outputs + part * a.value_dim;
+      if (parts.sum[part] == 0) {
+        continue;
+      }
+      if (sum == 0) {
+        maximum = parts.maximum[part];
+        sum = parts.sum[part];
+        store_each<T>(total, a.value_dim, [&](int64_t c, auto dc) {
+          return load(dc, output + c);
+        });
+        continue;
+      }
+      const Addition<T> addition(
+          hn::Set(d, maximum), hn::Set(d, parts.maximum[part]));
+      const auto factor = hn::GetLane(addition.factor);
+      const auto factor_of_part = hn::GetLane(addition.factor_of_part);
+      const auto add = [&](auto dc, const T* x, const T* to) {
+        const auto before = hn::Mul(load(dc, to), hn::Set(dc, factor));
+        return hn::MulAdd(load(dc, x), hn::Set(dc, factor_of_part), before);
+      };
+      maximum = hn::GetLane(addition.maximum);
+      const hn::CappedTag<T, 1> one;
+      sum = hn::GetLane(add(one, parts.sum + part, &sum));
+      store_each<T>(total, a.value_dim, [&](int64_t c, auto dc) {
+        return add(dc, output + c, total + c);
       });
     }
+    auto scale = static_cast<T>(dropout_of(a).scale());
+    if (result.sinks != nullptr && sum != 0) {
+      scale *= add_sink(result.sinks[h], maximum, sum);
+    }
+    scale = sum == 0 ? T(0) : scale / sum;
     auto* output = at(result.output, b, h) + t * result.output.strides.token;
-    store_each<T>(output, a.value_dim, [&](int64_t c, auto d) {
-      return load(d, total + c);
+    store_each<T>(output, a.value_dim, [&](int64_t c, auto dc) {
+      return sum == 0 ? hn::Zero(dc)
+                      : hn::Mul(load(dc, total + c), hn::Set(dc, scale));
     });
     if (result.statistics.sum != nullptr) {
-      result.statistics.maximum[row] = joined;
+      result.statistics.maximum[row] = maximum;
       result.statistics.sum[row] = sum;
     }
   }

@@ -21,36 +21,46 @@ HWY_BEFORE_NAMESPACE();
 namespace torch_attention::cpu {
 namespace HWY_NAMESPACE {
 
+/// Scales the sum of earlier keys' weights to the maximum of the tile, which
+/// was `memory.previous`. Sets `memory.scale` to the factor for earlier sums.
+template <int kVectors, typename T>
+HWY_NOINLINE void scale_sums(
+    const QueryTile<T>& tile,
+    const ForwardMemory<T>& memory) {
+  const Tag<T> d;
+  constexpr int N = kLanes<T>;
+  HWY_UNROLL(3)
+  for (int v = 0; v < kVectors; ++v) {
+    const auto shift = shift_of<T>(load(d, tile.maximum + v * N));
+    const auto factor =
+        exp<true, T>(hn::Sub(load(d, memory.previous + v * N), shift));
+    store(factor, d, memory.scale + v * N);
+    auto* sum = tile.sum + v * N;
+    const auto scaled =
+        tile.started ? hn::Mul(factor, load(d, sum)) : hn::Zero(d);
+    store(scaled, d, sum);
+  }
+}
+
 /// Turns scores into weights exp(score - maximum), 0 where dropped. The sum
-/// grows by all of them, and `scale` becomes the factor for earlier sums.
-/// kPairs: the weights of two keys become pairs.
+/// grows by all of them. kPairs: the weights of two keys become pairs.
 template <int kVectors, bool kCut, bool kDropout, bool kPairs, typename T>
 HWY_NOINLINE void weigh_scores(
     const QueryTile<T>& tile,
     const Range& range,
     int64_t head,
-    const Dropout& dropout,
-    const ForwardMemory<T>& memory) {
+    const Dropout& dropout) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
   const auto s = range.s;
   const auto n = range.n;
-  const auto* previous = memory.previous;
-  auto* scale = memory.scale;
-  auto* scores = memory.scores;
+  auto* scores = tile.scores;
   Vector<T> shift[kVectors];
   Vector<T> sum[kVectors];
   HWY_UNROLL(3)
   for (int v = 0; v < kVectors; ++v) {
-    const auto maximum = load(d, tile.maximum + v * N);
-    // Nothing seen yet: any finite number does.
-    shift[v] =
-        hn::IfThenZeroElse(hn::Eq(maximum, hn::Set(d, -kInfinity<T>)), maximum);
-    const auto factor =
-        exp<true, T>(hn::Sub(load(d, previous + v * N), shift[v]));
-    store(factor, d, scale + v * N);
-    sum[v] =
-        tile.started ? hn::Mul(factor, load(d, tile.sum + v * N)) : hn::Zero(d);
+    shift[v] = shift_of<T>(load(d, tile.maximum + v * N));
+    sum[v] = load(d, tile.sum + v * N);
   }
   const auto weigh = [&](int64_t i, int v) {
     if (i >= n) {
@@ -120,15 +130,14 @@ void weigh(
     const Head<X>& head,
     const Range& range,
     bool cut,
-    const QueryTile<T>& tile,
-    const ForwardMemory<T>& memory) {
+    const QueryTile<T>& tile) {
   const auto dropout = dropout_of(a);
   const auto weigh = dropout.threshold > 0
       ? (cut ? weigh_scores<kVectors, true, true, kPairs, T>
              : weigh_scores<kVectors, false, true, kPairs, T>)
       : (cut ? weigh_scores<kVectors, true, false, kPairs, T>
              : weigh_scores<kVectors, false, false, kPairs, T>);
-  weigh(tile, range, head.dropout_index, dropout, memory);
+  weigh(tile, range, head.dropout_index, dropout);
 }
 
 } // namespace HWY_NAMESPACE

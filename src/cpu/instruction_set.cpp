@@ -153,7 +153,8 @@ bool is_supported(InstructionSet set) {
     return (HWY_TARGETS & HWY_AVX3) != 0 && avx512;
   }
   const bool pairs = (HWY_TARGETS & HWY_AVX3) != 0 && avx512 &&
-      __builtin_cpu_supports("avx512bf16");
+      __builtin_cpu_supports("avx512bf16") &&
+      __builtin_cpu_supports("avx512vnni");
   if (set == InstructionSet::kAvx512Bf16) {
     return pairs;
   }

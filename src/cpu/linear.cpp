@@ -6,6 +6,7 @@
 
 #include <cpu/conversion-inl.h>
 #include <cpu/linear.h>
+#include <cpu/linear_in_order-inl.h>
 #include <cpu/pairs-inl.h>
 #include <cpu/products-inl.h>
 #include <cpu/row_products-inl.h>
@@ -140,10 +141,21 @@ void linear(
   using T = Compute<X>;
   if constexpr (kHasPairs<X>) {
     if (multiplies_pairs<X>() && input.in % 2 == 0) {
+      const auto as_pairs = [](const X* x) {
+        return reinterpret_cast<const float*>(x);
+      };
+      if (input.in_order) {
+        multiply_all_in_order<ByPairsInOrder>(
+            input,
+            layers,
+            as_pairs(input.data),
+            input.in / 2,
+            [&](const LinearLayer<X>& layer) { return as_pairs(layer.weight); },
+            threads);
+        return;
+      }
       const auto by_pairs = [&](const X* weight) {
-        return ByPairs{
-            reinterpret_cast<const float*>(input.data),
-            reinterpret_cast<const float*>(weight)};
+        return ByPairs{as_pairs(input.data), as_pairs(weight)};
       };
       multiply_all(input, layers, by_pairs, threads);
       return;
@@ -156,6 +168,16 @@ void linear(
   store_each<T>(wide, numbers, [&](int64_t i, auto d) {
     return load(d, input.data + i);
   });
+  if (input.in_order) {
+    multiply_all_in_order<ByNumbersInOrder>(
+        input,
+        layers,
+        wide,
+        input.in,
+        [](const LinearLayer<X>& layer) { return layer.weight; },
+        threads);
+    return;
+  }
   const auto by_numbers = [&](const X* weight) {
     return ByNumbers<X>{wide, weight};
   };

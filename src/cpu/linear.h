@@ -14,6 +14,8 @@ struct LinearInput {
   int64_t rows = 0;
   int64_t in = 0;
   const X* data = nullptr; // (rows, in), contiguous
+  /// Whether each output is a sum in one order, however many rows there are.
+  bool in_order = false;
 };
 
 /// output = input W^T + bias, with at least 4 outputs; sums are in float.

@@ -117,13 +117,18 @@ HWY_INLINE void pair_columns(
     int64_t width,
     int64_t zero) {
   const Tag<float> d;
+  const hn::RebindToUnsigned<Tag<float>> bits;
+  const auto half = hn::Set(bits, 0x8000U);
+  const auto high = hn::Set(bits, 0xFFFF0000U);
   auto* to = reinterpret_cast<BFloat16*>(x);
   for (int64_t r = 0; r < rows; ++r) {
     if (zero < width) {
       x[r * width + zero] = 0;
     }
     for (auto i = r * width; i < (r + 1) * width; i += kLanes<float>) {
-      store(load(d, x + i), d, to + i);
+      // Rounds as `pairs_of` does.
+      const auto sum = hn::Add(hn::BitCast(bits, load(d, x + i)), half);
+      store(hn::BitCast(d, hn::And(sum, high)), d, to + i);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <distributed/communication.h>
 #include <distributed/ring_blocks.h>
 #include <kernels/elements.h>
+#include <nn/cache_state.h>
 #include <nn/functional/checked_attention.h>
 
 #include <c10/util/Exception.h>
@@ -60,8 +61,8 @@ Piece piece_of(
   if (options.chunk()) {
     seen = std::max(seen, at - at % *options.chunk());
   }
-  const auto last =
-      std::min(cache.keys().size(2), rows_before(cache, most + end));
+  const auto last = std::min(
+      detail::CacheState::num_rows(cache), rows_before(cache, most + end));
   piece.row = std::min(rows_before(cache, seen), last);
   piece.num_rows = last - piece.row;
   const auto starts = least == most ? first.narrow(0, 0, 1) : first;

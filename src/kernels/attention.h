@@ -77,6 +77,17 @@ struct KeyBlocks {
   int64_t value_token = 0;
 };
 
+/// Keys and values of a cache of int8, as in int8_rows.h.
+struct Int8Keys {
+  /// (B, G, S, D + kScaleBytes) and (B, G, S, Dv + kScaleBytes); undefined in
+  /// blocks. Where keys have the values in them, they are the keys.
+  torch::Tensor keys;
+  torch::Tensor values;
+  /// how many bytes after the beginning of a row its scale is
+  int64_t key_scale = 0;
+  int64_t value_scale = 0;
+};
+
 /// One attention to be computed. Sizes: T queries, S keys, D head_dim; `...`
 /// leading dimensions, the same for query, key and value; or (..., H) for the
 /// query and (..., G) for key and value, where H is a multiple of G and query
@@ -112,6 +123,10 @@ struct Attention : ScoreTensors {
   /// `value` have only their sizes and dtype. For `tiled` alone, if
   /// `reads_blocks`.
   const KeyBlocks* blocks = nullptr;
+  /// If set, keys and values are read there, or in `blocks`, and `key` and
+  /// `value` have only their sizes. For `tiled` with a query of float32 alone,
+  /// if `reads_blocks`.
+  const Int8Keys* int8 = nullptr;
 };
 
 /// The indices in `tensors_of` of the tensors that have gradients.

@@ -5,6 +5,7 @@
 #include <kernels/block_mask.h>
 #include <kernels/query_blocks.h>
 #include <kernels/sequences.h>
+#include <torch_attention/same_bits.h>
 
 #include <ATen/autocast_mode.h>
 
@@ -16,6 +17,7 @@ namespace torch_attention {
 namespace {
 
 std::atomic<Kernel> kernel_of_process{Kernel::kAuto};
+std::atomic<bool> same_bits_in_process{false};
 
 } // namespace
 
@@ -30,6 +32,14 @@ void set_default_kernel(Kernel kernel) {
 
 Kernel default_kernel() {
   return kernel_of_process.load(std::memory_order_relaxed);
+}
+
+void set_same_bits(bool same_bits) {
+  same_bits_in_process = same_bits;
+}
+
+bool same_bits() {
+  return same_bits_in_process.load(std::memory_order_relaxed);
 }
 
 namespace kernels {
@@ -126,7 +136,8 @@ torch::Tensor compute(Choice choice, const Attention& attention) {
 }
 
 bool takes_module(const ModuleAttention& module, Kernel asked) {
-  return resolved(asked) != Kernel::kReference && is_small_module(module);
+  return resolved(asked) != Kernel::kReference && !same_bits() &&
+      is_small_module(module);
 }
 
 } // namespace kernels

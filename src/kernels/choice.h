@@ -9,7 +9,8 @@
 ///
 /// - `small_module`: a whole MultiHeadAttention of at most 8192
 ///   multiplications, in float32 or float64 on the CPU, that only projects,
-///   scales and hides, without dropout, unless kReference is requested.
+///   scales and hides, without dropout, unless kReference is requested or
+///   `same_bits` is set.
 /// - `tiled`: tensors in the CPU's memory that are not traced or vmapped and
 ///   carry no forward derivatives, unless kReference is requested. Even for
 ///   kReference, without dropout, it computes inputs that are not finite.

@@ -5,6 +5,7 @@
 #include <kernels/choice.h>
 #include <kernels/plain.h>
 #include <kernels/threads.h>
+#include <torch_attention/same_bits.h>
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
@@ -174,9 +175,21 @@ bool is_contiguous_layer(
   return weight.is_contiguous() && (!bias.defined() || bias.is_contiguous());
 }
 
+/// The most rows in float32 that are computed as rows; more are tiles.
+constexpr int64_t kMostRowsInFloat = 16;
+
+/// Returns whether tiles of some rows in float32 are faster than LibTorch's
+/// products and oneDNN's: measured on Zen 4 alone (0.3 to 1.0 of their time).
+bool are_tiles_faster() {
+  const auto set = cpu::instruction_set();
+  return set >= cpu::InstructionSet::kAvx512 &&
+      set <= cpu::InstructionSet::kAmxBf16 && is_onednn_faster();
+}
+
 /// The most rows that our kernel, which reads the weight once, computes faster
 /// than LibTorch's; 0 for other dtypes.
 int64_t most_few_rows(torch::ScalarType dtype) {
+  constexpr int64_t kMostRowsInTiles = 64;
   const auto set = cpu::instruction_set();
   if (is_half_precision(dtype) && !is_multiplied(dtype) &&
       set >= cpu::InstructionSet::kAvx2) {
@@ -184,7 +197,7 @@ int64_t most_few_rows(torch::ScalarType dtype) {
   }
   switch (dtype) {
     case torch::kFloat:
-      return 16;
+      return are_tiles_faster() ? kMostRowsInTiles : kMostRowsInFloat;
     case torch::kBFloat16:
       // More by pairs. Tiles are left to LibTorch.
       return set == cpu::InstructionSet::kAvx512Bf16 ||
@@ -198,24 +211,31 @@ int64_t most_few_rows(torch::ScalarType dtype) {
   }
 }
 
-/// Returns whether it is a layer of few rows, as in a decode step, without a
-/// graph.
-bool has_few_rows(
-    const torch::Tensor& x,
-    const torch::Tensor& weight,
-    const torch::Tensor& bias) {
+/// Returns whether a layer has few rows, as in a decode step.
+bool has_few_rows(const torch::Tensor& x, const torch::Tensor& weight) {
   // Below this size only LibTorch's overhead can be saved.
   constexpr int64_t kLeastNumbers = 1 << 12;
   constexpr int64_t kLeastOut = 4;
+  return weight.numel() >= kLeastNumbers && weight.size(0) >= kLeastOut &&
+      x.numel() <= weight.size(1) * most_few_rows(x.scalar_type());
+}
+
+/// Returns whether our kernel computes a layer: one of few rows, or with
+/// `same_bits` any, without a graph.
+bool is_own_layer(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& bias) {
   const auto dtype = x.scalar_type();
-  return is_plain_layer(x, weight, bias, dtype) &&
-      weight.numel() >= kLeastNumbers && weight.size(0) >= kLeastOut &&
-      x.numel() > 0 && x.numel() <= weight.size(1) * most_few_rows(dtype) &&
-      is_contiguous_layer(weight, bias) && !is_recorded({&x, &weight, &bias});
+  return is_plain_layer(x, weight, bias, dtype) && x.numel() > 0 &&
+      weight.numel() > 0 && is_contiguous_layer(weight, bias) &&
+      (same_bits() ? dtype == torch::kFloat || is_half_precision(dtype)
+                   : has_few_rows(x, weight)) &&
+      !is_recorded({&x, &weight, &bias});
 }
 
 template <typename X>
-std::vector<torch::Tensor> few_rows_by(
+std::vector<torch::Tensor> own_linear_by(
     const torch::Tensor& x,
     const std::vector<LinearLayer>& layers) {
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -225,6 +245,8 @@ std::vector<torch::Tensor> few_rows_by(
   input.in = sizes.back();
   input.rows = contiguous.numel() / input.in;
   input.data = data_of<X>(contiguous);
+  input.in_order = same_bits() ||
+      (x.scalar_type() == torch::kFloat && input.rows > kMostRowsInFloat);
   int64_t numbers = 0;
   std::vector<torch::Tensor> outputs;
   std::vector<cpu::LinearLayer<X>> tasks;
@@ -238,6 +260,10 @@ std::vector<torch::Tensor> few_rows_by(
          static_cast<X*>(outputs.back().mutable_data_ptr())});
     numbers += layer.weight.numel();
   }
+  if (input.in_order) {
+    // The rows may be many.
+    numbers *= input.rows;
+  }
   // Waking the threads for less takes longer than they save.
   constexpr int64_t kManyNumbers = 1 << 18;
   cpu::linear(
@@ -245,16 +271,16 @@ std::vector<torch::Tensor> few_rows_by(
   return outputs;
 }
 
-std::vector<torch::Tensor> few_rows_linear(
+std::vector<torch::Tensor> own_linear(
     const torch::Tensor& x,
     const std::vector<LinearLayer>& layers) {
   switch (x.scalar_type()) {
     case torch::kFloat:
-      return few_rows_by<float>(x, layers);
+      return own_linear_by<float>(x, layers);
     case torch::kBFloat16:
-      return few_rows_by<cpu::BFloat16>(x, layers);
+      return own_linear_by<cpu::BFloat16>(x, layers);
     default:
-      return few_rows_by<cpu::Float16>(x, layers);
+      return own_linear_by<cpu::Float16>(x, layers);
   }
 }
 
@@ -403,8 +429,8 @@ torch::Tensor linear(
     const torch::Tensor& x,
     const torch::Tensor& weight,
     const torch::Tensor& bias) {
-  if (has_few_rows(x, weight, bias)) {
-    return few_rows_linear(x, {{weight, bias}}).front();
+  if (is_own_layer(x, weight, bias)) {
+    return own_linear(x, {{weight, bias}}).front();
   }
   if (pays_in_float32(x, weight, bias)) {
     return recorded_linear_in_float32(x, weight, bias);
@@ -428,12 +454,12 @@ std::vector<torch::Tensor> linear_each(
     const torch::Tensor& x,
     const std::vector<LinearLayer>& layers,
     Kernel kernel) {
-  const auto few = [&](const LinearLayer& layer) {
-    return has_few_rows(x, layer.weight, layer.bias);
+  const auto own = [&](const LinearLayer& layer) {
+    return is_own_layer(x, layer.weight, layer.bias);
   };
   if (resolved(kernel) != Kernel::kReference &&
-      std::all_of(layers.begin(), layers.end(), few)) {
-    return few_rows_linear(x, layers);
+      std::all_of(layers.begin(), layers.end(), own)) {
+    return own_linear(x, layers);
   }
   std::vector<torch::Tensor> outputs;
   for (const auto& layer : layers) {

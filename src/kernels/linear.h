@@ -11,6 +11,7 @@ namespace torch_attention::kernels {
 /// Returns x W^T + b (..., out) for x (..., in), weight (out, in) and bias
 /// (out), or undefined, by what is fastest:
 ///
+///   `same_bits`, no graph  our kernel, for any number of rows
 ///   few rows, no graph     our kernel, at the speed of reading the weight
 ///   float32                `onednn_linear` on processors that are not Intel's
 ///   half precision         in float32, rounded once, on processors that do not

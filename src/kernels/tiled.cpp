@@ -8,6 +8,7 @@
 #include <kernels/plain.h>
 #include <kernels/sequences.h>
 #include <kernels/threads.h>
+#include <torch_attention/same_bits.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -63,6 +64,27 @@ cpu::RowStatistics<T> rows_of(T* statistics, int64_t n) {
   return {statistics, statistics + n / 2};
 }
 
+/// Sets the arguments of keys and values of int8, in place of others.
+template <typename X>
+void read_int8(
+    const Int8Keys& int8,
+    const KeyBlocks* blocks,
+    cpu::AttentionArguments<X>& arguments) {
+  const auto rows_of_heads = [&](const torch::Tensor& x, int64_t token) {
+    return blocks == nullptr
+        ? read<int8_t>(x)
+        : cpu::Heads<const int8_t>{nullptr, {0, blocks->size * token, token}};
+  };
+  arguments.key = {};
+  arguments.value = {};
+  arguments.int8_key = {
+      rows_of_heads(int8.keys, blocks == nullptr ? 0 : blocks->key_token),
+      int8.key_scale};
+  arguments.int8_value = {
+      rows_of_heads(int8.values, blocks == nullptr ? 0 : blocks->value_token),
+      int8.value_scale};
+}
+
 /// Returns the kernels' arguments for `a`, which `prepared` returned.
 template <typename X>
 cpu::AttentionArguments<X> arguments_of(
@@ -79,6 +101,9 @@ cpu::AttentionArguments<X> arguments_of(
   arguments.query = read<X>(a.query);
   arguments.key = read<X>(a.key);
   arguments.value = read<X>(a.value);
+  if (a.int8 != nullptr) {
+    read_int8(*a.int8, a.blocks, arguments);
+  }
   if (a.blocks != nullptr) {
     const auto& blocks = *a.blocks;
     arguments.blocks = {
@@ -102,6 +127,7 @@ cpu::AttentionArguments<X> arguments_of(
   }
   arguments.mask = read_scores<bool>(a.mask);
   arguments.mask_tiles = tiles_of(a.block_mask);
+  arguments.same_bits = same_bits();
   arguments.dropout = a.dropout;
   arguments.dropout_seed = dropout_seed;
   arguments.dropout_first_head = a.heads.first;

@@ -79,6 +79,11 @@ void BlockCache::truncate(int64_t sequence, int64_t length) {
   store_->truncate(sequence, length);
 }
 
+int64_t BlockCache::least_length(int64_t sequence) const {
+  return checks::least_length(
+      store_->options(), store_->num_freed_tokens(sequence));
+}
+
 BlockBatch BlockCache::batch(std::vector<int64_t> sequences) const {
   store_->check_batch(sequences);
   return {store_, std::move(sequences)};

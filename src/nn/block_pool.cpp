@@ -72,6 +72,7 @@ void check_block_options(const BlockCacheOptions& options) {
       "BlockCache: expected a block_size that is a multiple of {}, but got {}",
       kernels::kBlockTokens,
       options.block_size());
+  checks::check_kept(kBlockCache, options);
   checks::check_cache_dtype(kBlockCache, options.dtype());
 }
 
@@ -82,10 +83,12 @@ BlockPool::BlockPool(const BlockCacheOptions& options) : options_(options) {
   constexpr int64_t kMostAddresses = int64_t{1} << 47;
   const auto G = options_.num_kv_heads();
   const auto size = options_.block_size();
-  key_bytes_ = bytes_of({G, size, options_.head_dim()}, options_.dtype());
+  key_bytes_ =
+      bytes_of({G, size, checks::stored_key_size(options_)}, options_.dtype());
   value_bytes_ = options_.values_in_keys()
       ? 0
-      : bytes_of({G, size, checks::value_dim(options_)}, options_.dtype());
+      : bytes_of(
+            {G, size, checks::stored_value_size(options_)}, options_.dtype());
   TORCH_ATTENTION_CHECK(
       key_bytes_ <= kMostAddresses && value_bytes_ <= kMostAddresses,
       "BlockCache: expected sizes of which a block fits into memory, but got "
@@ -97,7 +100,11 @@ BlockPool::BlockPool(const BlockCacheOptions& options) : options_(options) {
   blocks_per_slab_ =
       std::max<int64_t>(1, kSlabBytes / (key_bytes_ + value_bytes_));
   const c10::InferenceMode normal_tensors(false);
-  const auto tensor = torch::device(options_.device()).dtype(options_.dtype());
+  const auto tensor =
+      torch::device(options_.device())
+          .dtype(
+              options_.dtype() == torch::kInt8 ? torch::kFloat
+                                               : options_.dtype());
   key_row_ = at::zeros({1, 1, 1, options_.head_dim()}, tensor);
   value_row_ = at::zeros({1, 1, 1, checks::value_dim(options_)}, tensor);
   options_.device(key_row_.device());
@@ -124,10 +131,10 @@ BlockPool::Slab BlockPool::make_slab(int64_t num_blocks) const {
   };
   Slab slab;
   slab.num_blocks = num_blocks;
-  slab.keys = make(options_.head_dim());
+  slab.keys = make(checks::stored_key_size(options_));
   slab.key_data = data(slab.keys);
   if (!options_.values_in_keys()) {
-    slab.values = make(checks::value_dim(options_));
+    slab.values = make(checks::stored_value_size(options_));
     slab.value_data = data(slab.values);
   }
   return slab;
@@ -242,12 +249,12 @@ std::byte* BlockPool::value_data(int64_t block) const {
 
 torch::Tensor BlockPool::gather_keys(torch::IntArrayRef blocks, int64_t B)
     const {
-  return gather(blocks, B, &Slab::keys, options_.head_dim());
+  return gather(blocks, B, &Slab::keys, checks::stored_key_size(options_));
 }
 
 torch::Tensor BlockPool::gather_values(torch::IntArrayRef blocks, int64_t B)
     const {
-  return gather(blocks, B, &Slab::values, checks::value_dim(options_));
+  return gather(blocks, B, &Slab::values, checks::stored_value_size(options_));
 }
 
 torch::Tensor BlockPool::gather(
@@ -258,7 +265,8 @@ torch::Tensor BlockPool::gather(
   const auto G = options_.num_kv_heads();
   const auto rows = options_.block_size();
   const auto n = static_cast<int64_t>(blocks.size());
-  const auto all = at::zeros({n, G, rows, size}, key_row_.options());
+  const auto all =
+      at::zeros({n, G, rows, size}, key_row_.options().dtype(options_.dtype()));
   for (size_t i = 0; i < slabs_.size(); ++i) {
     std::vector<int64_t> from;
     std::vector<int64_t> to;

@@ -58,12 +58,12 @@ class BlockPool {
   std::byte* value_data(int64_t block) const;
 
   /// Return copies (B, G, n * block_size, D) of the keys and values in `blocks`
-  /// (B * n), of which -1 stands for rows of zeros.
+  /// (B * n), as they are stored; of `blocks`, -1 stands for rows of zeros.
   torch::Tensor gather_keys(torch::IntArrayRef blocks, int64_t B) const;
   torch::Tensor gather_values(torch::IntArrayRef blocks, int64_t B) const;
 
   /// Returns keys (1, 1, 1, D) and values (1, 1, 1, value_dim) of zeros, to be
-  /// expanded where sizes alone matter.
+  /// expanded where sizes alone matter; for int8 in float32.
   const torch::Tensor& key_row() const {
     return key_row_;
   }

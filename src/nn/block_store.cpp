@@ -39,16 +39,21 @@ int64_t BlockStore::admit() {
 
 int64_t BlockStore::fork(int64_t sequence) {
   auto copy = at(sequence);
+  copy.num_holds = 0;
   const auto& added = sequences_.emplace(next_, std::move(copy)).first->second;
   for (const auto block : added.blocks) {
-    pool_.share(block);
+    if (block != kNoBlock) {
+      pool_.share(block);
+    }
   }
   return next_++;
 }
 
 void BlockStore::drop(int64_t sequence) {
   for (const auto block : at(sequence).blocks) {
-    pool_.release(block);
+    if (block != kNoBlock) {
+      pool_.release(block);
+    }
   }
   sequences_.erase(sequence);
 }
@@ -62,12 +67,32 @@ void BlockStore::truncate(int64_t sequence, int64_t length) {
   if (length >= from.length) {
     return;
   }
+  checks::check_truncation(
+      kBlockCache, options(), sequence, num_freed_tokens(sequence), length);
   const auto kept = static_cast<size_t>(blocks_for(length));
   while (from.blocks.size() > kept) {
-    pool_.release(from.blocks.back());
+    if (from.blocks.back() != kNoBlock) {
+      pool_.release(from.blocks.back());
+    }
     from.blocks.pop_back();
   }
   from.length = length;
+  from.num_freed = length == 0 ? 0 : from.num_freed;
+}
+
+/// Frees the blocks that no new token will read, even if `truncate` removes as
+/// many tokens as a block has.
+void BlockStore::free_unneeded(BlockSequence& sequence) noexcept {
+  if (sequence.num_holds > 0) {
+    return;
+  }
+  const auto size = options().block_size();
+  const auto needed = checks::first_needed(
+      options(), std::max<int64_t>(0, sequence.length - size));
+  for (auto& next = sequence.num_freed; (next + 1) * size <= needed; ++next) {
+    pool_.release(
+        std::exchange(sequence.blocks[static_cast<size_t>(next)], kNoBlock));
+  }
 }
 
 void BlockStore::shrink() {
@@ -80,6 +105,10 @@ int64_t BlockStore::length(int64_t sequence) const {
 
 int64_t BlockStore::peak_length(int64_t sequence) const {
   return at(sequence).peak_length;
+}
+
+int64_t BlockStore::num_freed_tokens(int64_t sequence) const {
+  return at(sequence).num_freed * options().block_size();
 }
 
 void BlockStore::check_batch(torch::IntArrayRef sequences) const {
@@ -106,15 +135,20 @@ std::vector<BlockBefore> BlockStore::append(
     torch::IntArrayRef counts) {
   const auto size = options().block_size();
   // So copying them to blocks on the CPU allocates nothing.
-  const auto new_keys = kernels::contiguous_rows(keys, options().dtype());
-  const auto new_values = options().values_in_keys()
-      ? values
-      : kernels::contiguous_rows(values, options().dtype());
+  const auto as_stored = [&](const torch::Tensor& x) {
+    return options().dtype() == torch::kInt8
+        ? kernels::quantized(x)
+        : kernels::contiguous_rows(x, options().dtype());
+  };
+  const auto new_keys = as_stored(keys);
+  const auto new_values =
+      options().values_in_keys() ? values : as_stored(values);
   std::vector<BlockBefore> appended;
   int64_t needed = 0;
   int64_t longest = 0;
   for (size_t b = 0; b < sequences.size(); ++b) {
     auto& to = at(sequences[b]);
+    free_unneeded(to);
     BlockBefore before{&to, to.length, to.peak_length, to.blocks.size()};
     if (counts[b] > 0 && to.length % size != 0 &&
         pool_.is_shared(to.blocks.back())) {
@@ -133,7 +167,7 @@ std::vector<BlockBefore> BlockStore::append(
   for (size_t b = 0; b < sequences.size(); ++b) {
     auto& before = appended[b];
     auto& to = *before.sequence;
-    if (before.replaced >= 0) {
+    if (before.replaced != kNoBlock) {
       to.blocks.back() = *next++;
     }
     to.length += counts[b];
@@ -153,11 +187,38 @@ std::vector<BlockBefore> BlockStore::append(
   return appended;
 }
 
+std::vector<BlockBefore> BlockStore::hold(torch::IntArrayRef sequences) {
+  std::vector<BlockBefore> held;
+  held.reserve(sequences.size());
+  for (const auto sequence : sequences) {
+    auto& to = at(sequence);
+    free_unneeded(to);
+    held.push_back({&to, to.length, to.peak_length, to.blocks.size()});
+  }
+  // An append replaces a last block that is shared and not full: one more user
+  // keeps it alive, and shared.
+  for (auto& before : held) {
+    if (before.length % options().block_size() != 0 &&
+        pool_.is_shared(before.sequence->blocks.back())) {
+      before.replaced = before.sequence->blocks.back();
+    }
+  }
+  for (auto& before : held) {
+    if (before.replaced != kNoBlock) {
+      pool_.share(before.replaced);
+    }
+    before.is_held = true;
+    ++before.sequence->num_holds;
+  }
+  return held;
+}
+
 void BlockStore::commit(const std::vector<BlockBefore>& appended) noexcept {
   for (const auto& before : appended) {
-    if (before.replaced >= 0) {
+    if (before.replaced != kNoBlock) {
       pool_.release(before.replaced);
     }
+    before.sequence->num_holds -= before.is_held ? 1 : 0;
   }
 }
 
@@ -168,12 +229,13 @@ void BlockStore::undo(const std::vector<BlockBefore>& appended) noexcept {
       pool_.release(to.blocks.back());
       to.blocks.pop_back();
     }
-    if (before.replaced >= 0) {
+    if (before.replaced != kNoBlock) {
       pool_.release(to.blocks.back());
       to.blocks.back() = before.replaced;
     }
     to.length = before.length;
     to.peak_length = before.peak_length;
+    to.num_holds -= before.is_held ? 1 : 0;
   }
 }
 
@@ -258,21 +320,21 @@ kernels::KeyBlocks BlockStore::blocks_of(torch::IntArrayRef sequences) const {
   blocks.keys.reserve(n);
   blocks.values.reserve(n);
   const bool has_values = !options().values_in_keys();
-  blocks.key_token = options().head_dim();
+  blocks.key_token = checks::stored_key_size(options());
   blocks.value_token =
-      has_values ? checks::value_dim(options()) : options().head_dim();
+      has_values ? checks::stored_value_size(options()) : blocks.key_token;
   for (const auto block : padded_blocks(sequences)) {
-    const void* keys = block < 0 ? nullptr : pool_.key_data(block);
+    const void* keys = block == kNoBlock ? nullptr : pool_.key_data(block);
     const void* values =
-        block < 0 || !has_values ? keys : pool_.value_data(block);
+        block == kNoBlock || !has_values ? keys : pool_.value_data(block);
     blocks.keys.push_back(keys);
     blocks.values.push_back(values);
   }
   return blocks;
 }
 
-/// Returns the blocks of each sequence, padded by -1 to those of the longest:
-/// (B * n).
+/// Returns the blocks of each sequence, padded by kNoBlock to those of the
+/// longest: (B * n).
 std::vector<int64_t> BlockStore::padded_blocks(
     torch::IntArrayRef sequences) const {
   const auto n = static_cast<size_t>(blocks_for(most_tokens(sequences)));
@@ -280,23 +342,38 @@ std::vector<int64_t> BlockStore::padded_blocks(
   for (const auto sequence : sequences) {
     const auto& blocks = at(sequence).blocks;
     all.insert(all.end(), blocks.begin(), blocks.end());
-    all.insert(all.end(), n - blocks.size(), -1);
+    all.insert(all.end(), n - blocks.size(), kNoBlock);
   }
   return all;
 }
 
-torch::Tensor BlockStore::gather_keys(torch::IntArrayRef sequences) const {
-  const auto B = static_cast<int64_t>(sequences.size());
-  return pool_.gather_keys(padded_blocks(sequences), B)
-      .narrow(2, 0, most_tokens(sequences));
+torch::Tensor BlockStore::gather_keys(
+    torch::IntArrayRef sequences,
+    torch::Dtype int8_as) const {
+  const auto rows = stored_keys(sequences);
+  return options().dtype() == torch::kInt8
+      ? kernels::dequantized(rows, options().head_dim(), int8_as)
+      : rows;
 }
 
-torch::Tensor BlockStore::gather_values(torch::IntArrayRef sequences) const {
-  if (options().values_in_keys()) {
-    return gather_keys(sequences).slice(-1, 0, checks::value_dim(options()));
-  }
+torch::Tensor BlockStore::gather_values(
+    torch::IntArrayRef sequences,
+    torch::Dtype int8_as) const {
+  const auto size = checks::value_dim(options());
   const auto B = static_cast<int64_t>(sequences.size());
-  return pool_.gather_values(padded_blocks(sequences), B)
+  const auto rows = options().values_in_keys()
+      ? stored_keys(sequences)
+      : pool_.gather_values(padded_blocks(sequences), B)
+            .narrow(2, 0, most_tokens(sequences));
+  return options().dtype() == torch::kInt8
+      ? kernels::dequantized(rows, size, int8_as)
+      : rows.slice(-1, 0, size);
+}
+
+/// Returns a copy of the keys of the sequences, as they are stored.
+torch::Tensor BlockStore::stored_keys(torch::IntArrayRef sequences) const {
+  const auto B = static_cast<int64_t>(sequences.size());
+  return pool_.gather_keys(padded_blocks(sequences), B)
       .narrow(2, 0, most_tokens(sequences));
 }
 

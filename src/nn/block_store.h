@@ -7,17 +7,24 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
 namespace torch_attention::detail {
 
+/// Stands for a block that a sequence has no more, and for none.
+constexpr int64_t kNoBlock = -1;
+
 /// A sequence of a `BlockCache`.
 struct BlockSequence {
-  /// As many as `length` tokens need.
+  /// As many as `length` tokens need; kNoBlock for the first `num_freed`.
   std::vector<int64_t> blocks;
+  int64_t num_freed = 0;
   int64_t length = 0;
   int64_t peak_length = 0;
+  /// How many `hold`s there are. While there is one, nothing is freed.
+  int64_t num_holds = 0;
 };
 
 /// A sequence before an append to it.
@@ -26,9 +33,10 @@ struct BlockBefore {
   int64_t length = 0;
   int64_t peak_length = 0;
   size_t num_blocks = 0;
-  /// The shared last block that a copy has replaced; -1: none. It stays in use
-  /// until `commit`.
-  int64_t replaced = -1;
+  /// The shared last block that a copy has replaced; kNoBlock: none. It stays
+  /// in use until `commit`.
+  int64_t replaced = kNoBlock;
+  bool is_held = false;
 };
 
 /// The sequences of a `BlockCache`.
@@ -58,17 +66,25 @@ class BlockStore {
   /// one was appended to since it was empty.
   int64_t peak_length(int64_t sequence) const;
 
+  /// Returns how many of a sequence's first tokens are freed.
+  int64_t num_freed_tokens(int64_t sequence) const;
+
   /// Checks that the sequences exist and differ, and that there is one.
   void check_batch(torch::IntArrayRef sequences) const;
 
   /// Appends the first `counts[b]` tokens of keys and values (B, G, T, ...) to
   /// the b-th of different sequences. Returns what `undo` or `commit` has to
-  /// get before the next change.
+  /// get before the next change. Blocks that no token will read are freed
+  /// first, also if the call throws.
   std::vector<BlockBefore> append(
       torch::IntArrayRef sequences,
       const torch::Tensor& keys,
       const torch::Tensor& values,
       torch::IntArrayRef counts);
+
+  /// Returns the sequences as they are, for an `undo` or `commit` that may come
+  /// after several appends to them.
+  std::vector<BlockBefore> hold(torch::IntArrayRef sequences);
 
   void commit(const std::vector<BlockBefore>& appended) noexcept;
   void undo(const std::vector<BlockBefore>& appended) noexcept;
@@ -79,20 +95,27 @@ class BlockStore {
   /// Returns the blocks of the sequences in the memory of the CPU.
   kernels::KeyBlocks blocks_of(torch::IntArrayRef sequences) const;
 
-  /// Return copies (B, G, S, ...) of the rows of the sequences.
-  torch::Tensor gather_keys(torch::IntArrayRef sequences) const;
-  torch::Tensor gather_values(torch::IntArrayRef sequences) const;
+  /// Return copies (B, G, S, ...) of the rows of the sequences; of a cache of
+  /// int8 in the dtype `int8_as`.
+  torch::Tensor gather_keys(
+      torch::IntArrayRef sequences,
+      torch::Dtype int8_as = torch::kFloat) const;
+  torch::Tensor gather_values(
+      torch::IntArrayRef sequences,
+      torch::Dtype int8_as = torch::kFloat) const;
 
  private:
   BlockSequence& at(int64_t sequence);
   const BlockSequence& at(int64_t sequence) const;
   int64_t blocks_for(int64_t length) const;
+  void free_unneeded(BlockSequence& sequence) noexcept;
   void copy_shared_rows(const std::vector<BlockBefore>& appended);
   void write(
       const std::vector<BlockBefore>& appended,
       const torch::Tensor& keys,
       const torch::Tensor& values,
       torch::IntArrayRef counts);
+  torch::Tensor stored_keys(torch::IntArrayRef sequences) const;
   std::vector<int64_t> padded_blocks(torch::IntArrayRef sequences) const;
 
   BlockPool pool_;
@@ -105,6 +128,9 @@ class BlockStore {
 struct BlockAccess {
   static BlockStore& store(const BlockBatch& batch) {
     return *batch.store_;
+  }
+  static std::shared_ptr<BlockStore> shared_store(const BlockBatch& batch) {
+    return batch.store_;
   }
 
   /// `BlockBatch::append`, to be undone or committed.

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <check.h>
+#include <kernels/int8_rows.h>
 #include <nn/checks.h>
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -16,6 +18,16 @@ namespace torch_attention::checks {
 template <typename Options>
 int64_t value_dim(const Options& options) {
   return options.value_dim().value_or(options.head_dim());
+}
+
+/// Return how many elements the stored rows of keys and values have.
+template <typename Options>
+int64_t stored_key_size(const Options& options) {
+  return kernels::stored_size(options.dtype(), options.head_dim());
+}
+template <typename Options>
+int64_t stored_value_size(const Options& options) {
+  return kernels::stored_size(options.dtype(), value_dim(options));
 }
 
 template <typename Options>
@@ -31,10 +43,74 @@ void check_sizes_of_rows(const char* name, const Options& options) {
       options.head_dim());
 }
 
+/// Checks which tokens the cache keeps.
+template <typename Options>
+void check_kept(const char* name, const Options& options) {
+  if (options.window()) {
+    check_positive(name, "window", *options.window());
+  }
+  if (options.chunk()) {
+    check_positive(name, "chunk", *options.chunk());
+  }
+  TORCH_ATTENTION_CHECK(
+      !options.window() || !options.chunk(),
+      "{}: expected a window or a chunk, but got window = {} and chunk = {}",
+      name,
+      options.window().value_or(0),
+      options.chunk().value_or(0));
+}
+
+/// Returns the first token that tokens from position `length` on still read.
+template <typename Options>
+int64_t first_needed(const Options& options, int64_t length) {
+  if (options.chunk()) {
+    return length - length % *options.chunk();
+  }
+  return options.window()
+      ? std::max<int64_t>(0, length - (*options.window() - 1))
+      : 0;
+}
+
+/// Returns the smallest length > 0 to which a sequence may be truncated whose
+/// first `dropped` tokens are gone.
+template <typename Options>
+int64_t least_length(const Options& options, int64_t dropped) {
+  if (dropped == 0) {
+    return 1;
+  }
+  if (options.chunk()) {
+    const auto chunk = *options.chunk();
+    return (dropped + chunk - 1) / chunk * chunk;
+  }
+  return dropped + options.window().value_or(1) - 1;
+}
+
+/// Checks that sequence `sequence`, whose first `dropped` tokens are gone, may
+/// be truncated to `length` tokens, fewer than it has.
+template <typename Options>
+void check_truncation(
+    const char* name,
+    const Options& options,
+    int64_t sequence,
+    int64_t dropped,
+    int64_t length) {
+  const auto least = least_length(options, dropped);
+  TORCH_ATTENTION_CHECK(
+      length == 0 || length >= least,
+      "{}: expected to truncate sequence {} to 0 or at least {} tokens, since "
+      "the first {} are dropped ({}), but got {}",
+      name,
+      sequence,
+      least,
+      dropped,
+      options.chunk() ? "chunk" : "window",
+      length);
+}
+
 inline void check_cache_dtype(const char* name, torch::Dtype dtype) {
   TORCH_ATTENTION_CHECK(
-      c10::isFloatingType(dtype),
-      "{}: expected a floating-point dtype, but got {}",
+      c10::isFloatingType(dtype) || dtype == torch::kInt8,
+      "{}: expected a floating-point dtype or torch::kInt8, but got {}",
       name,
       dtype);
 }

@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <kernels/cache_rows.h>
+#include <kernels/int8_rows.h>
 #include <nn/cache_checks.h>
 #include <nn/checks.h>
 #include <physical_memory.h>
@@ -41,14 +42,7 @@ void check_options(const KVCacheOptions& options) {
   checks::check_positive(kCache, "block", options.block());
   checks::check_positive(
       kCache, "max_length", options.max_length().value_or(kMaxSize));
-  checks::check_positive(kCache, "window", options.window().value_or(kMaxSize));
-  checks::check_positive(kCache, "chunk", options.chunk().value_or(kMaxSize));
-  TORCH_ATTENTION_CHECK(
-      !options.window() || !options.chunk(),
-      "KVCache: expected a window or a chunk, but got window = {} and "
-      "chunk = {}",
-      options.window().value_or(0),
-      options.chunk().value_or(0));
+  checks::check_kept(kCache, options);
   checks::check_positive(kCache, "num_parts", options.num_parts());
   constexpr int64_t kMostParts = 1 << 20;
   TORCH_ATTENTION_CHECK(
@@ -67,14 +61,19 @@ void check_options(const KVCacheOptions& options) {
       options.num_parts());
 }
 
-/// Returns the number of elements per token and head.
-int64_t row_size(const KVCacheOptions& options) {
-  return options.values_in_keys()
-      ? options.head_dim()
-      : add(options.head_dim(), checks::value_dim(options));
+bool is_int8(const KVCacheOptions& options) {
+  return options.dtype() == torch::kInt8;
 }
 
-/// Returns the view of the values with `values_in_keys`.
+/// Returns the number of elements per token and head.
+int64_t row_size(const KVCacheOptions& options) {
+  return options.values_in_keys() ? checks::stored_key_size(options)
+                                  : add(checks::stored_key_size(options),
+                                        checks::stored_value_size(options));
+}
+
+/// Returns the view of the values with `values_in_keys`; of int8 without their
+/// scales.
 torch::Tensor values_in(
     const torch::Tensor& keys,
     const KVCacheOptions& options) {
@@ -105,14 +104,6 @@ void check_memory(const KVCacheOptions& options, int64_t capacity) {
       options.head_dim(),
       checks::value_dim(options),
       capacity);
-}
-
-/// Returns the first token that tokens from position `length` on still read.
-int64_t first_needed(const KVCacheOptions& options, int64_t length) {
-  if (options.chunk()) {
-    return length - length % *options.chunk();
-  }
-  return length - std::min(length, options.window().value_or(kMaxSize) - 1);
 }
 
 /// Returns the largest number of rows that remain when older ones are dropped:
@@ -237,11 +228,25 @@ void KVCache::append(
 }
 
 torch::Tensor KVCache::keys() const {
-  return state_.rows.keys.slice(2, 0, num_rows());
+  const auto keys = in_use(state_.rows.keys);
+  return is_int8(options_)
+      ? kernels::dequantized(keys, options_.head_dim(), torch::kFloat)
+      : keys;
 }
 
 torch::Tensor KVCache::values() const {
-  return state_.rows.values.slice(2, 0, num_rows());
+  const auto& rows = is_int8(options_) && options_.values_in_keys()
+      ? state_.rows.keys
+      : state_.rows.values;
+  return is_int8(options_)
+      ? kernels::dequantized(
+            in_use(rows), checks::value_dim(options_), torch::kFloat)
+      : in_use(rows);
+}
+
+/// Returns the rows that sequences use, as they are stored.
+torch::Tensor KVCache::in_use(const torch::Tensor& rows) const {
+  return rows.slice(2, 0, num_rows());
 }
 
 void KVCache::truncate(int64_t length) {
@@ -264,16 +269,10 @@ void KVCache::truncate_to(torch::IntArrayRef wanted) {
   for (size_t b = 0; b < cut.size(); ++b) {
     const auto start = starts[b];
     const auto length = std::min(wanted[b], cut[b]);
-    TORCH_ATTENTION_CHECK(
-        length == 0 || length == cut[b] ||
-            start <= first_needed(options_, length),
-        "KVCache: expected to truncate sequence {} to 0 or at least {} "
-        "tokens, since the first {} are dropped ({}), but got {}",
-        b,
-        start + options_.window().value_or(1) - 1,
-        start,
-        options_.chunk() ? "chunk" : "window",
-        length);
+    if (length < cut[b]) {
+      checks::check_truncation(
+          kCache, options_, static_cast<int64_t>(b), start, length);
+    }
     cut[b] = length;
     starts[b] = length == 0 ? 0 : start;
   }
@@ -311,8 +310,8 @@ void KVCache::reorder(const torch::Tensor& sources) {
   }
   auto new_starts = tensor_of(starts);
   auto new_lengths = tensor_of(lengths);
-  const auto all_keys = keys();
-  const auto all_values = values();
+  const auto all_keys = in_use(state_.rows.keys);
+  const auto all_values = in_use(state_.rows.values);
   if (kernels::can_copy_memory(all_keys)) {
     // Copies all sources first, since rows may be both source and target.
     const auto from_index = tensor_of(from);
@@ -364,10 +363,21 @@ void KVCache::to(torch::Device device, torch::Dtype dtype) {
   checks::check_cache_dtype(kCache, dtype);
   const c10::InferenceMode normal_tensors(false);
   const torch::NoGradGuard no_grad;
-  auto keys = state_.rows.keys.to(device, dtype);
+  const auto converted = [&](const torch::Tensor& rows, int64_t size) {
+    if (dtype == options_.dtype()) {
+      return rows.to(device);
+    }
+    if (dtype == torch::kInt8) {
+      return kernels::quantized(rows).to(device);
+    }
+    return is_int8(options_)
+        ? kernels::dequantized(rows, size, dtype).to(device)
+        : rows.to(device, dtype);
+  };
+  auto keys = converted(state_.rows.keys, options_.head_dim());
   auto values = options_.values_in_keys()
       ? values_in(keys, options_)
-      : state_.rows.values.to(device, dtype);
+      : converted(state_.rows.values, checks::value_dim(options_));
   state_.rows.keys = std::move(keys);
   state_.rows.values = std::move(values);
   options_.device(state_.rows.keys.device()).dtype(dtype);
@@ -384,9 +394,10 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
         {options_.batch_size(), options_.num_kv_heads(), capacity, size},
         torch::device(options_.device()).dtype(options_.dtype()));
   };
-  auto keys = make(options_.head_dim());
-  auto values = options_.values_in_keys() ? values_in(keys, options_)
-                                          : make(checks::value_dim(options_));
+  auto keys = make(checks::stored_key_size(options_));
+  auto values = options_.values_in_keys()
+      ? values_in(keys, options_)
+      : make(checks::stored_value_size(options_));
   return {keys, values, at::zeros({options_.batch_size()}, torch::kLong)};
 }
 
@@ -422,7 +433,8 @@ KVCache::Rows KVCache::moved(int64_t new_capacity, bool drops) const {
     const auto start = read(state_.rows.starts)[b];
     const auto truncated = std::max<int64_t>(0, start + end - options_.block());
     const auto begin = drops
-        ? std::max<int64_t>(0, first_needed(options_, truncated) - start)
+        ? std::max<int64_t>(
+              0, checks::first_needed(options_, truncated) - start)
         : 0;
     const auto move = [&](const torch::Tensor& from, const torch::Tensor& to) {
       to.select(0, b)
@@ -467,12 +479,17 @@ void KVCache::write(
   for (size_t b = 0; b < first.size(); ++b) {
     first[b] = rows_of(options_, first[b]) - read(rows.starts)[b];
   }
+  const auto as_stored = [&](const torch::Tensor& x) {
+    return is_int8(options_) ? kernels::quantized(x) : x;
+  };
+  const auto new_keys = as_stored(keys);
   if (options_.values_in_keys()) {
-    kernels::write_rows({{rows.keys, keys}}, first, new_rows);
-  } else {
-    kernels::write_rows(
-        {{rows.keys, keys}, {rows.values, values}}, first, new_rows);
+    kernels::write_rows({{rows.keys, new_keys}}, first, new_rows);
+    return;
   }
+  const auto new_values = as_stored(values);
+  kernels::write_rows(
+      {{rows.keys, new_keys}, {rows.values, new_values}}, first, new_rows);
 }
 
 int64_t KVCache::num_rows(int64_t b) const {

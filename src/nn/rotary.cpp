@@ -1,6 +1,7 @@
 #include <nn/rotary.h>
 
 #include <check.h>
+#include <elementwise.h>
 #include <kernels/plain.h>
 #include <kernels/rotary.h>
 
@@ -312,10 +313,12 @@ RotaryAngles rotary_angles_at(
   const auto dtype = positions.is_cpu() ? torch::kDouble : torch::kFloat;
   const auto angles =
       (positions.to(torch::kFloat).unsqueeze(-1) * step).to(dtype);
-  const auto scaled = [&](const torch::Tensor& x) {
-    return (x * amplitude(options)).to(torch::kFloat);
+  const auto scaled = [&](auto function) {
+    return (by_rows(angles, function) * amplitude(options)).to(torch::kFloat);
   };
-  return {scaled(angles.cos()), scaled(angles.sin())};
+  return {
+      scaled([](const torch::Tensor& x) { return x.cos(); }),
+      scaled([](const torch::Tensor& x) { return x.sin(); })};
 }
 
 torch::Tensor rotate(

@@ -1,7 +1,7 @@
+#include <cpu/blocks.h>
 #include <cpu/cases.h>
 #include <cpu/test.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -11,54 +11,6 @@ namespace blocks_test {
 using namespace torch_attention::cpu;
 using namespace torch_attention::cpu::testing;
 
-/// Keys or values of a problem in blocks (G, size, features), each in memory of
-/// its own that ends with the block. Rows without a token are NaN, and there
-/// are no blocks beyond the length of a sequence.
-template <typename X>
-class Blocks {
- public:
-  Blocks(
-      Buffer<X>& tokens,
-      const Problem<X>& problem,
-      int64_t features,
-      int64_t size)
-      : per_sequence_((problem.sizes.S + size - 1) / size) {
-    const auto& c = problem.sizes;
-    for (int64_t b = 0; b < c.B; ++b) {
-      const auto length =
-          c.lengths ? problem.lengths[static_cast<size_t>(b)] : c.S;
-      for (int64_t i = 0; i < per_sequence_; ++i) {
-        std::vector<X> block;
-        for (int64_t g = 0; i * size < length && g < c.G; ++g) {
-          for (auto s = i * size; s < (i + 1) * size; ++s) {
-            for (int64_t d = 0; d < features; ++d) {
-              block.push_back(
-                  s < length ? tokens(b, g, s, d) : stored<X>(kNaN));
-            }
-          }
-        }
-        memory_.push_back(std::move(block));
-      }
-    }
-    for (const auto& block : memory_) {
-      table_.push_back(block.empty() ? nullptr : block.data());
-    }
-  }
-
-  const void* const* table() const {
-    return table_.data();
-  }
-
-  int64_t per_sequence() const {
-    return per_sequence_;
-  }
-
- private:
-  int64_t per_sequence_;
-  std::vector<std::vector<X>> memory_;
-  std::vector<const void*> table_;
-};
-
 /// Attention over blocks of `size` tokens has the bits of attention over keys
 /// and values in one piece.
 template <typename X>
@@ -67,8 +19,11 @@ void check_blocks(const Case& c, int64_t size, int64_t threads) {
   Problem<X> in_one_piece(c);
   in_one_piece.compute_output(threads_of(threads));
   Problem<X> in_blocks(c);
-  const Blocks<X> keys(in_blocks.key, in_blocks, c.D, size);
-  const Blocks<X> values(in_blocks.value, in_blocks, c.E, size);
+  const auto lengths = c.lengths
+      ? in_blocks.lengths
+      : std::vector<int64_t>(static_cast<size_t>(c.B), c.S);
+  const Blocks<X> keys(in_blocks.key, c.G, c.D, lengths, size);
+  const Blocks<X> values(in_blocks.value, c.G, c.E, lengths, size);
   auto& a = in_blocks.arguments;
   a.blocks = {keys.table(), values.table(), keys.per_sequence(), size};
   a.key = {nullptr, {0, size * c.D, c.D}};

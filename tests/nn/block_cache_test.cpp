@@ -2,280 +2,19 @@
 #include <support/failing_allocator.h>
 #include <support/test.h>
 
+#include <nn/small_blocks.h>
+
 #include <algorithm>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
-#include <random>
-#include <set>
-#include <string>
 #include <vector>
 
 namespace block_cache_test {
 
 using namespace torch_attention;
 using namespace torch_attention::testing;
+using namespace torch_attention::testing::small_blocks;
 
 namespace {
-
-constexpr int64_t kBlock = 64;
-constexpr int64_t kHeads = 2;
-constexpr int64_t kHeadDim = 3;
-constexpr int64_t kValueDim = 2;
-
-BlockCacheOptions small() {
-  return BlockCacheOptions(kHeads, kHeadDim)
-      .value_dim(kValueDim)
-      .block_size(kBlock)
-      .dtype(torch::kDouble);
-}
-
-/// A sequence as tensors of its own: keys (G, n, D) and values (G, n, E). Its
-/// blocks are counted by their users.
-struct NaiveSequence {
-  torch::Tensor keys = torch::zeros({kHeads, 0, kHeadDim}, torch::kDouble);
-  torch::Tensor values = torch::zeros({kHeads, 0, kValueDim}, torch::kDouble);
-  std::vector<std::shared_ptr<int>> blocks;
-
-  int64_t length() const {
-    return keys.size(1);
-  }
-
-  void truncate(int64_t n) {
-    keys = keys.narrow(1, 0, std::min(n, length()));
-    values = values.narrow(1, 0, keys.size(1));
-    blocks.resize(blocks_for(length()));
-  }
-
-  static size_t blocks_for(int64_t n) {
-    return static_cast<size_t>((n + kBlock - 1) / kBlock);
-  }
-
-  /// Returns whether the next token goes to a block that others read.
-  bool copies() const {
-    return length() % kBlock != 0 && blocks.back().use_count() > 1;
-  }
-
-  int64_t blocks_needed(int64_t count) const {
-    const auto more = blocks_for(length() + count) - blocks.size();
-    return static_cast<int64_t>(more) + (count > 0 && copies() ? 1 : 0);
-  }
-};
-
-/// Rows (B, G, T, size) that differ from all others.
-torch::Tensor draw(size_t B, int64_t T, int64_t size) {
-  return torch::randn(
-      {static_cast<int64_t>(B), kHeads, T, size}, torch::kDouble);
-}
-
-/// A cache, and what it should hold.
-class Comparison {
- public:
-  explicit Comparison(unsigned seed, int64_t max_blocks)
-      : random_(seed), cache_(small().max_blocks(max_blocks)) {}
-
-  void step() {
-    const auto choice = random_() % 16;
-    if (choice < 2 || naive_.empty()) {
-      admit();
-    } else if (choice < 4) {
-      fork();
-    } else if (choice < 6) {
-      drop();
-    } else if (choice < 8) {
-      truncate();
-    } else if (choice < 9) {
-      attend();
-    } else if (choice < 10) {
-      cache_.shrink();
-    } else {
-      append();
-    }
-    check_counts();
-  }
-
-  /// All rows are those of the naive model.
-  void check_rows() {
-    for (const auto& [id, sequence] : naive_) {
-      INFO("sequence " << id);
-      const auto batch = cache_.batch({id});
-      CHECK_THAT(batch.keys()[0].contiguous(), IsEqualTo(sequence.keys));
-      CHECK_THAT(batch.values()[0].contiguous(), IsEqualTo(sequence.values));
-    }
-  }
-
-  /// All memory is given back with the last sequence.
-  void drop_all() {
-    while (!naive_.empty()) {
-      drop();
-    }
-    check_counts();
-    CHECK(cache_.num_blocks() == 0);
-    cache_.shrink();
-    CHECK(cache_.nbytes() == 0);
-  }
-
-  int64_t num_refused() const {
-    return num_refused_;
-  }
-
- private:
-  int64_t below(int64_t n) {
-    return static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
-  }
-
-  int64_t some() {
-    const auto at = below(static_cast<int64_t>(naive_.size()));
-    return std::next(naive_.begin(), at)->first;
-  }
-
-  std::vector<int64_t> some_batch() {
-    std::vector<int64_t> ids;
-    for (const auto& [id, sequence] : naive_) {
-      if (below(3) == 0) {
-        ids.push_back(id);
-      }
-    }
-    std::shuffle(ids.begin(), ids.end(), random_);
-    return ids.empty() ? std::vector<int64_t>{some()} : ids;
-  }
-
-  void admit() {
-    const auto id = cache_.admit();
-    CHECK(naive_.count(id) == 0);
-    naive_[id];
-  }
-
-  void fork() {
-    const auto from = some();
-    const auto id = cache_.fork(from);
-    CHECK(naive_.count(id) == 0);
-    naive_[id] = naive_.at(from);
-  }
-
-  void drop() {
-    const auto id = some();
-    cache_.drop(id);
-    naive_.erase(id);
-    THROWS_WITH(cache_.drop(id), "was dropped");
-  }
-
-  void truncate() {
-    const auto id = some();
-    const auto n = below(naive_.at(id).length() + 2);
-    cache_.truncate(id, n);
-    naive_.at(id).truncate(n);
-  }
-
-  void append() {
-    const auto ids = some_batch();
-    const auto T = below(4) == 0 ? below(150) : below(4);
-    const auto keys = draw(ids.size(), T, kHeadDim);
-    const auto values = draw(ids.size(), T, kValueDim);
-    std::vector<int64_t> counts(ids.size(), T);
-    torch::Tensor new_lengths;
-    if (below(3) == 0) {
-      for (auto& count : counts) {
-        count = below(T + 1);
-      }
-      new_lengths = torch::tensor(counts, torch::kLong);
-    }
-    int64_t needed = 0;
-    for (size_t b = 0; b < ids.size(); ++b) {
-      needed += naive_.at(ids[b]).blocks_needed(counts[b]);
-    }
-    const auto batch = cache_.batch(ids);
-    if (needed > cache_.num_free_blocks()) {
-      THROWS_WITH(
-          batch.append(keys, values, new_lengths),
-          c10::str(
-              "the ",
-              cache_.num_free_blocks(),
-              " free blocks of max_blocks = ",
-              *cache_.options().max_blocks(),
-              ", but got tokens that need ",
-              needed,
-              ";"));
-      ++num_refused_;
-      return;
-    }
-    batch.append(keys, values, new_lengths);
-    std::vector<bool> copies;
-    for (const auto id : ids) {
-      copies.push_back(naive_.at(id).copies());
-    }
-    for (size_t b = 0; b < ids.size(); ++b) {
-      auto& to = naive_.at(ids[b]);
-      if (counts[b] > 0 && copies[b]) {
-        to.blocks.back() = std::make_shared<int>();
-      }
-      const auto row = static_cast<int64_t>(b);
-      const auto add = [&](torch::Tensor& all, const torch::Tensor& rows) {
-        all = torch::cat({all, rows[row].narrow(1, 0, counts[b])}, 1);
-      };
-      add(to.keys, keys);
-      add(to.values, values);
-      while (to.blocks.size() < NaiveSequence::blocks_for(to.length())) {
-        to.blocks.push_back(std::make_shared<int>());
-      }
-    }
-  }
-
-  /// Attention to a batch has the bits of attention to its rows in tensors.
-  void attend() {
-    const auto ids = some_batch();
-    std::vector<torch::Tensor> keys;
-    std::vector<torch::Tensor> values;
-    for (const auto id : ids) {
-      // Sequences first, for padding.
-      keys.push_back(naive_.at(id).keys.transpose(0, 1));
-      values.push_back(naive_.at(id).values.transpose(0, 1));
-    }
-    const auto padded = [](const std::vector<torch::Tensor>& rows) {
-      return torch::nn::utils::rnn::pad_sequence(rows, /*batch_first=*/true)
-          .transpose(1, 2)
-          .contiguous();
-    };
-    const auto batch = cache_.batch(ids);
-    const auto T = 1 + below(3);
-    const auto query =
-        torch::randn({batch.size(), 2 * kHeads, T, kHeadDim}, torch::kDouble);
-    functional::ScaledDotProductAttentionFuncOptions options;
-    options.causal(true).enable_gqa(true);
-    const auto output = functional::paged_attention(query, batch, options);
-    options.key_lengths(batch.lengths()).query_offsets(batch.lengths() - T);
-    CHECK_THAT(
-        output,
-        IsEqualTo(functional::scaled_dot_product_attention(
-            query, padded(keys), padded(values), options)));
-  }
-
-  void check_counts() {
-    std::set<int*> blocks;
-    for (const auto& [id, sequence] : naive_) {
-      REQUIRE(cache_.length(id) == sequence.length());
-      for (const auto& block : sequence.blocks) {
-        blocks.insert(block.get());
-      }
-    }
-    const auto used = static_cast<int64_t>(blocks.size());
-    const auto most = *cache_.options().max_blocks();
-    REQUIRE(cache_.num_sequences() == static_cast<int64_t>(naive_.size()));
-    REQUIRE(cache_.num_blocks() == used);
-    REQUIRE(cache_.num_free_blocks() == most - used);
-    constexpr auto kBytes =
-        kHeads * kBlock * (kHeadDim + kValueDim) * int64_t{sizeof(double)};
-    const auto bytes = static_cast<int64_t>(cache_.nbytes());
-    REQUIRE(bytes >= used * kBytes);
-    REQUIRE(bytes <= most * kBytes);
-  }
-
-  std::mt19937 random_;
-  BlockCache cache_;
-  std::map<int64_t, NaiveSequence> naive_;
-  int64_t num_refused_ = 0;
-};
 
 /// Everything that a user sees of a cache.
 struct Contents {
@@ -305,25 +44,37 @@ struct Contents {
 
 } // namespace
 
-TEST_CASE(
-    "Any order of 12000 operations on blocks holds what plain tensors do") {
-  int64_t num_refused = 0;
-  for (unsigned seed = 0; seed < 6; ++seed) {
-    INFO("seed " << seed);
-    torch::manual_seed(seed);
-    Comparison comparison(seed, /*max_blocks=*/20 + 10 * seed);
-    for (int i = 0; i < 2000; ++i) {
-      comparison.step();
-      if (i % 20 == 0) {
-        comparison.check_rows();
-      }
-    }
-    comparison.check_rows();
-    comparison.drop_all();
-    num_refused += comparison.num_refused();
-  }
-  // Blocks ran out often enough to test it.
-  CHECK(num_refused > 100);
+TEST_CASE("Queries that read freed blocks are refused") {
+  BlockCache cache(small().window(10));
+  const auto id = cache.admit();
+  const auto batch = cache.batch({id});
+  const auto append = [&](int64_t T) {
+    batch.append(draw(1, T, kHeadDim), draw(1, T, kValueDim));
+  };
+  append(300);
+  append(1);
+  // Five blocks without those before token 300 - 64 - 9.
+  CHECK(cache.num_blocks() == 2);
+  const auto query = torch::randn({1, kHeads, 1, kHeadDim}, torch::kDouble);
+  functional::ScaledDotProductAttentionFuncOptions options;
+  options.causal(true);
+  THROWS_WITH(
+      functional::paged_attention(query, batch, options),
+      "read no token before 192, since those of sequence 0 are freed (window), "
+      "but got one at 300 that reads from 0 on;");
+  options.window(109);
+  functional::paged_attention(query, batch, options);
+  options.window(110);
+  THROWS_WITH(
+      functional::paged_attention(query, batch, options), "reads from 191 on");
+  options.window(10).query_offsets(torch::tensor({200}));
+  THROWS_WITH(
+      functional::paged_attention(query, batch, options), "reads from 191 on");
+  options.query_offsets(torch::tensor({201}));
+  functional::paged_attention(query, batch, options);
+  THROWS_WITH(
+      BlockCache(small().window(10).chunk(5)), "a window or a chunk, but got");
+  THROWS_WITH(BlockCache(small().chunk(0)), "chunk");
 }
 
 TEST_CASE("A fork stores nothing until one of both grows") {

@@ -366,7 +366,7 @@ TEST_CASE("A cache moves to another dtype and device") {
   SECTION("but not to integers") {
     THROWS_WITH(
         cache.to(torch::kLong),
-        "KVCache: expected a floating-point dtype, but got Long");
+        "KVCache: expected a floating-point dtype or torch::kInt8, but got Long");
     check_unchanged(cache, before);
   }
 }
@@ -461,7 +461,7 @@ TEST_CASE("Options that make no cache are refused") {
       KVCache(KVCacheOptions(1, 1, 1).window(0)), "expected window > 0");
   THROWS_WITH(
       KVCache(KVCacheOptions(1, 1, 1).dtype(torch::kInt)),
-      "expected a floating-point dtype, but got Int");
+      "expected a floating-point dtype or torch::kInt8, but got Int");
 }
 
 } // namespace kv_cache_test

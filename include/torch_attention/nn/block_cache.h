@@ -53,7 +53,18 @@ struct TORCH_ATTENTION_API BlockCacheOptions {
   /// Default: no limit
   TORCH_ARG(std::optional<int64_t>, max_blocks) = std::nullopt;
 
-  /// floating-point dtype of keys and values. Default: torch::kFloat
+  /// keep at least the last `window` tokens of each sequence and free the
+  /// blocks of older ones, which sliding-window attention never reads again.
+  /// Default: keep all
+  TORCH_ARG(std::optional<int64_t>, window) = std::nullopt;
+
+  /// keep the tokens of each sequence's last chunk, which starts at a multiple
+  /// of `chunk`, and free the blocks of older chunks, which chunked attention
+  /// never reads again. Not with `window`. Default: keep all
+  TORCH_ARG(std::optional<int64_t>, chunk) = std::nullopt;
+
+  /// floating-point dtype of keys and values, or torch::kInt8, which takes
+  /// head_dim + 4 bytes for each key and head. Default: torch::kFloat
   TORCH_ARG(torch::Dtype, dtype) = torch::kFloat;
 
   /// device of keys and values. Default: torch::kCPU
@@ -82,7 +93,9 @@ class TORCH_ATTENTION_API BlockBatch {
   torch::Tensor lengths() const;
 
   /// Returns a copy (B, G, S, D) of the keys, where S is the length of the
-  /// longest sequence. Rows beyond a shorter sequence are unspecified.
+  /// longest sequence. Rows beyond a shorter sequence, and those of freed
+  /// blocks (`window`, `chunk`), are unspecified. Those of a cache of
+  /// torch::kInt8 are in float32.
   torch::Tensor keys() const;
 
   /// Returns a copy (B, G, S, value_dim) of the values, like `keys`; with
@@ -138,6 +151,11 @@ class TORCH_ATTENTION_API BlockBatch {
 /// the bits that a `KVCache` which keeps all tokens gives. Other devices and
 /// `Kernel::kReference` copy the rows of the batch for each call.
 ///
+/// With `window` or `chunk`, an append first frees the blocks of the tokens
+/// that no later one reads, but for `block_size` tokens that `truncate` may
+/// remove. So a sequence of any length has at most the blocks of `window - 1 +
+/// block_size` tokens and those of the new ones, and two more.
+///
 /// Memory is allocated for many blocks at once, and kept for later sequences
 /// until `shrink`.
 ///
@@ -158,8 +176,9 @@ class TORCH_ATTENTION_API BlockCache {
  public:
   /// Allocates no blocks.
   /// Throws c10::Error for sizes that are not positive or fit into no memory,
-  /// for a `block_size` that is no multiple of 64, and for a dtype that is not
-  /// floating-point.
+  /// for a `block_size` that is no multiple of 64, for a window beside a chunk,
+  /// and for a dtype that is neither floating-point nor torch::kInt8, for which
+  /// see `KVCache`.
   explicit BlockCache(const BlockCacheOptions& options);
 
   /// The moved-from cache must not be used.
@@ -183,8 +202,15 @@ class TORCH_ATTENTION_API BlockCache {
   void drop(int64_t sequence);
 
   /// Truncates a sequence that is longer than `length` tokens.
-  /// Throws c10::Error if there is no such sequence or `length` is negative.
+  /// Throws c10::Error if there is no such sequence, `length` is negative, or,
+  /// with `window` or `chunk`, if a sequence of `length` > 0 tokens needs some
+  /// that were freed, which is never so if at most `block_size` are removed.
   void truncate(int64_t sequence, int64_t length);
+
+  /// Returns the smallest length > 0 to which `truncate` can bring a sequence:
+  /// 1, or more if blocks were freed (`window`, `chunk`).
+  /// Throws c10::Error if there is no such sequence.
+  int64_t least_length(int64_t sequence) const;
 
   /// Returns a batch of different sequences, of which there is at least one.
   /// Throws c10::Error if there is no such sequence, or one occurs twice.

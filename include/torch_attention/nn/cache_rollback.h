@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch_attention/export.h>
+#include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/kv_cache.h>
 
 #include <memory>
@@ -25,6 +26,11 @@ class TORCH_ATTENTION_API CacheRollback {
  public:
   /// The caches have to stay at their places in memory.
   explicit CacheRollback(std::vector<KVCache>& caches);
+
+  /// For sequences of several `BlockCache`s, such as those of one text in each
+  /// layer. Throws c10::Error if one was dropped.
+  explicit CacheRollback(const std::vector<BlockBatch>& batches);
+
   CacheRollback(const CacheRollback&) = delete;
   CacheRollback& operator=(const CacheRollback&) = delete;
   ~CacheRollback();

@@ -70,7 +70,8 @@ struct TORCH_ATTENTION_API KVCacheOptions {
   /// that a sequence had. Default: 256
   TORCH_ARG(int64_t, block) = 256;
 
-  /// floating-point dtype of keys and values. Default: torch::kFloat
+  /// floating-point dtype of keys and values, or torch::kInt8, which takes
+  /// head_dim + 4 bytes for each key and head. Default: torch::kFloat
   TORCH_ARG(torch::Dtype, dtype) = torch::kFloat;
 
   /// device of keys and values. Default: torch::kCPU
@@ -101,6 +102,13 @@ struct TORCH_ATTENTION_API KVCacheOptions {
 /// moved rows start with the chunk of the token `block` before the next one, so
 /// that `starts()` are multiples of `chunk`.
 ///
+/// With torch::kInt8, each key and value is stored as integers from -127 to 127
+/// and their scale, a float: its largest absolute number / 127. A number is off
+/// by at most half of the scale, so that keys with a few numbers far larger
+/// than the others lose more. On the CPU attention of few queries multiplies
+/// the integers; other calls convert the rows of the cache. A key or value with
+/// NaN or infinity becomes NaN in all of its numbers.
+///
 /// A call that throws leaves the cache as it was. Autograd records nothing. Not
 /// thread-safe while it changes. Caches can be moved, and copied only by
 /// `clone`.
@@ -115,7 +123,7 @@ class TORCH_ATTENTION_API KVCache {
  public:
   /// Allocates nothing before the first `append` or `reserve`.
   /// Throws c10::Error for sizes that are not positive or fit into no memory,
-  /// and for a dtype that is not floating-point.
+  /// and for a dtype that is neither floating-point nor torch::kInt8.
   explicit KVCache(const KVCacheOptions& options);
 
   /// The moved-from cache must not be used.
@@ -144,7 +152,7 @@ class TORCH_ATTENTION_API KVCache {
   /// Returns a view (B, G, S, D) of the keys, where S is the largest number of
   /// rows of a sequence. Rows beyond those of a shorter sequence are
   /// unspecified. The next change of the cache may write to this memory or
-  /// replace it.
+  /// replace it. A cache of torch::kInt8 returns a copy in float32.
   torch::Tensor keys() const;
 
   /// Returns a view (B, G, S, value_dim) of the values, like `keys`.
@@ -196,7 +204,7 @@ class TORCH_ATTENTION_API KVCache {
 
   /// Moves the keys and values to another device; lengths are unchanged.
   void to(torch::Device device);
-  /// Casts the keys and values to another dtype.
+  /// Casts the keys and values to another dtype; rounds them to torch::kInt8.
   void to(torch::Dtype dtype);
   /// Moves and casts the keys and values.
   void to(torch::Device device, torch::Dtype dtype);
@@ -212,7 +220,8 @@ class TORCH_ATTENTION_API KVCache {
     return state_.rows.keys.size(2);
   }
 
-  /// Returns the number of bytes allocated for keys and values.
+  /// Returns the number of bytes allocated for keys and values, with their
+  /// scales.
   size_t nbytes() const {
     return state_.rows.keys.nbytes() +
         (options_.values_in_keys() ? 0 : state_.rows.values.nbytes());
@@ -227,7 +236,8 @@ class TORCH_ATTENTION_API KVCache {
  private:
   friend class detail::CacheState;
 
-  /// Keys and values (B, G, capacity, D); `starts` is the position of row 0 of
+  /// Keys and values (B, G, capacity, D), of int8 as in kernels/int8_rows.h;
+  /// `starts` is the position of row 0 of
   /// each sequence, int64 (B).
   struct Rows {
     torch::Tensor keys;
@@ -252,6 +262,7 @@ class TORCH_ATTENTION_API KVCache {
       const torch::Tensor& values,
       torch::IntArrayRef new_rows) const;
   void truncate_to(torch::IntArrayRef wanted);
+  torch::Tensor in_use(const torch::Tensor& rows) const;
   int64_t num_rows(int64_t b) const;
   int64_t num_rows() const;
 

@@ -9,6 +9,10 @@
 
 #include <tuple>
 
+namespace torch_attention {
+class KVCache;
+}
+
 namespace torch_attention::functional::detail {
 
 /// Computes `scaled_dot_product_attention` of `heads`, which may be a part of
@@ -21,7 +25,15 @@ torch::Tensor attend(
     const kernels::SharedHeads& heads);
 
 /// Computes `scaled_dot_product_attention` of a query (B, H, T, D) and the rows
-/// of B sequences of a cache of blocks.
+/// of a cache: in the cache's dtype, or for int8 in the query's, in which it is
+/// returned.
+torch::Tensor attend(
+    const torch::Tensor& query,
+    const KVCache& cache,
+    const ScaledDotProductAttentionFuncOptions& options);
+
+/// Computes `scaled_dot_product_attention` of a query (B, H, T, D) in the dtype
+/// of a cache of blocks, or any for int8, and the rows of B of its sequences.
 torch::Tensor attend(
     const torch::Tensor& query,
     const torch_attention::detail::BlockStore& store,

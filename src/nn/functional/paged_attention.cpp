@@ -1,23 +1,107 @@
 #include <torch_attention/nn/functional/paged_attention.h>
 
+#include <check.h>
 #include <kernels/attention.h>
 #include <kernels/choice.h>
+#include <kernels/positions.h>
 #include <nn/block_store.h>
+#include <nn/cache_checks.h>
 #include <nn/checks.h>
 #include <nn/functional/attend.h>
 #include <nn/functional/checked_attention.h>
+#include <nn/functional/int8_attention.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torch_attention::functional {
 
 namespace detail {
+
+namespace {
+
+/// Checks that no query reads a token whose block is freed. Arguments that do
+/// not fit are left to the checks of attention.
+void check_keeps_keys(
+    const torch::Tensor& query,
+    const torch_attention::detail::BlockStore& store,
+    torch::IntArrayRef sequences,
+    const ScaledDotProductAttentionFuncOptions& options) {
+  if (!store.options().window() && !store.options().chunk()) {
+    return;
+  }
+  const auto& offsets = options.query_offsets();
+  const auto B = static_cast<int64_t>(sequences.size());
+  const bool has_offsets = offsets.defined();
+  if (!query.defined() || query.dim() < 2 ||
+      (has_offsets &&
+       !(offsets.dim() == 1 && offsets.size(0) == B &&
+         c10::isIntegralType(offsets.scalar_type(), /*includeBool=*/false)))) {
+    return;
+  }
+  const auto T = query.size(-2);
+  const auto S = store.most_tokens(sequences);
+  for (int64_t b = 0; b < B; ++b) {
+    const auto sequence = sequences[static_cast<size_t>(b)];
+    const auto freed = store.num_freed_tokens(sequence);
+    if (freed == 0) {
+      continue;
+    }
+    const auto offset = has_offsets ? offsets[b].item<int64_t>() : S - T;
+    const auto first =
+        kernels::visible_keys(options.rule(), offset, T, S).first;
+    TORCH_ATTENTION_CHECK(
+        first >= freed,
+        "BlockCache: expected queries that read no token before {}, since "
+        "those of sequence {} are freed ({}), but got one at {} that reads "
+        "from {} on; give a window or chunk that is not larger than the "
+        "cache's",
+        freed,
+        sequence,
+        store.options().chunk() ? "chunk" : "window",
+        offset,
+        first);
+  }
+}
+
+torch::Tensor attend_to_int8_blocks(
+    const torch::Tensor& query,
+    const torch_attention::detail::BlockStore& store,
+    torch::IntArrayRef sequences,
+    const ScaledDotProductAttentionFuncOptions& options) {
+  const auto& has = store.options();
+  const auto D = has.head_dim();
+  const auto Dv = checks::value_dim(has);
+  const auto blocks = store.blocks_of(sequences);
+  return attend_to_int8(
+      query,
+      {has.device(),
+       static_cast<int64_t>(sequences.size()),
+       has.num_kv_heads(),
+       store.most_tokens(sequences),
+       D,
+       Dv,
+       {{}, {}, D, has.values_in_keys() ? D : Dv},
+       &blocks,
+       [&](torch::Dtype dtype) {
+         return std::pair(
+             store.gather_keys(sequences, dtype),
+             store.gather_values(sequences, dtype));
+       }},
+      options);
+}
+
+} // namespace
 
 torch::Tensor attend(
     const torch::Tensor& query,
     const torch_attention::detail::BlockStore& store,
     torch::IntArrayRef sequences,
     const ScaledDotProductAttentionFuncOptions& options) {
+  check_keeps_keys(query, store, sequences, options);
+  if (store.options().dtype() == torch::kInt8) {
+    return attend_to_int8_blocks(query, store, sequences, options);
+  }
   const auto& pool = store.pool();
   const auto B = static_cast<int64_t>(sequences.size());
   const auto S = store.most_tokens(sequences);

@@ -9,8 +9,7 @@ namespace torch_attention::detail {
 torch::Tensor SlabView::attend(
     const torch::Tensor& query,
     const functional::ScaledDotProductAttentionFuncOptions& options) const {
-  return functional::scaled_dot_product_attention(
-      query, cache_.keys(), cache_.values(), options);
+  return functional::detail::attend(query, cache_, options);
 }
 
 void SlabView::append(
@@ -39,6 +38,8 @@ BlocksView::BlocksView(const BlockBatch& batch)
   const auto& has = store_.options();
   options_.value_dim(has.value_dim())
       .values_in_keys(has.values_in_keys())
+      .window(has.window())
+      .chunk(has.chunk())
       .dtype(has.dtype())
       .device(has.device());
 }
@@ -58,7 +59,13 @@ int64_t BlocksView::num_rows() const {
 torch::Tensor BlocksView::attend(
     const torch::Tensor& query,
     const functional::ScaledDotProductAttentionFuncOptions& options) const {
-  return functional::detail::attend(query, store_, batch_.sequences(), options);
+  const auto dtype = store_.options().dtype();
+  return functional::detail::attend(
+             dtype == torch::kInt8 ? query : query.to(dtype),
+             store_,
+             batch_.sequences(),
+             options)
+      .to(query.scalar_type());
 }
 
 void BlocksView::append(

@@ -40,7 +40,8 @@ class CacheView {
   /// Returns the keys (B, G, num_rows, D).
   virtual torch::Tensor keys() const = 0;
 
-  /// Returns the attention of queries (B, H, T, D) in the cache's dtype.
+  /// Returns the attention of queries (B, H, T, D), computed in the cache's
+  /// dtype, or for int8 in theirs, in which it is returned.
   virtual torch::Tensor attend(
       const torch::Tensor& query,
       const functional::ScaledDotProductAttentionFuncOptions& options)
@@ -80,7 +81,7 @@ class SlabView final : public CacheView {
     return cache_.peak_length();
   }
   int64_t num_rows() const override {
-    return cache_.keys().size(2);
+    return CacheState::num_rows(cache_);
   }
   torch::Tensor keys() const override {
     return cache_.keys();

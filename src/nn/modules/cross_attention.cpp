@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/cross_attention.h>
 
 #include <check.h>
+#include <nn/cache_state.h>
 #include <nn/checks.h>
 #include <nn/functional/checked_attention.h>
 #include <nn/modules/call.h>
@@ -142,7 +143,7 @@ void check_decode(
 /// Returns the number of context tokens that this process stores in `cache`.
 int64_t own_context(const KVCache& cache, const detail::Partition& partition) {
   if (partition.num_context_parts() == 1) {
-    return cache.keys().size(2);
+    return detail::CacheState::num_rows(cache);
   }
   TORCH_CHECK(
       cache.options().max_length().has_value(),
@@ -161,7 +162,7 @@ FuncOptions decode_options(
     const detail::Partition& partition) {
   const auto num_own = own_context(cache, partition);
   const auto S = num_own * partition.num_context_parts();
-  const auto num_rows = cache.keys().size(2);
+  const auto num_rows = detail::CacheState::num_rows(cache);
   auto func =
       func_options_of(module, x, call, {x.size(0), x.size(1), S}, partition)
           .kernel(module.options.kernel());

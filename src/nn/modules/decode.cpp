@@ -163,9 +163,11 @@ void set_decode_scores(
       !call.block_mask().defined()) {
     return;
   }
+  // Blocks that are freed do not move the others.
+  const bool moves_rows = cache.slab() != nullptr &&
+      (cache.options().window() || cache.options().chunk());
   TORCH_ATTENTION_CHECK(
-      !cache.options().window() && !cache.options().chunk() &&
-          !call.left_padded(),
+      !moves_rows && !call.left_padded(),
       "{}: expected {} beside a cache that keeps all tokens, and tokens "
       "that are not left_padded",
       name,

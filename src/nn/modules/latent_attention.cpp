@@ -209,7 +209,7 @@ torch::Tensor attend_to_latents(
   const auto to_value = up.slice(1, options.nope_dim());
   const auto query =
       torch::cat({torch::matmul(queries.nope, to_key), queries.rotated}, -1);
-  const auto context = cache.attend(query.to(cache.options().dtype()), func);
+  const auto context = cache.attend(query, func);
   return torch::matmul(context.to(dtype), to_value.transpose(1, 2));
 }
 

@@ -1,6 +1,7 @@
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
 #include <check.h>
+#include <elementwise.h>
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
 #include <nn/modules/cache_view.h>
@@ -139,8 +140,9 @@ torch::Tensor project_context(
   }
   const auto gate = detail::project_to_heads(
       module.W_gate, x, module.options.num_heads(), kernel);
-  return detail::project_out(
-      module, context * torch::sigmoid(gate), kernel, partition);
+  const auto opened = by_rows(
+      gate, [](const torch::Tensor& rows) { return torch::sigmoid(rows); });
+  return detail::project_out(module, context * opened, kernel, partition);
 }
 
 /// Returns whether the processes first exchange the length of the sequence, on
@@ -429,6 +431,8 @@ BlockCacheOptions MultiHeadAttentionImpl::block_cache_options() const {
   const auto& weight = W_key->weight;
   return BlockCacheOptions(detail::num_kv_heads(options), head_dim)
       .value_dim(detail::value_dim_of(options))
+      .window(options.window())
+      .chunk(options.chunk())
       .dtype(weight.scalar_type())
       .device(weight.device());
 }

@@ -122,18 +122,14 @@ torch::Tensor Partition::attend_to_cache(
     const torch::Tensor& first,
     FuncOptions options) const {
   set_rows_of_cache(cache, first, query.size(2), options);
-  return cache.attend(query.to(cache.options().dtype()), options)
-      .to(query.scalar_type());
+  return cache.attend(query, options);
 }
 
 torch::Tensor Partition::attend_to_context_cache(
     const torch::Tensor& query,
     const KVCache& cache,
     const FuncOptions& options) const {
-  const auto keys = cache.keys();
-  return functional::scaled_dot_product_attention(
-             query.to(keys.scalar_type()), keys, cache.values(), options)
-      .to(query.scalar_type());
+  return functional::detail::attend(query, cache, options);
 }
 
 torch::Tensor Partition::gather(const torch::Tensor& combined) const {

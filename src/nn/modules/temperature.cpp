@@ -1,6 +1,7 @@
 #include <nn/modules/temperature.h>
 
 #include <check.h>
+#include <elementwise.h>
 #include <kernels/elements.h>
 #include <nn/checks.h>
 
@@ -35,9 +36,11 @@ torch::Tensor with_temperature(
       options.floor_scale(),
       "floor");
   // In float64, since float32 cannot represent large positions.
-  const auto factors = (steps.to(torch::kDouble).log1p() * options.scale() + 1)
-                           .to(queries.device(), dtype)
-                           .unsqueeze(-1);
+  const auto logarithms = by_rows(
+      steps.to(torch::kDouble).unsqueeze(-1),
+      [](const torch::Tensor& rows) { return rows.log1p(); });
+  const auto factors =
+      (logarithms * options.scale() + 1).to(queries.device(), dtype);
   // (T, 1), or (B, 1, T, 1).
   const auto factor = factors.dim() == 3 ? factors.unsqueeze(1) : factors;
   return (queries.to(dtype) * factor).to(queries.scalar_type());

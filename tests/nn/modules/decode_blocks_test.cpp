@@ -124,21 +124,51 @@ TEST_CASE("Decoding from blocks has the bits of decoding from a slab") {
   decode(1, {});
 }
 
-TEST_CASE("A window of a cache of blocks has the numbers of one that drops") {
+TEST_CASE("Blocks before a window or a chunk are freed") {
+  MultiHeadAttentionOptions options(kWidth, 32, kContext, 4);
+  options.rotary(RotaryOptions());
+  const bool in_chunks = GENERATE(false, true);
+  if (in_chunks) {
+    options.chunk(50);
+  } else {
+    options.window(20);
+  }
+  const auto kernel = GENERATE(Kernel::kAuto, Kernel::kReference);
   torch::manual_seed(5);
-  MultiHeadAttention attention(
-      MultiHeadAttentionOptions(kWidth, 32, kContext, 4)
-          .window(20)
-          .rotary(RotaryOptions()));
+  MultiHeadAttention attention(options.kernel(kernel));
   attention->eval();
   auto slab = attention->make_cache(1);
-  BlockCache cache(attention->block_cache_options());
-  const auto batch = cache.batch({cache.admit()});
-  for (const int64_t T : {30, 1, 100, 1, 1, 200, 1}) {
+  BlockCache cache(attention->block_cache_options().block_size(64));
+  const auto id = cache.admit();
+  const auto batch = cache.batch({id});
+  for (const int64_t T : {50, 1, 100, 1, 60, 200, 1}) {
     const auto x = draw(1, T, torch::kFloat);
     CHECK_THAT(
         attention->decode(x, batch), IsCloseTo(attention->decode(x, slab)));
+    const auto fork = cache.fork(id);
+    attention->decode(draw(1, 7, torch::kFloat), cache.batch({fork}));
+    cache.drop(fork);
+    if (T > 1) {
+      cache.truncate(id, cache.length(id) - 20);
+      slab.truncate(cache.length(id));
+    }
   }
+  // Six blocks of 333 tokens, without those before 249 (window) or 250 (chunk).
+  CHECK(cache.num_blocks() == 3);
+  const auto other = [&](const BlockCacheOptions& wrong) {
+    BlockCache cache_of_other(wrong);
+    const auto sequence = cache_of_other.admit();
+    attention->decode(
+        draw(1, 1, torch::kFloat), cache_of_other.batch({sequence}));
+  };
+  const auto fits = attention->block_cache_options();
+  THROWS_WITH(
+      other(BlockCacheOptions(fits).chunk(std::nullopt).window(19)),
+      "expected a cache that keeps all tokens");
+  THROWS_WITH(
+      other(BlockCacheOptions(fits).window(std::nullopt).chunk(30)),
+      "expected a cache that keeps all tokens");
+  other(BlockCacheOptions(fits).window(std::nullopt).chunk(std::nullopt));
 }
 
 TEST_CASE("Beams share their past, and go on as copies would") {
