@@ -4,17 +4,14 @@
 #include <models/json_fields.h>
 #include <models/model_fields.h>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 namespace torch_attention::models {
 
@@ -55,75 +52,6 @@ void check_prompts(
   }
 }
 
-void check_options(const GenerateOptions& options) {
-  const auto check = [](bool fits, const char* expected, auto value) {
-    TORCH_ATTENTION_CHECK(fits, "expected {}, but got {}", expected, value);
-  };
-  check(
-      options.max_new_tokens() > 0,
-      "max_new_tokens > 0",
-      options.max_new_tokens());
-  check(
-      options.temperature() >= 0 && std::isfinite(options.temperature()),
-      "temperature >= 0",
-      options.temperature());
-  check(options.top_k() >= 0, "top_k >= 0", options.top_k());
-  check(
-      options.top_p() > 0 && options.top_p() <= 1,
-      "0 < top_p <= 1",
-      options.top_p());
-  check(
-      options.repetition_penalty() > 0 &&
-          std::isfinite(options.repetition_penalty()),
-      "repetition_penalty > 0",
-      options.repetition_penalty());
-}
-
-Tensor penalized(const Tensor& logits, const Texts& texts, double penalty) {
-  auto result = logits.clone();
-  for (size_t b = 0; b < texts.size(); ++b) {
-    auto row = result[static_cast<int64_t>(b)];
-    const auto seen = at::tensor(texts[b]);
-    const auto scores = row.index_select(0, seen);
-    row.index_copy_(
-        0, seen, at::where(scores < 0, scores * penalty, scores / penalty));
-  }
-  return result;
-}
-
-/// Keeps the k largest logits, and those that equal the last of them.
-Tensor keep_top_k(const Tensor& logits, int64_t k) {
-  const auto least =
-      std::get<0>(logits.topk(std::min(k, logits.size(-1)))).slice(-1, -1);
-  return logits.masked_fill(logits < least, -INFINITY);
-}
-
-/// Keeps the largest logits, down to the one that completes probability p.
-Tensor keep_top_p(const Tensor& logits, double p) {
-  auto [sorted, order] = logits.sort(-1, /*descending=*/false);
-  auto hidden = sorted.softmax(-1).cumsum(-1) <= 1 - p;
-  hidden.slice(-1, -1).zero_(); // the likeliest stays
-  return logits.masked_fill(hidden.scatter(-1, order, hidden), -INFINITY);
-}
-
-/// Returns (B) tokens.
-Tensor choose(
-    const Tensor& logits,
-    const Texts& texts,
-    const GenerateOptions& options,
-    const at::Generator& generator) {
-  if (options.temperature() > 0) {
-    return next_probabilities(logits, texts, options)
-        .multinomial(1, /*replacement=*/false, generator)
-        .squeeze(1);
-  }
-  const auto scores = logits.to(torch::kCPU, torch::kFloat);
-  return (options.repetition_penalty() == 1
-              ? scores
-              : penalized(scores, texts, options.repetition_penalty()))
-      .argmax(-1);
-}
-
 /// Returns the prompts (B, T), padded on the left with zeros.
 Tensor left_padded(const Texts& prompts, int64_t length) {
   auto ids =
@@ -151,34 +79,15 @@ std::vector<int64_t> default_stop_tokens(const std::string& type) {
 
 } // namespace
 
-Tensor next_probabilities(
-    const Tensor& logits,
-    const Texts& texts,
-    const GenerateOptions& options) {
-  check_options(options);
-  TORCH_CHECK(
-      options.temperature() > 0,
-      "expected temperature > 0 for probabilities, but got 0, with which the "
-      "likeliest token is taken");
-  auto scores = logits.to(torch::kCPU, torch::kFloat);
-  if (options.repetition_penalty() != 1) {
-    scores = penalized(scores, texts, options.repetition_penalty());
-  }
-  scores = scores / options.temperature();
-  if (options.top_k() > 0) {
-    scores = keep_top_k(scores, options.top_k());
-  }
-  if (options.top_p() < 1) {
-    scores = keep_top_p(scores, options.top_p());
-  }
-  return scores.softmax(-1);
-}
-
 Generation generate(
     LanguageModel& model,
     const Texts& prompts,
     const GenerateOptions& options) {
-  check_options(options);
+  TORCH_ATTENTION_CHECK(
+      options.max_new_tokens() > 0,
+      "expected max_new_tokens > 0, but got {}",
+      options.max_new_tokens());
+  Sampler sampler(options);
   check_prompts(model, prompts, options);
   const c10::NoGradGuard no_gradients;
   const auto batch_size = prompts.size();
@@ -191,8 +100,6 @@ Generation generate(
   result.tokens.resize(batch_size);
   auto texts = prompts; // with what is generated
   std::vector<bool> ended(batch_size, false);
-  const auto generator =
-      at::make_generator<at::CPUGeneratorImpl>(options.seed());
   auto caches = model.make_caches(static_cast<int64_t>(batch_size));
   TORCH_CHECK(!caches.empty(), "expected a model with layers, but got none");
   const auto device = caches.front().options().device();
@@ -204,7 +111,7 @@ Generation generate(
       caches,
       DecodeOptions(at::tensor(lengths)).left_padded(true));
   for (int64_t step = 0;; ++step) {
-    const auto next = choose(logits, texts, options, generator);
+    const auto next = sampler.next(logits, texts);
     if (step == 0) {
       result.prompt_seconds = seconds_since(start);
       start = Clock::now();

@@ -138,6 +138,13 @@ Tensor Gpt2BlockImpl::decode(
   return add(x, att->decode(norm1->forward(x), cache, call));
 }
 
+Tensor Gpt2BlockImpl::decode(
+    const Tensor& x,
+    const BlockBatch& sequences,
+    const DecodeOptions& call) {
+  return add(x, att->decode(norm1->forward(x), sequences, call));
+}
+
 Tensor Gpt2BlockImpl::add(const Tensor& x, const Tensor& attended) {
   const auto sum = x + drop_shortcut->forward(attended);
   return sum + drop_shortcut->forward(ff->forward(norm2->forward(sum)));
@@ -203,11 +210,29 @@ Tensor Gpt2Impl::decode(
     const Tensor& ids,
     Caches& caches,
     const DecodeOptions& call) {
+  return decode_layers(ids, caches, call);
+}
+
+Tensor Gpt2Impl::decode(
+    const Tensor& ids,
+    SequenceCaches& caches,
+    const std::vector<int64_t>& sequences,
+    const DecodeOptions& call) {
+  const auto batches = caches.batches(sequences);
+  return decode_layers(ids, batches, call);
+}
+
+template <typename LayerCaches>
+Tensor Gpt2Impl::decode_layers(
+    const Tensor& ids,
+    LayerCaches& layer_caches,
+    const DecodeOptions& call) {
   const c10::NoGradGuard no_gradients;
-  check_step("Gpt2", *this, trf_blocks->size(), ids, caches, call);
+  check_step(
+      "Gpt2", *this, trf_blocks->size(), ids, lengths_of(layer_caches), call);
   // A token's position is the number of its sequence's tokens before it, those
   // on the left that are padding not counted.
-  auto first = caches.at(0).lengths();
+  Tensor first = layer_caches.front().lengths();
   if (call.new_lengths().defined()) {
     first = first + call.new_lengths().cpu() - ids.size(1);
   }
@@ -217,10 +242,10 @@ Tensor Gpt2Impl::decode(
       positions.max().item<int64_t>() < context_length(),
       "Gpt2: expected at most {} tokens",
       context_length());
-  CacheRollback rollback(caches);
+  CacheRollback rollback(layer_caches);
   auto x = tok_emb->forward(ids) + pos_emb->forward(positions.to(ids.device()));
-  for (size_t i = 0; i < caches.size(); ++i) {
-    x = trf_blocks[i]->as<Gpt2Block>()->decode(x, caches[i], call);
+  for (size_t i = 0; i < layer_caches.size(); ++i) {
+    x = trf_blocks[i]->as<Gpt2Block>()->decode(x, layer_caches[i], call);
   }
   auto logits = head(final_norm->forward(x.select(1, -1)));
   rollback.commit();
@@ -252,6 +277,16 @@ Caches Gpt2Impl::make_caches(int64_t batch_size) const {
     caches.push_back(block->as<Gpt2Block>()->att->make_cache(batch_size));
   }
   return caches;
+}
+
+SequenceCaches Gpt2Impl::make_sequence_caches(
+    const SequenceCachesOptions& cache_options) const {
+  std::vector<BlockCacheOptions> caches;
+  for (const auto& block : *trf_blocks) {
+    caches.push_back(
+        block_options_of(block->as<Gpt2Block>()->att, cache_options));
+  }
+  return SequenceCaches(caches);
 }
 
 int64_t Gpt2Impl::context_length() const {

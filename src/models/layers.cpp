@@ -88,6 +88,14 @@ torch::Dtype dtype_of(const std::vector<MultiHeadAttention>& attention) {
                            : attention.front()->W_query->weight.scalar_type();
 }
 
+BlockCacheOptions block_options_of(
+    const MultiHeadAttention& attention,
+    const SequenceCachesOptions& options) {
+  return attention->block_cache_options()
+      .block_size(options.block_size())
+      .max_blocks(options.max_blocks());
+}
+
 namespace {
 
 void check_new_lengths(
@@ -116,21 +124,24 @@ std::string numbers_of(const torch::Tensor& counts) {
   return format_text("{}", fmt::join(first, first + counts.numel(), ", "));
 }
 
-void check_caches(const char* model, const Caches& caches, size_t num_layers) {
+void check_caches(
+    const char* model,
+    const std::vector<torch::Tensor>& lengths,
+    size_t num_layers) {
   TORCH_ATTENTION_CHECK(
-      caches.size() == num_layers && num_layers > 0,
+      lengths.size() == num_layers && num_layers > 0,
       "{}: expected a cache for each of {} layers, but got {}",
       model,
       num_layers,
-      caches.size());
-  for (const auto& cache : caches) {
+      lengths.size());
+  for (const auto& of_layer : lengths) {
     TORCH_ATTENTION_CHECK(
-        cache.lengths().equal(caches.front().lengths()),
+        of_layer.equal(lengths.front()),
         "{}: expected caches of the same texts, but the first has the "
         "lengths {}, and another {}",
         model,
-        numbers_of(caches.front().lengths()),
-        numbers_of(cache.lengths()));
+        numbers_of(lengths.front()),
+        numbers_of(of_layer));
   }
 }
 
@@ -187,7 +198,7 @@ void check_step(
     const LanguageModel& model,
     size_t num_layers,
     const torch::Tensor& ids,
-    const Caches& caches,
+    const std::vector<torch::Tensor>& cache_lengths,
     const DecodeOptions& call) {
   check_ids(name, ids, /*dim=*/2, model.vocab_size());
   TORCH_ATTENTION_CHECK(
@@ -195,7 +206,7 @@ void check_step(
       "{}: expected at least one new token, but got none",
       name);
   check_drops_nothing(name, model);
-  check_caches(name, caches, num_layers);
+  check_caches(name, cache_lengths, num_layers);
   check_new_lengths(name, ids, call);
 }
 

@@ -63,6 +63,21 @@ void check_ids(
     int64_t dim,
     int64_t vocab_size);
 
+/// Returns the options of a cache of blocks for the attention of a layer.
+BlockCacheOptions block_options_of(
+    const MultiHeadAttention& attention,
+    const SequenceCachesOptions& options);
+
+/// Returns the lengths (B) of the sequences in the cache of each layer.
+template <typename LayerCaches>
+std::vector<torch::Tensor> lengths_of(const LayerCaches& caches) {
+  std::vector<torch::Tensor> lengths;
+  for (const auto& cache : caches) {
+    lengths.push_back(cache.lengths());
+  }
+  return lengths;
+}
+
 /// Throws c10::Error that names `name` unless `model` can decode ids (B, T): it
 /// drops nothing, the ids are tokens, each layer has a cache, all of the same
 /// lengths, and those of the call end at the last column, whose logits are
@@ -72,7 +87,7 @@ void check_step(
     const LanguageModel& model,
     size_t num_layers,
     const torch::Tensor& ids,
-    const Caches& caches,
+    const std::vector<torch::Tensor>& cache_lengths,
     const DecodeOptions& call);
 
 /// Returns the last of some layers, -1 if there are none. Throws c10::Error

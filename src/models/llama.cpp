@@ -10,7 +10,6 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/tanh.h>
 
 #include <cmath>
 
@@ -110,6 +109,14 @@ Tensor LlamaBlockImpl::decode(
   return add(x, self_attn->decode(input_layernorm->forward(x), cache, call));
 }
 
+Tensor LlamaBlockImpl::decode(
+    const Tensor& x,
+    const BlockBatch& sequences,
+    const DecodeOptions& call) {
+  return add(
+      x, self_attn->decode(input_layernorm->forward(x), sequences, call));
+}
+
 Tensor LlamaBlockImpl::add(const Tensor& x, const Tensor& attended) {
   if (pre_feedforward_layernorm.is_empty()) {
     const auto sum = x + attended;
@@ -186,12 +193,30 @@ Tensor LlamaImpl::decode(
     const Tensor& ids,
     Caches& caches,
     const DecodeOptions& call) {
+  return decode_layers(ids, caches, call);
+}
+
+Tensor LlamaImpl::decode(
+    const Tensor& ids,
+    SequenceCaches& caches,
+    const std::vector<int64_t>& sequences,
+    const DecodeOptions& call) {
+  const auto batches = caches.batches(sequences);
+  return decode_layers(ids, batches, call);
+}
+
+template <typename LayerCaches>
+Tensor LlamaImpl::decode_layers(
+    const Tensor& ids,
+    LayerCaches& layer_caches,
+    const DecodeOptions& call) {
   const c10::NoGradGuard no_gradients;
-  check_step("Llama", *this, layers->size(), ids, caches, call);
-  CacheRollback rollback(caches);
+  check_step(
+      "Llama", *this, layers->size(), ids, lengths_of(layer_caches), call);
+  CacheRollback rollback(layer_caches);
   auto x = embed(ids);
-  for (size_t i = 0; i < caches.size(); ++i) {
-    x = layers[i]->as<LlamaBlock>()->decode(x, caches[i], call);
+  for (size_t i = 0; i < layer_caches.size(); ++i) {
+    x = layers[i]->as<LlamaBlock>()->decode(x, layer_caches[i], call);
   }
   auto logits = head(norm->forward(x.select(1, -1)));
   rollback.commit();
@@ -216,7 +241,7 @@ Tensor LlamaImpl::head(const Tensor& normed) {
   const auto logits =
       options.tied() ? embed_tokens->forward(normed) : lm_head->forward(normed);
   const auto softcap = options.logit_softcap();
-  return softcap ? at::tanh(logits / *softcap) * *softcap : logits;
+  return softcap ? activate("tanh", logits / *softcap) * *softcap : logits;
 }
 
 Caches LlamaImpl::make_caches(int64_t batch_size) const {
@@ -226,6 +251,16 @@ Caches LlamaImpl::make_caches(int64_t batch_size) const {
         layer->as<LlamaBlock>()->self_attn->make_cache(batch_size));
   }
   return caches;
+}
+
+SequenceCaches LlamaImpl::make_sequence_caches(
+    const SequenceCachesOptions& cache_options) const {
+  std::vector<BlockCacheOptions> caches;
+  for (const auto& layer : *layers) {
+    caches.push_back(
+        block_options_of(layer->as<LlamaBlock>()->self_attn, cache_options));
+  }
+  return SequenceCaches(caches);
 }
 
 int64_t LlamaImpl::context_length() const {

@@ -100,6 +100,48 @@ TEST_CASE("What is appended can be taken back, also where rows were dropped") {
   CHECK(lengths_of(caches) == std::vector<int64_t>{21, 20});
 }
 
+TEST_CASE("What is appended to shared blocks can be taken back") {
+  const auto rows = torch::rand({2, 1, 80, 2});
+  std::vector<BlockCache> caches;
+  std::vector<BlockBatch> batches;
+  for (size_t i = 0; i < 2; ++i) {
+    caches.emplace_back(BlockCacheOptions(1, 2).block_size(64));
+    const auto a = caches[i].admit();
+    caches[i].batch({a}).append(rows.slice(0, 0, 1), rows.slice(0, 0, 1));
+    batches.push_back(caches[i].batch({a, caches[i].fork(a)}));
+  }
+  const auto keys = batches[0].keys();
+  const auto append = [&](int64_t n) {
+    for (const auto& batch : batches) {
+      batch.append(rows.slice(2, 0, n), rows.slice(2, 0, n));
+    }
+  };
+  {
+    const CacheRollback rollback(batches);
+    append(1);
+    append(70);
+    CHECK(caches[1].length(0) == 151);
+    CHECK(caches[1].num_blocks() > 2);
+  }
+  for (const auto& cache : caches) {
+    CHECK(cache.length(0) == 80);
+    CHECK(cache.num_blocks() == 2);
+  }
+  CHECK_THAT(batches[0].keys(), IsEqualTo(keys));
+  {
+    CacheRollback rollback(batches);
+    append(1);
+    rollback.commit();
+  }
+  // One full block that both share, and the last one of each.
+  CHECK(caches[0].num_blocks() == 3);
+  CHECK(caches[0].length(1) == 81);
+  caches[0].drop(0);
+  CHECK(caches[0].num_blocks() == 2);
+  CHECK_THAT(
+      caches[0].batch({1}).keys().slice(2, 0, 80), IsEqualTo(keys.slice(0, 1)));
+}
+
 TEST_CASE("A model in training decodes only without dropout") {
   const auto ids = torch::tensor({{1, 2, 3}});
   const auto small = models::Gpt2Options()

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/arg.h>
 #include <torch/types.h>
 
@@ -87,6 +88,35 @@ TORCH_ATTENTION_MODELS_API torch::Tensor next_probabilities(
     const torch::Tensor& logits,
     const std::vector<std::vector<int64_t>>& texts,
     const GenerateOptions& options);
+
+/// Chooses next tokens as `generate` does, with a generator of its own: for
+/// texts that are decoded together, but begin at different times. Copies share
+/// the generator.
+///
+/// Example:
+/// ```
+/// Sampler sampler(GenerateOptions().temperature(0.8).seed(1));
+/// auto logits = model->decode(prompt, caches, {text});
+/// auto next = sampler.next(logits, {tokens}); // (1)
+/// ```
+class TORCH_ATTENTION_MODELS_API Sampler {
+ public:
+  /// Reads temperature, top-k, top-p, penalty and seed. Throws c10::Error if
+  /// one is out of range.
+  explicit Sampler(const GenerateOptions& options_);
+
+  /// logits (B, V) and the tokens of each text so far -> the next token of
+  /// each, int64 (B) on the CPU. A call with a temperature draws B numbers.
+  torch::Tensor next(
+      const torch::Tensor& logits,
+      const std::vector<std::vector<int64_t>>& texts);
+
+  /// The options with which this object was constructed.
+  const GenerateOptions options;
+
+ private:
+  at::Generator generator_;
+};
 
 /// The tokens that end a text of a folder's model, as `generate` of
 /// `transformers` has them: `eos_token_id` of `generation_config.json`, or

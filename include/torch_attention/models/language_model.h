@@ -5,6 +5,7 @@
 
 #include <torch_attention/models/export.h>
 #include <torch_attention/models/options.h>
+#include <torch_attention/models/sequence_caches.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/options/forward.h>
 
@@ -55,6 +56,28 @@ class TORCH_ATTENTION_MODELS_API LanguageModel : public torch::nn::Module {
       Caches& caches,
       const DecodeOptions& call = {}) = 0;
 
+  /// Computes `decode` of new tokens of some sequences of `caches`: row b of
+  /// ids (B, T) belongs to the b-th of them. With `new_lengths` and
+  /// `left_padded` they may have different numbers of new tokens, such as a
+  /// part of a prompt with the next tokens of other texts; padding costs as
+  /// much as tokens, so that calls for one number each are faster if it is
+  /// long.
+  ///
+  /// Throws c10::Error, too, if there is no such sequence, one occurs twice, or
+  /// too few blocks are free. All layers are then as they were.
+  ///
+  /// Example:
+  /// ```
+  /// auto caches = model->make_sequence_caches();
+  /// const auto text = caches.admit();
+  /// auto logits = model->decode(prompt, caches, {text}); // (1, V)
+  /// ```
+  virtual torch::Tensor decode(
+      const torch::Tensor& ids,
+      SequenceCaches& caches,
+      const std::vector<int64_t>& sequences,
+      const DecodeOptions& call = {}) = 0;
+
   /// ids (B, T) -> (B, T, C), the input of the head.
   virtual torch::Tensor hidden_states(const torch::Tensor& ids) = 0;
 
@@ -66,6 +89,10 @@ class TORCH_ATTENTION_MODELS_API LanguageModel : public torch::nn::Module {
 
   /// Empty caches, one for each layer.
   virtual Caches make_caches(int64_t batch_size) const = 0;
+
+  /// Empty caches of sequences that come and go.
+  virtual SequenceCaches make_sequence_caches(
+      const SequenceCachesOptions& cache_options = {}) const = 0;
 
   /// The largest number of tokens of a sequence.
   virtual int64_t context_length() const = 0;

@@ -111,6 +111,10 @@ class TORCH_ATTENTION_MODELS_API LlamaBlockImpl : public torch::nn::Module {
       const torch::Tensor& x,
       KVCache& cache,
       const DecodeOptions& call);
+  torch::Tensor decode(
+      const torch::Tensor& x,
+      const BlockBatch& sequences,
+      const DecodeOptions& call);
 
   LlamaNorm input_layernorm;
   MultiHeadAttention self_attn;
@@ -158,11 +162,18 @@ class TORCH_ATTENTION_MODELS_API LlamaImpl : public LanguageModel {
       const torch::Tensor& ids,
       Caches& caches,
       const DecodeOptions& call = {}) override;
+  torch::Tensor decode(
+      const torch::Tensor& ids,
+      SequenceCaches& caches,
+      const std::vector<int64_t>& sequences,
+      const DecodeOptions& call = {}) override;
   torch::Tensor hidden_states(const torch::Tensor& ids) override;
   std::vector<torch::Tensor> attention_weights(
       const torch::Tensor& ids,
       torch::IntArrayRef layers) override;
   Caches make_caches(int64_t batch_size) const override;
+  SequenceCaches make_sequence_caches(
+      const SequenceCachesOptions& cache_options = {}) const override;
   int64_t context_length() const override;
   int64_t vocab_size() const override;
 
@@ -178,6 +189,13 @@ class TORCH_ATTENTION_MODELS_API LlamaImpl : public LanguageModel {
  private:
   torch::Tensor embed(const torch::Tensor& ids);
   torch::Tensor head(const torch::Tensor& normed);
+
+  /// `decode` with a cache or a batch of sequences for each layer.
+  template <typename LayerCaches>
+  torch::Tensor decode_layers(
+      const torch::Tensor& ids,
+      LayerCaches& layer_caches,
+      const DecodeOptions& call);
 };
 TORCH_MODULE(Llama);
 

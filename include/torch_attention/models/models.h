@@ -11,4 +11,5 @@
 #include <torch_attention/models/options.h>
 #include <torch_attention/models/projection.h>
 #include <torch_attention/models/sentence_encoder.h>
+#include <torch_attention/models/sequence_caches.h>
 #include <torch_attention/models/word_piece.h>
