@@ -13,13 +13,12 @@ namespace torch_attention {
 /// set, for attention by `Kernel::kAuto` and kFused, and for
 /// `functional::linear`, the linear layers of modules in float32, bfloat16 and
 /// float16 with contiguous weights, and the models of `models/`. It does not
-/// hold for `LatentAttention`, for `Kernel::kReference`, with autocast, between
-/// short and long pieces if a cache is of torch::kInt8, after a `KVCache` has
-/// moved its rows for `window` or `chunk` (a `BlockCache` moves none), and for
-/// LibTorch's operators: its GELU, SiLU and exponentials round the last numbers
-/// of a thread's share otherwise. Processors with AMX multiply bfloat16 by
-/// AVX-512 instead. Default: false, since layers of few tokens take longer
-/// (docs/kernels.md).
+/// hold for `LatentAttention`, for `Kernel::kReference`, with autocast, after a
+/// `KVCache` has moved its rows for `window` or `chunk` (a `BlockCache` moves
+/// none), and for LibTorch's operators: its GELU, SiLU and exponentials round
+/// the last numbers of a thread's share otherwise. Processors with AMX multiply
+/// bfloat16 by AVX-512 instead. Default: false, since layers of few tokens take
+/// longer (docs/kernels.md).
 ///
 /// Without it, and without AMX, attention from the same number of queries does
 /// not depend on threads and on other sequences, but linear layers may.

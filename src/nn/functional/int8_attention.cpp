@@ -7,6 +7,7 @@
 #include <nn/functional/attend.h>
 #include <nn/functional/checked_attention.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/same_bits.h>
 
 #include <ATen/ops/empty.h>
 
@@ -19,13 +20,14 @@ namespace {
 /// Returns whether the kernel for rows of int8 computes attention of `query`,
 /// if the rest of the call allows it.
 bool may_attend_by_rows(const torch::Tensor& query, const Int8Cache& cache) {
-  // Measured: with more, the conversion of all keys takes less.
+  // Measured: with more, the conversion of all keys takes less. It gives other
+  // bits.
   constexpr int64_t kMostRows = 256;
   // So long sums of products fit their integers.
   constexpr int64_t kLargestHead = 8192;
   return cache.device.is_cpu() && query.defined() && query.is_cpu() &&
       query.dim() == 4 && query.is_floating_point() &&
-      query.size(1) / cache.G * query.size(2) <= kMostRows &&
+      (same_bits() || query.size(1) / cache.G * query.size(2) <= kMostRows) &&
       cache.D <= kLargestHead;
 }
 

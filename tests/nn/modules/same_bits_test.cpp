@@ -47,8 +47,12 @@ std::vector<Text> make_texts(
   std::vector<Text> texts;
   for (const int64_t length : {500, 90, 64, 5}) {
     const auto x = torch::randn({length, kWidth}).to(dtype);
-    const auto expected = attention->forward(x.unsqueeze(0))[0];
-    texts.push_back({x, expected, cache.admit(), 0});
+    BlockCache alone(cache.options());
+    // Of int8, the rounding of keys and values is to be the same.
+    const auto expected = cache.options().dtype() == torch::kInt8
+        ? attention->decode(x.unsqueeze(0), alone.batch({alone.admit()}))
+        : attention->forward(x.unsqueeze(0));
+    texts.push_back({x, expected[0], cache.admit(), 0});
   }
   return texts;
 }
@@ -88,8 +92,9 @@ void decode_some(
 
 TEST_CASE("Sequences of any batch of a cache of blocks have the same bits") {
   const auto dtype = GENERATE(torch::kFloat, torch::kBFloat16, torch::kHalf);
+  const bool is_int8 = GENERATE(false, true);
   const auto kind = GENERATE(range(size_t{0}, kinds().size()));
-  CAPTURE(dtype, kind);
+  CAPTURE(dtype, is_int8, kind);
   const torch::NoGradGuard no_grad;
   const SameBits same_bits;
   const auto threads = at::get_num_threads();
@@ -98,7 +103,8 @@ TEST_CASE("Sequences of any batch of a cache of blocks have the same bits") {
   MultiHeadAttention attention(kinds()[kind].register_mask(false));
   attention->to(dtype);
   attention->eval();
-  BlockCache cache(attention->block_cache_options().block_size(64));
+  BlockCache cache(attention->block_cache_options().block_size(64).dtype(
+      is_int8 ? torch::kInt8 : dtype));
   auto texts = make_texts(attention, cache, dtype);
   while (true) {
     std::vector<Text*> left;
