@@ -91,9 +91,12 @@ torch::Dtype dtype_of(const std::vector<MultiHeadAttention>& attention) {
 BlockCacheOptions block_options_of(
     const MultiHeadAttention& attention,
     const SequenceCachesOptions& options) {
-  return attention->block_cache_options()
-      .block_size(options.block_size())
-      .max_blocks(options.max_blocks());
+  auto blocks = attention->block_cache_options();
+  blocks.block_size(options.block_size()).max_blocks(options.max_blocks());
+  if (options.dtype()) {
+    blocks.dtype(*options.dtype());
+  }
+  return blocks;
 }
 
 namespace {

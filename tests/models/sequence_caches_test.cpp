@@ -2,6 +2,7 @@
 
 #include <support/close.h>
 #include <support/failing_allocator.h>
+#include <support/same_bits.h>
 
 #include <models/decoder_golden.h>
 #include <torch_attention/models/generate.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 
 namespace sequence_caches_test {
@@ -85,11 +87,13 @@ class RandomTexts {
  public:
   static constexpr int64_t kBlocks = 30;
 
-  explicit RandomTexts(models::LanguageModel& model)
-      : caches(model.make_sequence_caches(
-            models::SequenceCachesOptions().block_size(kBlock).max_blocks(
-                kBlocks))),
-        model_(model) {}
+  /// A dtype other than the model's is to give the bits of texts alone.
+  explicit RandomTexts(
+      models::LanguageModel& model,
+      std::optional<torch::Dtype> dtype = std::nullopt)
+      : caches(model.make_sequence_caches(options_of(dtype))),
+        model_(model),
+        dtype_(dtype) {}
 
   void act() {
     const auto choice = texts.empty() ? 0 : below(12);
@@ -124,6 +128,14 @@ class RandomTexts {
   int64_t num_kept = 0;
 
  private:
+  static models::SequenceCachesOptions options_of(
+      std::optional<torch::Dtype> dtype) {
+    return models::SequenceCachesOptions()
+        .block_size(kBlock)
+        .max_blocks(kBlocks)
+        .dtype(dtype);
+  }
+
   size_t below(size_t n) {
     return random_() % n;
   }
@@ -193,12 +205,23 @@ class RandomTexts {
     for (int64_t b = 0; b < B; ++b) {
       auto& text = texts[batch[static_cast<size_t>(b)]];
       append_row(text, ids[b].slice(0, T - counts[static_cast<size_t>(b)]));
-      const auto whole = model_.forward(torch::tensor(text).unsqueeze(0));
-      CHECK_THAT(logits[b], IsCloseTo(whole[0][-1]));
+      check_logits(logits[b], torch::tensor(text).unsqueeze(0));
+    }
+  }
+
+  /// Compares logits (V) with those of the whole text (1, T).
+  void check_logits(const torch::Tensor& logits, const torch::Tensor& text) {
+    if (dtype_) {
+      auto alone = model_.make_sequence_caches(options_of(dtype_));
+      const auto expected = model_.decode(text, alone, {alone.admit()});
+      CHECK_THAT(logits, IsEqualTo(expected[0]));
+    } else {
+      CHECK_THAT(logits, IsCloseTo(model_.forward(text)[0][-1]));
     }
   }
 
   models::LanguageModel& model_;
+  std::optional<torch::Dtype> dtype_;
   std::mt19937 random_{11};
 };
 
@@ -305,6 +328,79 @@ TEST_CASE("Random sequences have the logits of their whole texts") {
     caches.shrink();
     CHECK(caches.nbytes() == 0);
   }
+}
+
+TEST_CASE("Random sequences of int8 have the bits of each text alone") {
+  const SameBits same_bits;
+  for (const auto& model : small_models(7)) {
+    model->to(torch::kFloat);
+    RandomTexts random(*model, torch::kInt8);
+    for (int step = 0; step < 120; ++step) {
+      random.act();
+      random.check();
+    }
+    CHECK(random.num_forks > 5);
+    CHECK(random.num_refused > 0);
+  }
+}
+
+TEST_CASE("Logits from int8 are off by some times the error of bfloat16") {
+  // A number is rounded by at most 1 / 254 of the largest of its row, and in
+  // bfloat16 by 1 / 512 of itself: for rows of few numbers about 6 times as
+  // much in the mean. Models enlarge both alike.
+  constexpr double kMostTimes = 12;
+  const torch::NoGradGuard no_grad;
+  for (const auto* name : kDecoders) {
+    CAPTURE(name);
+    const auto model =
+        models::language_model_from_pretrained(decoder_folder(name));
+    const auto logits_by = [&](std::optional<torch::Dtype> dtype) {
+      auto caches = model->make_sequence_caches(
+          models::SequenceCachesOptions().dtype(dtype));
+      const auto text = caches.admit();
+      torch::manual_seed(3);
+      std::vector<torch::Tensor> logits;
+      for (const int64_t T : {40, 1, 3, 1, 1, 1}) {
+        const auto ids = torch::randint(model->vocab_size(), {1, T});
+        logits.push_back(model->decode(ids, caches, {text})[0]);
+      }
+      return torch::stack(logits);
+    };
+    const auto expected = logits_by(std::nullopt);
+    const auto error_of = [&](torch::Dtype dtype) {
+      const auto difference = logits_by(dtype) - expected;
+      return (difference.norm() / expected.norm()).item<double>();
+    };
+    const auto error = error_of(torch::kInt8);
+    const auto of_bfloat16 = error_of(torch::kBFloat16);
+    CAPTURE(error, of_bfloat16);
+    CHECK(error > 0);
+    CHECK(error < kMostTimes * of_bfloat16);
+  }
+}
+
+TEST_CASE("Blocks take the bytes of the dtype that caches are made with") {
+  constexpr int64_t kRows = 4 * kBlock; // of the heads of a block
+  constexpr int64_t kSize = 24 / 4;
+  constexpr int64_t kBlocks = 5;
+  const auto model = small_models(5)[0];
+  const auto bytes_of = [&](std::optional<torch::Dtype> dtype) {
+    auto caches = model->make_sequence_caches(models::SequenceCachesOptions()
+                                                  .block_size(kBlock)
+                                                  .max_blocks(kBlocks)
+                                                  .dtype(dtype));
+    model->decode(draw_ids(1, 3), caches, {caches.admit()});
+    // Keys and values of 3 layers.
+    return static_cast<int64_t>(caches.nbytes()) / (3 * 2 * kBlocks * kRows);
+  };
+  CHECK(bytes_of(std::nullopt) == kSize * 8);
+  CHECK(bytes_of(torch::kDouble) == kSize * 8);
+  CHECK(bytes_of(torch::kBFloat16) == kSize * 2);
+  CHECK(bytes_of(torch::kInt8) == kSize + 4);
+  THROWS_WITH(
+      bytes_of(torch::kInt),
+      "BlockCache: expected a floating-point dtype or torch::kInt8, but got "
+      "Int");
 }
 
 TEST_CASE("A step that fails leaves the blocks of all layers as they were") {

@@ -91,6 +91,7 @@ class TORCH_ATTENTION_MODELS_API LanguageModel : public torch::nn::Module {
   virtual Caches make_caches(int64_t batch_size) const = 0;
 
   /// Empty caches of sequences that come and go.
+  /// Throws c10::Error as `BlockCache` does for options that it does not take.
   virtual SequenceCaches make_sequence_caches(
       const SequenceCachesOptions& cache_options = {}) const = 0;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/arg.h>
+#include <torch/types.h>
 
 #include <torch_attention/models/export.h>
 #include <torch_attention/nn/block_cache.h>
@@ -18,7 +19,7 @@ namespace torch_attention::models {
 /// Example:
 /// ```
 /// auto caches = model->make_sequence_caches(
-///     SequenceCachesOptions().max_blocks(1024));
+///     SequenceCachesOptions().max_blocks(1024).dtype(torch::kInt8));
 /// ```
 struct TORCH_ATTENTION_MODELS_API SequenceCachesOptions {
   /// number of tokens of a block, a multiple of 64. Default: 128
@@ -27,6 +28,10 @@ struct TORCH_ATTENTION_MODELS_API SequenceCachesOptions {
   /// the largest number of blocks of each layer in use at a time, which bounds
   /// the memory. Default: no limit
   TORCH_ARG(std::optional<int64_t>, max_blocks) = std::nullopt;
+
+  /// floating-point dtype of keys and values, or torch::kInt8, which takes
+  /// head_dim + 4 bytes for each key and head. Default: that of the model
+  TORCH_ARG(std::optional<torch::Dtype>, dtype) = std::nullopt;
 };
 
 /// The keys and values of all layers of a model for serving: texts that come
