@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Arguments {
   std::string folder;
   std::string system;
   std::string dtype = "float32";
+  std::string cache_dtype;
   int threads = 0;
   bool ignores_stop = false;
   bool same_bits = false;
@@ -37,6 +39,20 @@ torch::Dtype dtype_of(const std::string& name) {
   return name == "bfloat16" ? torch::kBFloat16
       : name == "float64"   ? torch::kDouble
                             : torch::kFloat;
+}
+
+/// Returns the dtype of keys and values, if it is not the model's.
+std::optional<torch::Dtype> cache_dtype_of(const Arguments& arguments) {
+  const auto& name = arguments.cache_dtype;
+  if (name.empty() || name == arguments.dtype) {
+    return std::nullopt;
+  }
+  if (name != "int8") {
+    throw CLI::ValidationError(
+        "--cache-dtype",
+        "expected int8 or " + arguments.dtype + ", but got " + name);
+  }
+  return torch::kInt8;
 }
 
 std::string read_file(const std::string& path) {
@@ -116,6 +132,7 @@ void serve_folder(Arguments& arguments) {
   }
   torch_attention::set_same_bits(arguments.same_bits);
   auto& options = arguments.options;
+  options.cache_dtype = cache_dtype_of(arguments);
   options.has_bytes_as_tokens = has_bytes_as_tokens(arguments.folder);
   if (!arguments.system.empty()) {
     options.system =
@@ -132,8 +149,8 @@ void serve_folder(Arguments& arguments) {
   const auto& counts = server.counts();
   std::cerr << "serve: " << counts.new_tokens << " tokens in " << counts.steps
             << " steps, at most " << counts.most_blocks << " of "
-            << options.max_blocks << " blocks, " << counts.preemptions
-            << " texts put back\n";
+            << options.max_blocks << " blocks (" << server.caches().nbytes()
+            << " bytes), " << counts.preemptions << " texts put back\n";
 }
 
 void add_options(CLI::App& app, Arguments& arguments) {
@@ -165,6 +182,11 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--dtype", arguments.dtype, "of weights, keys and values")
       ->check(CLI::IsMember({"float32", "bfloat16", "float64"}))
       ->capture_default_str();
+  app.add_option(
+      "--cache-dtype",
+      arguments.cache_dtype,
+      "of keys and values: int8, which takes the least memory and rounds, or "
+      "that of --dtype (default)");
   app.add_flag(
       "--same-bits",
       arguments.same_bits,

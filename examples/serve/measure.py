@@ -43,6 +43,8 @@ class Server:
             f"--dtype={arguments.dtype}",
             "--ignore-stop",
         ]
+        if arguments.cache_dtype:
+            command.append(f"--cache-dtype={arguments.cache_dtype}")
         if arguments.threads:
             command.append(f"--threads={arguments.threads}")
         self.process = subprocess.Popen(
@@ -116,6 +118,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="new tokens of each")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--cache-dtype", help="of keys and values, such as int8")
     arguments = parser.parse_args()
     print("| requests | tokens/s | first token, p50, p99 (s) | between, p50, p99 (s) |")
     print("| --- | --- | --- | --- |")

@@ -28,7 +28,8 @@ void check_positive(int64_t value, const char* name) {
 models::SequenceCachesOptions cache_options(const ServerOptions& options) {
   return models::SequenceCachesOptions()
       .block_size(options.block_size)
-      .max_blocks(options.max_blocks);
+      .max_blocks(options.max_blocks)
+      .dtype(options.cache_dtype);
 }
 
 std::unique_ptr<GrowingText> text_of(

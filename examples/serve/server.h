@@ -25,6 +25,8 @@ struct ServerOptions {
   /// For keys and values, in each layer.
   int64_t max_blocks = 256;
   int64_t block_size = 128;
+  /// Nothing: the dtype of the model.
+  std::optional<torch::Dtype> cache_dtype;
   /// Texts that grow at a time.
   int64_t max_requests = 16;
   /// Texts that wait.

@@ -66,6 +66,39 @@ def test_tokens() -> None:
         check(got[-1] == end, f"{got[-1]}, not {end}")
 
 
+def test_int8() -> None:
+    """Keys and values as int8 take less memory, and keep texts independent."""
+    requests = [
+        {"id": f"r{i}", "tokens": list(range(3, 20 + 9 * i)), "max_tokens": 12}
+        for i in range(3)
+    ]
+    blocks = ["--block-size=64", "--max-blocks=3"]
+    int8 = [*blocks, "--cache-dtype=int8", "--same-bits"]
+    out, err = serve(
+        MODEL, *int8, "--max-requests=2", "--chunk=7", text=lines_of(requests)
+    )
+    together = answers(out)
+    for request in requests:
+        alone = ask(MODEL, *int8, requests=[request])[request["id"]]
+        tokens = tokens_of(alone)
+        check(len(tokens) == request["max_tokens"], f"{alone}")
+        got = together[request["id"]]
+        check(tokens_of(got) == tokens, f"{request}: {got}, not {tokens}")
+
+    def allocated(err: str) -> int:
+        return int(re.search(r"of 3 blocks \((\d+) bytes\)", err)[1])
+
+    config = json.loads(Path(MODEL, "config.json").read_text())
+    heads = config["num_attention_heads"]
+    size = config.get("head_dim") or config["hidden_size"] // heads
+    rows = config["num_hidden_layers"] * config["num_key_value_heads"] * 2 * 3 * 64
+    check(allocated(err) == rows * (size + 4), err)
+    text = lines_of(requests)
+    for arguments in ([], ["--cache-dtype=float32"]):
+        err = serve(MODEL, *blocks, *arguments, text=text)[1]
+        check(allocated(err) == rows * size * 4, err)
+
+
 def test_bad_lines() -> None:
     good = lines_of([{"id": "a", "tokens": [5], "max_tokens": 3}])
     too_long = "[" + "1," * (1 << 23) + "1]\n"
@@ -164,6 +197,10 @@ def test_errors(folder: Path) -> None:
     serve.check_usage("--unknown", MODEL, "--unknown")
     serve.check_usage("--chunk", MODEL, "--chunk=0")
     serve.check_usage("--dtype", MODEL, "--dtype=int8")
+    serve.check_usage("--cache-dtype", MODEL, "--cache-dtype=int4")
+    serve.check_usage(
+        "expected int8 or float32, but got bfloat16", MODEL, "--cache-dtype=bfloat16"
+    )
     serve.check_error("model_type", f"{GOLDEN}/encoders/bert")
     system = folder / "system.json"
     system.write_text("[1, 2]")
@@ -190,6 +227,7 @@ def main() -> None:
     check("--max-blocks" in serve("--help")[0], "--help")
     with tempfile.TemporaryDirectory() as folder:
         test_tokens()
+        test_int8()
         test_bad_lines()
         test_signals()
         test_idle()
