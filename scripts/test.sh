@@ -214,6 +214,9 @@ done
   die "expected either $mode or names of tests, but got both."
 
 cd "$ROOT"
+# Tests run side by side: threads that spin while they wait would take the cores
+# of the others.
+export OMP_WAIT_POLICY=passive
 if [[ -z "$mode" ]]; then
   step_total=4
   setup
@@ -228,9 +231,11 @@ if [[ -z "$mode" ]]; then
 fi
 
 step_total=10
-[[ "$mode" == --all ]] || step_total=13
-# Read by tests/jit/swap_programs.py.
-export TORCH_ATTENTION_RANDOM_PROGRAMS=2000
+# Tests take more random cases if TORCH_ATTENTION_NIGHTLY is set.
+if [[ "$mode" == --nightly ]]; then
+  step_total=13
+  export TORCH_ATTENTION_NIGHTLY=1
+fi
 setup lint
 step "tools of tests: MkDocs, tokenizers"
 setup_test_tools

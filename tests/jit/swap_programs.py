@@ -183,7 +183,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument(
         "--count", type=int,
-        default=int(os.environ.get("TORCH_ATTENTION_RANDOM_PROGRAMS", 200)))
+        default=2000 if os.environ.get("TORCH_ATTENTION_NIGHTLY") else 500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--keep", type=pathlib.Path)

@@ -9,6 +9,7 @@ and keys, and attention with its definition by matmul and softmax, in float64.
 import io
 import itertools
 import math
+import os
 import random
 import sys
 import warnings
@@ -22,6 +23,8 @@ torch.set_default_dtype(torch.float64)
 # vmap computes one slice after the other, and says so.
 warnings.filterwarnings("ignore", message=".*performance drop.*")
 ops = torch.ops.torch_attention
+# Takes all random cases; see scripts/test.sh.
+NIGHTLY = "TORCH_ATTENTION_NIGHTLY" in os.environ
 
 
 def close(actual, expected, **tolerance):
@@ -154,7 +157,7 @@ def drawn(*sizes):
 
 
 def test_random_masks():
-    for i in range(60):
+    for i in range(60 if NIGHTLY else 25):
         B, G, T = random.choice([1, 2]), random.choice([1, 2]), random.randint(1, 200)
         H = G * random.choice([1, 2])
         S = random.choice([T, random.randint(1, 300)])
@@ -231,7 +234,7 @@ def test_masks_of_other_sizes():
 def test_hostile_tensors():
     """Numbers that are changed at random: an error, or attention within the tensor."""
     refused = taken = 0
-    for i in range(40):
+    for i in range(40 if NIGHTLY else 15):
         mask = drawn(random.choice([1, 2]), 1, random.randint(1, 200), 130)
         T, S, B, _ = mask.sizes
         q, k, v = inputs(B, 2, T, S)
@@ -256,7 +259,7 @@ def test_hostile_tensors():
             expected, _ = definition(q, k, v, ~hidden)
             close(output, expected)
             output.sum().backward()
-    check(refused > 100 and taken > 100, f"{refused} refused, {taken} taken")
+    check(refused > 30 and taken > 30, f"{refused} refused, {taken} taken")
     for wrong in (mask.packed.int(), mask.packed[None], mask.packed[::2], mask.packed[:0],
                   torch.zeros(0), torch.zeros(100).long()):
         check("BlockMask: expected" in error_of(

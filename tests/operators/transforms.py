@@ -7,6 +7,7 @@ matmul and softmax.
 """
 
 import math
+import os
 import sys
 import warnings
 
@@ -225,6 +226,8 @@ def test_derivatives():
 
 def test_second_derivatives():
     for name, ours, theirs, x in calls():
+        if name.endswith(", with weights") and not os.environ.get("TORCH_ATTENTION_NIGHTLY"):
+            continue
         for i in range(min(len(x), 2)):
             def one(function, i=i):
                 return lambda t: scalar(function)(*x[:i], t, *x[i + 1:])

@@ -6,6 +6,7 @@
 #include <tools/verify.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 
 namespace wrong_functions_test {
@@ -184,6 +185,12 @@ TEST_CASE("Every kernel fails a function that is not the module's") {
   const auto source = GENERATE(
       Source::kOwnCode, Source::kRecorded, Source::kRecordedWithoutCode);
   CAPTURE(dtype, static_cast<int>(source));
+  // Sources differ in the code of archives, which has no dtypes.
+  if (source != Source::kOwnCode && dtype != torch::kFloat &&
+      dtype != torch::kBFloat16 &&
+      std::getenv("TORCH_ATTENTION_NIGHTLY") == nullptr) {
+    return;
+  }
   const auto right = write_archive(folder, "right.pt", {}, dtype);
 
   SECTION("but none the right one") {
