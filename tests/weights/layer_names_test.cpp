@@ -107,6 +107,8 @@ TEST_CASE("Names that tell the order of rows load by themselves") {
           {"q_k_v_o", {"q", "k", "v", "o"}},
           {"q_k_v_o", {"q", "k", "v", "proj"}},
           {"q_k_v_o", {"q", "k", "v", "out"}},
+          {"gguf", {"attn_q", "attn_k", "attn_v", "attn_output"}},
+          {"gguf", {"attn_qkv", "attn_output"}},
       }));
   const auto kv_heads = GENERATE(int64_t{4}, int64_t{2});
   CAPTURE(layout, kv_heads);

@@ -205,6 +205,12 @@ class TORCH_ATTENTION_API WeightLayout {
   /// T5: `q`, `k`, `v`, `o`.
   static WeightLayout q_k_v_o();
 
+  /// GGUF files of llama.cpp, below `blk.N`: `attn_q`, `attn_k`, `attn_v`, or
+  /// `attn_qkv` with the rows of queries, then keys, then values;
+  /// `attn_output`, and the norms and sinks of attention. The other tensors of
+  /// the block are not read.
+  static WeightLayout gguf();
+
   /// Linear layers with these names, for a class of your own; `out` is "" if
   /// there is no output projection. Rows are grouped by head. Meta's Llama and
   /// Mistral are `linear_layers("wq", "wk", "wv", "wo")`; unlike Hugging Face's

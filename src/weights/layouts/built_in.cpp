@@ -259,6 +259,47 @@ WeightLayout WeightLayout::q_k_v_o() {
   return layout.zeros("out_proj.bias");
 }
 
+WeightLayout WeightLayout::gguf() {
+  auto layout =
+      layers_named("gguf", "attn_q", "attn_k", "attn_v", "attn_output");
+  split_projections(layout, "attn_qkv.weight", "attn_qkv.bias")
+      .rename("attn_sinks.weight", "sinks")
+      .zeros("out_proj.bias");
+  for (const std::string part : {".weight", ".bias"}) {
+    layout.rename("attn_q_norm" + part, "q_norm" + part)
+        .rename("attn_k_norm" + part, "k_norm" + part);
+    // Attention has no path of its own in a block.
+    for (const std::string layer :
+         {"attn_norm",
+          "attn_norm_2",
+          "attn_output_norm",
+          "exp_probs_b",
+          "ffn_down",
+          "ffn_down_exps",
+          "ffn_down_shexp",
+          "ffn_gate",
+          "ffn_gate_exps",
+          "ffn_gate_inp",
+          "ffn_gate_inp_shexp",
+          "ffn_gate_shexp",
+          "ffn_gate_up_exps",
+          "ffn_norm",
+          "ffn_up",
+          "ffn_up_exps",
+          "ffn_up_shexp",
+          "layer_output_norm",
+          "layer_output_scale",
+          "post_attention_norm",
+          "post_ffw_norm",
+          "post_ffw_norm_1",
+          "post_ffw_norm_2",
+          "pre_ffw_norm_2"}) {
+      layout.outside(layer + part);
+    }
+  }
+  return layout;
+}
+
 WeightLayout WeightLayout::linear_layers(
     const std::string& query,
     const std::string& key,
@@ -303,7 +344,8 @@ std::vector<WeightLayout> WeightLayout::built_in() {
       wqkv(),
       to_q(),
       to_qkv(),
-      q_k_v_o()};
+      q_k_v_o(),
+      gguf()};
 }
 
 } // namespace torch_attention

@@ -1,5 +1,6 @@
 """Cases of classes that keep queries, keys and values in one layer, and of
-classes with other short names: timm, flash-attn, diffusers, vit-pytorch, T5.
+classes with other short names: timm, flash-attn, diffusers, vit-pytorch, T5,
+llama.cpp.
 
 They are written again: only the names of their weights and their results matter.
 """
@@ -74,6 +75,7 @@ def cases() -> Iterator[Case]:
     for name, layout, names, scale in (
         ("to-q", "to_q", ("to_q", "to_k", "to_v", "to_out.0"), None),
         ("q-k-v-o", "q_k_v_o", ("q", "k", "v", "o"), 1.0),
+        ("gguf", "gguf", ("attn_q", "attn_k", "attn_v", "attn_output"), None),
     ):
         yield Case(
             name,
