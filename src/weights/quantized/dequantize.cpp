@@ -1,0 +1,210 @@
+#include <weights/quantized/dequantize.h>
+
+#include <weights/quantized/awq.h>
+#include <weights/quantized/bitsandbytes.h>
+#include <weights/quantized/compressed_tensors.h>
+#include <weights/quantized/fp8.h>
+#include <weights/quantized/gptq.h>
+#include <weights/quantized/group.h>
+#include <weights/quantized/refused.h>
+#include <weights/quantized/settings.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace torch_attention::weights::quantized {
+
+namespace {
+
+using KeysOfWeights = std::unordered_map<std::string, std::vector<std::string>>;
+
+/// Returns the groups of a file, in its order.
+std::vector<Group> groups_of(const StateDict& tensors) {
+  std::vector<Group> groups;
+  std::unordered_map<std::string, size_t> places;
+  for (const auto& item : tensors) {
+    auto found = field_of(item.key());
+    if (!found) {
+      continue;
+    }
+    const auto [place, is_new] = places.emplace(found->start, groups.size());
+    if (is_new) {
+      groups.emplace_back();
+      groups.back().start = std::move(found->start);
+    }
+    auto& group = groups[place->second];
+    group.keys.push_back(item.key());
+    group.fields.emplace(std::move(found->field), item.value());
+  }
+  return groups;
+}
+
+/// Returns the library that stores weights under such names, and that is not
+/// read; "" if there is none.
+std::string foreign_form(const Group& group) {
+  if (group.has("W_q")) {
+    return "hqq";
+  }
+  if (group.has("weight._data")) {
+    return "quanto";
+  }
+  if (group.has("_weight_qdata")) {
+    return "torchao";
+  }
+  if (group.has("codes") && group.has("codebooks")) {
+    return "aqlm";
+  }
+  if (group.has("compressed") && group.has("bitmask")) {
+    return "compressed-tensors (sparse)";
+  }
+  return "";
+}
+
+/// Returns whether a weight is of integers.
+bool is_integer_weight(const Group& group) {
+  const auto* weight = group.find("weight");
+  return weight != nullptr && weight->scalar_type() != torch::kBool &&
+      c10::isIntegralType(weight->scalar_type(), false);
+}
+
+/// Returns whether a group is a weight that compressed-tensors stores.
+bool is_compressed(const Group& group, const Settings& settings) {
+  return group.has("weight_packed") ||
+      (settings.method() == "compressed-tensors" &&
+       (is_integer_weight(group) || is_scaled_fp8(group, settings)));
+}
+
+/// Throws `Refused` if the name of the weight is not free.
+void check_no_weight(const Group& group) {
+  refuse_unless(
+      !group.has("weight"),
+      "is quantized, but there is a tensor of this name, too");
+}
+
+/// Returns the values of a weight whose integers are called `qweight`.
+files::StoredValues read_qweight(const Group& group, const Settings& settings) {
+  check_no_weight(group);
+  refuse_unless(
+      settings.exist(),
+      "is quantized by GPTQ or AWQ, but there is no configuration that says in "
+      "which form");
+  return settings.method() == "awq" ? read_awq(group, settings)
+                                    : read_gptq(group, settings);
+}
+
+/// Returns the values of a group; none if it is not quantized. Throws `Refused`
+/// if it is not read.
+std::optional<files::StoredValues> values_of(
+    const Group& group,
+    const Settings& settings) {
+  const auto foreign = foreign_form(group);
+  refuse_unless(
+      foreign.empty(), "is quantized by \"{}\", which is not read", foreign);
+  if (group.has("qweight")) {
+    return read_qweight(group, settings);
+  }
+  if (is_compressed(group, settings)) {
+    return read_compressed(group, settings);
+  }
+  if (is_four_bit(group)) {
+    return read_four_bit(group, settings);
+  }
+  if (group.has("SCB")) {
+    return read_llm_int8(group, settings);
+  }
+  if (is_scaled_fp8(group, settings)) {
+    return read_fp8(group, settings);
+  }
+  refuse_unless(
+      !is_integer_weight(group) ||
+          (!settings.exist() && !group.has("weight_scale")),
+      "is quantized by {}, which is not read in this form",
+      settings.exist() ? format_text("\"{}\"", settings.method())
+                       : "an unknown method");
+  return std::nullopt;
+}
+
+/// Returns whether a tensor is a scale for keys or values in a cache, which
+/// attention with computed weights does not need.
+bool scales_cache(const std::string& key, const torch::Tensor& tensor) {
+  return (ends_with(key, ".k_scale") || ends_with(key, ".v_scale")) &&
+      tensor.numel() == 1 && tensor.is_floating_point();
+}
+
+/// Replaces the tensors of each joined weight by it.
+StateDict with_joined(
+    const StateDict& tensors,
+    const KeysOfWeights& joined,
+    const std::unordered_map<std::string, torch::Tensor>& weights) {
+  std::unordered_map<std::string, std::string> names;
+  for (const auto& [name, keys] : joined) {
+    for (const auto& key : keys) {
+      names.emplace(key, name);
+    }
+  }
+  StateDict result;
+  for (const auto& item : tensors) {
+    const auto found = names.find(item.key());
+    if (found == names.end()) {
+      if (!scales_cache(item.key(), item.value())) {
+        result.insert(item.key(), item.value());
+      }
+    } else if (!result.contains(found->second)) {
+      result.insert(found->second, weights.at(found->second));
+    }
+  }
+  return result;
+}
+
+/// Returns `WeightFile::check` for the new names.
+std::function<void(const std::vector<std::string>& keys)> check_of(
+    std::function<void(const std::vector<std::string>& keys)> check,
+    KeysOfWeights joined) {
+  return [check = std::move(check),
+          joined = std::move(joined)](const std::vector<std::string>& keys) {
+    std::vector<std::string> stored;
+    for (const auto& key : keys) {
+      const auto found = joined.find(key);
+      if (found == joined.end()) {
+        stored.push_back(key);
+      } else {
+        stored.insert(stored.end(), found->second.begin(), found->second.end());
+      }
+    }
+    check(stored);
+  };
+}
+
+} // namespace
+
+void join_quantized(files::WeightFile& file, const Json* quantization) {
+  const Settings settings(quantization);
+  KeysOfWeights joined;
+  std::unordered_map<std::string, torch::Tensor> weights;
+  for (auto& group : groups_of(file.tensors)) {
+    try {
+      auto values = values_of(group, settings);
+      if (values) {
+        values->bytes = group.bytes();
+        values->keys = group.keys;
+        weights.emplace(group.name(), file.stored.add(std::move(*values)));
+        joined.emplace(group.name(), std::move(group.keys));
+      }
+    } catch (const Refused& reason) {
+      file.unreadable.emplace_back(group.name(), reason.what());
+    }
+  }
+  if (joined.empty()) {
+    return;
+  }
+  file.tensors = with_joined(file.tensors, joined, weights);
+  if (file.check) {
+    file.check = check_of(std::move(file.check), std::move(joined));
+  }
+}
+
+} // namespace torch_attention::weights::quantized
