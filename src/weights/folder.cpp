@@ -2,7 +2,7 @@
 
 #include <check.h>
 #include <format_text.h>
-#include <weights/foreign_format.h>
+#include <weights/files/distributed_checkpoint.h>
 #include <weights/text.h>
 
 #include <dirent.h>
@@ -117,11 +117,9 @@ std::string find_weight_file(const std::string& path) {
       "program that DeepSpeed puts beside it: python zero_to_fp32.py "
       "FOLDER OUT",
       path);
-  TORCH_ATTENTION_CHECK(
-      !names.empty() || !is_file(folder + ".metadata"),
-      "the folder \"{}\" is a distributed checkpoint, which is not read. {}",
-      path,
-      kConvertDistributed);
+  if (names.empty() && is_file(folder + files::kDistributedMetadata)) {
+    return folder + files::kDistributedMetadata;
+  }
   TORCH_ATTENTION_CHECK(
       !names.empty(),
       "the folder \"{}\" has no file of weights; expected \"{}\", or one "

@@ -56,12 +56,6 @@ constexpr std::array kForeignFormats{
         "a NumPy array",
         "Convert it in Python: torch.save({'weight': torch.from_numpy(numpy.load(path))}, path)"},
     ForeignFormat{
-        0,
-        "GGUF"sv,
-        "a GGUF file (llama.cpp)",
-        "Convert it in Python: transformers' AutoModel.from_pretrained(folder, gguf_file=path)"
-        ".save_pretrained(folder)"},
-    ForeignFormat{
         4,
         "PTMF"sv,
         "a module for the mobile interpreter of PyTorch (.ptl, .ff)",
@@ -219,7 +213,7 @@ void refuse_pickle(std::string_view bytes) {
   constexpr size_t kHead = 4096;
   const auto head = bytes.substr(0, kHead);
   if (head.find("torch.distributed.checkpoint") != std::string_view::npos) {
-    refuse("the .metadata of a distributed checkpoint", kConvertDistributed);
+    refuse("the .metadata of a distributed checkpoint", kGiveFolder);
   }
   refuse(
       "a pickle that torch.save did not write",
@@ -303,8 +297,7 @@ void refuse_several_zips(const Bytes& bytes) {
        next = text.find(kNext, next + 1)) {
     const auto end = next + 2;
     if (end >= kEndSize && text.substr(end - kEndSize, 4) == kEnd) {
-      refuse(
-          "a shard of a distributed checkpoint (.distcp)", kConvertDistributed);
+      refuse("a shard of a distributed checkpoint (.distcp)", kGiveFolder);
     }
   }
 }

@@ -18,9 +18,8 @@ void refuse_foreign_format(const files::Bytes& bytes);
 /// files one after the other.
 void refuse_several_zips(const files::Bytes& bytes);
 
-/// How to convert a distributed checkpoint.
-inline constexpr const char* kConvertDistributed =
-    "Convert its folder: python -m torch.distributed.checkpoint.format_utils "
-    "dcp_to_torch FOLDER model.pt";
+/// How to read a distributed checkpoint.
+inline constexpr const char* kGiveFolder =
+    "Give the path of its folder, where the file \".metadata\" lists all shards";
 
 } // namespace torch_attention::weights

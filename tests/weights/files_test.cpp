@@ -210,7 +210,6 @@ TEST_CASE("A foreign format is named, with the line that converts it") {
       {"arrays.pkl", "a pickle that torch.save did not write"},
       {"array.npy", "a NumPy array"},
       {"arrays.npz", "a NumPy archive (.npz)"},
-      {"model.gguf", "a GGUF file"},
       {"model.h5", "an HDF5 file"},
       {"empty.pt", "is empty"},
       {"lfs-pointer.safetensors", "a Git LFS pointer"},

@@ -41,12 +41,12 @@ def files(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     distributed.save(
         torch.nn.Linear(3, 4).state_dict(), checkpoint_id=str(sharded)
     )
-    convert = "torch.distributed.checkpoint.format_utils dcp_to_torch"
-    yield sharded, convert
-    yield sharded / ".metadata", convert
+    give = "Give the path of its folder"
+    metadata = (sharded / ".metadata").read_bytes()
+    yield bytes_of(folder / "metadata.pkl", metadata), give
     for shard in sharded.glob("*.distcp"):
-        yield shard, convert
-        yield bytes_of(folder / "renamed.pt", shard.read_bytes()), convert
+        yield shard, give
+        yield bytes_of(folder / "renamed.pt", shard.read_bytes()), give
     # ir_version 8, producer_name "pytorch", a graph
     onnx = b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\x00"
     yield bytes_of(folder / "a.onnx", onnx), "onnx.load(path)"

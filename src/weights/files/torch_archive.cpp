@@ -317,8 +317,6 @@ void keep_filled(std::vector<std::string>& dicts, const StateDict& tensors) {
 
 /// Finds the state dict among the other values of a checkpoint.
 void find_root(const PickleValue& value, WeightFile& file) {
-  constexpr std::array kNames{
-      "state_dict", "model_state_dict", "model", "module", "net", "weights"};
   bool is_state_dict = false;
   std::vector<std::string> dicts;
   const auto& items = value.items();
@@ -330,25 +328,7 @@ void find_root(const PickleValue& value, WeightFile& file) {
     }
   }
   keep_filled(dicts, file.tensors);
-  std::vector<std::string> known;
-  for (const auto* name : kNames) {
-    if (std::find(dicts.begin(), dicts.end(), name) != dicts.end()) {
-      known.emplace_back(name);
-    }
-  }
-  // A state dict is flat: if there are tensors at the top level, only a dict
-  // with a known name can be the state dict.
-  if (known.empty() && is_state_dict) {
-    return;
-  }
-  const auto& candidates = known.empty() ? dicts : known;
-  if (candidates.size() == 1) {
-    file.root = candidates.front();
-  } else if (candidates.size() > 1) {
-    file.ambiguity = format_text(
-        "the file holds several state dicts: choose one by {}",
-        prefix_choice(candidates));
-  }
+  choose_state_dict(dicts, is_state_dict, file);
 }
 
 /// Returns whether the file is part of a DeepSpeed checkpoint: of the
@@ -413,13 +393,9 @@ void check_byte_order(const ZipArchive& archive, const std::string& folder) {
       "torch.save(torch.load(path), path)");
 }
 
-} // namespace
-
-bool is_torch_archive(const ZipArchive& archive) {
-  return archive.contains(root_folder(archive) + "data.pkl");
-}
-
-WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
+WeightFile read_archive(
+    std::shared_ptr<const ZipArchive> archive,
+    bool is_one_tensor) {
   const auto folder = root_folder(*archive);
   check_byte_order(*archive, folder);
   const bool is_script = archive->contains(folder + "constants.pkl");
@@ -431,7 +407,10 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
           Pickle::kMaxMemory, kMemoryPerByte * archive->size() + kFreeMemory));
   check_names(pickle, is_script);
   TORCH_CHECK(
-      !is_tensor(pickle.root()),
+      !is_one_tensor || is_tensor(pickle.root()),
+      "the file holds other values than one tensor");
+  TORCH_CHECK(
+      is_one_tensor || !is_tensor(pickle.root()),
       "the file holds one tensor, not a state dict. Give it a key in Python: "
       "torch.save({'key': torch.load(path)}, path)");
   Collector collector(
@@ -468,6 +447,20 @@ WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
   file.check = check_records(
       std::move(archive), std::move(collector.records), file.tensors);
   return file;
+}
+
+} // namespace
+
+bool is_torch_archive(const ZipArchive& archive) {
+  return archive.contains(root_folder(archive) + "data.pkl");
+}
+
+WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive) {
+  return read_archive(std::move(archive), /*is_one_tensor=*/false);
+}
+
+WeightFile read_torch_tensor(std::shared_ptr<const ZipArchive> archive) {
+  return read_archive(std::move(archive), /*is_one_tensor=*/true);
 }
 
 } // namespace torch_attention::weights::files

@@ -13,4 +13,7 @@ bool is_torch_archive(const ZipArchive& archive);
 /// is neither compiled nor run. Throws c10::Error if the archive is invalid.
 WeightFile read_torch_archive(std::shared_ptr<const ZipArchive> archive);
 
+/// Reads an archive in which `torch.save` stored one tensor; its key is "".
+WeightFile read_torch_tensor(std::shared_ptr<const ZipArchive> archive);
+
 } // namespace torch_attention::weights::files

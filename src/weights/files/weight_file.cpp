@@ -3,6 +3,9 @@
 #include <check.h>
 #include <format_text.h>
 
+#include <algorithm>
+#include <array>
+
 namespace torch_attention::weights::files {
 
 void check_key_length(std::string_view key) {
@@ -13,6 +16,33 @@ void check_key_length(std::string_view key) {
       shortened(key, 200),
       key.size(),
       kMaxKeyLength);
+}
+
+void choose_state_dict(
+    const std::vector<std::string>& dicts,
+    bool is_state_dict,
+    WeightFile& file) {
+  constexpr std::array kNames{
+      "state_dict", "model_state_dict", "model", "module", "net", "weights"};
+  std::vector<std::string> known;
+  for (const auto* name : kNames) {
+    if (std::find(dicts.begin(), dicts.end(), name) != dicts.end()) {
+      known.emplace_back(name);
+    }
+  }
+  // A state dict is flat: if there are tensors at the top level, only a dict
+  // with a known name can be the state dict.
+  if (known.empty() && is_state_dict) {
+    return;
+  }
+  const auto& candidates = known.empty() ? dicts : known;
+  if (candidates.size() == 1) {
+    file.root = candidates.front();
+  } else if (candidates.size() > 1) {
+    file.ambiguity = format_text(
+        "the file holds several state dicts: choose one by {}",
+        prefix_choice(candidates));
+  }
 }
 
 std::string text_of(const ForeignValue& value) {
