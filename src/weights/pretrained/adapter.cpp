@@ -55,7 +55,7 @@ std::string words_of(const std::string& file) {
 
 } // namespace
 
-void check_no_adapter(const std::string& path) {
+void check_no_adapter(const std::string& path, const std::string& merged) {
   const auto has = [&](const char* name) {
     return is_there(beside(path, name));
   };
@@ -64,26 +64,27 @@ void check_no_adapter(const std::string& path) {
   const bool has_model = has("config.json") &&
       (has("model.safetensors") || has("model.safetensors.index.json") ||
        has("pytorch_model.bin") || has("pytorch_model.bin.index.json"));
-  if (!has(kConfig) && (!has_weights || has("config.json"))) {
+  const bool has_adapter = has(kConfig) || (has_weights && !has("config.json"));
+  if (!has_adapter || (has_model && !merged.empty())) {
     return;
   }
   const auto file = beside(path, has(kConfig) ? kConfig : "adapter_model");
   const auto words = has(kConfig) ? words_of(file) : "without configuration";
   TORCH_ATTENTION_CHECK(
       has_model,
-      "\"{}\" holds an adapter alone ({}), and no model: in Python load its "
-      "model, apply the adapter by PeftModel.from_pretrained, call "
-      "merge_and_unload(), and save_pretrained the result into another "
-      "folder",
+      "\"{}\" holds an adapter alone ({}), and no model: give the folder of its "
+      "model, and this one as PretrainedOptions().adapter, which merges LoRA. "
+      "Others are merged in Python by PeftModel.from_pretrained, "
+      "merge_and_unload() and save_pretrained into another folder",
       path,
       words);
   TORCH_ATTENTION_CHECK(
       false,
       "\"{}\" is an adapter ({}) beside the model, which transformers "
-      "applies to it and which is not merged here: in Python apply it by "
-      "PeftModel.from_pretrained, call merge_and_unload(), and "
-      "save_pretrained the result into another folder; or take the "
-      "adapter's files out of this one to load the model without it",
+      "applies to it: PretrainedOptions().adapter with this folder merges LoRA. "
+      "Others are merged in Python by PeftModel.from_pretrained, "
+      "merge_and_unload() and save_pretrained into another folder; without "
+      "the adapter's files in this one the model is loaded alone",
       file,
       words);
 }

@@ -240,6 +240,7 @@ Holder fill(
       LoadOptions()
           .prefix(weights.place.path)
           .layout(weights.place.layout)
+          .adapter(options.adapter())
           .dtype(options.dtype())
           .device(options.device()));
   if (options.log() != nullptr) {
@@ -294,7 +295,7 @@ RelativeBias load_relative_bias(
     const PretrainedOptions& options) {
   const auto shown = layer.value_or(0);
   return named("relative_bias_from_pretrained", folder, shown, [&] {
-    check_no_adapter(folder);
+    check_no_adapter(folder, options.adapter());
     ModelConfig config(folder);
     const auto described =
         describe_relative_bias(config, options.part(), layer);
@@ -342,7 +343,7 @@ MultiHeadAttention attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("attention_from_pretrained", folder, layer, [&] {
-    check_no_adapter(folder);
+    check_no_adapter(folder, options.adapter());
     auto located = locate(folder, {layer, options.part()}, options);
     auto& its_options = located.described.options;
     if (options.context_length()) {
@@ -358,7 +359,7 @@ CrossAttention cross_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("cross_attention_from_pretrained", folder, layer, [&] {
-    check_no_adapter(folder);
+    check_no_adapter(folder, options.adapter());
     const auto located =
         locate(folder, {layer, options.part(), /*is_cross=*/true}, options);
     return fill<CrossAttention>(
@@ -371,7 +372,7 @@ LatentAttention latent_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return named("latent_attention_from_pretrained", folder, layer, [&] {
-    check_no_adapter(folder);
+    check_no_adapter(folder, options.adapter());
     ModelConfig config(folder);
     auto described = describe_latent(config, layer);
     if (options.context_length()) {

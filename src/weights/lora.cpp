@@ -1,0 +1,504 @@
+#include <weights/lora.h>
+
+#include <check.h>
+#include <format_text.h>
+#include <weights/folder.h>
+#include <weights/lora_config.h>
+#include <weights/read.h>
+#include <weights/text.h>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Half.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace torch_attention::weights {
+
+using namespace files;
+
+namespace {
+
+/// A module's matrices: `b` (out, rank), `a` (rank, in), float32.
+struct Update {
+  torch::Tensor a;
+  torch::Tensor b;
+  bool is_embedding = false;
+};
+
+struct Adapter {
+  /// By the paths of modules in the model that was trained.
+  std::map<std::string, Update> updates;
+  /// Tensors that replace those of the model, by their keys there.
+  StateDict wholes;
+  /// For checking the adapter's values.
+  WeightFile file;
+};
+
+std::string file_of(const std::string& folder) {
+  for (const auto* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
+    const auto path = file_in(folder, name);
+    if (::access(path.c_str(), F_OK) == 0) {
+      return path;
+    }
+  }
+  TORCH_ATTENTION_CHECK(
+      false,
+      "expected \"adapter_model.safetensors\" or \"adapter_model.bin\" in the "
+      "adapter's folder \"{}\"",
+      folder);
+}
+
+/// Returns the key that a tensor has in the model, without the modules that
+/// PEFT puts around those that it changes.
+std::string without_wrappers(std::string path) {
+  for (const std::string_view wrapper : {".base_layer.", ".modules_to_save."}) {
+    const auto at = path.find(wrapper);
+    if (at != std::string::npos) {
+      path.replace(at, wrapper.size(), ".");
+    }
+  }
+  return path;
+}
+
+/// Takes a tensor that the adapter has whole.
+void take_whole(
+    Adapter& adapter,
+    const std::string& folder,
+    const std::string& path,
+    const torch::Tensor& tensor) {
+  if (path.find(".original_module.") != std::string::npos) {
+    return; // the model's own, which the adapter replaces
+  }
+  const auto key = without_wrappers(path);
+  const auto* other = adapter.wholes.find(key);
+  TORCH_ATTENTION_CHECK(
+      other == nullptr || other->equal(tensor),
+      "\"{}\" has two tensors for \"{}\"",
+      folder,
+      key);
+  if (other == nullptr) {
+    adapter.wholes.insert(key, tensor);
+  }
+}
+
+/// Takes one tensor of the adapter's file, whose key has the path of a module
+/// and the name of one of its matrices.
+void take(
+    Adapter& adapter,
+    const std::string& folder,
+    const std::string& key,
+    const torch::Tensor& tensor) {
+  constexpr std::string_view kStart = "base_model.model.";
+  TORCH_ATTENTION_CHECK(
+      starts_with(key, kStart),
+      "expected keys that begin with \"{}\" in \"{}\", but got \"{}\"",
+      kStart,
+      folder,
+      shortened(key, 200));
+  const auto path = key.substr(kStart.size());
+  struct Matrix {
+    std::string_view end;
+    torch::Tensor Update::*which;
+    bool is_embedding;
+  };
+  for (const auto& matrix :
+       {Matrix{".lora_A.weight", &Update::a, false},
+        Matrix{".lora_B.weight", &Update::b, false},
+        Matrix{".lora_embedding_A", &Update::a, true},
+        Matrix{".lora_embedding_B", &Update::b, true}}) {
+    if (ends_with(path, matrix.end)) {
+      auto& update =
+          adapter.updates[path.substr(0, path.size() - matrix.end.size())];
+      TORCH_ATTENTION_CHECK(
+          tensor.dim() == 2 && tensor.is_floating_point() &&
+              tensor.element_size() > 1,
+          "expected a floating-point matrix as \"{}\" of \"{}\", but got {} of "
+          "shape ({})",
+          key,
+          folder,
+          torch::toString(tensor.scalar_type()),
+          fmt::join(tensor.sizes(), ", "));
+      update.*matrix.which = tensor.to(torch::kFloat).contiguous();
+      update.is_embedding = matrix.is_embedding;
+      return;
+    }
+  }
+  TORCH_ATTENTION_CHECK(
+      path.find("lora_") == std::string::npos &&
+          path.find("token_adapter") == std::string::npos,
+      "\"{}\" of \"{}\" is not merged: only lora_A.weight, lora_B.weight and "
+      "whole tensors are",
+      shortened(key, 200),
+      folder);
+  take_whole(adapter, folder, path, tensor);
+}
+
+Adapter read_adapter(const std::string& folder) {
+  Adapter adapter;
+  adapter.file = read_weight_file(
+      file_of(folder), "", {Quantized::kAsStored, /*adapter=*/""});
+  const auto& file = adapter.file;
+  TORCH_ATTENTION_CHECK(
+      file.stored.empty() && file.unreadable.empty() && file.foreign.empty(),
+      "the adapter \"{}\" has values that are no tensors",
+      file.path);
+  file.check(file.tensors.keys());
+  for (const auto& item : file.tensors) {
+    take(adapter, folder, item.key(), item.value());
+  }
+  TORCH_ATTENTION_CHECK(
+      !file.tensors.is_empty(), "the adapter \"{}\" has no tensors", file.path);
+  for (const auto& [path, update] : adapter.updates) {
+    TORCH_ATTENTION_CHECK(
+        update.a.defined() && update.b.defined() &&
+            update.a.size(0) == update.b.size(1),
+        "expected matrices A (rank, in) and B (out, rank) of \"{}\" in \"{}\"",
+        path,
+        file.path);
+  }
+  return adapter;
+}
+
+/// Finds the modules of the trained model in a file, which may have them below
+/// another path: "model.layers.0" is "layers.0" in a model without a head.
+class Names {
+ public:
+  explicit Names(const std::vector<std::string>& keys)
+      : keys_(keys.begin(), keys.end()) {}
+
+  /// Returns the path of a module in the file. Throws c10::Error unless there
+  /// is exactly one.
+  std::string find(const std::string& path) const {
+    // Without leading parts of its own, it may be there as it is.
+    for (size_t begin = 0; begin != std::string::npos;) {
+      const auto rest = path.substr(begin);
+      if (has(rest)) {
+        return rest;
+      }
+      const auto dot = path.find('.', begin);
+      begin = dot == std::string::npos ? dot : dot + 1;
+    }
+    std::set<std::string> longer;
+    const auto inner = format_text(".{}.", path);
+    for (const auto& key : keys_) {
+      const auto at = key.find(inner);
+      if (at != std::string::npos) {
+        longer.insert(key.substr(0, at + inner.size() - 1));
+      }
+    }
+    TORCH_ATTENTION_CHECK(
+        longer.size() == 1,
+        "the adapter changes \"{}\", of which the file has {}",
+        path,
+        longer.empty()
+            ? std::string("no tensor")
+            : "several: " + quoted_list({longer.begin(), longer.end()}));
+    return *longer.begin();
+  }
+
+ private:
+  bool has(const std::string& path) const {
+    const auto start = path + ".";
+    const auto next = keys_.lower_bound(start);
+    return next != keys_.end() && starts_with(*next, start);
+  }
+
+  std::set<std::string> keys_;
+};
+
+/// The order of a weight's dimensions, as PEFT has it: (out, in), or (in, out)
+/// for fan_in_fan_out. Shapes tell it, but for square weights.
+class Orientation {
+ public:
+  explicit Orientation(bool transposed) : transposed_(transposed) {}
+
+  /// Takes note of a weight whose shape decides.
+  void see(const torch::Tensor& weight, const Update& update) {
+    const auto fits = fit(weight, update);
+    if (fits.first != fits.second && fits.second != transposed_) {
+      disagrees_ = true;
+    }
+  }
+
+  /// Returns whether the weight has the shape (in, out).
+  bool is_transposed(
+      const std::string& path,
+      const torch::Tensor& weight,
+      const Update& update) const {
+    const auto [straight, turned] = fit(weight, update);
+    TORCH_ATTENTION_CHECK(
+        straight || turned,
+        "the adapter's matrices A ({}, {}) and B ({}, {}) do not fit \"{}\" of "
+        "shape ({})",
+        update.a.size(0),
+        update.a.size(1),
+        update.b.size(0),
+        update.b.size(1),
+        path,
+        fmt::join(weight.sizes(), ", "));
+    if (update.is_embedding) {
+      TORCH_ATTENTION_CHECK(
+          turned,
+          "the adapter's matrices do not fit the embedding \"{}\"",
+          path);
+      return true;
+    }
+    TORCH_ATTENTION_CHECK(
+        straight != turned || !disagrees_,
+        "\"{}\" is square, and the adapter's fan_in_fan_out differs from the "
+        "shapes of its other weights: the order of its dimensions is not known",
+        path);
+    return straight != turned ? turned : transposed_;
+  }
+
+ private:
+  static std::pair<bool, bool> fit(
+      const torch::Tensor& weight,
+      const Update& update) {
+    const auto out = update.b.size(0);
+    const auto in = update.a.size(1);
+    const bool is_matrix = weight.dim() == 2;
+    return {
+        is_matrix && weight.size(0) == out && weight.size(1) == in,
+        is_matrix && weight.size(0) == in && weight.size(1) == out};
+  }
+
+  bool transposed_;
+  bool disagrees_ = false;
+};
+
+/// Writes the elements of `from` as float32, in the order of rows.
+template <typename T>
+void write_rows(const torch::Tensor& from, float* to) {
+  const auto* data = static_cast<const T*>(from.data_ptr());
+  for (int64_t row = 0; row < from.size(0); ++row) {
+    for (int64_t column = 0; column < from.size(1); ++column) {
+      *to++ = static_cast<float>(
+          data[row * from.stride(0) + column * from.stride(1)]);
+    }
+  }
+}
+
+void write_values(const torch::Tensor& from, float* to) {
+  switch (from.scalar_type()) {
+    case torch::kFloat:
+      return write_rows<float>(from, to);
+    case torch::kDouble:
+      return write_rows<double>(from, to);
+    case torch::kHalf:
+      return write_rows<c10::Half>(from, to);
+    default:
+      return write_rows<c10::BFloat16>(from, to);
+  }
+}
+
+bool can_be_written(const torch::Tensor& weight) {
+  const auto dtype = weight.scalar_type();
+  return (dtype == torch::kFloat || dtype == torch::kDouble ||
+          dtype == torch::kHalf || dtype == torch::kBFloat16) &&
+      !weight.is_neg();
+}
+
+/// A product of matrices (rows, rank) and (rank, columns), both contiguous.
+struct Product {
+  torch::Tensor left;
+  torch::Tensor right;
+  float scale;
+
+  /// Adds the product times `scale` to values in the order of rows; `row` has a
+  /// number for each column.
+  void add_to(float* values, std::vector<float>& row) const {
+    const auto rank = left.size(1);
+    const auto columns = right.size(1);
+    const auto* factors = left.data_ptr<float>();
+    for (int64_t i = 0; i < left.size(0); ++i) {
+      std::fill(row.begin(), row.end(), 0.0F);
+      const auto* other = right.data_ptr<float>();
+      for (int64_t k = 0; k < rank; ++k) {
+        const auto factor = *factors++;
+        for (int64_t j = 0; j < columns; ++j) {
+          row[j] += factor * *other++;
+        }
+      }
+      for (int64_t j = 0; j < columns; ++j) {
+        *values++ += row[j] * scale;
+      }
+    }
+  }
+};
+
+/// Returns B A * scale, or its transpose.
+Product product_of(const Update& update, bool transposed, float scale) {
+  return transposed
+      ? Product{update.a.t().contiguous(), update.b.t().contiguous(), scale}
+      : Product{update.b, update.a, scale};
+}
+
+/// Merges an adapter into a file.
+class Merger {
+ public:
+  Merger(WeightFile& file, const std::string& folder)
+      : file_(file),
+        adapter_(read_adapter(folder)),
+        config_(file_in(folder, "adapter_config.json")),
+        names_(file.all_keys.empty() ? file.tensors.keys() : file.all_keys),
+        orientation_(config_.fan_in_fan_out()) {}
+
+  void merge() {
+    for (const auto& [path, update] : adapter_.updates) {
+      keys_[path] = names_.find(path) + ".weight";
+      const auto* weight = file_.tensors.find(keys_[path]);
+      if (weight != nullptr && !update.is_embedding) {
+        orientation_.see(*weight, update);
+      }
+    }
+    for (const auto& item : adapter_.wholes) {
+      replace(item.key(), item.value());
+    }
+    for (const auto& [path, update] : adapter_.updates) {
+      merge(path, keys_[path], update);
+    }
+    file_.mapped.insert(
+        file_.mapped.end(),
+        adapter_.file.mapped.begin(),
+        adapter_.file.mapped.end());
+    // Whole tensors of the adapter were checked when it was read.
+    file_.check = [check = std::move(file_.check), own = std::move(own_)](
+                      const std::vector<std::string>& keys) {
+      std::vector<std::string> rest;
+      for (const auto& key : keys) {
+        if (own.count(key) == 0) {
+          rest.push_back(key);
+        }
+      }
+      check(rest);
+    };
+  }
+
+ private:
+  void merge(
+      const std::string& path,
+      const std::string& key,
+      const Update& update) {
+    auto* weight = file_.tensors.find(key);
+    if (weight == nullptr) {
+      TORCH_ATTENTION_CHECK(
+          is_elsewhere(key.substr(0, key.rfind('.') + 1)),
+          "the adapter changes \"{}\", but the file has no \"{}\" that can be "
+          "read",
+          path,
+          key);
+      return;
+    }
+    const auto base = *weight;
+    const auto transposed = orientation_.is_transposed(key, base, update);
+    const auto scale =
+        static_cast<float>(config_.scale_of(path, update.a.size(0)));
+    const auto* stored = file_.stored.find(base);
+    TORCH_ATTENTION_CHECK(
+        can_be_written(base),
+        "the adapter changes \"{}\" of dtype {}; expected a floating-point one",
+        key,
+        torch::toString(base.scalar_type()));
+    StoredValues values;
+    values.form = format_text(
+        "{} + LoRA of rank {}",
+        stored == nullptr ? torch::toString(base.scalar_type()) : stored->form,
+        update.a.size(0));
+    values.shape = base.sizes().vec();
+    values.bytes = stored == nullptr ? base.nbytes() : stored->bytes;
+    if (stored != nullptr) {
+      values.keys = stored->keys;
+    }
+    values.decode = [base,
+                     product = product_of(update, transposed, scale),
+                     row = std::vector<float>(base.size(1)),
+                     of_base = file_.stored.only(base)](void* to) mutable {
+      auto* rows = static_cast<float*>(to);
+      of_base.fill(base);
+      write_values(base, rows);
+      of_base.release(base);
+      product.add_to(rows, row);
+    };
+    *weight = file_.stored.add(std::move(values));
+  }
+
+  void replace(const std::string& path, const torch::Tensor& tensor) {
+    const auto dot = path.rfind('.');
+    TORCH_ATTENTION_CHECK(
+        dot != std::string::npos,
+        "the adapter has the tensor \"{}\", which belongs to no module",
+        path);
+    if (auto* same = find_whole(path)) {
+      TORCH_ATTENTION_CHECK(
+          same->sizes() == tensor.sizes(),
+          "the adapter replaces \"{}\" of shape ({}) by one of shape ({})",
+          path,
+          fmt::join(same->sizes(), ", "),
+          fmt::join(tensor.sizes(), ", "));
+      *same = tensor;
+      return;
+    }
+    const auto& all = file_.all_keys;
+    if (std::find(all.begin(), all.end(), path) == all.end()) {
+      TORCH_ATTENTION_CHECK(
+          config_.saves_module(path.substr(0, dot)),
+          "the adapter has the tensor \"{}\", which the file does not have, and "
+          "which is not of \"modules_to_save\"",
+          path);
+      file_.tensors.insert(path, tensor);
+      own_.insert(path);
+    }
+  }
+
+  /// Returns the tensor that the adapter has whole; null if the file has none.
+  torch::Tensor* find_whole(const std::string& path) {
+    for (size_t begin = 0; begin != std::string::npos;) {
+      const auto rest = path.substr(begin);
+      if (auto* found = file_.tensors.find(rest)) {
+        own_.insert(rest);
+        return found;
+      }
+      const auto dot = path.find('.', begin);
+      begin = dot == std::string::npos ? dot : dot + 1;
+    }
+    return nullptr;
+  }
+
+  /// Returns whether nothing below `start` was read: a part of the model that
+  /// was not asked for has it.
+  bool is_elsewhere(const std::string& start) const {
+    return !has_keys_below(file_.tensors, start) &&
+        std::none_of(
+            file_.unreadable.begin(),
+            file_.unreadable.end(),
+            [&](const auto& each) { return starts_with(each.first, start); });
+  }
+
+  WeightFile& file_;
+  Adapter adapter_;
+  LoraConfig config_;
+  Names names_;
+  Orientation orientation_;
+  /// The keys of weights by the paths of updates.
+  std::map<std::string, std::string> keys_;
+  /// Keys whose tensors are the adapter's.
+  std::set<std::string> own_;
+};
+
+} // namespace
+
+void merge_lora(WeightFile& file, const std::string& folder) {
+  Merger(file, folder).merge();
+}
+
+} // namespace torch_attention::weights

@@ -1,0 +1,177 @@
+#include <weights/lora_config.h>
+
+#include <check.h>
+#include <config_file.h>
+#include <format_text.h>
+#include <weights/text.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+namespace torch_attention::weights {
+
+namespace {
+
+/// Fields that do not change the sum: they tell how the adapter was trained, or
+/// which modules have one, as the file's keys do.
+constexpr std::array<std::string_view, 33> kHarmless{
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_alpha",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "modules_to_save",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+    "use_dora",
+    "use_rslora",
+    "lora_bias",
+    "use_qalora"};
+
+bool is_off(const Json& value) {
+  return value.is_null() || value == Json(false) ||
+      value == Json(Json::List()) || value == Json::object();
+}
+
+/// Returns whether a name of PEFT's pattern is a name of modules, not a regular
+/// expression. Its dots stand for themselves in every model.
+bool is_plain(const std::string& name) {
+  return !name.empty() &&
+      name.find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
+      std::string::npos;
+}
+
+} // namespace
+
+LoraConfig::LoraConfig(const std::string& path)
+    : path_(path), fields_(read_config_file(path)) {
+  check_fields();
+  fan_in_fan_out_ = fields_.get("fan_in_fan_out").as_flag().value_or(false);
+}
+
+void LoraConfig::check_fields() const {
+  const auto type = fields_.get("peft_type").as_text().value_or("");
+  TORCH_ATTENTION_CHECK(
+      type == "LORA",
+      "\"{}\" is an adapter of the kind \"{}\"; only LORA is merged",
+      path_,
+      type);
+  for (const auto* field : {"use_dora", "lora_bias", "use_qalora"}) {
+    TORCH_ATTENTION_CHECK(
+        is_off(fields_.get(field)),
+        "\"{}\" has {}, which is not merged: in Python apply the adapter by "
+        "PeftModel.from_pretrained and call merge_and_unload()",
+        path_,
+        field);
+  }
+  // Other initial values leave the model's own weights as they are.
+  const auto& start = fields_.get("init_lora_weights");
+  const auto named = start.as_text().value_or("gaussian");
+  TORCH_ATTENTION_CHECK(
+      (start.is_null() || start.as_flag() || start.is_text()) &&
+          (named == "gaussian" || named == "eva" || named == "orthogonal"),
+      "\"{}\" has the init_lora_weights {}, with which PEFT changes the model's "
+      "own weights: save the adapter with path_initial_model_for_weight_"
+      "conversion, or merge it in Python by merge_and_unload()",
+      path_,
+      start.shown(80));
+  for (const auto& [name, value] : fields_.fields()) {
+    const bool is_known =
+        std::find(kHarmless.begin(), kHarmless.end(), name) != kHarmless.end();
+    TORCH_ATTENTION_CHECK(
+        is_known || is_off(value),
+        "\"{}\" has the field \"{}\" = {}, which is not known: the adapter may "
+        "be more than W + B A",
+        path_,
+        shortened(name, 80),
+        value.shown(80));
+  }
+}
+
+bool LoraConfig::saves_module(const std::string& module) const {
+  const auto& names = fields_.get("modules_to_save").elements();
+  return std::any_of(names.begin(), names.end(), [&](const Json& each) {
+    const auto name = format_text(".{}.", each.as_text().value_or(""));
+    return name != ".." &&
+        format_text(".{}.", module).find(name) != std::string::npos;
+  });
+}
+
+double LoraConfig::value_of(
+    const std::string& pattern,
+    const std::string& field,
+    const std::string& module) const {
+  std::optional<double> found;
+  for (const auto& [name, value] : fields_.get(pattern).fields()) {
+    TORCH_ATTENTION_CHECK(
+        is_plain(name) && value.is_number(),
+        "\"{}\" has \"{}\": {} in {}; expected the name of a module and a number",
+        path_,
+        shortened(name, 80),
+        value.shown(80),
+        pattern);
+    if (module != name && !ends_with(module, "." + name)) {
+      continue;
+    }
+    const auto number = value.as_number();
+    TORCH_ATTENTION_CHECK(
+        !found || *found == *number,
+        "\"{}\" has two numbers for \"{}\" in {}",
+        path_,
+        module,
+        pattern);
+    found = number;
+  }
+  if (found) {
+    return *found;
+  }
+  const auto number = fields_.get(field).as_number();
+  TORCH_ATTENTION_CHECK(
+      number.has_value() && std::isfinite(*number),
+      "expected a number as \"{}\" of \"{}\", but got {}",
+      field,
+      path_,
+      fields_.get(field).shown(80));
+  return *number;
+}
+
+double LoraConfig::scale_of(const std::string& module, int64_t rank) const {
+  const auto its_rank = value_of("rank_pattern", "r", module);
+  TORCH_ATTENTION_CHECK(
+      rank > 0 && its_rank == static_cast<double>(rank),
+      "\"{}\" gives \"{}\" the rank {}, but its weights have {}",
+      path_,
+      module,
+      its_rank,
+      rank);
+  const auto alpha = value_of("alpha_pattern", "lora_alpha", module);
+  const bool by_root = fields_.get("use_rslora").as_flag().value_or(false);
+  return alpha / (by_root ? std::sqrt(its_rank) : its_rank);
+}
+
+} // namespace torch_attention::weights
