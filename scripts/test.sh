@@ -35,7 +35,7 @@ leave_out() {
   say "      LEFT OUT: $1"
 }
 
-# MkDocs and tokenizers, in a virtual environment that CMake finds: tests of the
+# MkDocs, tokenizers and gguf, in a virtual environment that CMake finds: tests of the
 # release build need them.
 setup_test_tools() {
   local venv="$ROOT/build/setup/test_tools" wanted
@@ -50,7 +50,7 @@ setup_test_tools() {
     ! run_logged "$ROOT/build/setup/test_tools.log" "$venv/bin/python" -m pip \
       install --disable-pip-version-check --no-input --only-binary :all: \
       -r "$ROOT/tests/requirements.txt"; then
-    leave_out "tests/requirements.txt could not be installed: docs.site and tools.tokens are missing."
+    leave_out "tests/requirements.txt could not be installed: docs.site, tools.tokens and weights.random_gguf are missing."
     return
   fi
   printf '%s\n' "$wanted" >"$venv/requirements.txt"

@@ -34,7 +34,8 @@ set(may_include_src/nn/options "${options}")
 set(may_include_src/nn/masks
     "cpu/mask_tiles.h|kernels/|nn/[a-z_]+.h|nn/masks/|${options}|${helpers}")
 set(may_include_src/nn/functional
-    "check.h|kernels/|nn/[a-z_]+.h|nn/functional/|${functional}")
+    "check.h|kernels/|nn/[a-z_]+.h|nn/functional/|torch_attention/same_bits.h|${functional}"
+)
 set(may_include_src/nn/modules
     "kernels/|nn/[a-z_]+.h|nn/functional/|nn/modules/|torch_attention/nn/|${helpers}"
 )

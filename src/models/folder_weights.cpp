@@ -35,7 +35,9 @@ std::string older_name(const std::string& name) {
 
 FolderWeights::FolderWeights(const std::string& folder)
     : folder_(folder),
-      tensors_(read_weights(folder, ReadOptions().mmap(true).check(false))) {}
+      tensors_(read_weights(
+          folder,
+          ReadOptions().mmap(true).check(false).dequantize(true))) {}
 
 std::string FolderWeights::prefix_of(const std::string& name) const {
   for (const auto& key : tensors_.keys()) {

@@ -129,7 +129,8 @@ void print_json(
         {{"key", tensor.key},
          {"shape", tensor.shape},
          {"dtype", dtype_name(tensor.dtype)},
-         {"bytes", tensor.bytes}});
+         {"bytes", tensor.bytes},
+         {"stored_as", tensor.stored_as}});
   }
   for (const auto& [key, reason] : info.unreadable) {
     json["unreadable"].push_back({{"key", key}, {"reason", reason}});
@@ -161,7 +162,8 @@ void print_tensors(const WeightsInfo& info, std::ostream& out) {
         escaped(tensor.key),
         width,
         format_text("({})", fmt::join(tensor.shape, ", ")),
-        dtype_name(tensor.dtype),
+        tensor.stored_as.empty() ? dtype_name(tensor.dtype)
+                                 : escaped(tensor.stored_as),
         size_text(tensor.bytes));
   }
   for (const auto& key : info.other_values) {

@@ -193,6 +193,16 @@ Action add_convert(CLI::App& app) {
       "dtype of the floating-point tensors, such as bfloat16");
   convert
       ->add_option(
+          "--adapter",
+          arguments->options.adapter(),
+          "folder of a LoRA adapter that is merged")
+      ->check(CLI::ExistingDirectory);
+  convert->add_flag(
+      "--dequantize",
+      arguments->options.dequantize(),
+      "write the values of quantized weights");
+  convert
+      ->add_option(
           "--num-heads", arguments->num_heads, "for layouts that list heads")
       ->check(kPositive);
   convert->footer(
@@ -206,6 +216,8 @@ Action add_convert(CLI::App& app) {
       "h.0.attn --layout book\n"
       "  torch-attention convert model.pt model.safetensors --dtype "
       "bfloat16\n"
+      "  torch-attention convert model.gguf model.safetensors --dequantize "
+      "--dtype float16\n"
       "  torch-attention convert llama.pth layer.pt --prefix "
       "layers.0.attention --from wq,wk,wv,wo --layout book\n\n"
       "OUT is replaced when the new file is whole. Exit status: 0, 1 if it was "

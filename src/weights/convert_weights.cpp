@@ -78,7 +78,13 @@ ConvertedWeights convert_weights(
   const auto info = inspect_weights(from, InspectOptions().prefix(prefix));
   // Reads the file that was found, even if its folder changes meanwhile.
   ConvertedWeights converted{
-      read_weights(info.path, ReadOptions().prefix(prefix).mmap(true)),
+      read_weights(
+          info.path,
+          ReadOptions()
+              .prefix(prefix)
+              .mmap(true)
+              .adapter(options.adapter())
+              .dequantize(options.dequantize())),
       other_values(info, prefix),
       {},
       {}};

@@ -60,7 +60,8 @@ void add_blocks(
 void add_copies(
     std::vector<Copy>& copies,
     const torch::Tensor& target,
-    const Source& source) {
+    const Source& source,
+    const StoredTensors& stored) {
   if (source.state == Source::State::kZeros) {
     copies.push_back({target.detach(), {}, {}});
     return;
@@ -68,6 +69,7 @@ void add_copies(
   int64_t begin = 0;
   for (const auto& part : source.parts) {
     const auto& from = part.tensor;
+    stored.prepare(from);
     auto to = target.detach();
     if (source.parts.size() > 1) {
       const auto size = from.size(source.dimension);
@@ -94,13 +96,25 @@ void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
 }
 
 void run(const std::vector<Copy>& copies, const WeightFile& file) {
+  // The quantized tensor whose values are in memory: only one of them is.
+  torch::Tensor filled;
   for (const auto& copy : copies) {
-    if (copy.from.defined()) {
-      copy.to.copy_(copy.from);
-      release_tensor(file, copy.file_tensor);
-    } else {
+    if (!copy.from.defined()) {
       copy.to.zero_();
+      continue;
     }
+    if (file.stored.find(copy.from) != nullptr) {
+      if (filled.defined() && !filled.is_alias_of(copy.from)) {
+        file.stored.release(filled);
+      }
+      filled = copy.from;
+      file.stored.fill(filled);
+    }
+    copy.to.copy_(copy.from);
+    release_tensor(file, copy.file_tensor);
+  }
+  if (filled.defined()) {
+    file.stored.release(filled);
   }
 }
 
@@ -148,13 +162,13 @@ void copy_all(
         wanted.device() != tensor.device() || wanted.dtype() != tensor.dtype();
     if (!moves && (source == nullptr || tensor.is_cpu())) {
       if (source != nullptr) {
-        add_copies(direct, tensor, *source);
+        add_copies(direct, tensor, *source, file.stored);
       }
       continue;
     }
     auto made = at::empty_like(tensor, wanted);
     if (source != nullptr) {
-      add_copies(staged, made, *source);
+      add_copies(staged, made, *source, file.stored);
     } else {
       staged.push_back({made, tensor.detach(), {}});
     }

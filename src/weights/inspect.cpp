@@ -62,11 +62,13 @@ WeightsInfo inspect(const std::string& path, const InspectOptions& options) {
   }
   for (const auto& item : file.tensors) {
     const auto& tensor = item.value();
+    const auto* stored = file.stored.find(tensor);
     info.tensors.push_back(
         {item.key(),
          tensor.sizes().vec(),
          tensor.scalar_type(),
-         tensor.nbytes()});
+         stored == nullptr ? tensor.nbytes() : stored->bytes,
+         stored == nullptr ? "" : stored->form});
   }
   info.other_values = file.others;
   for (const auto& value : file.foreign) {

@@ -52,7 +52,8 @@ LoadReport load_by_agreement(
   std::string error;
   try {
     const auto found = find_weight_file(path);
-    file = read_below(found, options.prefix());
+    file = read_below(
+        found, options.prefix(), {Quantized::kJoined, options.adapter()});
     plan = make_plan(module, file, options);
     file.check(share.count == 1 ? plan.keys : share_of(plan.keys, share));
     plan.report.path = found;

@@ -3,12 +3,12 @@
 #include <check.h>
 #include <error_message.h>
 #include <format_text.h>
+#include <weights/causal_masks.h>
 #include <weights/hints.h>
 #include <weights/layout_beside.h>
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones_like.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -41,45 +41,6 @@ std::string class_name(const torch::nn::Module& module) {
   return name;
 }
 
-bool is_mask_key(const std::string& key) {
-  return key == "mask" || ends_with(key, ".mask");
-}
-
-/// Returns whether `tensor` is the causal mask that Python's attention classes
-/// register. Compares blocks of rows, since a copy of the whole may be large.
-bool is_causal_mask(const torch::Tensor& tensor) {
-  if (tensor.dim() != 2 || tensor.size(0) != tensor.size(1)) {
-    return false;
-  }
-  const auto size = tensor.size(0);
-  if (size > 1 && repeats_elements(tensor)) {
-    return false; // such a mask may be huge
-  }
-  constexpr int64_t kBlock = int64_t{1} << 20;
-  const auto step = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, size));
-  for (int64_t row = 0; row < size; row += step) {
-    const auto rows =
-        tensor.narrow(0, row, std::min(step, size - row)).to(torch::kFloat);
-    if (!rows.equal(at::ones_like(rows).triu(1 + row))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Returns whether the file's masks, a single one or one per head, are causal.
-bool are_causal_masks(const Source& source) {
-  std::vector<torch::Tensor> parts;
-  for (const auto& part : source.parts) {
-    parts.push_back(part.tensor);
-  }
-  return is_causal_mask(at::cat(parts)) &&
-      std::all_of(
-             source.copies.begin(), source.copies.end(), [](const Part& copy) {
-               return is_causal_mask(copy.tensor);
-             });
-}
-
 /// Returns whether LibTorch can convert between two dtypes. Tries it with one
 /// element, before anything is changed.
 bool can_convert(torch::ScalarType from, torch::ScalarType to) {
@@ -94,25 +55,18 @@ bool can_convert(torch::ScalarType from, torch::ScalarType to) {
 }
 
 /// Returns the bytes of the values in `dtype`, in which NaN equals itself.
-torch::Tensor bits_of(const Source& source, torch::ScalarType dtype) {
+torch::Tensor bits_of(
+    const Source& source,
+    torch::ScalarType dtype,
+    const StoredTensors& stored) {
   std::vector<torch::Tensor> parts;
   for (const auto& part : source.parts) {
+    stored.fill(part.tensor);
     parts.push_back(part.tensor.resolve_conj().resolve_neg().to(dtype));
   }
   const auto whole =
       parts.size() == 1 ? parts.front() : at::cat(parts, source.dimension);
   return whole.reshape({-1}).contiguous().view(torch::kByte);
-}
-
-/// Returns the names of the causal masks among the buffers of `module`.
-std::unordered_set<std::string> causal_masks(const torch::nn::Module& module) {
-  std::unordered_set<std::string> keys;
-  for (const auto& buffer : module.named_buffers()) {
-    if (is_mask_key(buffer.key()) && is_causal_mask(buffer.value())) {
-      keys.insert(buffer.key());
-    }
-  }
-  return keys;
 }
 
 /// Returns the shape of the concatenated parts; none if they do not fit.
@@ -302,8 +256,11 @@ class Planner {
       return false;
     }
     const auto scope = key.substr(0, key.size() - std::string("mask").size());
-    return targets_.contains(scope + "W_query.weight") &&
-        is_causal_mask(file_.tensors[key]);
+    if (!targets_.contains(scope + "W_query.weight")) {
+      return false;
+    }
+    file_.stored.fill(file_.tensors[key]);
+    return is_causal_mask(file_.tensors[key]);
   }
 
   /// Returns why a tensor of the module cannot be written to; null if it can.
@@ -350,6 +307,9 @@ class Planner {
       plan_.report.zeros.push_back(key);
       return;
     }
+    if (has_unreadable(key, source)) {
+      return;
+    }
     const auto shape = joined_shape(source);
     const auto& whole = wholes_[key];
     if (!shape || *shape != whole.sizes()) {
@@ -366,6 +326,15 @@ class Planner {
       if (shape) {
         mismatches_.push_back({key, *shape, whole.sizes().vec()});
       }
+      return;
+    }
+    const auto* stored = stored_part(source);
+    if (stored != nullptr && !stored->is_exact && !options_.dequantize()) {
+      problems_.push_back(format_text(
+          "form mismatch for {}: the file has its values as {}, and "
+          "LoadOptions().dequantize(false) refuses to compute them.",
+          key,
+          stored->form));
       return;
     }
     const auto dtype = source.parts.front().tensor.scalar_type();
@@ -386,7 +355,7 @@ class Planner {
           torch::toString(dtype_of(target))));
       return;
     }
-    if (is_mask && !are_causal_masks(source)) {
+    if (is_mask && !are_causal_masks(source, file_.stored)) {
       problems_.push_back(format_text(
           "value mismatch for {}: the file's mask is not the causal mask, "
           "which the module applies. MaskPolicy::kIgnore does not read it.",
@@ -396,8 +365,9 @@ class Planner {
     const auto [first, is_first] =
         firsts_.try_emplace(target.unsafeGetTensorImpl(), key, &source);
     if (!is_first &&
-        !bits_of(source, dtype_of(target))
-             .equal(bits_of(*first->second.second, dtype_of(target)))) {
+        !bits_of(source, dtype_of(target), file_.stored)
+             .equal(bits_of(
+                 *first->second.second, dtype_of(target), file_.stored))) {
       problems_.push_back(format_text(
           "value mismatch for {}: it is the same tensor of the module as {}, but "
           "the file has other values for it.",
@@ -422,7 +392,35 @@ class Planner {
          target.sizes().vec(),
          dtype,
          dtype_of(target),
-         std::move(file_keys)});
+         std::move(file_keys),
+         stored == nullptr ? "" : stored->form});
+  }
+
+  /// Adds problems for sources whose values the file stores in a form that is
+  /// not read: integers of a quantized weight, under the weight's name.
+  bool has_unreadable(const std::string& key, const Source& source) {
+    bool found = false;
+    const auto keys = source.keys();
+    for (const auto& [name, reason] : file_.unreadable) {
+      if (contains(keys, name)) {
+        problems_.push_back(
+            format_text("\"{}\" of the file, for {}, {}.", name, key, reason));
+        unreadable_sources_.insert(name);
+        found = true;
+      }
+    }
+    return found;
+  }
+
+  /// Returns the stored form of the first part that has one; null if all are
+  /// tensors.
+  const StoredValues* stored_part(const Source& source) const {
+    for (const auto& part : source.parts) {
+      if (const auto* stored = file_.stored.find(part.tensor)) {
+        return stored;
+      }
+    }
+    return nullptr;
   }
 
   /// Returns the dtype that the target will have.
@@ -449,7 +447,11 @@ class Planner {
   void add_unreadable() {
     std::vector<std::string> texts;
     for (const auto& [key, reason] : file_.unreadable) {
-      if (options_.strict() || targets_.contains(key)) {
+      if (unreadable_sources_.count(key) > 0) {
+        continue; // reported as the source of a tensor
+      }
+      if ((options_.strict() && !mapping_.leaves(key)) ||
+          targets_.contains(key)) {
         texts.push_back(format_text("\"{}\" of the file {}.", key, reason));
       }
     }
@@ -517,6 +519,7 @@ class Planner {
   std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;
   Mapping mapping_;
+  std::unordered_set<std::string> unreadable_sources_;
   /// For each tensor of the module the first of its names, with its source.
   std::unordered_map<
       const c10::TensorImpl*,

@@ -1,15 +1,23 @@
 #include <weights/read.h>
 
 #include <check.h>
+#include <format_text.h>
+#include <weights/files/distributed_checkpoint.h>
 #include <weights/files/export_archive.h>
+#include <weights/files/gguf.h>
 #include <weights/files/safetensors.h>
 #include <weights/files/torch_archive.h>
 #include <weights/files/zip_archive.h>
 #include <weights/folder.h>
 #include <weights/foreign_format.h>
+#include <weights/lora.h>
+#include <weights/quantization_beside.h>
+#include <weights/quantized/dequantize.h>
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -47,12 +55,50 @@ WeightFile read_zip(const Bytes& bytes) {
   }
 }
 
+WeightFile read_as_stored(const std::string& path, const std::string& prefix) {
+  const auto bytes = MappedFile::open(path);
+  TORCH_ATTENTION_CHECK(
+      !ends_with(path, ".distcp"),
+      "the file is a shard of a distributed checkpoint. {}",
+      kGiveFolder);
+  if (ends_with("/" + path, format_text("/{}", kDistributedMetadata)) &&
+      is_distributed_metadata(bytes)) {
+    auto file = read_distributed(bytes, folder_of(path));
+    file.path = path;
+    return file;
+  }
+  if (is_sharded_index(bytes)) {
+    auto file = read_sharded(bytes, folder_of(path), prefix);
+    file.path = path;
+    return file;
+  }
+  auto file = read_weight_bytes(bytes);
+  file.path = path;
+  file.mapped.push_back(bytes);
+  return file;
+}
+
+/// Returns whether a tensor may need a scale: it has integers, or numbers of a
+/// byte.
+bool may_be_quantized(const WeightFile& file) {
+  return !file.unreadable.empty() ||
+      std::any_of(
+          file.tensors.begin(), file.tensors.end(), [](const auto& item) {
+            const auto dtype = item.value().scalar_type();
+            return c10::isIntegralType(dtype, /*includeBool=*/false) ||
+                (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
+          });
+}
+
 } // namespace
 
 WeightFile read_weight_bytes(const Bytes& bytes) {
   TORCH_CHECK(bytes.size > 0, "the file is empty");
   if (starts_with(bytes.text(), kZip) || starts_with(bytes.text(), kEmptyZip)) {
     return read_zip(bytes);
+  }
+  if (is_gguf(bytes)) {
+    return read_gguf(bytes);
   }
   if (is_safetensors(bytes)) {
     return read_safetensors(bytes);
@@ -66,22 +112,16 @@ WeightFile read_weight_bytes(const Bytes& bytes) {
 
 WeightFile read_weight_file(
     const std::string& path_or_folder,
-    const std::string& prefix) {
-  const auto path = find_weight_file(path_or_folder);
-  const auto bytes = MappedFile::open(path);
-  TORCH_ATTENTION_CHECK(
-      !ends_with(path, ".distcp"),
-      "the file is a shard of a distributed checkpoint, which is not "
-      "read. {}",
-      kConvertDistributed);
-  if (is_sharded_index(bytes)) {
-    auto file = read_sharded(bytes, folder_of(path), prefix);
-    file.path = path;
-    return file;
+    const std::string& prefix,
+    const ReadRules& rules) {
+  auto file = read_as_stored(find_weight_file(path_or_folder), prefix);
+  if (rules.quantized == Quantized::kJoined && may_be_quantized(file)) {
+    const auto method = quantization_beside(file.path);
+    quantized::join_quantized(file, method ? &*method : nullptr);
   }
-  auto file = read_weight_bytes(bytes);
-  file.path = path;
-  file.mapped.push_back(bytes);
+  if (!rules.adapter.empty()) {
+    merge_lora(file, rules.adapter);
+  }
   return file;
 }
 

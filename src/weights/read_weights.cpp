@@ -39,10 +39,11 @@ torch::Tensor without_repeats(const torch::Tensor& tensor) {
 /// remains one tensor.
 class Reader {
  public:
-  Reader(const ReadOptions& options, const StateDict& tensors)
+  Reader(const ReadOptions& options, const WeightFile& file)
       : options_(options),
+        stored_(file.stored),
         limit_(
-            tensors,
+            file.tensors,
             kMaxOverlap,
             "; ReadOptions().mmap(true) leaves them as they are") {}
 
@@ -58,12 +59,27 @@ class Reader {
         in_file.is_conj(),
         in_file.is_neg()}];
     if (!made.defined()) {
-      made = converted(key, in_file);
+      made = stored_.find(in_file) == nullptr ? converted(key, in_file)
+                                              : computed(key, in_file);
     }
     return made;
   }
 
  private:
+  /// Returns the values of a tensor that the file stores in another form. No
+  /// other tensor has its memory.
+  torch::Tensor computed(const std::string& key, const torch::Tensor& in_file) {
+    stored_.fill(in_file);
+    const bool has_dtype = !options_.dtype() || !in_file.is_floating_point() ||
+        in_file.scalar_type() == *options_.dtype();
+    if (has_dtype && options_.device().is_cpu()) {
+      return in_file;
+    }
+    auto result = converted(key, in_file);
+    stored_.release(in_file);
+    return result;
+  }
+
   torch::Tensor converted(
       const std::string& key,
       const torch::Tensor& in_file) {
@@ -104,16 +120,34 @@ class Reader {
       bool>;
 
   const ReadOptions& options_;
+  const StoredTensors& stored_;
   OverlapLimit limit_;
   std::map<Identity, torch::Tensor> made_;
 };
+
+/// Checks that no tensor is stored in a form that LibTorch does not have.
+void check_are_tensors(const WeightFile& file) {
+  for (const auto& item : file.tensors) {
+    const auto* stored = file.stored.find(item.value());
+    TORCH_ATTENTION_CHECK(
+        stored == nullptr || stored->is_exact,
+        "\"{}\" is stored as {}: ReadOptions().dequantize(true) computes its "
+        "values",
+        item.key(),
+        stored->form);
+  }
+}
 
 StateDict read(const std::string& path, const ReadOptions& options) {
   TORCH_ATTENTION_CHECK(
       !options.dtype() || c10::isFloatingType(*options.dtype()),
       "expected a floating-point dtype, but got {}",
       torch::toString(options.dtype().value_or(torch::kFloat)));
-  const auto file = read_below(path, options.prefix());
+  const auto file = read_below(
+      path,
+      options.prefix(),
+      {options.dequantize() ? Quantized::kJoined : Quantized::kAsStored,
+       options.adapter()});
   for (const auto& [key, reason] : file.unreadable) {
     TORCH_ATTENTION_CHECK(false, "\"{}\" {}", key, reason);
   }
@@ -121,6 +155,9 @@ StateDict read(const std::string& path, const ReadOptions& options) {
     TORCH_CHECK(
         !value.holds_tensors || !starts_with(value.path, file.start),
         text_of(value));
+  }
+  if (!options.dequantize() && options.adapter().empty()) {
+    check_are_tensors(file);
   }
   if (options.check()) {
     file.check(file.tensors.keys());
@@ -130,7 +167,7 @@ StateDict read(const std::string& path, const ReadOptions& options) {
       make_writable(bytes);
     }
   }
-  Reader reader(options, file.tensors);
+  Reader reader(options, file);
   StateDict result;
   result.reserve(file.tensors.size());
   for (const auto& item : file.tensors) {

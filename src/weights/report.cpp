@@ -14,6 +14,9 @@ namespace {
 
 std::string dtypes_text(const LoadReport::Tensor& tensor) {
   const auto* module_dtype = torch::toString(tensor.module_dtype);
+  if (!tensor.stored_as.empty()) {
+    return format_text("{} -> {}", escaped(tensor.stored_as), module_dtype);
+  }
   return tensor.file_dtype == tensor.module_dtype
       ? std::string(module_dtype)
       : format_text(

@@ -3,7 +3,6 @@
 #include <check.h>
 #include <format_text.h>
 #include <weights/layouts/find.h>
-#include <weights/read.h>
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -60,6 +59,7 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   part.path = std::move(file.path);
   part.format = std::move(file.format);
   part.mapped = std::move(file.mapped);
+  part.stored = std::move(file.stored);
   part.root = std::move(file.root);
   part.start = start;
   part.all_keys = std::move(file.all_keys);
@@ -90,8 +90,11 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   return part;
 }
 
-WeightFile read_below(const std::string& path, const std::string& prefix) {
-  return select_below(read_weight_file(path, dotted(prefix)), prefix);
+WeightFile read_below(
+    const std::string& path,
+    const std::string& prefix,
+    const ReadRules& rules) {
+  return select_below(read_weight_file(path, dotted(prefix), rules), prefix);
 }
 
 std::vector<std::string> whole_keys(const WeightFile& file) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <weights/files/weight_file.h>
+#include <weights/read.h>
 
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ files::WeightFile select_below(
 /// that have keys there.
 files::WeightFile read_below(
     const std::string& path,
-    const std::string& prefix);
+    const std::string& prefix,
+    const ReadRules& rules = {});
 
 /// Returns the prefixes below which the file has all `keys`.
 std::vector<std::string> prefixes_with(

@@ -5,7 +5,9 @@
 //
 // A line has a file and another that gets the tensors, with a tab between. For
 // each of them a line of JSON is printed: {"error": MESSAGE}, or the names of
-// the tensors and of what is not read. A line with one file is answered by
+// the tensors and of what is not read. Tensors that are quantized are joined by
+// the config.json next to the file, if there is one. A line with one file is
+// answered by
 // {"config": TEXT} of this configuration.
 
 #include <config_file.h>
@@ -36,12 +38,19 @@ Json read(const std::string& from, const std::string& to) {
       {"others", file.others},
       {"unreadable", Json::object()},
       {"foreign", Json::object()},
+      {"stored", Json::object()},
       {"root", file.root}};
   for (const auto& [key, reason] : file.unreadable) {
     found["unreadable"][key] = reason;
   }
   for (const auto& value : file.foreign) {
     found["foreign"][value.path] = {value.reason, value.holds_tensors};
+  }
+  for (const auto& item : file.tensors) {
+    file.stored.fill(item.value());
+    if (const auto* stored = file.stored.find(item.value())) {
+      found["stored"][item.key()] = stored->form;
+    }
   }
   torch_attention::write_weights(file.tensors, to);
   return found;

@@ -91,6 +91,14 @@ struct TORCH_ATTENTION_API ConvertOptions {
   /// dtype of the floating-point tensors. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
+  /// folder of a LoRA adapter that PEFT saved: each weight W that it changes is
+  /// W + B A * scale, computed in float32. Default: none
+  TORCH_ARG(std::string, adapter) = "";
+
+  /// write the values of weights that are stored quantized; without it
+  /// integers and scales are written as they are. Default: false
+  TORCH_ARG(bool, dequantize) = false;
+
   /// number of heads, for layouts that list them. Default: not known
   TORCH_ARG(std::optional<int64_t>, num_heads) = std::nullopt;
 

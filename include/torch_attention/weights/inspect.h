@@ -35,10 +35,14 @@ struct TORCH_ATTENTION_API WeightsInfo {
     /// Its name, a dotted path.
     std::string key;
     std::vector<int64_t> shape;
+    /// Its dtype as it is loaded.
     torch::ScalarType dtype;
-    /// Bytes of the tensor's elements; an expanded tensor takes fewer in the
-    /// file.
+    /// Bytes of the tensor's elements, as stored; an expanded tensor takes
+    /// fewer in the file.
     uint64_t bytes;
+    /// The form in which the file stores its values, such as "Q4_K" or "GPTQ of
+    /// 4 bits"; empty if it stores a tensor of `dtype`.
+    std::string stored_as = {};
   };
 
   /// A value that cannot be read.

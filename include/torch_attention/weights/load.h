@@ -69,6 +69,15 @@ struct TORCH_ATTENTION_API LoadOptions {
   /// dtype of the module's floating-point tensors. Default: unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
+  /// folder of a LoRA adapter that PEFT saved: each weight W that it changes is
+  /// W + B A * scale, computed in float32. Default: none
+  TORCH_ARG(std::string, adapter) = "";
+
+  /// compute the values of weights that are stored quantized (GGUF, FP8, GPTQ,
+  /// AWQ, compressed-tensors, bitsandbytes), in float32 and one tensor at a
+  /// time. Without it they are refused. Default: true
+  TORCH_ARG(bool, dequantize) = true;
+
   /// tensors of which the module holds only a part while the file has the
   /// whole; only that part is read. `distributed::weight_shards` returns them
   /// for a process. Default: none
@@ -89,6 +98,9 @@ struct TORCH_ATTENTION_API LoadReport {
     torch::ScalarType module_dtype;
     /// Its full keys in the file, with the prefix.
     std::vector<std::string> file_keys;
+    /// The form in which the file stores its values, such as "Q4_K" or "GPTQ of
+    /// 4 bits"; empty if it stores a tensor of `file_dtype`.
+    std::string stored_as = {};
   };
 
   /// The file; for a folder, the file chosen in it.

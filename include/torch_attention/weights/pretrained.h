@@ -55,6 +55,10 @@ struct TORCH_ATTENTION_API PretrainedOptions {
   /// largest number of tokens. Default: from the configuration
   TORCH_ARG(std::optional<int64_t>, context_length) = std::nullopt;
 
+  /// folder of a LoRA adapter that PEFT saved: each weight W that it changes is
+  /// W + B A * scale, computed in float32. Default: none
+  TORCH_ARG(std::string, adapter) = "";
+
   /// part of the model. Default: PretrainedPart::kAuto
   TORCH_ARG(PretrainedPart, part) = PretrainedPart::kAuto;
 

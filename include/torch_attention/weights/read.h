@@ -37,6 +37,17 @@ struct TORCH_ATTENTION_API ReadOptions {
   /// `device` change are still copied. Default: false
   TORCH_ARG(bool, mmap) = false;
 
+  /// folder of a LoRA adapter that PEFT saved: each weight W that it changes is
+  /// W + B A * scale, computed in float32. Default: none
+  TORCH_ARG(std::string, adapter) = "";
+
+  /// compute the values of weights that are stored quantized (GGUF, FP8, GPTQ,
+  /// AWQ, compressed-tensors, bitsandbytes): one float32 tensor instead of
+  /// integers and scales. Without it tensors are returned as they are stored,
+  /// and a file with blocks that are no tensors (GGUF) is refused. Default:
+  /// false
+  TORCH_ARG(bool, dequantize) = false;
+
   /// read all values and verify their checksums, if the file has any. Default:
   /// true
   TORCH_ARG(bool, check) = true;

@@ -67,6 +67,7 @@ WeightFile read_sharded(
       for (const auto& [path, reason] : shard->second.unreadable) {
         unreadable.emplace(std::pair(name, path), reason);
       }
+      result.stored.join(shard->second.stored);
       const auto& foreign = shard->second.foreign;
       result.foreign.insert(
           result.foreign.end(), foreign.begin(), foreign.end());

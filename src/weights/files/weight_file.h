@@ -1,6 +1,7 @@
 #pragma once
 
 #include <weights/files/mapped_file.h>
+#include <weights/files/stored_values.h>
 #include <weights/state_dict.h>
 
 #include <cstddef>
@@ -83,6 +84,17 @@ struct WeightFile {
 
   /// The mapped files, for releasing memory that was read.
   std::vector<Bytes> mapped;
+
+  /// Those of `tensors` that the file stores in another form.
+  StoredTensors stored;
 };
+
+/// Chooses the state dict of a file among `dicts`, the names of the dicts that
+/// have tensors: sets its `root` or `ambiguity`. `is_state_dict` tells that
+/// tensors lie beside them.
+void choose_state_dict(
+    const std::vector<std::string>& dicts,
+    bool is_state_dict,
+    WeightFile& file);
 
 } // namespace torch_attention::weights::files

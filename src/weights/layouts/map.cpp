@@ -305,6 +305,7 @@ class ModuleMapper {
   void note_left_alone(const WeightLayout& layout, const std::string& scope) {
     note_read(keys_at(file_, scope, layout.ignored()));
     note_read(keys_at(file_, scope, layout.outside_keys()));
+    result_.places.emplace_back(scope, layout);
   }
 
   void add_layout(const WeightLayout& layout) {
@@ -328,6 +329,16 @@ class ModuleMapper {
 };
 
 } // namespace
+
+bool Mapping::leaves(const std::string& key) const {
+  StateDict names;
+  names.insert(key, {});
+  return std::any_of(places.begin(), places.end(), [&](const auto& place) {
+    const auto& [scope, its_layout] = place;
+    return !keys_at(names, scope, its_layout.ignored()).empty() ||
+        !keys_at(names, scope, its_layout.outside_keys()).empty();
+  });
+}
 
 Mapping map_to_module(
     const StateDict& file,

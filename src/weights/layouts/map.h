@@ -25,6 +25,11 @@ struct Mapping {
   std::vector<std::string> remarks;
   /// Keys of the file that are neither read nor ignored.
   std::vector<std::string> unused;
+  /// The layouts of attention in the file, with its paths.
+  std::vector<std::pair<std::string, WeightLayout>> places;
+
+  /// Returns whether a layout leaves a key of the file to others on purpose.
+  bool leaves(const std::string& key) const;
 };
 
 /// Maps the tensors of `file` to those of `module`. Attention modules have the

@@ -48,7 +48,7 @@ std::vector<Text> make_texts(
   for (const int64_t length : {500, 90, 64, 5}) {
     const auto x = torch::randn({length, kWidth}).to(dtype);
     BlockCache alone(cache.options());
-    // Of int8, the rounding of keys and values is to be the same.
+    // For int8, keys and values have to be rounded the same way.
     const auto expected = cache.options().dtype() == torch::kInt8
         ? attention->decode(x.unsqueeze(0), alone.batch({alone.admit()}))
         : attention->forward(x.unsqueeze(0));
