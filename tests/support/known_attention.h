@@ -62,6 +62,9 @@ struct KnownAttention {
     if (const auto bias = get("bias", side); bias.defined()) {
       result.bias(bias);
     }
+    if (const auto mask = get("mask"); mask.defined()) {
+      result.mask(mask);
+    }
     if (const auto blocks = get("blocks"); blocks.defined()) {
       result.visible_blocks(blocks);
     }

@@ -77,7 +77,8 @@ TEST_CASE("The steps of each type in models.json can be run") {
   for (const auto& [type, entry] : model_entries()) {
     CAPTURE(type);
     const bool is_computed = entry.family || entry.parts.is_object() ||
-        entry.stacks.is_object() || !entry.latent.empty();
+        entry.stacks.is_object() || entry.inner.is_object() ||
+        !entry.latent.empty();
     CHECK(entry.refused.empty() == is_computed);
     if (!entry.family) {
       continue;

@@ -40,8 +40,8 @@ void check_refused_types() {
   check_refused("llama", {{"model_type", "bark"}}, "it is three models");
   check_refused(
       "llama",
-      {{"model_type", "radio"}},
-      "its configuration is not read: give MultiHeadAttentionOptions");
+      {{"model_type", "sam3_mask_decoder"}},
+      "its one attention, to the prompt, is outside of layers");
 }
 
 void check_refused_rotary() {
@@ -154,6 +154,60 @@ void check_refused_sizes() {
   check_refused("qwen3", {{"attention_bias", true}}, "Missing key");
 }
 
+void check_refused_layers() {
+  check_refused(
+      "muse_glimmer_vision",
+      {{"layer_types", {"sliding_attention", "full_attention"}}},
+      "expected full_attention or window_attention as \"layer_types\" of");
+  check_refused(
+      "minimax_m3_vl_vision",
+      {{"num_attention_heads", 4}},
+      "expected heads of at least 6 in");
+  check_refused(
+      "lfm3_vl_vision",
+      {{"layer_types", {"conv", "full_attention"}}},
+      "layer 0 of");
+  check_refused(
+      "dots3_note_audio_encoder",
+      {{"whisper_config", {{"d_model", 8}}}},
+      "expected no whisper_config in");
+  THROWS_WITH(
+      cross_attention_from_pretrained(model_folder("blip_2_qformer"), 1),
+      "has no cross-attention");
+  auto config = config_of("moonshine_streaming");
+  const auto encoder = [&] {
+    return options_from_config(
+        Changed("moonshine_streaming", config).path(),
+        1,
+        PretrainedPart::kEncoder);
+  };
+  CHECK(encoder().window() == 3);
+  CHECK(encoder().window_after() == 0);
+  config["encoder_config"]["sliding_windows"] = {{4, 3}, {3}};
+  THROWS_WITH(encoder(), "expected two sizes of layer 1 in");
+  config["encoder_config"]["sliding_windows"] = {{4, 3}, {0, 3}};
+  THROWS_WITH(encoder(), "expected windows of at least the token itself in");
+  config["encoder_config"]["sliding_windows"] = {{4, 3}, 3};
+  THROWS_WITH(encoder(), "expected a list of lists of integers as");
+}
+
+void check_refused_inner() {
+  auto config = config_of("lasr_ctc");
+  THROWS_WITH(
+      options_from_config(
+          model_folder("lasr_ctc"), 0, PretrainedPart::kEncoder),
+      "has no parts, but part is encoder");
+  config.erase("encoder_config");
+  THROWS_WITH(
+      options_from_config(Changed("lasr_ctc", config).path(), 0),
+      "expected \"encoder_config\" in");
+  config = config_of("nemotron3_diarization");
+  config["audio_config"]["num_key_value_heads"] = 1;
+  THROWS_WITH(
+      options_from_config(Changed("nemotron3_diarization", config).path(), 0),
+      "expected as many heads of keys as of queries in");
+}
+
 } // namespace
 
 TEST_CASE("Configurations that cannot be followed are refused by name") {
@@ -162,6 +216,8 @@ TEST_CASE("Configurations that cannot be followed are refused by name") {
   check_refused_fields();
   check_refused_parts();
   check_refused_sizes();
+  check_refused_layers();
+  check_refused_inner();
 }
 
 TEST_CASE("Weights that are quantized are refused by name") {

@@ -277,6 +277,28 @@ std::optional<double> ModelConfig::number_at(
       find_at(field, index));
 }
 
+std::vector<int64_t> ModelConfig::integers_at(
+    const std::string& field,
+    int64_t index) {
+  std::vector<int64_t> result;
+  const auto* found = find_at(field, index);
+  if (found == nullptr) {
+    return result;
+  }
+  if (!found->is_list()) {
+    refuse(path_, field, "a list of lists of integers", *found);
+  }
+  for (const auto& element : found->elements()) {
+    result.push_back(*value_of(
+        path_,
+        field,
+        "a list of lists of integers",
+        &Json::as_integer,
+        &element));
+  }
+  return result;
+}
+
 Json ModelConfig::object(const std::string& field) {
   return value_of(path_, field, "an object", &Json::as_object, find(field))
       .value_or(Json::object());

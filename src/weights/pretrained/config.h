@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace torch_attention::weights::pretrained {
 
@@ -81,6 +82,10 @@ class ModelConfig {
   std::optional<std::string> text_at(const std::string& field, int64_t index);
   std::optional<int64_t> integer_at(const std::string& field, int64_t index);
   std::optional<double> number_at(const std::string& field, int64_t index);
+
+  /// Returns element `index` of a list of lists of integers; empty if there is
+  /// no list.
+  std::vector<int64_t> integers_at(const std::string& field, int64_t index);
 
   /// Returns an object, or an empty one. Does not record which of its fields
   /// are read.

@@ -79,10 +79,48 @@ void check_dpt_backbone(Layer& layer) {
       layer.config.path());
 }
 
+/// Only some layers attend to the image.
+void require_qformer_cross(Layer& layer) {
+  const auto frequency =
+      layer.config.integer("cross_attention_frequency").value_or(2);
+  TORCH_ATTENTION_CHECK(
+      !layer.is_cross || (frequency > 0 && layer.index % frequency == 0),
+      "layer {} of \"{}\" has no cross-attention",
+      layer.index,
+      layer.config.path());
+}
+
+/// The class has values for all heads.
+void check_all_heads_have_keys(Layer& layer) {
+  const auto heads = layer.options.num_heads();
+  const auto of_keys =
+      layer.config.integer("num_key_value_heads").value_or(heads);
+  TORCH_ATTENTION_CHECK(
+      of_keys == heads,
+      "expected as many heads of keys as of queries in \"{}\", but got {} "
+      "beside {}",
+      layer.config.path(),
+      of_keys,
+      heads);
+}
+
+/// Files of the model's own code have the sizes in an object of Whisper's
+/// names.
+void refuse_whisper_config(Layer& layer) {
+  TORCH_ATTENTION_CHECK(
+      layer.config.object("whisper_config").fields().empty(),
+      "expected no whisper_config in \"{}\", whose sizes are not read: "
+      "save_pretrained the model",
+      layer.config.path());
+}
+
 } // namespace
 
 Describers encoder_describers() {
   return {
+      {"require_qformer_cross", require_qformer_cross},
+      {"check_all_heads_have_keys", check_all_heads_have_keys},
+      {"refuse_whisper_config", refuse_whisper_config},
       {"set_esm_positions", set_esm_positions},
       {"set_albert_path", set_albert_path},
       {"describe_nomic_bert", describe_nomic_bert},

@@ -4,6 +4,7 @@
 #include <format_text.h>
 #include <weights/nearest.h>
 #include <weights/pretrained/describe.h>
+#include <weights/pretrained/inner.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/models_file.h>
 #include <weights/pretrained/multimodal.h>
@@ -94,7 +95,16 @@ int64_t layers_of(ModelConfig& config, const Found& found) {
   }
   // By default, T5's decoder has as many layers as its encoder.
   const auto layers = config.integer(field);
-  return layers ? *layers : config.required_integer(found.family.names.layers);
+  const auto& more = found.names().more_layers;
+  return (layers ? *layers
+                 : config.required_integer(found.family.names.layers)) +
+      (more.empty() ? 0 : config.required_integer(more));
+}
+
+int64_t heads_of(ModelConfig& config, const Found& found, int64_t size) {
+  const auto of_size = found.family.head_size;
+  return of_size > 0 ? size / of_size
+                     : config.required_integer(found.names().heads);
 }
 
 /// Throws c10::Error if `layer_types` differs from the type that is computed,
@@ -140,7 +150,7 @@ DescribedAttention describe(
   config.take_layer(wanted.layer);
   const auto& names = found.names();
   const auto size = config.required_integer(names.size);
-  const auto heads = config.required_integer(names.heads);
+  const auto heads = heads_of(config, found, size);
   TORCH_ATTENTION_CHECK(
       size > 0 && heads > 0,
       "expected {} > 0 and {} > 0 in \"{}\", but got {} and {}",
@@ -213,6 +223,9 @@ std::optional<ModelPart> inner_model(
   if (const auto* pair = find_pair(type)) {
     return stack_of(config, *pair, part);
   }
+  if (const auto* inner = find_inner(type)) {
+    return model_in(config, *inner, part);
+  }
   return std::nullopt;
 }
 
@@ -269,15 +282,17 @@ std::string why_refused(const std::string& path, const std::string& type) {
 
 std::vector<std::string> known_model_types() {
   auto types = multimodal_types();
-  const auto of_pairs = pair_types();
-  types.insert(types.end(), of_pairs.begin(), of_pairs.end());
+  for (const auto& others : {pair_types(), inner_types()}) {
+    types.insert(types.end(), others.begin(), others.end());
+  }
   for (const auto& [type, entry] : model_entries()) {
     if (entry.family) {
       types.push_back(type);
     }
   }
   std::sort(types.begin(), types.end());
-  // Phi-4 has one type for the multimodal model and its text model.
+  // Phi-4 has one type for the multimodal model and its text model, Moonshine
+  // Streaming for the model and its decoder.
   types.erase(std::unique(types.begin(), types.end()), types.end());
   return types;
 }

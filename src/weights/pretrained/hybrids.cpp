@@ -134,10 +134,38 @@ void require_lfm2_attention(Layer& layer) {
           config.has_element("full_attn_idxs", layer.index));
 }
 
+/// The other layers are convolutions.
+void require_lfm3_vision_attention(Layer& layer) {
+  constexpr auto* kTypes = "layer_types";
+  const auto type = layer.config.text_at(kTypes, layer.index);
+  require_attention(
+      layer, type ? *type != "conv" : layer.index >= 2 && layer.index % 2 == 0);
+}
+
+void require_bridgetower_layer(Layer& layer) {
+  auto& config = layer.config;
+  const bool is_last =
+      layer.index + 1 == config.required_integer("num_hidden_layers");
+  require_attention(
+      layer, !is_last || !config.flag("remove_last_layer").value_or(false));
+}
+
+/// The first and the last layer may be convolutions.
+void require_repmixer_attention(Layer& layer) {
+  auto& config = layer.config;
+  const auto layers = config.required_integer("num_hidden_layers");
+  const bool is_end = layer.index == 0 || layer.index + 1 == layers;
+  require_attention(
+      layer, !is_end || !config.flag("use_repmixer_blocks").value_or(true));
+}
+
 } // namespace
 
 Describers hybrid_describers() {
   return {
+      {"require_lfm3_vision_attention", require_lfm3_vision_attention},
+      {"require_bridgetower_layer", require_bridgetower_layer},
+      {"require_repmixer_attention", require_repmixer_attention},
       {"require_bamba_attention", require_bamba_attention},
       {"set_falcon_h1_scale", set_falcon_h1_scale},
       {"require_attention_of_types", require_attention_of_types},

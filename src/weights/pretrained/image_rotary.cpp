@@ -65,11 +65,12 @@ RotaryAngles angles_of_image(
       height,
       width);
   TORCH_ATTENTION_CHECK(
-      head_dim % 4 == 0,
+      rotary.pairs > 0 || head_dim % 4 == 0,
       "expected heads of a multiple of 4, but got {}",
       head_dim);
-  const auto half = static_cast<double>(head_dim) / 4;
-  const auto exponents = torch::arange(head_dim / 4, torch::kDouble) / half;
+  const auto pairs = rotary.pairs > 0 ? rotary.pairs : head_dim / 4;
+  const auto half = static_cast<double>(pairs);
+  const auto exponents = torch::arange(pairs, torch::kDouble) / half;
   const auto frequencies = torch::pow(rotary.theta, -exponents);
   const auto between = rotary.has_columns_between
       ? frequencies * std::pow(rotary.theta, -1 / (2 * half))
@@ -83,8 +84,9 @@ RotaryAngles angles_of_image(
                            .outer(between);
   auto angles = rotary.has_columns_first ? torch::cat({columns, rows}, -1)
                                          : torch::cat({rows, columns}, -1);
+  angles = torch::constant_pad_nd(angles, {rotary.pairs_of_time, 0});
   const auto still = [&](int64_t tokens) {
-    return torch::zeros({tokens, head_dim / 2}, torch::kDouble);
+    return torch::zeros({tokens, angles.size(1)}, torch::kDouble);
   };
   angles = torch::cat(
       {learned.defined() ? learned.to(torch::kCPU, torch::kDouble)

@@ -12,6 +12,11 @@ namespace torch_attention::weights::pretrained {
 /// pairs of each half.
 struct ImageRotary {
   double theta = 10000;
+  /// The number of pairs for rows, and for columns; 0: a quarter of the head.
+  int64_t pairs = 0;
+  /// The number of pairs before them that depend on the time of a video, which
+  /// do not rotate an image.
+  int64_t pairs_of_time = 0;
   /// Whether the frequencies of columns are between the frequencies of rows.
   bool has_columns_between = false;
   /// Whether the pairs for columns come first.

@@ -75,6 +75,7 @@ SizeNames size_names(const Json& sizes) {
   take("heads", names.heads);
   take("layers", names.layers);
   take("length", names.length);
+  take("more_layers", names.more_layers);
   return names;
 }
 
@@ -89,6 +90,7 @@ Family read_family(const Json& models, const Json& entry) {
   family.path = text("path");
   add_steps(models, entry, family.steps);
   family.names = size_names(value("sizes"));
+  family.head_size = value("head_size").as_integer().value_or(0);
   family.decoder_path = text("decoder_path");
   family.cross_path = text("cross_path");
   family.decoder_names = size_names(value("decoder_sizes"));
@@ -102,6 +104,7 @@ ModelEntry read_entry(const Json& models, const Json& fields) {
   entry.refused = text_of(fields, "refused");
   entry.parts = fields.get("parts");
   entry.stacks = fields.get("stacks");
+  entry.inner = fields.get("inner");
   entry.latent = text_of(fields, "latent");
   if (fields.contains("describe") || fields.contains("like")) {
     entry.family = read_family(models, fields);

@@ -3,6 +3,7 @@
 #include <json_tree.h>
 #include <weights/pretrained/verbs.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@ struct SizeNames {
   std::string heads = "num_attention_heads";
   std::string layers = "num_hidden_layers";
   std::string length = "max_position_embeddings";
+  /// The number of layers in a second list of layers, which follow those of the
+  /// first; empty if there is one list.
+  std::string more_layers = {};
 };
 
 /// How the attention of a model is described.
@@ -28,6 +32,9 @@ struct Family {
   std::string path;
   std::vector<Step> steps;
   SizeNames names;
+  /// The size of heads if it is fixed, and there is no field with their number;
+  /// otherwise 0.
+  int64_t head_size = 0;
   /// The paths of the decoder's self-attention and cross-attention; empty if
   /// there are none.
   std::string decoder_path;
@@ -54,6 +61,8 @@ struct ModelEntry {
   Json parts;
   /// An object for models of an encoder and a decoder (pairs.h).
   Json stacks;
+  /// An object for models with one other model in them (inner.h).
+  Json inner;
   /// The pairing of the rotary embedding, for models with latent attention
   /// (latent.h); otherwise empty.
   std::string latent;

@@ -22,6 +22,9 @@ Multimodal read_parts(const Json& parts) {
   model.audio = text("audio");
   model.has_default = !parts.get("no_default").as_flag().value_or(false);
   model.inside = text("inside");
+  if (parts.contains("vision_field")) {
+    model.vision_field = text("vision_field");
+  }
   model.text_within = text("text_within");
   model.vision_within = text("vision_within");
   const auto blocks = text("blocks");
@@ -112,9 +115,9 @@ ModelPart part_of(
   auto config = model.inside.empty() ? outer : outer.nested(model.inside);
   const bool is_text = part == PretrainedPart::kText;
   const bool is_vision = part == PretrainedPart::kVision;
-  const auto* field = is_text ? "text_config"
-      : is_vision             ? "vision_config"
-                              : "audio_config";
+  const auto field = is_text ? std::string("text_config")
+      : is_vision            ? model.vision_field
+                             : std::string("audio_config");
   const auto& type = is_text ? model.text
       : is_vision            ? model.vision
                              : model.audio;

@@ -36,6 +36,8 @@ struct Multimodal {
   /// The field with the configurations of the parts; empty if they are at the
   /// top level.
   std::string inside;
+  /// The field with the configuration of the image encoder.
+  std::string vision_field = "vision_config";
   /// A substring of the paths of text and image model in files, if other paths
   /// have the same end.
   std::string text_within;

@@ -201,6 +201,36 @@ void set_ministral3_temperature(Layer& layer) {
   config.drop("rope_parameters", "max_position_embeddings");
 }
 
+/// Layers with a window rotate; counted from the last, every fourth one has
+/// neither. Queries have a factor after their norm, which has no weights.
+void describe_muse_glimmer(Layer& layer) {
+  auto& config = layer.config;
+  const auto layers = config.required_integer("num_hidden_layers");
+  const bool is_local = (layers - 1 - layer.index) % 4 != 0;
+  set_type(layer, is_local);
+  set_norm(layer, HeadNormOptions().weight(false), "rms_norm_eps");
+  layer.options.scale(
+      config.number("qk_scale_factor").value_or(3.87) /
+      root_of_head_dim(layer));
+  const auto theta = config.number_at("layer_rope_theta", layer.index);
+  if (theta ? *theta != 0 : is_local) {
+    set_rotary(layer);
+  } else {
+    ignore_rotary(config);
+  }
+}
+
+/// Gates, queries, keys and values are one linear layer in files.
+void set_hrm_layout(Layer& layer) {
+  layer.options.qkv_bias(false).out_bias(false).output_gate(true);
+  layer.layout = WeightLayout("hrm_text");
+  layer.layout
+      .split(
+          "gqkv_proj.weight",
+          {"W_gate.weight", "W_query.weight", "W_key.weight", "W_value.weight"})
+      .rename("o_proj.weight", "out_proj.weight");
+}
+
 /// Every fourth layer has attention.
 void require_qwen3_next_attention(Layer& layer) {
   auto& config = layer.config;
@@ -263,6 +293,8 @@ Describers own_rule_describers() {
       {"set_modernbert_decoder_window", set_modernbert_decoder_window},
       {"describe_llama4", describe_llama4},
       {"set_ministral3_temperature", set_ministral3_temperature},
+      {"describe_muse_glimmer", describe_muse_glimmer},
+      {"set_hrm_layout", set_hrm_layout},
       {"require_qwen3_next_attention", require_qwen3_next_attention},
       {"set_qwen3_next_gate", set_qwen3_next_gate},
       {"describe_dbrx", describe_dbrx},

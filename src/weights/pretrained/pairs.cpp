@@ -64,15 +64,27 @@ ModelPart stack_of(ModelConfig& outer, const Pair& pair, PretrainedPart part) {
                    : "the part PretrainedPart::kDecoder alone",
       name_of(part));
   const auto& stack = is_encoder ? *pair.encoder : pair.decoder;
+  const auto type = outer.text("model_type").value_or("");
+  if (stack.field.empty()) {
+    return {outer, type, part, /*within=*/"", stack.root};
+  }
   TORCH_ATTENTION_CHECK(
       outer.has(stack.field),
       "expected \"{}\" in \"{}\", which has none",
       stack.field,
       outer.path());
-  outer.check_no_more(outer.text("model_type").value_or(""));
+  // Otherwise the outer configuration is the decoder's.
+  if (!pair.decoder.field.empty()) {
+    outer.check_no_more(type);
+  }
   auto inner = outer.nested(stack.field);
-  auto type = inner.text("model_type").value_or(stack.type);
-  return {std::move(inner), std::move(type), part, /*within=*/"", stack.root};
+  auto inner_type = inner.text("model_type").value_or(stack.type);
+  return {
+      std::move(inner),
+      std::move(inner_type),
+      part,
+      /*within=*/"",
+      stack.root};
 }
 
 } // namespace torch_attention::weights::pretrained

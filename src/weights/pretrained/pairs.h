@@ -13,7 +13,7 @@ namespace torch_attention::weights::pretrained {
 struct Stack {
   /// The `model_type`, if its configuration has none.
   std::string type;
-  /// The field with its configuration.
+  /// The field with its configuration; empty for the outer one.
   std::string field;
   /// The beginning of its paths in files.
   std::string root;

@@ -359,6 +359,22 @@ void run_radius(Layer& layer, const Arguments& /*arguments*/) {
   see_radius(layer);
 }
 
+/// Fields with positions are not a limit, as the model computes more.
+void run_no_limit(Layer& layer, const Arguments& /*arguments*/) {
+  constexpr int64_t kUnlimited = int64_t{1} << 20;
+  layer.options.context_length(kUnlimited);
+}
+
+/// Gives layers after those that a field counts the path of a second list.
+void run_second_list(Layer& layer, const Arguments& arguments) {
+  const auto first = layer.config.required_integer(arguments[1]);
+  if (layer.index >= first) {
+    auto path = arguments[0];
+    layer.path =
+        path.replace(path.find("{}"), 2, std::to_string(layer.index - first));
+  }
+}
+
 void run_ignore(Layer& layer, const Arguments& arguments) {
   for (const auto& field : arguments) {
     layer.config.ignore(field);
@@ -410,6 +426,9 @@ WeightLayout layout_of(
   }
   if (kind == "gpt2") {
     return WeightLayout::gpt2();
+  }
+  if (kind == "torch") {
+    return WeightLayout::torch_multihead_attention();
   }
   throw_unknown("layout", kind);
 }
@@ -507,6 +526,7 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"layout", {run_layout, 1, 6}},
       {"names of diffusers", {run_names_of_diffusers, 0, 0}},
       {"needs bias", {run_needs_bias, 0, kAny}},
+      {"no limit", {run_no_limit, 0, 0}},
       {"norms", {run_norms, 1, kAny}},
       {"out bias", {run_out_bias, 1, 2}},
       {"outside", {run_outside, 1, kAny}},
@@ -517,6 +537,7 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"rename norms", {run_rename_norms, 2, 2}},
       {"rotary", {run_rotary, 0, kAny}},
       {"scale", {run_scale, 1, 2}},
+      {"second list", {run_second_list, 2, 2}},
       {"sinks", {run_sinks, 0, 0}},
       {"softcap", {run_softcap, 1, 1}},
       {"stack", {run_stack, 0, 0}},

@@ -4,6 +4,10 @@
 
 #include <check.h>
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
 namespace torch_attention::weights::pretrained {
 
 namespace {
@@ -135,10 +139,51 @@ void set_exaone4_types(Layer& layer) {
   set_type(layer, !layer.config.has("layer_types") && slides_by_pattern(layer));
 }
 
+/// The window has one token more before a query than after it, or as many.
+void set_t5gemma2_sides(Layer& layer) {
+  layer.options.causal(false);
+  if (const auto window = layer.options.window()) {
+    layer.options.window((*window + 1) / 2).window_after(*window / 2);
+  }
+}
+
+/// Each layer has two sizes of its window, with the token itself in both.
+void set_moonshine_windows(Layer& layer) {
+  constexpr std::array<std::array<int64_t, 2>, 6> kOfClass{
+      {{16, 4}, {16, 4}, {16, 0}, {16, 0}, {16, 4}, {16, 4}}};
+  constexpr auto* kField = "sliding_windows";
+  auto& config = layer.config;
+  const auto sizes = config.integers_at(kField, layer.index);
+  const auto number = static_cast<size_t>(layer.index);
+  const bool has_sizes =
+      config.has(kField) ? sizes.size() == 2 : number < kOfClass.size();
+  TORCH_ATTENTION_CHECK(
+      has_sizes,
+      "expected two sizes of layer {} in \"{}\" of \"{}\"",
+      layer.index,
+      kField,
+      config.path());
+  const auto before = sizes.empty() ? kOfClass[number][0] : sizes[0];
+  const auto after = sizes.empty() ? kOfClass[number][1] : sizes[1];
+  TORCH_ATTENTION_CHECK(
+      before > 0 && after >= 0,
+      "expected windows of at least the token itself in \"{}\" of \"{}\", but "
+      "got {} and {} for layer {}",
+      kField,
+      config.path(),
+      before,
+      after,
+      layer.index);
+  layer.options.causal(false).window(before).window_after(
+      std::max<int64_t>(after - 1, 0));
+}
+
 } // namespace
 
 Describers window_describers() {
   return {
+      {"set_t5gemma2_sides", set_t5gemma2_sides},
+      {"set_moonshine_windows", set_moonshine_windows},
       {"describe_cohere2", describe_cohere2},
       {"describe_cohere_compass", describe_cohere_compass},
       {"describe_cohere2_moe", describe_cohere2_moe},

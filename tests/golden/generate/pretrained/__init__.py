@@ -26,8 +26,8 @@ def make(folder: Path) -> LeftOut:
 
 
 PACKS = (
-    "a au b bl c co d di e eu f fi g gemma3 gemma4 gl gp gpt_n gr h i j l llava m me mi"
-    " mo mp n o p pe ph pi q qwen3 r s si sp t ti u v w x"
+    "a au b bl bli br c co d di e eu f fi g gemma3 gemma4 gl glm_i gp gpt_n gr h i j l lf"
+    " llava m me mi mis mo moo mp mu n o p pe ph pi po q qwen3 r s si sp t ti u v vit w x"
 )
 GOLDEN_SET = GoldenSet(
     "pretrained", "pretrained", make, difference_of, "*/*", tuple(PACKS.split())

@@ -22,6 +22,7 @@ PARTS = (
     "decoder",
     "encoder_config",
     "decoder_config",
+    "asr_config",
     "attn_config",
     "semantic_config",
 )

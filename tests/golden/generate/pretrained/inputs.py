@@ -115,6 +115,70 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
         "hidden_states": torch.randn(24, 96),
         "grid_thw": torch.tensor([[1, 4, 6]]),
     },
+    "packed patches": lambda _: {
+        "pixel_values": torch.randn(24, 48),
+        "grid_thw": torch.tensor([[1, 4, 6]]),
+    },
+    "packed pairs of patches": lambda _: {
+        "pixel_values": torch.randn(24, 96),
+        "grid_thw": torch.tensor([[1, 4, 6]]),
+    },
+    "packed patches of squares": lambda _: {
+        "pixel_values": torch.randn(6, 8, 8, 3),
+        "image_grid_thw": torch.tensor([[1, 2, 3]]),
+    },
+    "patches in a row": lambda _: {
+        "pixel_values": torch.randn(1, 3, 4, 24),
+        "target_sizes": torch.tensor([[2, 3]]),
+    },
+    "patches of images": lambda _: {"pixel_values": torch.randn(2, 4, 48)},
+    "tiles": lambda _: {
+        "pixel_values": torch.randn(1, 1, 2, 3, 8, 8),
+        "aspect_ratio_ids": torch.tensor([[1]]),
+        "aspect_ratio_mask": torch.tensor([[[1, 0]]]),
+    },
+    "large images": lambda _: {"pixel_values": torch.randn(1, 3, 64, 64)},
+    "text with a mask, and videos": lambda tokens: {
+        "input_ids": tokens,
+        "attention_mask": torch.ones(2, TOKENS, dtype=torch.long),
+        "pixel_values_videos": torch.randn(2, 2, 3, 8, 8),
+    },
+    "queries": lambda _: {
+        "query_embeds": torch.randn(2, 4, 24),
+        "encoder_hidden_states": torch.randn(2, 5, 16),
+    },
+    "frames": lambda _: {"input_features": torch.randn(2, 40, 4)},
+    "frames with a mask": lambda _: {
+        "input_features": torch.randn(2, 20, 4),
+        "input_features_mask": torch.ones(2, 20, dtype=torch.long),
+    },
+    "frames to text": lambda _: {
+        "input_features": torch.randn(2, 20, 4),
+        "decoder_input_ids": short_text(),
+    },
+    "chunks of sound": lambda _: {
+        "input_features": torch.randn(2, 8, 40),
+        "chunk_sample_lengths": torch.tensor([6400, 6400]),
+    },
+    "sound with a mask to text": lambda _: {
+        "input_values": torch.randn(2, 3200),
+        "attention_mask": torch.ones(2, 3200, dtype=torch.long),
+        "decoder_input_ids": short_text(),
+    },
+    "text and wave": lambda tokens: {
+        "input_ids": tokens,
+        "input_values": torch.randn(2, 1, 40),
+    },
+    "text and a video": lambda tokens: {
+        "input_ids": tokens[:1],
+        "pixel_values": torch.randn(1, 1, 3, 64, 64),
+        "attention_mask": torch.ones(1, TOKENS, dtype=torch.long),
+    },
+    "larger images to text": lambda _: {
+        "pixel_values": torch.randn(2, 3, 16, 16),
+        "decoder_input_ids": short_text(),
+    },
+    "lines of text": lambda _: {"pixel_values": torch.randn(1, 3, 96, 64)},
     "videos": lambda _: {"pixel_values": torch.randn(2, 4, 3, 8, 8)},
     "text and images": lambda tokens: {
         "input_ids": tokens,

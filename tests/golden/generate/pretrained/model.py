@@ -52,11 +52,19 @@ class Attention:
     bias: str = ""
     # The caller is to give the angles of the rotary embedding.
     rotary: bool = False
+    # The angles of a pair are next to each other, and not half a head apart.
+    repeats: bool = False
+    # The argument with a mask that only the model knows, if the caller is to give
+    # it: numbers that are added to the scores.
+    mask: str = ""
     # The blocks of tokens that see each other, from what the model reads and the
     # number of tokens, if the caller is to give them.
     blocks: Callable[[Mapping[str, Tensor], int], Tensor] | None = None
     # True if its tensors are (T, B, C), and queries and keys given apart.
     time_first: bool = False
+    # The field with the number of layers before those of the path, if they are a
+    # second list: "vision_config.num_layers".
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,10 +148,11 @@ class Model:
         for attention in self.attention:
             # Layers may share a module, which is then called for each in turn.
             calls: dict[tuple[str, str], list[int]] = {}
+            before = layers_before(attention, model)
             for layer in attention.layers:
                 path = attention.path.format(layer)
                 for end in (attention.first, attention.last):
-                    calls.setdefault((path, end), []).append(layer)
+                    calls.setdefault((path, end), []).append(before + layer)
 
             def see_input(module, args, kwargs, key, left, each):
                 name = f"{each.label}{left[key][0]}"
@@ -165,6 +174,9 @@ class Model:
                 if each.bias and computes_bias and "position_bias" not in given:
                     tokens = seen[f"{name}.input"].shape[1]
                     seen[f"{name}.bias"] = module.compute_bias(tokens, tokens)
+                mask = given.get(each.mask)
+                if mask is not None:
+                    seen[f"{name}.mask"] = mask.ne(0)
                 if each.blocks:
                     tokens = seen[f"{name}.input"].shape[1]
                     seen[f"{name}.blocks"] = each.blocks(inputs, tokens)
@@ -178,7 +190,8 @@ class Model:
                         both = of_complex(given["freqs_ci"])
                     seen[f"{name}.grid"] = grid_of(inputs)
                     for what, angles, still in zip(("cos", "sin"), both, (1, 0)):
-                        seen[f"{name}.{what}"] = of_pairs(angles, tokens, still)
+                        pairs = of_pairs(angles, tokens, still, each.repeats)
+                        seen[f"{name}.{what}"] = pairs
 
             def see_output(_, args, output, key, left, each):
                 name = f"{each.label}{left[key].pop(0)}"
@@ -245,6 +258,14 @@ class Model:
         }
 
 
+def layers_before(attention: Attention, model: nn.Module) -> int:
+    """Returns the number of layers in the list before that of the path."""
+    found = model.config
+    for name in attention.after.split(".") if attention.after else ():
+        found = getattr(found, name)
+    return found if attention.after else 0
+
+
 def batched(tensor: Tensor, attention: Attention) -> Tensor:
     """A batch, of models that put all images after each other too."""
     copy = tensor.detach().clone()
@@ -257,14 +278,19 @@ def grid_of(inputs: Mapping[str, Tensor]) -> Tensor:
     """Returns the rows and columns of patches that an image has."""
     if "grid_thw" in inputs:
         return inputs["grid_thw"][0, 1:]
+    if "image_grid_thw" in inputs:
+        # In squares of patches.
+        return 2 * inputs["image_grid_thw"][0, 1:]
     return torch.tensor(inputs["pixel_values"].shape[-2:]) // PATCH
 
 
-def of_pairs(angles: Tensor, tokens: int, still: float) -> Tensor:
+def of_pairs(
+    angles: Tensor, tokens: int, still: float, repeats: bool = False
+) -> Tensor:
     """Cosines or sines of pairs, which models have twice; tokens before those
     of patches are not rotated."""
     angles = angles.detach().reshape(-1, angles.shape[-1])
-    angles = angles[:, : angles.shape[-1] // 2]
+    angles = angles[:, ::2] if repeats else angles[:, : angles.shape[-1] // 2]
     before = torch.full((tokens - len(angles), angles.shape[-1]), float(still))
     return torch.cat([before, angles.float()])
 

@@ -9,6 +9,8 @@ from .latent import LATENT
 from .llama import LLAMA
 from .multimodal import MULTIMODAL
 from .own_rules import OWN_RULES
+from .sounds import SOUNDS_AND_TEXT
+from .vision import VISION
 from .windows import WINDOWS
 
 MODELS = (
@@ -21,4 +23,6 @@ MODELS = (
     *ENCODERS,
     *ENCODER_DECODERS,
     *MULTIMODAL,
+    *VISION,
+    *SOUNDS_AND_TEXT,
 )

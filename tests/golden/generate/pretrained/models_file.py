@@ -22,10 +22,12 @@ KEYS = {
     "note": str,
     "parts": dict,
     "stacks": dict,
+    "inner": dict,
     "latent": str,
     "like": str,
     "path": str,
     "sizes": dict,
+    "head_size": int,
     "decoder_path": str,
     "decoder_sizes": dict,
     "cross_path": str,
@@ -41,7 +43,7 @@ def wrapped(key: str, value: object) -> str:
     """Returns the JSON of an entry's value, in lines of few columns."""
     name = f"    {json.dumps(key)}: "
     text = json.dumps(value)
-    if isinstance(value, str | bool) or len(name) + len(text) <= COLUMNS:
+    if isinstance(value, str | bool | int) or len(name) + len(text) <= COLUMNS:
         return name + text
     if isinstance(value, dict):
         items = json.dumps(value)[1:-1].split(", ")
@@ -90,7 +92,7 @@ def write(models: dict) -> None:
     FILE.write_text(as_text(models))
 
 
-SIZES = {"size", "heads", "layers", "length"}
+SIZES = {"size", "heads", "layers", "length", "more_layers"}
 
 
 def is_name(text: object) -> bool:
@@ -121,7 +123,7 @@ def problems_of_likes(models: dict, model_type: str) -> list[str]:
 
 
 PARTS = {"text", "vision", "audio"}
-PART_OPTIONS = {"inside", "text_within", "vision_within", "no_default", "blocks"}
+PART_OPTIONS = {"inside", "text_within", "vision_within", "vision_field", "no_default", "blocks"}
 LATENT = {"halves", "interleaved", "in rope_interleave"}
 
 
@@ -139,6 +141,11 @@ def problems_of_parts(models: dict, entry: dict) -> list[str]:
             found.append(f"has a stack with unknown keys: {sorted(stack)}")
     named = [parts[key] for key in PARTS & parts.keys()]
     named += [stack.get("type") for stack in stacks.values()]
+    if "inner" in entry:
+        inner = entry["inner"]
+        named.append(inner.get("type"))
+        if not {"type", "field"} <= inner.keys() <= {"type", "field", "within"}:
+            found.append(f"has an inner model with unknown keys: {sorted(inner)}")
     found += [f"has the unknown type {name!r}" for name in named if name not in models]
     if entry.get("latent", "halves") not in LATENT:
         found.append(f"has an unknown pairing: {entry['latent']!r}")
@@ -162,7 +169,7 @@ def problems_of_row(entry: dict) -> list[str]:
         if not isinstance(step, str) or not re.fullmatch(r"[a-z ]+[a-z](: [^:]+)?", step):
             found.append(f"has a step that is no verb: {step!r}")
     is_described = "like" in entry or {"path", "describe"} <= entry.keys()
-    if not is_described and not {"parts", "stacks", "latent"} & entry.keys():
+    if not is_described and not {"parts", "stacks", "inner", "latent"} & entry.keys():
         found.append("has neither a path and steps, nor a type that it is like, nor parts")
     return found
 
