@@ -51,6 +51,11 @@ def image_before_text(tokens: Tensor) -> Inputs:
     return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
 
 
+def text_with_a_prefix(tokens: Tensor) -> Inputs:
+    types = torch.tensor([[1] * 4 + [0] * 5, [1] * 3 + [0] * 6])
+    return {"input_ids": tokens[:, :TOKENS], "token_type_ids": types}
+
+
 def flattened_patches(_: Tensor) -> Inputs:
     places = torch.arange(1, 10.0).expand(2, -1).unsqueeze(-1)
     patches = [places, places, torch.randn(2, 9, 12)]
@@ -69,6 +74,7 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
     "text with images": text_with_images,
     "text with images of type 1": text_with_images_of_type_1,
     "image before text": image_before_text,
+    "text with a prefix": text_with_a_prefix,
     "text to text": lambda tokens: {
         "input_ids": tokens,
         "decoder_input_ids": short_text(),

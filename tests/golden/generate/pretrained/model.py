@@ -308,6 +308,11 @@ def blocks_of_prefix(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     return torch.where(inputs["token_type_ids"].eq(0), 0, -1)
 
 
+def blocks_of_types(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+    """0 for all tokens of type 1."""
+    return torch.where(inputs["token_type_ids"].eq(1), 0, -1)
+
+
 def blocks_of_image_before(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """0 for the tokens of the image, which come before those of the text."""
     text = inputs["input_ids"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from .encoders import IMAGES, WIDTHS
 from .kinds import GROUPED, SIZES, SLIDING_FIRST
-from .model import LAYERS, Attention, Model
+from .model import LAYERS, Attention, Model, blocks_of_types
 
 SELF_ATTENTION = "layers.{}.self_attn"
 MELS = {**WIDTHS, "num_mel_bins": 4}
@@ -384,16 +384,21 @@ SOUNDS_AND_TEXT = (
         "hrm_text",
         (
             Attention(
-                "L_module.layers.{}.self_attn", "L_module.layers.{}.attn", layers=(0,)
+                "L_module.layers.{}.self_attn",
+                "L_module.layers.{}.attn",
+                layers=(0,),
+                blocks=blocks_of_types,
             ),
             Attention(
                 "H_module.layers.{}.self_attn",
                 "H_module.layers.{}.attn",
                 layers=(0,),
+                blocks=blocks_of_types,
                 after="num_layers_per_stack",
             ),
         ),
         {**SIZES, "num_hidden_layers": 1, "head_dim": 8, "H_cycles": 1, "L_cycles": 1},
+        inputs="text with a prefix",
     ),
     Model(
         "evolla",
