@@ -225,7 +225,7 @@ class Grammar:
         if self.architecture not in ONE_ADDED:
             values = stored
         else:
-            # What the model computes with is the sum.
+            # The model computes with the sum.
             values = stored - np.float32(1)
             assert (values + np.float32(1) == stored).all()
         self.writer.add_tensor(name, stored)

@@ -85,7 +85,7 @@ struct WeightFile {
   /// The mapped files, for releasing memory that was read.
   std::vector<Bytes> mapped;
 
-  /// Those of `tensors` that the file stores in another form.
+  /// The tensors among `tensors` that the file stores in another form.
   StoredTensors stored;
 };
 

@@ -200,10 +200,7 @@ class Model:
                     bias = output[1] if len(output) > 1 else None
                     if each.bias and isinstance(bias, Tensor):
                         seen.setdefault(f"{name}.bias", bias.detach())
-                    # GPT-NeoX Japanese leaves a bias to its caller.
-                    left_over = output[2] if len(output) > 2 else None
-                    is_left = isinstance(left_over, nn.Parameter)
-                    output = output[0] + left_over if is_left else output[0]
+                    output = first_output(output)
                 seen[f"{name}.output"] = batched(output, each)
 
             paths = sorted({path for path, _ in calls})
@@ -256,6 +253,12 @@ class Model:
             or "relative_attention_bias" in key
             or key.endswith("class_pos_emb")
         }
+
+
+def first_output(outputs: tuple | list) -> Tensor:
+    # GPT-NeoX Japanese leaves a bias to its caller.
+    left = outputs[2] if len(outputs) > 2 else None
+    return outputs[0] + left if isinstance(left, nn.Parameter) else outputs[0]
 
 
 def layers_before(attention: Attention, model: nn.Module) -> int:
