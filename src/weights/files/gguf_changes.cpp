@@ -28,7 +28,8 @@ struct GgufArchitecture {
     kPermutedIfEqualHeads,
     /// Permuted for positions with several axes; else those of the model.
     kByAxes,
-    /// Rows are those of the model; `attn_qkv` belongs to layers of linear attention.
+    /// Rows are those of the model; `attn_qkv` belongs to layers of linear
+    /// attention.
     kLinearJoined,
     /// `reason` says why these and values and outputs are not read.
     kRefused,

@@ -17,6 +17,9 @@
 
 namespace torch_attention::weights::pretrained {
 
+/// The context length of a model without a limit.
+inline constexpr int64_t kUnlimited = int64_t{1} << 20;
+
 /// A layer whose configuration is being read.
 struct Layer {
   ModelConfig& config;

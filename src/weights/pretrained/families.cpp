@@ -21,9 +21,6 @@ namespace torch_attention::weights::pretrained {
 
 namespace {
 
-/// The context length of a model without a limit.
-constexpr int64_t kUnlimited = int64_t{1} << 20;
-
 std::string type_of(ModelConfig& config) {
   const auto type = config.text("model_type");
   TORCH_ATTENTION_CHECK(

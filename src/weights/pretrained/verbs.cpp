@@ -361,7 +361,6 @@ void run_radius(Layer& layer, const Arguments& /*arguments*/) {
 
 /// Fields with positions are not a limit, as the model computes more.
 void run_no_limit(Layer& layer, const Arguments& /*arguments*/) {
-  constexpr int64_t kUnlimited = int64_t{1} << 20;
   layer.options.context_length(kUnlimited);
 }
 
