@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 
@@ -95,6 +96,20 @@ void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
   }
 }
 
+/// Puts copies from one quantized tensor after each other, so that its values
+/// are computed once.
+void sort_by_stored(std::vector<Copy>& copies, const WeightFile& file) {
+  const auto address = [&](const Copy& copy) -> const void* {
+    return copy.from.defined() && file.stored.find(copy.from) != nullptr
+        ? copy.from.storage().data()
+        : nullptr;
+  };
+  std::stable_sort(
+      copies.begin(), copies.end(), [&](const Copy& a, const Copy& b) {
+        return std::less<>()(address(a), address(b));
+      });
+}
+
 void run(const std::vector<Copy>& copies, const WeightFile& file) {
   // The quantized tensor whose values are in memory: only one of them is.
   torch::Tensor filled;
@@ -173,6 +188,10 @@ void copy_all(
       staged.push_back({made, tensor.detach(), {}});
     }
     exchanges.push_back({tensor, std::move(made)});
+  }
+  if (!file.stored.empty()) {
+    sort_by_stored(staged, file);
+    sort_by_stored(direct, file);
   }
   run(staged, file);
   // Nothing fails from here on.

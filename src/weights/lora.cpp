@@ -4,6 +4,7 @@
 #include <format_text.h>
 #include <weights/folder.h>
 #include <weights/lora_config.h>
+#include <weights/lora_names.h>
 #include <weights/read.h>
 #include <weights/text.h>
 
@@ -55,6 +56,15 @@ std::string file_of(const std::string& folder) {
       "expected \"adapter_model.safetensors\" or \"adapter_model.bin\" in the "
       "adapter's folder \"{}\"",
       folder);
+}
+
+/// A small file can describe a huge tensor by strides of zero.
+void check_no_repeats(const std::string& key, const torch::Tensor& tensor) {
+  TORCH_ATTENTION_CHECK(
+      !repeats_elements(tensor),
+      "\"{}\" of shape ({}) repeats its elements (expand)",
+      shortened(key, 200),
+      fmt::join(tensor.sizes(), ", "));
 }
 
 /// Returns the key that a tensor has in the model, without the modules that
@@ -127,6 +137,7 @@ void take(
           folder,
           torch::toString(tensor.scalar_type()),
           fmt::join(tensor.sizes(), ", "));
+      check_no_repeats(key, tensor);
       update.*matrix.which = tensor.to(torch::kFloat).contiguous();
       update.is_embedding = matrix.is_embedding;
       return;
@@ -168,113 +179,52 @@ Adapter read_adapter(const std::string& folder) {
   return adapter;
 }
 
-/// Finds the modules of the trained model in a file, which may have them below
-/// another path: "model.layers.0" is "layers.0" in a model without a head.
-class Names {
- public:
-  explicit Names(const std::vector<std::string>& keys)
-      : keys_(keys.begin(), keys.end()) {}
+/// Returns whether the matrices fit a weight of shape (out, in), and one of
+/// shape (in, out).
+std::pair<bool, bool> fit(const torch::Tensor& weight, const Update& update) {
+  const auto out = update.b.size(0);
+  const auto in = update.a.size(1);
+  const bool is_matrix = weight.dim() == 2;
+  return {
+      is_matrix && weight.size(0) == out && weight.size(1) == in,
+      is_matrix && weight.size(0) == in && weight.size(1) == out};
+}
 
-  /// Returns the path of a module in the file. Throws c10::Error unless there
-  /// is exactly one.
-  std::string find(const std::string& path) const {
-    // Without leading parts of its own, it may be there as it is.
-    for (size_t begin = 0; begin != std::string::npos;) {
-      const auto rest = path.substr(begin);
-      if (has(rest)) {
-        return rest;
-      }
-      const auto dot = path.find('.', begin);
-      begin = dot == std::string::npos ? dot : dot + 1;
-    }
-    std::set<std::string> longer;
-    const auto inner = format_text(".{}.", path);
-    for (const auto& key : keys_) {
-      const auto at = key.find(inner);
-      if (at != std::string::npos) {
-        longer.insert(key.substr(0, at + inner.size() - 1));
-      }
-    }
-    TORCH_ATTENTION_CHECK(
-        longer.size() == 1,
-        "the adapter changes \"{}\", of which the file has {}",
-        path,
-        longer.empty()
-            ? std::string("no tensor")
-            : "several: " + quoted_list({longer.begin(), longer.end()}));
-    return *longer.begin();
+/// Returns whether a weight has the shape (in, out), as those of the class
+/// Conv1D. PEFT goes by the class, whatever the configuration says. Shapes tell
+/// it, for a square weight that of the other layer beside it: GPT-2's `c_attn`.
+bool is_transposed(
+    const std::string& key,
+    const torch::Tensor& weight,
+    const Update& update,
+    const StateDict& tensors,
+    bool fan_in_fan_out) {
+  const auto [straight, turned] = fit(weight, update);
+  TORCH_ATTENTION_CHECK(
+      update.is_embedding ? turned : straight || turned,
+      "the adapter's matrices A ({}, {}) and B ({}, {}) do not fit \"{}\" of "
+      "shape ({})",
+      update.a.size(0),
+      update.a.size(1),
+      update.b.size(0),
+      update.b.size(1),
+      key,
+      fmt::join(weight.sizes(), ", "));
+  if (update.is_embedding || straight != turned) {
+    return turned;
   }
-
- private:
-  bool has(const std::string& path) const {
-    const auto start = path + ".";
-    const auto next = keys_.lower_bound(start);
-    return next != keys_.end() && starts_with(*next, start);
-  }
-
-  std::set<std::string> keys_;
-};
-
-/// The order of a weight's dimensions, as PEFT has it: (out, in), or (in, out)
-/// for fan_in_fan_out. Shapes tell it, but for square weights.
-class Orientation {
- public:
-  explicit Orientation(bool transposed) : transposed_(transposed) {}
-
-  /// Takes note of a weight whose shape decides.
-  void see(const torch::Tensor& weight, const Update& update) {
-    const auto fits = fit(weight, update);
-    if (fits.first != fits.second && fits.second != transposed_) {
-      disagrees_ = true;
-    }
-  }
-
-  /// Returns whether the weight has the shape (in, out).
-  bool is_transposed(
-      const std::string& path,
-      const torch::Tensor& weight,
-      const Update& update) const {
-    const auto [straight, turned] = fit(weight, update);
-    TORCH_ATTENTION_CHECK(
-        straight || turned,
-        "the adapter's matrices A ({}, {}) and B ({}, {}) do not fit \"{}\" of "
-        "shape ({})",
-        update.a.size(0),
-        update.a.size(1),
-        update.b.size(0),
-        update.b.size(1),
-        path,
-        fmt::join(weight.sizes(), ", "));
-    if (update.is_embedding) {
-      TORCH_ATTENTION_CHECK(
-          turned,
-          "the adapter's matrices do not fit the embedding \"{}\"",
-          path);
-      return true;
-    }
-    TORCH_ATTENTION_CHECK(
-        straight != turned || !disagrees_,
-        "\"{}\" is square, and the adapter's fan_in_fan_out differs from the "
-        "shapes of its other weights: the order of its dimensions is not known",
-        path);
-    return straight != turned ? turned : transposed_;
-  }
-
- private:
-  static std::pair<bool, bool> fit(
-      const torch::Tensor& weight,
-      const Update& update) {
-    const auto out = update.b.size(0);
-    const auto in = update.a.size(1);
-    const bool is_matrix = weight.dim() == 2;
-    return {
-        is_matrix && weight.size(0) == out && weight.size(1) == in,
-        is_matrix && weight.size(0) == in && weight.size(1) == out};
-  }
-
-  bool transposed_;
-  bool disagrees_ = false;
-};
+  const auto layer = key.substr(0, key.size() - std::string(".weight").size());
+  const auto parent = layer.substr(0, layer.rfind('.') + 1);
+  const auto* beside = tensors.find(parent + "c_attn.weight");
+  const bool is_known = beside != nullptr && beside->dim() == 2 &&
+      beside != &weight && beside->size(0) != beside->size(1);
+  TORCH_ATTENTION_CHECK(
+      is_known || !fan_in_fan_out,
+      "\"{}\" is square, and no layer beside it tells whether it is transposed, "
+      "as fan_in_fan_out says",
+      key);
+  return is_known && beside->size(0) < beside->size(1);
+}
 
 /// Writes the elements of `from` as float32, in the order of rows.
 template <typename T>
@@ -350,28 +300,21 @@ class Merger {
       : file_(file),
         adapter_(read_adapter(folder)),
         config_(file_in(folder, "adapter_config.json")),
-        names_(file.all_keys.empty() ? file.tensors.keys() : file.all_keys),
-        orientation_(config_.fan_in_fan_out()) {}
+        names_(file.all_keys.empty() ? file.tensors.keys() : file.all_keys) {}
 
   void merge() {
-    for (const auto& [path, update] : adapter_.updates) {
-      keys_[path] = names_.find(path) + ".weight";
-      const auto* weight = file_.tensors.find(keys_[path]);
-      if (weight != nullptr && !update.is_embedding) {
-        orientation_.see(*weight, update);
-      }
-    }
+    // Whole tensors first: they may be weights to which matrices are added.
     for (const auto& item : adapter_.wholes) {
       replace(item.key(), item.value());
     }
     for (const auto& [path, update] : adapter_.updates) {
-      merge(path, keys_[path], update);
+      merge(path, update);
     }
     file_.mapped.insert(
         file_.mapped.end(),
         adapter_.file.mapped.begin(),
         adapter_.file.mapped.end());
-    // Whole tensors of the adapter were checked when it was read.
+    // Tensors of the adapter were checked when it was read.
     file_.check = [check = std::move(file_.check), own = std::move(own_)](
                       const std::vector<std::string>& keys) {
       std::vector<std::string> rest;
@@ -385,51 +328,75 @@ class Merger {
   }
 
  private:
-  void merge(
-      const std::string& path,
-      const std::string& key,
-      const Update& update) {
+  void merge(const std::string& path, const Update& update) {
+    config_.check_target(path);
+    const auto place = names_.find(path);
+    TORCH_ATTENTION_CHECK(
+        place.has_value(),
+        "the adapter changes \"{}\", of which the file has no tensor",
+        path);
+    const auto key = *place + ".weight";
+    TORCH_ATTENTION_CHECK(
+        merged_.insert(key).second, "the adapter changes \"{}\" twice", key);
     auto* weight = file_.tensors.find(key);
     if (weight == nullptr) {
       TORCH_ATTENTION_CHECK(
-          is_elsewhere(key.substr(0, key.rfind('.') + 1)),
+          is_elsewhere(*place + "."),
           "the adapter changes \"{}\", but the file has no \"{}\" that can be "
-          "read",
+          "read; ReadOptions().dequantize(true) computes quantized ones",
           path,
           key);
       return;
     }
-    const auto base = *weight;
-    const auto transposed = orientation_.is_transposed(key, base, update);
+    check_base(key, *weight);
     const auto scale =
         static_cast<float>(config_.scale_of(path, update.a.size(0)));
-    const auto* stored = file_.stored.find(base);
+    const bool transposed = is_transposed(
+        key, *weight, update, file_.tensors, config_.fan_in_fan_out());
+    *weight = file_.stored.add(
+        values_of(*weight, product_of(update, transposed, scale)));
+  }
+
+  static void check_base(const std::string& key, const torch::Tensor& base) {
+    check_no_repeats(key, base);
+    const bool is_quantized =
+        !base.is_floating_point() || base.element_size() < 2;
     TORCH_ATTENTION_CHECK(
         can_be_written(base),
-        "the adapter changes \"{}\" of dtype {}; expected a floating-point one",
+        "the adapter changes \"{}\" of dtype {}; expected a floating-point one{}",
         key,
-        torch::toString(base.scalar_type()));
+        torch::toString(base.scalar_type()),
+        is_quantized ? ", which dequantize(true) computes of a quantized one"
+                     : "");
+  }
+
+  /// Returns the values of a weight with the product added.
+  StoredValues values_of(const torch::Tensor& base, const Product& product) {
+    const auto* stored = file_.stored.find(base);
     StoredValues values;
     values.form = format_text(
         "{} + LoRA of rank {}",
         stored == nullptr ? torch::toString(base.scalar_type()) : stored->form,
-        update.a.size(0));
+        product.left.size(1));
     values.shape = base.sizes().vec();
     values.bytes = stored == nullptr ? base.nbytes() : stored->bytes;
+    values.is_exact = stored == nullptr || stored->is_exact;
     if (stored != nullptr) {
       values.keys = stored->keys;
     }
+    const auto of_base = file_.stored.only(base);
+    values.prepare = [of_base, base] { of_base.prepare(base); };
     values.decode = [base,
-                     product = product_of(update, transposed, scale),
+                     product,
                      row = std::vector<float>(base.size(1)),
-                     of_base = file_.stored.only(base)](void* to) mutable {
+                     of_base](void* to) mutable {
       auto* rows = static_cast<float*>(to);
       of_base.fill(base);
       write_values(base, rows);
       of_base.release(base);
       product.add_to(rows, row);
     };
-    *weight = file_.stored.add(std::move(values));
+    return values;
   }
 
   void replace(const std::string& path, const torch::Tensor& tensor) {
@@ -438,40 +405,24 @@ class Merger {
         dot != std::string::npos,
         "the adapter has the tensor \"{}\", which belongs to no module",
         path);
-    if (auto* same = find_whole(path)) {
-      TORCH_ATTENTION_CHECK(
-          same->sizes() == tensor.sizes(),
-          "the adapter replaces \"{}\" of shape ({}) by one of shape ({})",
-          path,
-          fmt::join(same->sizes(), ", "),
-          fmt::join(tensor.sizes(), ", "));
+    const auto module = path.substr(0, dot);
+    const auto key = names_.find(module).value_or(module) + path.substr(dot);
+    if (auto* same = file_.tensors.find(key)) {
       *same = tensor;
+      own_.insert(key);
       return;
     }
     const auto& all = file_.all_keys;
-    if (std::find(all.begin(), all.end(), path) == all.end()) {
-      TORCH_ATTENTION_CHECK(
-          config_.saves_module(path.substr(0, dot)),
-          "the adapter has the tensor \"{}\", which the file does not have, and "
-          "which is not of \"modules_to_save\"",
-          path);
-      file_.tensors.insert(path, tensor);
-      own_.insert(path);
+    if (std::find(all.begin(), all.end(), key) != all.end()) {
+      return; // in a part of the model that was not asked for
     }
-  }
-
-  /// Returns the tensor that the adapter has whole; null if the file has none.
-  torch::Tensor* find_whole(const std::string& path) {
-    for (size_t begin = 0; begin != std::string::npos;) {
-      const auto rest = path.substr(begin);
-      if (auto* found = file_.tensors.find(rest)) {
-        own_.insert(rest);
-        return found;
-      }
-      const auto dot = path.find('.', begin);
-      begin = dot == std::string::npos ? dot : dot + 1;
-    }
-    return nullptr;
+    TORCH_ATTENTION_CHECK(
+        config_.saves_module(module),
+        "the adapter has the tensor \"{}\", which the file does not have, and "
+        "which is not of \"modules_to_save\"",
+        path);
+    file_.tensors.insert(key, tensor);
+    own_.insert(key);
   }
 
   /// Returns whether nothing below `start` was read: a part of the model that
@@ -487,10 +438,9 @@ class Merger {
   WeightFile& file_;
   Adapter adapter_;
   LoraConfig config_;
-  Names names_;
-  Orientation orientation_;
-  /// The keys of weights by the paths of updates.
-  std::map<std::string, std::string> keys_;
+  LoraNames names_;
+  /// Keys of weights to which matrices were added.
+  std::set<std::string> merged_;
   /// Keys whose tensors are the adapter's.
   std::set<std::string> own_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <optional>
 #include <string_view>
 
@@ -15,8 +16,7 @@ namespace torch_attention::weights {
 
 namespace {
 
-/// Fields that do not change the sum: they tell how the adapter was trained, or
-/// which modules have one, as the file's keys do.
+/// Fields that do not change the sum, or that are looked at.
 constexpr std::array<std::string_view, 33> kHarmless{
     "alpha_pattern",
     "auto_mapping",
@@ -57,13 +57,59 @@ bool is_off(const Json& value) {
       value == Json(Json::List()) || value == Json::object();
 }
 
-/// Returns whether a name of PEFT's pattern is a name of modules, not a regular
-/// expression. Its dots stand for themselves in every model.
+/// Returns whether a name of PEFT's pattern is a name of modules, but for its
+/// dots, which stand for any character.
 bool is_plain(const std::string& name) {
   return !name.empty() &&
       name.find_first_not_of(
           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
       std::string::npos;
+}
+
+/// Returns whether PEFT finds the module by this name in a pattern: its path
+/// ends with it.
+bool ends_with_pattern(const std::string& module, const std::string& name) {
+  if (module.size() < name.size()) {
+    return false;
+  }
+  const auto begin = module.size() - name.size();
+  return (begin == 0 || module[begin - 1] == '.') &&
+      std::equal(
+             name.begin(),
+             name.end(),
+             module.begin() + static_cast<std::ptrdiff_t>(begin),
+             [](char wanted, char found) {
+               return wanted == '.' || wanted == found;
+             });
+}
+
+/// Returns whether a list of names has the module or the end of its path.
+bool lists(const Json& names, const std::string& module) {
+  const auto& elements = names.elements();
+  return std::any_of(elements.begin(), elements.end(), [&](const Json& each) {
+    const auto name = each.as_text().value_or("");
+    return module == name || ends_with(module, "." + name);
+  });
+}
+
+/// Returns the number of a module's layer: the last one in its path that has
+/// two names before it, as PEFT looks for it.
+std::optional<int64_t> layer_of(const std::string& module) {
+  constexpr size_t kMostDigits = 9;
+  for (auto end = module.rfind('.'); end != std::string::npos && end > 0;) {
+    const auto dot = module.rfind('.', end - 1);
+    if (dot == std::string::npos) {
+      return std::nullopt;
+    }
+    const auto part = module.substr(dot + 1, end - dot - 1);
+    if (!part.empty() && part.size() <= kMostDigits &&
+        part.find_first_not_of("0123456789") == std::string::npos &&
+        module.rfind('.', dot - 1) != std::string::npos) {
+      return std::stoll(part);
+    }
+    end = dot;
+  }
+  return std::nullopt;
 }
 
 } // namespace
@@ -113,6 +159,35 @@ void LoraConfig::check_fields() const {
   }
 }
 
+void LoraConfig::check_target(const std::string& module) const {
+  const auto check = [&](bool applies, const char* field) {
+    TORCH_ATTENTION_CHECK(
+        applies,
+        "the adapter has matrices for \"{}\", but PEFT would not apply them, by "
+        "{} = {} of \"{}\"",
+        module,
+        field,
+        fields_.get(field).shown(80),
+        path_);
+  };
+  // A text is a regular expression, which the keys of the file follow.
+  const auto& targets = fields_.get("target_modules");
+  check(!targets.is_list() || lists(targets, module), "target_modules");
+  const auto& excluded = fields_.get("exclude_modules");
+  check(!excluded.is_list() || !lists(excluded, module), "exclude_modules");
+  const auto& layers = fields_.get("layers_to_transform");
+  const auto layer = layer_of(module);
+  if (layer && !is_off(layers) && is_off(fields_.get("layers_pattern"))) {
+    const auto is_layer = [&](const Json& each) {
+      return each.as_integer() == *layer;
+    };
+    const auto& list = layers.elements();
+    check(
+        is_layer(layers) || std::any_of(list.begin(), list.end(), is_layer),
+        "layers_to_transform");
+  }
+}
+
 bool LoraConfig::saves_module(const std::string& module) const {
   const auto& names = fields_.get("modules_to_save").elements();
   return std::any_of(names.begin(), names.end(), [&](const Json& each) {
@@ -135,7 +210,7 @@ double LoraConfig::value_of(
         shortened(name, 80),
         value.shown(80),
         pattern);
-    if (module != name && !ends_with(module, "." + name)) {
+    if (!ends_with_pattern(module, name)) {
       continue;
     }
     const auto number = value.as_number();

@@ -14,6 +14,10 @@ class LoraConfig {
   /// adapter, or has a field that changes the sum W + B A * scale.
   explicit LoraConfig(const std::string& path);
 
+  /// Throws c10::Error if PEFT would not apply the adapter to a module,
+  /// although its file has matrices for it.
+  void check_target(const std::string& module) const;
+
   /// Returns the factor of B A for a module of rank `rank`: lora_alpha / rank,
   /// or lora_alpha / sqrt(rank) with use_rslora. Throws c10::Error if the
   /// configuration gives the module another rank.

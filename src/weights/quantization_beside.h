@@ -9,8 +9,9 @@ namespace torch_attention::weights {
 
 /// Returns how the model of a file of weights is quantized: the object
 /// `quantization_config` or `compression_config` of the `config.json` next to
-/// the file at `path`, else the `quantize_config.json` there. Returns none if
-/// neither is there, or cannot be read.
+/// the file at `path`, or of its `text_config`; else the `quantize_config.json`
+/// or `quant_config.json` there. Returns none if there is none of them. Throws
+/// c10::Error if a file cannot be read, or if two say different things.
 std::optional<Json> quantization_beside(const std::string& path);
 
 } // namespace torch_attention::weights

@@ -78,18 +78,6 @@ WeightFile read_as_stored(const std::string& path, const std::string& prefix) {
   return file;
 }
 
-/// Returns whether a tensor may need a scale: it has integers, or numbers of a
-/// byte.
-bool may_be_quantized(const WeightFile& file) {
-  return !file.unreadable.empty() ||
-      std::any_of(
-          file.tensors.begin(), file.tensors.end(), [](const auto& item) {
-            const auto dtype = item.value().scalar_type();
-            return c10::isIntegralType(dtype, /*includeBool=*/false) ||
-                (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
-          });
-}
-
 } // namespace
 
 WeightFile read_weight_bytes(const Bytes& bytes) {
@@ -106,8 +94,8 @@ WeightFile read_weight_bytes(const Bytes& bytes) {
   refuse_foreign_format(bytes);
   C10_THROW_ERROR(
       Error,
-      "the file is none of torch.save, TorchScript, torch.export or "
-      "safetensors. Write one in Python: torch.save(model.state_dict(), path)");
+      "the file is none of torch.save, TorchScript, torch.export, safetensors "
+      "or GGUF. Write one in Python: torch.save(model.state_dict(), path)");
 }
 
 WeightFile read_weight_file(
@@ -115,7 +103,8 @@ WeightFile read_weight_file(
     const std::string& prefix,
     const ReadRules& rules) {
   auto file = read_as_stored(find_weight_file(path_or_folder), prefix);
-  if (rules.quantized == Quantized::kJoined && may_be_quantized(file)) {
+  if (rules.quantized == Quantized::kJoined &&
+      quantized::may_be_quantized(file)) {
     const auto method = quantization_beside(file.path);
     quantized::join_quantized(file, method ? &*method : nullptr);
   }

@@ -156,7 +156,7 @@ StateDict read(const std::string& path, const ReadOptions& options) {
         !value.holds_tensors || !starts_with(value.path, file.start),
         text_of(value));
   }
-  if (!options.dequantize() && options.adapter().empty()) {
+  if (!options.dequantize()) {
     check_are_tensors(file);
   }
   if (options.check()) {

@@ -373,8 +373,8 @@ TEST_CASE("A file that is no archive is refused, and the module kept") {
   SECTION("text") {
     check(
         write("text.pt", "These are no weights."),
-        "the file is none of torch.save, TorchScript, torch.export or "
-        "safetensors");
+        "the file is none of torch.save, TorchScript, torch.export, "
+        "safetensors or GGUF");
   }
   SECTION("cut") {
     const auto whole = folder.file("whole.pt");

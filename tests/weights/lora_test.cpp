@@ -154,6 +154,7 @@ TEST_CASE("Transposed weights and other dtypes take adapters") {
   model.base.insert(
       "h.0.attn.c_attn.weight", torch::randn({kIn, 3 * kIn}, torch::kBFloat16));
   model.base.insert("wte.weight", torch::randn({7, kIn}, torch::kHalf));
+  model.config["target_modules"] = {"c_attn", "c_proj", "wte"};
   model.add_update("transformer.h.0.attn.c_attn", kIn, 3 * kIn);
   const auto start = std::string("base_model.model.transformer.wte");
   model.adapter.insert(start + ".lora_embedding_A", torch::randn({kRank, 7}));
@@ -173,13 +174,20 @@ TEST_CASE("Transposed weights and other dtypes take adapters") {
                   .matmul(model.adapter[start + ".lora_embedding_A"])
                   .t() *
               2);
-  // The shape tells the order; a square weight does not.
+  // Shapes tell the order; for a square weight that of the layer beside it.
   model.config["fan_in_fan_out"] = false;
-  CHECK(model.read()["h.0.attn.c_attn.weight"].equal(
-      merged["h.0.attn.c_attn.weight"]));
-  model.base.insert("h.0.attn.c_proj.weight", torch::randn({kIn, kIn}));
+  const auto square = torch::randn({kIn, kIn});
+  model.base.insert("h.0.attn.c_proj.weight", square);
   model.add_update("transformer.h.0.attn.c_proj", kIn, kIn);
-  THROWS_WITH(model.read(), "is square, and the adapter's fan_in_fan_out");
+  const auto again = model.read();
+  CHECK(
+      again["h.0.attn.c_attn.weight"].equal(merged["h.0.attn.c_attn.weight"]));
+  check_close(
+      again["h.0.attn.c_proj.weight"],
+      square + model.update("transformer.h.0.attn.c_proj").t() * 2);
+  Model other;
+  other.config["fan_in_fan_out"] = true;
+  THROWS_WITH(other.read(), "is square, and no layer beside it tells");
 }
 
 TEST_CASE("Modules of the adapter are found below other paths") {
@@ -194,6 +202,7 @@ TEST_CASE("Modules of the adapter are found below other paths") {
   twice.base.insert("y." + kKey + ".weight", torch::randn({2, 2}));
   twice.base.erase(kKey + ".weight");
   twice.add_update(kKey, 2, 2);
+  twice.config["target_modules"] = {"q_proj", "k_proj", "v_proj"};
   THROWS_WITH(twice.read(), "of which the file has several");
   Model none;
   none.add_update("model.layers.7.self_attn.q_proj", kIn, kIn);
@@ -217,8 +226,9 @@ TEST_CASE("Whole tensors of an adapter replace those of the model") {
   CHECK(merged[kQuery + ".bias"].equal(bias));
   CHECK(merged[kKey + ".weight"].equal(whole));
   CHECK(merged["score.weight"].equal(torch::ones({2, kIn})));
+  // A larger vocabulary, for example.
   model.adapter["base_model.model." + kKey + ".weight"] = torch::ones({3, 3});
-  THROWS_WITH(model.read(), "of shape (12, 12) by one of shape (3, 3)");
+  CHECK(model.read()[kKey + ".weight"].sizes() == torch::IntArrayRef({3, 3}));
 }
 
 TEST_CASE("Adapters that are more than W + B A are refused by name") {
@@ -259,6 +269,49 @@ TEST_CASE("Adapters that are more than W + B A are refused by name") {
   }
 }
 
+TEST_CASE("Modules to which PEFT would not apply the adapter are refused") {
+  for (const auto& [field, value] : std::map<std::string, json>{
+           {"target_modules", {"v_proj"}},
+           {"exclude_modules", {"q_proj"}},
+           {"layers_to_transform", {1, 2}}}) {
+    INFO(field);
+    Model model;
+    model.config[field] = value;
+    THROWS_WITH(model.read(), "but PEFT would not apply them, by " + field);
+  }
+  Model model;
+  model.config["layers_to_transform"] = 0;
+  CHECK_NOTHROW(model.read());
+}
+
+TEST_CASE("Two modules of an adapter are not added to one weight") {
+  Model model("");
+  model.config["target_modules"] = {"q_proj", "v_proj"};
+  model.add_update("model.vision.layers.0.self_attn.q_proj", kIn, kIn);
+  THROWS_WITH(model.read(), "but other modules have another beginning there");
+}
+
+TEST_CASE("Whole modules of an adapter are found below other paths") {
+  Model model;
+  model.adapter.clear();
+  const auto whole = torch::randn({kIn, kIn});
+  model.adapter.insert(
+      "base_model.model.layers.0.self_attn.q_proj.weight", whole);
+  model.config["modules_to_save"] = {"q_proj"};
+  const auto merged = model.read();
+  CHECK(merged.keys() == model.base.keys());
+  CHECK(merged[kQuery + ".weight"].equal(whole));
+}
+
+TEST_CASE("Dots in patterns of ranks and alphas stand for any character") {
+  Model model;
+  model.config["alpha_pattern"] = {{"self.attn.q_proj", 12}};
+  const auto merged = model.read();
+  check_close(
+      merged[kQuery + ".weight"],
+      model.base[kQuery + ".weight"] + model.update(kQuery) * 4);
+}
+
 TEST_CASE("Faulty files of adapters are errors") {
   const auto fails_with = [](const std::string& key,
                              const torch::Tensor& tensor,
@@ -277,6 +330,7 @@ TEST_CASE("Faulty files of adapters are errors") {
       start + ".lora_magnitude_vector.weight", any, "is not merged: only");
   fails_with(start + ".lora_A.default.weight", any, "is not merged: only");
   Model wrong;
+  wrong.config["target_modules"] = "all-linear";
   wrong.add_update(kKey, kIn + 1, kIn);
   THROWS_WITH(wrong.read(), "do not fit");
   Model missing;

@@ -5,7 +5,8 @@
 #include <support/temporary_folder.h>
 #include <support/test.h>
 
-#include <weights/files/stored_values.h>
+#include <weights/files/weight_file.h>
+#include <weights/quantized/dequantize.h>
 
 #include <algorithm>
 #include <fstream>
@@ -116,6 +117,62 @@ TEST_CASE("Weights of an unknown method are refused, strict or not") {
         load_weights(*attention, layer.path(), options().strict(strict)),
         "is quantized by \"some_method\"");
   }
+}
+
+TEST_CASE("Numbers of a byte beside a scale of an unknown name are refused") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.safetensors");
+  const auto codes = torch::randn({4, 4}).to(torch::kFloat8_e4m3fn);
+  for (const auto& [weight, scale] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"attn.in_proj_weight", "attn.in_proj_weight_scale"},
+           {"q_proj.weight", "q_proj.scale_weight"},
+           {"q_proj.weight", "q_proj.weight_scales"}}) {
+    INFO(scale);
+    Tensors tensors;
+    tensors.insert(weight, codes);
+    tensors.insert(scale, torch::ones({1}));
+    write_weights(tensors, path);
+    THROWS_WITH(
+        read_weights(path, ReadOptions().dequantize(true)),
+        "\"" + weight + "\" is ");
+  }
+  // Without scales these are the values.
+  Tensors plain;
+  plain.insert("q_proj.weight", codes);
+  write_weights(plain, path);
+  CHECK(
+      read_weights(path, ReadOptions().dequantize(true))["q_proj.weight"]
+          .scalar_type() == torch::kFloat8_e4m3fn);
+}
+
+TEST_CASE("Quantized weights in parts that are computed are refused") {
+  weights::files::WeightFile file;
+  weights::files::StoredValues values;
+  values.form = "test";
+  values.shape = {4, 4};
+  values.dtype = torch::kChar;
+  file.tensors.insert("a.weight", file.stored.add(std::move(values)));
+  file.tensors.insert("a.SCB", torch::ones({4}));
+  weights::quantized::join_quantized(file, nullptr);
+  REQUIRE(file.unreadable.size() == 1);
+  CHECK(file.unreadable.front().first == "a.weight");
+  CHECK_THAT(
+      file.unreadable.front().second,
+      ContainsText("is stored as test, which is not joined"));
+}
+
+TEST_CASE("A configuration that cannot be read is an error") {
+  const Layer layer;
+  std::ofstream(layer.folder.file("config.json")) << "{,}";
+  auto attention = module_of_size();
+  THROWS_WITH(load_weights(*attention, layer.path(), options()), "config.json");
+  // Settings of the text model count.
+  std::ofstream(layer.folder.file("config.json"))
+      << R"({"text_config": {"quantization_config": {"quant_method": "x"}}})";
+  THROWS_WITH(
+      load_weights(*attention, layer.path(), options()),
+      "is quantized by \"x\"");
 }
 
 TEST_CASE("read_weights returns what is stored, or the values") {

@@ -182,8 +182,14 @@ TEST_CASE("FP8 is read if the size of its blocks is sure") {
   };
   const Items blocks = {
       {"weight", fp8({129, 130})}, {"weight_scale_inv", scale({2, 2})}};
-  CHECK(Joined(blocks).form() == "FP8 in blocks of 128 x 128");
-  CHECK(Joined(blocks).values().equal(torch::full({129, 130}, 0.5)));
+  const auto* fp8_alone = R"({"quant_method": "fp8"})";
+  CHECK(Joined(blocks, fp8_alone).form() == "FP8 in blocks of 128 x 128");
+  CHECK(Joined(blocks, fp8_alone).values().equal(torch::full({129, 130}, 0.5)));
+  // Blocks of 100, too, would be two in each row and column.
+  CHECK_THAT(refused(blocks), ContainsText("which is not one scale"));
+  const Items whole = {
+      {"weight", fp8({256, 128})}, {"weight_scale_inv", scale({2, 1})}};
+  CHECK(Joined(whole).form() == "FP8 in blocks of 128 x 128");
   const auto* size =
       R"({"quant_method": "fp8", "weight_block_size": [128, 65]})";
   CHECK(Joined(blocks, size).form() == "FP8 in blocks of 128 x 65");

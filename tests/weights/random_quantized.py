@@ -87,7 +87,9 @@ class Grammar:
             config["weight_block_size"] = list(block)
             scale = self.scales(-(-rows // block[0]), -(-columns // block[1]))
             if block == (128, 128) and self.draw.random() < 0.5:
-                config = self.draw.choice([None, {"quant_method": "fp8"}])
+                # Only whole blocks, or one, tell their size.
+                sure = scale.numel() == 1 or rows % 128 == columns % 128 == 0
+                config = self.draw.choice([None] * sure + [{"quant_method": "fp8"}])
         elif kind == "rows":
             config = self.draw.choice(
                 [{"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, None]

@@ -70,7 +70,9 @@ int main() {
     } catch (const std::exception& error) {
       found = {{"error", torch_attention::error_message(error)}};
     }
-    std::cout << found.dump() << std::endl;
+    // Names of a file may be invalid UTF-8.
+    std::cout << found.dump(-1, ' ', false, Json::error_handler_t::replace)
+              << std::endl;
   }
   return 0;
 }

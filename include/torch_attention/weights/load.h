@@ -140,7 +140,8 @@ TORCH_ATTENTION_API std::ostream& operator<<(
 /// Recognises by content, not by name: `torch.save` files (a state dict, or a
 /// checkpoint that holds one), TorchScript archives, archives of C++
 /// `torch::save`, `torch.export` archives (.pt2), safetensors files and the
-/// index of a model in several of them. Never runs code from a file; verifies
+/// index of a model in several of them, GGUF files, and the folders of
+/// distributed checkpoints. Never runs code from a file; verifies
 /// checksums if the format has them. The file is mapped into memory, and only
 /// needed parts are read. `path` may also be a folder with `model.safetensors`,
 /// `model.safetensors.index.json`, `pytorch_model.bin`,

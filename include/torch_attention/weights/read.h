@@ -59,10 +59,11 @@ struct TORCH_ATTENTION_API ReadOptions {
 /// Recognises, by content and not by name, all formats that `load_weights`
 /// reads: `torch.save` files (in a checkpoint, its state dict or the part that
 /// `prefix` selects), TorchScript and C++ archives, `torch.export` archives,
-/// safetensors files and the index of a model in several of them. Never runs
-/// code from a file. A tensor with several names in the file is one tensor in
-/// the result; different tensors do not share memory unless `mmap` is set.
-/// Values that are not tensors are left out.
+/// safetensors files and the index of a model in several of them, GGUF files,
+/// and the folders of distributed checkpoints. Never runs code from a file. A
+/// tensor with several names in the file is one tensor in the result; different
+/// tensors do not share memory unless `mmap` is set. Values that are not
+/// tensors are left out.
 ///
 /// Throws c10::Error if the file is invalid, nothing is below the prefix, a
 /// tensor cannot be read (sparse, quantized), or views of the same bytes would

@@ -150,7 +150,6 @@ void check_cover(
         std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
     return is_empty ? 0 : sizes.empty() ? 1 : strides[0] * sizes[0];
   };
-  int64_t covered = 0;
   for (const auto& chunk : chunks) {
     if (chunk.offsets.size() != shape.size() ||
         chunk.sizes.size() != shape.size()) {
@@ -162,7 +161,6 @@ void check_cover(
         wrong("lie outside of it");
       }
     }
-    covered += count(chunk.sizes);
   }
   const auto apart = [&](const Chunk& a, const Chunk& b) {
     for (size_t i = 0; i < shape.size(); ++i) {
@@ -179,6 +177,11 @@ void check_cover(
         wrong("overlap");
       }
     }
+  }
+  // Apart and inside, they have no more elements together than the tensor.
+  int64_t covered = 0;
+  for (const auto& chunk : chunks) {
+    covered += count(chunk.sizes);
   }
   if (covered != count(shape)) {
     wrong("do not cover it");
@@ -261,6 +264,11 @@ class Reader {
     for (const auto* each : required(entry, "chunks", Kind::kList).items()) {
       chunks.push_back({sizes_in(*each, "offsets"), sizes_in(*each, "sizes")});
     }
+    // Tensors may share one list of shards in the pickle.
+    pairs_ += chunks.size() * chunks.size();
+    if (pairs_ > kMostPairs) {
+      fail_metadata("its tensors have too many shards");
+    }
     check_cover(name, shape, chunks);
     for (auto& chunk : chunks) {
       chunk.tensor = read_chunk(name, chunk);
@@ -312,6 +320,11 @@ class Reader {
         name,
         path,
         fmt::join(chunk.sizes, ", "));
+    TORCH_ATTENTION_CHECK(
+        !repeats_elements(*tensor),
+        "\"{}\" in \"{}\" repeats its elements (expand)",
+        name,
+        path);
     checks_[name].push_back(std::move(stored.check));
     return *tensor;
   }
@@ -369,8 +382,13 @@ class Reader {
     choose_state_dict({dicts.begin(), dicts.end()}, is_flat, file_);
   }
 
+  /// Pairs of shards that are compared: checkpoints of a thousand processes
+  /// have fewer.
+  static constexpr size_t kMostPairs = size_t{1} << 33;
+
   std::string folder_;
   Places places_;
+  size_t pairs_ = 0;
   std::map<std::string, Bytes> files_;
   std::map<std::string, std::vector<Check>> checks_;
   WeightFile file_;

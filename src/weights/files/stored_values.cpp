@@ -66,12 +66,18 @@ class StoredTensors::Range {
         bytes_,
         values_.form,
         std::strerror(errno));
+    if (values_.prepare) {
+      values_.prepare();
+    }
+    is_prepared_ = true;
   }
 
   void fill() {
     const std::lock_guard lock(mutex_);
     if (!filled_) {
-      prepare();
+      if (!is_prepared_) {
+        prepare();
+      }
       values_.decode(data_);
       filled_ = true;
     }
@@ -81,8 +87,6 @@ class StoredTensors::Range {
     const std::lock_guard lock(mutex_);
     if (filled_) {
       ::madvise(data_, bytes_, MADV_DONTNEED);
-      // A read without `fill` would find zeros.
-      ::mprotect(data_, bytes_, PROT_NONE);
       filled_ = false;
     }
   }
@@ -91,6 +95,7 @@ class StoredTensors::Range {
   StoredValues values_;
   size_t bytes_;
   void* data_ = nullptr;
+  bool is_prepared_ = false;
   bool filled_ = false;
   std::mutex mutex_;
 };

@@ -27,6 +27,8 @@ struct StoredValues {
   std::vector<std::string> keys;
   /// Whether these are the values that were saved, only in several parts.
   bool is_exact = false;
+  /// Does the part of `decode` that may fail. Empty if there is none.
+  std::function<void()> prepare;
   /// Writes all values in the order of rows, as numbers of `dtype`. It neither
   /// allocates memory nor throws: whatever can be wrong with the file was found
   /// before.
@@ -56,15 +58,16 @@ class StoredTensors {
   /// tensors.
   const StoredValues* find(const torch::Tensor& tensor) const;
 
-  /// Makes the memory of a tensor, or of a view of one, accessible: what can
-  /// fail of `fill`. Throws c10::Error if the system refuses.
+  /// Makes the memory of a tensor, or of a view of one, accessible. After it
+  /// `fill` cannot fail. Throws c10::Error if the system refuses.
   void prepare(const torch::Tensor& tensor) const;
 
   /// Computes the values of a tensor, or of a view of one, if they are not
   /// there yet. Does nothing for other tensors.
   void fill(const torch::Tensor& tensor) const;
 
-  /// Gives the memory of a filled tensor back; `fill` computes it again.
+  /// Gives the memory of a filled tensor back. Until `fill` computes it again,
+  /// its values are zeros.
   void release(const torch::Tensor& tensor) const;
 
   /// Takes the tensors of another file as well.

@@ -23,10 +23,10 @@ namespace {
 using KeysOfWeights = std::unordered_map<std::string, std::vector<std::string>>;
 
 /// Returns the groups of a file, in its order.
-std::vector<Group> groups_of(const StateDict& tensors) {
+std::vector<Group> groups_of(const files::WeightFile& file) {
   std::vector<Group> groups;
   std::unordered_map<std::string, size_t> places;
-  for (const auto& item : tensors) {
+  for (const auto& item : file.tensors) {
     auto found = field_of(item.key());
     if (!found) {
       continue;
@@ -38,6 +38,10 @@ std::vector<Group> groups_of(const StateDict& tensors) {
     }
     auto& group = groups[place->second];
     group.keys.push_back(item.key());
+    const auto* stored = file.stored.find(item.value());
+    if (stored != nullptr && group.stored_as.empty()) {
+      group.stored_as = stored->form;
+    }
     group.fields.emplace(std::move(found->field), item.value());
   }
   return groups;
@@ -64,11 +68,18 @@ std::string foreign_form(const Group& group) {
   return "";
 }
 
+/// Returns whether a dtype is of integers, or of numbers of a byte, which may
+/// need a scale.
+bool may_need_scale(torch::ScalarType dtype) {
+  return c10::isIntegralType(dtype, /*includeBool=*/false) ||
+      (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
+}
+
 /// Returns whether a weight is of integers.
 bool is_integer_weight(const Group& group) {
   const auto* weight = group.find("weight");
-  return weight != nullptr && weight->scalar_type() != torch::kBool &&
-      c10::isIntegralType(weight->scalar_type(), false);
+  return weight != nullptr &&
+      c10::isIntegralType(weight->scalar_type(), /*includeBool=*/false);
 }
 
 /// Returns whether a group is a weight that compressed-tensors stores.
@@ -96,6 +107,38 @@ files::StoredValues read_qweight(const Group& group, const Settings& settings) {
                                     : read_gptq(group, settings);
 }
 
+/// Throws `Refused` for a weight that no scheme takes and that is not plain:
+/// its own dtype or a tensor beside it tells.
+void check_not_scaled(const Group& group, const Settings& settings) {
+  const auto* weight = group.find("weight");
+  if (weight == nullptr) {
+    return;
+  }
+  const bool has_scale = group.has("weight_scale") ||
+      group.has("weight_scale_inv") || group.has("scale_weight") ||
+      group.has("weight_scales");
+  const bool is_simulated =
+      has_scale && settings.method() == "compressed-tensors";
+  refuse_unless(
+      !is_simulated &&
+          (!may_need_scale(weight->scalar_type()) ||
+           (!settings.exist() && !has_scale)),
+      "is quantized by {}, which is not read in this form",
+      settings.exist() ? format_text("\"{}\"", settings.method())
+                       : "an unknown method");
+}
+
+/// Throws `Refused` for a group with a tensor that the file stores in another
+/// form, as GGUF and distributed checkpoints do, unless it is a weight alone.
+void check_is_alone(const Group& group) {
+  const auto* weight = group.find("weight");
+  refuse_unless(
+      group.fields.size() == 1 && weight != nullptr &&
+          !may_need_scale(weight->scalar_type()),
+      "is quantized, and a part of it is stored as {}, which is not joined",
+      group.stored_as);
+}
+
 /// Returns the values of a group; none if it is not quantized. Throws `Refused`
 /// if it is not read.
 std::optional<files::StoredValues> values_of(
@@ -104,6 +147,10 @@ std::optional<files::StoredValues> values_of(
   const auto foreign = foreign_form(group);
   refuse_unless(
       foreign.empty(), "is quantized by \"{}\", which is not read", foreign);
+  if (!group.stored_as.empty()) {
+    check_is_alone(group);
+    return std::nullopt;
+  }
   if (group.has("qweight")) {
     return read_qweight(group, settings);
   }
@@ -119,13 +166,27 @@ std::optional<files::StoredValues> values_of(
   if (is_scaled_fp8(group, settings)) {
     return read_fp8(group, settings);
   }
-  refuse_unless(
-      !is_integer_weight(group) ||
-          (!settings.exist() && !group.has("weight_scale")),
-      "is quantized by {}, which is not read in this form",
-      settings.exist() ? format_text("\"{}\"", settings.method())
-                       : "an unknown method");
+  check_not_scaled(group, settings);
   return std::nullopt;
+}
+
+/// Returns why a tensor outside of the groups may not be the weight itself; ""
+/// if nothing suggests that.
+std::string why_scaled(
+    const std::string& key,
+    const torch::Tensor& tensor,
+    const StateDict& tensors,
+    const Settings& settings) {
+  const bool is_byte = c10::isFloatingType(tensor.scalar_type()) &&
+      c10::elementSize(tensor.scalar_type()) == 1;
+  const bool has_scale = may_need_scale(tensor.scalar_type()) &&
+      (tensors.contains(key + "_scale") ||
+       tensors.contains(key + "_scale_inv"));
+  return has_scale || (is_byte && settings.exist())
+      ? format_text(
+            "is {}, and quantized in a form that is not read",
+            torch::toString(tensor.scalar_type()))
+      : "";
 }
 
 /// Returns whether a tensor is a scale for keys or values in a cache, which
@@ -181,11 +242,21 @@ std::function<void(const std::vector<std::string>& keys)> check_of(
 
 } // namespace
 
+bool may_be_quantized(const files::WeightFile& file) {
+  return std::any_of(
+      file.tensors.begin(), file.tensors.end(), [](const auto& item) {
+        const auto dtype = item.value().scalar_type();
+        const auto field = field_of(item.key());
+        return (field && (may_need_scale(dtype) || field->field != "weight")) ||
+            (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
+      });
+}
+
 void join_quantized(files::WeightFile& file, const Json* quantization) {
   const Settings settings(quantization);
   KeysOfWeights joined;
   std::unordered_map<std::string, torch::Tensor> weights;
-  for (auto& group : groups_of(file.tensors)) {
+  for (auto& group : groups_of(file)) {
     try {
       auto values = values_of(group, settings);
       if (values) {
@@ -196,6 +267,14 @@ void join_quantized(files::WeightFile& file, const Json* quantization) {
       }
     } catch (const Refused& reason) {
       file.unreadable.emplace_back(group.name(), reason.what());
+    }
+  }
+  for (const auto& item : file.tensors) {
+    auto reason = field_of(item.key())
+        ? std::string()
+        : why_scaled(item.key(), item.value(), file.tensors, settings);
+    if (!reason.empty()) {
+      file.unreadable.emplace_back(item.key(), std::move(reason));
     }
   }
   if (joined.empty()) {

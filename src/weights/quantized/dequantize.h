@@ -7,6 +7,11 @@
 
 namespace torch_attention::weights::quantized {
 
+/// Returns whether a file has tensors that `join_quantized` may change or
+/// refuse: integers or numbers of a byte that a module would not have, or parts
+/// of a quantized weight.
+bool may_be_quantized(const files::WeightFile& file);
+
 /// Replaces the tensors of a file that together are one quantized weight, such
 /// as `q_proj.qweight`, `q_proj.qzeros` and `q_proj.scales`, by one float32
 /// tensor `q_proj.weight` of `WeightFile::stored`, at the place of the first of

@@ -44,10 +44,19 @@ std::pair<int64_t, int64_t> block_size(const Json& list) {
 }
 
 /// Returns the size of blocks: that of the configuration, or 128 x 128, which
-/// transformers takes without one; none if weights have no blocks.
-std::optional<std::pair<int64_t, int64_t>> block_of(const Settings& settings) {
+/// transformers takes without one; none if weights have no blocks. Without a
+/// configuration only whole blocks, or a single one, tell their size.
+std::optional<std::pair<int64_t, int64_t>> block_of(
+    const Settings& settings,
+    const torch::Tensor& weight,
+    const torch::Tensor& scale) {
   constexpr std::pair<int64_t, int64_t> kDefault = {128, 128};
   if (settings.exist() && settings.method() != "fp8") {
+    return std::nullopt;
+  }
+  if (!settings.exist() && scale.numel() > 1 &&
+      (weight.size(0) % kDefault.first != 0 ||
+       weight.size(1) % kDefault.second != 0)) {
     return std::nullopt;
   }
   if (!settings.contains("weight_block_size")) {
@@ -139,7 +148,7 @@ files::StoredValues read_fp8(const Group& group, const Settings& settings) {
       weight.dim() == 2,
       "is quantized as FP8, but has the shape {}, expected two dimensions",
       shape_text(weight.sizes()));
-  const auto block = block_of(settings);
+  const auto block = block_of(settings, weight, scale);
   const auto grid = grid_of(weight, scale.sizes(), block);
   refuse_unless(
       grid.has_value(),

@@ -210,6 +210,12 @@ std::vector<int32_t> groups_of_columns(
 files::StoredValues read_gptq(const Group& group, const Settings& settings) {
   const auto offset = offset_of(settings);
   group.check_fields({"qweight", "qzeros", "scales", "g_idx"});
+  for (const auto* field : {"rotation", "adapter"}) {
+    refuse_unless(
+        settings.get(field).is_null(),
+        "is quantized by GPTQ with \"{}\", which is not read",
+        field);
+  }
   const auto sizes = sizes_of(group, settings);
   files::StoredValues result;
   result.form = format_text("GPTQ of {} bits", sizes.bits);

@@ -20,6 +20,9 @@ const std::unordered_set<std::string>& field_names() {
       "weight_scale",
       "weight_scale_2",
       "qscale_weight",
+      // refused
+      "scale_weight",
+      "weight_scales",
       "scale",
       // GPTQ and AWQ
       "qweight",

@@ -35,6 +35,9 @@ struct Group {
   std::map<std::string, torch::Tensor> fields;
   /// The names in the file, in its order.
   std::vector<std::string> keys;
+  /// The form of the first of them whose values the file has in another form;
+  /// "" if all are tensors.
+  std::string stored_as;
 
   std::string name() const {
     return start + "weight";
