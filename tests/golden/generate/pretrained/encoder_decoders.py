@@ -6,7 +6,7 @@ from typing import Any
 
 from .encoders import IMAGES
 from .kinds import GROUPED, SIZES
-from .model import LAYERS, Attention, Model
+from .model import LAYERS, Attention, Model, attention_of_decoder
 
 STACKS = {
     "d_model": 24,
@@ -51,8 +51,7 @@ def bart_like(
         model_type,
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention(f"decoder.layers.{{}}.{cross}", label="cross."),
+            *attention_of_decoder("decoder.layers", cross=cross),
         ),
         {**STACKS, **config},
         prefix="model.",
@@ -149,8 +148,9 @@ ENCODER_DECODERS = (
         "dia",
         (
             Attention("encoder.layers.{}.self_attention", label="encoder."),
-            Attention("decoder.layers.{}.self_attention", label="decoder."),
-            Attention("decoder.layers.{}.cross_attention", label="cross."),
+            *attention_of_decoder(
+                "decoder.layers", own="self_attention", cross="cross_attention"
+            ),
         ),
         {
             "encoder_config": {**SMALL, "num_key_value_heads": 2, "head_dim": 6},
@@ -174,8 +174,7 @@ ENCODER_DECODERS = (
         "musicgen",
         "musicgen",
         (
-            Attention("decoder.model.decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.model.decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.model.decoder.layers"),
         ),
         {
             "text_encoder": {
@@ -215,8 +214,7 @@ ENCODER_DECODERS = (
                 "encoder.encoder.layer.{}.attention",
                 label="encoder.",
             ),
-            Attention("decoder.model.decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.model.decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.model.decoder.layers"),
         ),
         {
             "encoder": {**IMAGES, "model_type": "vit", "qkv_bias": False},
@@ -274,8 +272,7 @@ ENCODER_DECODERS = (
         "moonshine",
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.layers"),
         ),
         {
             "hidden_size": 40,
@@ -296,8 +293,7 @@ ENCODER_DECODERS = (
         "t5gemma",
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.cross_attn", label="cross."),
+            *attention_of_decoder("decoder.layers", cross="cross_attn"),
         ),
         {
             "encoder": {**GEMMA2, "hidden_size": 16},
@@ -314,12 +310,7 @@ ENCODER_DECODERS = (
             Attention(
                 "language_model.encoder.layers.{}.self_attn", label="encoder."
             ),
-            Attention(
-                "language_model.decoder.layers.{}.self_attn", label="decoder."
-            ),
-            Attention(
-                "language_model.decoder.layers.{}.encoder_attn", label="cross."
-            ),
+            *attention_of_decoder("language_model.decoder.layers"),
         ),
         {
             "text_config": {**STACKS, "model_type": "bart", "d_model": 16},
@@ -344,8 +335,7 @@ ENCODER_DECODERS = (
         "time_series_transformer",
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.layers"),
         ),
         {
             "d_model": 16,

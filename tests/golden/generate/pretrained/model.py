@@ -67,6 +67,16 @@ class Attention:
     after: str = ""
 
 
+def attention_of_decoder(
+    path: str, own: str = "self_attn", cross: str = "encoder_attn"
+) -> tuple[Attention, Attention]:
+    """A decoder's attention to itself, and to the encoder's output."""
+    return (
+        Attention(f"{path}.{{}}.{own}", label="decoder."),
+        Attention(f"{path}.{{}}.{cross}", label="cross."),
+    )
+
+
 @dataclass(frozen=True)
 class Model:
     """A model of two layers with random weights."""

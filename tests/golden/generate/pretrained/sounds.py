@@ -6,7 +6,7 @@ from typing import Any
 
 from .encoders import IMAGES, WIDTHS
 from .kinds import GROUPED, SIZES, SLIDING_FIRST
-from .model import LAYERS, Attention, Model, blocks_of_types
+from .model import LAYERS, Attention, Model, attention_of_decoder, blocks_of_types
 
 SELF_ATTENTION = "layers.{}.self_attn"
 MELS = {**WIDTHS, "num_mel_bins": 4}
@@ -106,8 +106,7 @@ SOUNDS_AND_TEXT = (
         "canary",
         "canary",
         (
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.layers"),
         ),
         {
             "encoder_config": {
@@ -161,8 +160,7 @@ SOUNDS_AND_TEXT = (
         "moonshine_streaming",
         (
             Attention("encoder.layers.{}.self_attn", label="encoder."),
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.layers"),
         ),
         {
             "encoder_config": {
@@ -267,8 +265,7 @@ SOUNDS_AND_TEXT = (
         "pp_formulanet",
         "pp_formulanet",
         (
-            Attention("decoder.layers.{}.self_attn", label="decoder."),
-            Attention("decoder.layers.{}.encoder_attn", label="cross."),
+            *attention_of_decoder("decoder.layers"),
         ),
         {
             "text_config": {
