@@ -403,14 +403,7 @@ bool is_distributed_metadata(const Bytes& file) {
 
 WeightFile read_distributed(const Bytes& metadata, const std::string& folder) {
   const Pickle pickle(metadata.text());
-  for (const auto& name : pickle.names()) {
-    TORCH_ATTENTION_CHECK(
-        !runs_code(name),
-        "the metadata of the distributed checkpoint are malicious: their pickle "
-        "names \"{}\", which runs code; it was not run. Do not load the "
-        "checkpoint in Python",
-        name);
-  }
+  check_runs_no_code(pickle);
   if (!is_of_class(pickle.root(), std::string(kClasses) + "Metadata")) {
     fail_metadata(format_text(
         "expected an object of the class \"{}Metadata\"", kClasses));

@@ -1,5 +1,6 @@
 #include <weights/files/pickle_names.h>
 
+#include <check.h>
 #include <format_text.h>
 
 #include <algorithm>
@@ -143,13 +144,7 @@ std::string_view class_of(const PickleValue& call) {
       : std::string_view();
 }
 
-} // namespace
-
-bool is_script_class(std::string_view name) {
-  constexpr std::string_view kStart = "__torch__.";
-  return name.substr(0, kStart.size()) == kStart;
-}
-
+/// Returns whether a function with this name runs commands or code.
 bool runs_code(std::string_view name) {
   constexpr std::array<std::string_view, 34> kStarts{
       "__builtin__.__import__",
@@ -187,6 +182,23 @@ bool runs_code(std::string_view name) {
       "timeit.",
       "webbrowser."};
   return begins_with_any(name, kStarts);
+}
+
+} // namespace
+
+bool is_script_class(std::string_view name) {
+  constexpr std::string_view kStart = "__torch__.";
+  return name.substr(0, kStart.size()) == kStart;
+}
+
+void check_runs_no_code(const Pickle& pickle) {
+  for (const auto& name : pickle.names()) {
+    TORCH_ATTENTION_CHECK(
+        !runs_code(name),
+        "the file is malicious: its pickle names \"{}\", which runs code; "
+        "it was not run. Do not load the file in Python",
+        name);
+  }
 }
 
 bool is_tensor(const PickleValue& value) {

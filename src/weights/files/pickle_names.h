@@ -13,9 +13,9 @@ namespace torch_attention::weights::files {
 /// Returns whether a name such as "__torch__.Linear" is of a TorchScript class.
 bool is_script_class(std::string_view name);
 
-/// Returns whether a function with this name runs commands or code. No file of
-/// weights needs one.
-bool runs_code(std::string_view name);
+/// Throws c10::Error if the pickle names a function that runs commands or code.
+/// No file of weights needs one.
+void check_runs_no_code(const Pickle& pickle);
 
 /// Returns whether the value is a tensor, even if it cannot be read.
 bool is_tensor(const PickleValue& value);

@@ -369,13 +369,7 @@ std::string script_format(const PickleValue& root) {
 /// Throws c10::Error if the file is malicious, or if its root is an object of
 /// another class than a state dict.
 void check_names(const Pickle& pickle, bool is_script) {
-  for (const auto& name : pickle.names()) {
-    TORCH_ATTENTION_CHECK(
-        !runs_code(name),
-        "the file is malicious: its pickle names \"{}\", which runs code; "
-        "it was not run. Do not load the file in Python",
-        name);
-  }
+  check_runs_no_code(pickle);
   const auto& root = pickle.root();
   TORCH_ATTENTION_CHECK(
       is_script || is_tensor(root) || why_foreign(root).empty(),
