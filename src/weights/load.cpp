@@ -39,21 +39,6 @@ std::vector<std::string> share_of(
   return own;
 }
 
-/// Adds a remark if an adapter was given, and none of the tensors has a part of
-/// it.
-void note_adapter(const LoadOptions& options, LoadReport& report) {
-  const auto& loaded = report.loaded;
-  const bool is_there =
-      std::any_of(loaded.begin(), loaded.end(), [](const auto& tensor) {
-        return tensor.stored_as.find("LoRA") != std::string::npos;
-      });
-  if (!options.adapter().empty() && !is_there) {
-    report.remarks.push_back(format_text(
-        "the adapter \"{}\" has no matrices for these tensors",
-        options.adapter()));
-  }
-}
-
 } // namespace
 
 LoadReport load_by_agreement(
@@ -72,7 +57,6 @@ LoadReport load_by_agreement(
     plan = make_plan(module, file, options);
     file.check(share.count == 1 ? plan.keys : share_of(plan.keys, share));
     plan.report.path = found;
-    note_adapter(options, plan.report);
     plan.report.format = file.format;
   } catch (const std::exception& wrong) {
     error = failure(path, wrong);

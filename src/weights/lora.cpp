@@ -381,6 +381,7 @@ class Merger {
     values.shape = base.sizes().vec();
     values.bytes = stored == nullptr ? base.nbytes() : stored->bytes;
     values.is_exact = stored == nullptr || stored->is_exact;
+    values.is_merged = true;
     if (stored != nullptr) {
       values.keys = stored->keys;
     }

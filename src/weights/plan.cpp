@@ -243,6 +243,11 @@ class Planner {
     }
     plan_.report.layout = mapping_.layout;
     plan_.report.remarks = mapping_.remarks;
+    if (!options_.adapter().empty() && !has_adapter_) {
+      plan_.report.remarks.push_back(format_text(
+          "the adapter \"{}\" has no matrices for these tensors",
+          options_.adapter()));
+    }
     throw_problems();
     return std::move(plan_);
   }
@@ -328,6 +333,7 @@ class Planner {
       }
       return;
     }
+    has_adapter_ = has_adapter_ || has_merged_part(source);
     const auto* stored = stored_part(source);
     if (stored != nullptr && !stored->is_exact && !options_.dequantize()) {
       problems_.push_back(format_text(
@@ -410,6 +416,15 @@ class Planner {
       }
     }
     return found;
+  }
+
+  /// Returns whether an adapter was added to a part.
+  bool has_merged_part(const Source& source) const {
+    return std::any_of(
+        source.parts.begin(), source.parts.end(), [&](const Part& part) {
+          const auto* stored = file_.stored.find(part.tensor);
+          return stored != nullptr && stored->is_merged;
+        });
   }
 
   /// Returns the stored form of the first part that has one; null if all are
@@ -519,6 +534,8 @@ class Planner {
   std::unordered_map<std::string, const WeightShard*> shards_;
   std::unordered_set<std::string> masks_;
   Mapping mapping_;
+  /// Whether an adapter was added to one of the tensors.
+  bool has_adapter_ = false;
   std::unordered_set<std::string> unreadable_sources_;
   /// For each tensor of the module the first of its names, with its source.
   std::unordered_map<

@@ -27,6 +27,8 @@ struct StoredValues {
   std::vector<std::string> keys;
   /// Whether these are the values that were saved, only in several parts.
   bool is_exact = false;
+  /// Whether an adapter was added to them.
+  bool is_merged = false;
   /// Does the part of `decode` that may fail. Empty if there is none.
   std::function<void()> prepare;
   /// Writes all values in the order of rows, as numbers of `dtype`. It neither
