@@ -70,9 +70,7 @@ class Reader {
   /// other tensor has its memory.
   torch::Tensor computed(const std::string& key, const torch::Tensor& in_file) {
     stored_.fill(in_file);
-    const bool has_dtype = !options_.dtype() || !in_file.is_floating_point() ||
-        in_file.scalar_type() == *options_.dtype();
-    if (has_dtype && options_.device().is_cpu()) {
+    if (keeps_dtype(in_file) && options_.device().is_cpu()) {
       return in_file;
     }
     auto result = converted(key, in_file);
@@ -83,8 +81,7 @@ class Reader {
   torch::Tensor converted(
       const std::string& key,
       const torch::Tensor& in_file) {
-    const bool has_dtype = !options_.dtype() || !in_file.is_floating_point() ||
-        in_file.scalar_type() == *options_.dtype();
+    const bool has_dtype = keeps_dtype(in_file);
     const bool stays = has_dtype && options_.device().is_cpu();
     if (stays && options_.mmap()) {
       return in_file;
@@ -101,6 +98,11 @@ class Reader {
         has_dtype ? in_file.scalar_type() : options_.dtype().value();
     return copied(once.resolve_conj().resolve_neg(), dtype)
         .expand(in_file.sizes());
+  }
+
+  bool keeps_dtype(const torch::Tensor& in_file) const {
+    return !options_.dtype() || !in_file.is_floating_point() ||
+        in_file.scalar_type() == *options_.dtype();
   }
 
   torch::Tensor copied(const torch::Tensor& x, torch::ScalarType dtype) const {

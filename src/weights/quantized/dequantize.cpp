@@ -68,11 +68,15 @@ std::string foreign_form(const Group& group) {
   return "";
 }
 
+bool is_float_of_byte(torch::ScalarType dtype) {
+  return c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1;
+}
+
 /// Returns whether a dtype is of integers, or of numbers of a byte, which may
 /// need a scale.
 bool may_need_scale(torch::ScalarType dtype) {
   return c10::isIntegralType(dtype, /*includeBool=*/false) ||
-      (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
+      is_float_of_byte(dtype);
 }
 
 /// Returns whether a weight is of integers.
@@ -177,15 +181,14 @@ std::string why_scaled(
     const torch::Tensor& tensor,
     const StateDict& tensors,
     const Settings& settings) {
-  const bool is_byte = c10::isFloatingType(tensor.scalar_type()) &&
-      c10::elementSize(tensor.scalar_type()) == 1;
-  const bool has_scale = may_need_scale(tensor.scalar_type()) &&
+  const auto dtype = tensor.scalar_type();
+  const bool has_scale = may_need_scale(dtype) &&
       (tensors.contains(key + "_scale") ||
        tensors.contains(key + "_scale_inv"));
-  return has_scale || (is_byte && settings.exist())
+  return has_scale || (is_float_of_byte(dtype) && settings.exist())
       ? format_text(
             "is {}, and quantized in a form that is not read",
-            torch::toString(tensor.scalar_type()))
+            torch::toString(dtype))
       : "";
 }
 
@@ -248,7 +251,7 @@ bool may_be_quantized(const files::WeightFile& file) {
         const auto dtype = item.value().scalar_type();
         const auto field = field_of(item.key());
         return (field && (may_need_scale(dtype) || field->field != "weight")) ||
-            (c10::isFloatingType(dtype) && c10::elementSize(dtype) == 1);
+            is_float_of_byte(dtype);
       });
 }
 

@@ -32,15 +32,13 @@ std::string scale_of(const Group& group) {
 
 /// Returns two positive integers of a list.
 std::pair<int64_t, int64_t> block_size(const Json& list) {
-  const auto& sizes = list.elements();
-  const bool are_two = sizes.size() == 2 && sizes[0].as_integer() > 0 &&
-      sizes[1].as_integer() > 0;
+  const auto sizes = two_positive(list);
   refuse_unless(
-      are_two,
+      sizes.has_value(),
       "is quantized as FP8, but \"weight_block_size\" of the configuration is "
       "{}, expected two positive integers",
       list.shown(100));
-  return {*sizes[0].as_integer(), *sizes[1].as_integer()};
+  return *sizes;
 }
 
 /// Returns the size of blocks: that of the configuration, or 128 x 128, which

@@ -54,12 +54,12 @@ void read_strategy(const Json& weights, Scheme& scheme) {
   if (scheme.strategy == "group" || scheme.strategy == "tensor_group") {
     scheme.group_size = positive(weights, "group_size");
   } else if (scheme.strategy == "block") {
-    const auto& sizes = weights.get("block_structure").elements();
-    if (sizes.size() != 2 || !(sizes[0].as_integer() > 0) ||
-        !(sizes[1].as_integer() > 0)) {
-      refuse_field("block_structure", weights.get("block_structure"));
+    const auto& structure = weights.get("block_structure");
+    const auto sizes = two_positive(structure);
+    if (!sizes) {
+      refuse_field("block_structure", structure);
     }
-    scheme.block = {*sizes[0].as_integer(), *sizes[1].as_integer()};
+    scheme.block = *sizes;
   } else if (scheme.strategy != "tensor" && scheme.strategy != "channel") {
     refuse_field("strategy", weights.get("strategy"));
   }

@@ -51,6 +51,15 @@ std::string method_of(const Json& settings) {
 
 } // namespace
 
+std::optional<std::pair<int64_t, int64_t>> two_positive(const Json& list) {
+  const auto& sizes = list.elements();
+  const bool are_two = sizes.size() == 2 && sizes[0].as_integer() > 0 &&
+      sizes[1].as_integer() > 0;
+  return are_two
+      ? std::optional(std::pair{*sizes[0].as_integer(), *sizes[1].as_integer()})
+      : std::nullopt;
+}
+
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](char letter) {
     return 'A' <= letter && letter <= 'Z'

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace torch_attention::weights::quantized {
 
@@ -49,6 +50,9 @@ class Settings {
   Json fields_ = Json::object();
   std::string method_;
 };
+
+/// Returns the two positive integers of a list; none of any other value.
+std::optional<std::pair<int64_t, int64_t>> two_positive(const Json& list);
 
 /// Returns the text with small letters of ASCII.
 std::string lower(std::string text);
