@@ -17,6 +17,7 @@
 #include <cpu/conversion-inl.h>
 #include <cpu/forward_row_memory-inl.h>
 #include <cpu/forward_row_pairs-inl.h>
+#include <cpu/forward_row_scores-inl.h>
 #include <cpu/head.h>
 #include <cpu/int8-inl.h>
 #include <cpu/products-inl.h>
@@ -445,12 +446,18 @@ inline void multiply_int8_keys(
       keys.scale,
       memory.key,
       D);
+  const RowKeys<float> unpacked{memory.key, D, range.n};
+  if (a.same_bits) {
+    // The memory of values is free: they are unpacked later.
+    multiply_scores_in_order<Product<Start::kZero>>(
+        RowProduct<float, float>{
+            memory.query, D, range.rows, unpacked, a.head_dim},
+        memory.value,
+        memory.scores);
+    return;
+  }
   multiply_scores_of_rows<AddProduct>(
-      memory.query,
-      range.rows,
-      RowKeys<float>{memory.key, D, range.n},
-      D,
-      memory.scores);
+      memory.query, range.rows, unpacked, D, memory.scores);
 }
 
 /// Adds the values of `range` by their weights.

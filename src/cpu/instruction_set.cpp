@@ -23,6 +23,12 @@
 #endif
 #endif
 
+#if HWY_ARCH_X86 && defined(HWY_COMPILE_ONLY_STATIC)
+static_assert(
+    HWY_STATIC_TARGET != HWY_EMU128,
+    "The options of the compiler leave plain loops in place of vectors");
+#endif
+
 namespace torch_attention::cpu {
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <kernels/block_mask.h>
 #include <kernels/heads.h>
+#include <kernels/plain.h>
 #include <kernels/positions.h>
 
 #include <ATen/TensorSubclassLikeUtils.h>
@@ -166,13 +167,45 @@ torch::Tensor dropped(const torch::Tensor& weights, const Attention& a) {
   return weights * kept.narrow(-3, first, weights.size(-3));
 }
 
+/// Adds the products of weights (..., T, S) and the values (..., S, E) that are
+/// `unusual` to `output` (..., T, E), only for the queries that see them.
+torch::Tensor add_unusual_values(
+    torch::Tensor output,
+    const torch::Tensor& weights,
+    const torch::Tensor& value,
+    const torch::Tensor& unusual) {
+  const auto keys =
+      unusual.any(-1).reshape({-1, unusual.size(-2)}).any(0).nonzero();
+  for (int64_t i = 0; i < keys.size(0); ++i) {
+    const auto key = keys[i].item<int64_t>();
+    const auto weight = weights.narrow(-1, key, 1); // (..., T, 1)
+    // The values of the key where a query sees them and they are unusual.
+    const auto added = unusual.narrow(-2, key, 1).logical_and(weight.ne(0));
+    output = output +
+        weight *
+            value.narrow(-2, key, 1)
+                .expand_as(added)
+                .masked_fill(added.logical_not(), 0);
+  }
+  return output;
+}
+
 torch::Tensor output_of(const torch::Tensor& weights, const Attention& a) {
   if (!a.calls_back()) {
     return product_of_groups(weights, a.value);
   }
-  // No other kernel computes callbacks, so NaN that no query sees must not be
-  // multiplied by 0. A query with NaN has NaN weights in any case.
+  // No other kernel computes callbacks, so values that are not finite must not
+  // be multiplied by 0. A query with NaN has NaN weights in any case.
   const auto value = share_heads(a.value, a.query);
+  const auto unusual = value.isfinite().logical_not();
+  if (!at::isTensorSubclassLike(unusual) && !unusual.is_meta() &&
+      !is_traced()) {
+    return add_unusual_values(
+        torch::matmul(weights, value.masked_fill(unusual, 0)),
+        weights,
+        value,
+        unusual);
+  }
   const auto seen = weights.abs().gt(0).any(/*dim=*/-2).unsqueeze(-1);
   return torch::matmul(weights, value.masked_fill(seen.logical_not(), 0));
 }

@@ -1,5 +1,6 @@
 #include <cpu/attention_by_definition.h>
 #include <cpu/test.h>
+#include <support/sanitized.h>
 
 #include <algorithm>
 #include <cmath>
@@ -98,11 +99,7 @@ std::vector<int64_t> sizes_of(std::initializer_list<int64_t> all) {
 }
 
 int random_cases(int usual) {
-#if defined(__SANITIZE_ADDRESS__)
-  const int share = 3 * every();
-#else
-  const int share = every();
-#endif
+  const int share = (torch_attention::testing::kIsSanitized ? 6 : 1) * every();
   return (usual + share - 1) / share;
 }
 

@@ -1,4 +1,5 @@
 #include <support/failing_allocations.h>
+#include <support/sanitized.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
@@ -214,11 +215,7 @@ bool attempt(const std::function<Attempt()>& make) {
 /// Returns how many allocations later the next one fails. Attempts take long
 /// under the address sanitizer.
 int64_t step(const Failures& failures) {
-#if defined(__SANITIZE_ADDRESS__)
-  return failures.every * (progress->number < 40 ? 1 : 20);
-#else
-  return failures.every;
-#endif
+  return failures.every * (kIsSanitized && progress->number >= 40 ? 60 : 1);
 }
 
 /// Lets allocations fail from the state of `progress` on.
