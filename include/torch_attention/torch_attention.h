@@ -8,6 +8,7 @@
 #include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/cache_rollback.h>
 #include <torch_attention/nn/functional/attention.h>
+#include <torch_attention/nn/functional/image_windows.h>
 #include <torch_attention/nn/functional/linear.h>
 #include <torch_attention/nn/functional/paged_attention.h>
 #include <torch_attention/nn/functional/rms_norm.h>
@@ -16,9 +17,12 @@
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/cross_attention.h>
 #include <torch_attention/nn/modules/head_norm.h>
+#include <torch_attention/nn/modules/indexer.h>
 #include <torch_attention/nn/modules/latent_attention.h>
+#include <torch_attention/nn/modules/longformer_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
+#include <torch_attention/nn/modules/relative_attention.h>
 #include <torch_attention/nn/modules/relative_bias.h>
 #include <torch_attention/nn/modules/self_attention.h>
 #include <torch_attention/nn/modules/swapped_transformer.h>
@@ -28,8 +32,13 @@
 #include <torch_attention/nn/options/cross_attention.h>
 #include <torch_attention/nn/options/forward.h>
 #include <torch_attention/nn/options/head_norm.h>
+#include <torch_attention/nn/options/image_windows.h>
+#include <torch_attention/nn/options/indexer.h>
 #include <torch_attention/nn/options/latent_attention.h>
+#include <torch_attention/nn/options/longformer_attention.h>
 #include <torch_attention/nn/options/mask_mod.h>
+#include <torch_attention/nn/options/output_gate.h>
+#include <torch_attention/nn/options/relative_attention.h>
 #include <torch_attention/nn/options/relative_bias.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/score_function.h>
@@ -41,6 +50,7 @@
 #include <torch_attention/version.h>
 #include <torch_attention/weights/convert.h>
 #include <torch_attention/weights/dtype.h>
+#include <torch_attention/weights/gguf.h>
 #include <torch_attention/weights/inspect.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 #include <torch_attention/weights/layout.h>

@@ -3,8 +3,10 @@
 #include <torch_attention/nn/modules/causal_attention.h>
 #include <torch_attention/nn/modules/cross_attention.h>
 #include <torch_attention/nn/modules/latent_attention.h>
+#include <torch_attention/nn/modules/longformer_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention_wrapper.h>
+#include <torch_attention/nn/modules/relative_attention.h>
 #include <torch_attention/nn/modules/self_attention.h>
 
 #include <torch/nn/module.h>
@@ -92,8 +94,14 @@ inline const char* other_attention(const torch::nn::Module& module) {
   if (dynamic_cast<const LatentAttentionImpl*>(&module) != nullptr) {
     return "LatentAttention";
   }
+  if (dynamic_cast<const LongformerAttentionImpl*>(&module) != nullptr) {
+    return "LongformerAttention";
+  }
   if (dynamic_cast<const MultiHeadAttentionWrapperImpl*>(&module) != nullptr) {
     return "MultiHeadAttentionWrapper";
+  }
+  if (dynamic_cast<const RelativeAttentionImpl*>(&module) != nullptr) {
+    return "RelativeAttention";
   }
   if (dynamic_cast<const SelfAttentionV1Impl*>(&module) != nullptr) {
     return "SelfAttentionV1";

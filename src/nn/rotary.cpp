@@ -264,6 +264,17 @@ void check_scaling(
       amplitude(options));
 }
 
+/// Exchanges the second and the third quarter of the first 4 `quarter`
+/// elements: pairs of each half become pairs of the whole, and those of the
+/// whole become pairs of each half.
+torch::Tensor with_swapped_quarters(const torch::Tensor& x, int64_t quarter) {
+  const auto part = [&](int64_t i) {
+    return x.slice(-1, i * quarter, (i + 1) * quarter);
+  };
+  return torch::cat(
+      {part(0), part(2), part(1), part(3), x.slice(-1, 4 * quarter)}, -1);
+}
+
 } // namespace
 
 void check_rotary(
@@ -287,6 +298,12 @@ void check_rotary(
       "embedding, but got {}",
       name,
       head_dim,
+      dim);
+  TORCH_ATTENTION_CHECK(
+      options.pairing() != RotaryPairing::kHalvesOfHalves || dim % 4 == 0,
+      "{}: expected a dim divisible by 4 for rotary embedding with "
+      "kHalvesOfHalves, but got {}",
+      name,
       dim);
   check_scaling(name, options, dim);
 }
@@ -313,12 +330,15 @@ RotaryAngles rotary_angles_at(
   const auto dtype = positions.is_cpu() ? torch::kDouble : torch::kFloat;
   const auto angles =
       (positions.to(torch::kFloat).unsqueeze(-1) * step).to(dtype);
-  const auto scaled = [&](auto function) {
-    return (by_rows(angles, function) * amplitude(options)).to(torch::kFloat);
+  const auto scaled = [&](double factor, auto function) {
+    return (by_rows(angles, function) * factor).to(torch::kFloat);
   };
+  const auto size = amplitude(options);
   return {
-      scaled([](const torch::Tensor& x) { return x.cos(); }),
-      scaled([](const torch::Tensor& x) { return x.sin(); })};
+      scaled(size, [](const torch::Tensor& x) { return x.cos(); }),
+      scaled(options.reversed() ? -size : size, [](const torch::Tensor& x) {
+        return x.sin();
+      })};
 }
 
 torch::Tensor rotate(
@@ -326,6 +346,21 @@ torch::Tensor rotate(
     const RotaryAngles& angles,
     RotaryPairing pairing,
     Kernel kernel) {
+  if (pairing == RotaryPairing::kHalvesOfHalves) {
+    const auto pairs = angles.cos.size(-1);
+    TORCH_ATTENTION_CHECK(
+        pairs % 2 == 0,
+        "rotary embedding of halves of halves: expected a multiple of 4 rotated "
+        "elements, but got {}",
+        2 * pairs);
+    const auto rotated = kernels::rotate(
+        with_swapped_quarters(x, pairs / 2),
+        angles.cos,
+        angles.sin,
+        /*by_halves=*/true,
+        kernel);
+    return with_swapped_quarters(rotated, pairs / 2);
+  }
   return kernels::rotate(
       x, angles.cos, angles.sin, pairing == RotaryPairing::kHalves, kernel);
 }

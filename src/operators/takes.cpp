@@ -87,6 +87,23 @@ double largest_of(const torch::Tensor& x) {
       std::abs(least.item<double>()), std::abs(most.item<double>()));
 }
 
+/// Returns how far biases may lift a score; not finite if some bias is NaN or
+/// +inf, which keys that are hidden first and biased then do not lose.
+double lift_of(torch::TensorList biases) {
+  double lift = 0;
+  for (const auto& bias : biases) {
+    const auto most = bias.max().item<double>();
+    lift += std::isnan(most) ? most : std::max(0.0, most);
+  }
+  return lift;
+}
+
+/// Returns whether masked_fill refuses a number for scores of this dtype.
+bool is_beyond(double fill, torch::ScalarType dtype) {
+  return dtype == torch::kHalf && std::isfinite(fill) &&
+      std::abs(fill) > std::numeric_limits<c10::Half>::max();
+}
+
 /// Returns the difference from which on exp is 0 in the dtype of the
 /// computation.
 double vanishing_difference(torch::ScalarType dtype) {
@@ -99,6 +116,7 @@ bool hides(
     double fill,
     double largest_score,
     double difference,
+    double lift,
     torch::TensorList hiding,
     torch::TensorList biases) {
   auto hidden = hiding[0];
@@ -112,10 +130,8 @@ bool hides(
   // A key counts as visible if the biases leave it far above the fill. Biases
   // of hidden keys must not lift the fill up to that level.
   const auto lowest_seen = fill / 4;
-  double lift = 0;
   torch::Tensor sum;
   for (const auto& bias : biases) {
-    lift += std::max(0.0, bias.max().item<double>());
     sum = sum.defined() ? sum + bias : bias;
   }
   const auto seen = sum.ge(lowest_seen).logical_and(hidden.logical_not());
@@ -167,19 +183,23 @@ bool takes(
   auto highest = -std::numeric_limits<double>::infinity();
   for (const auto fill : fills) {
     // A fill that is no plain number, as one that needs a gradient, is NaN.
-    if (std::isnan(fill)) {
+    if (std::isnan(fill) || (dtypes.empty() && is_beyond(fill, own))) {
       return false;
     }
     highest = std::max(highest, fill);
   }
+  const torch::NoGradGuard no_grad;
+  const auto lift = hiding.empty() ? 0 : lift_of(biases);
+  if (!std::isfinite(lift)) {
+    return false;
+  }
   if (std::isinf(highest)) {
     return highest < 0;
   }
-  const torch::NoGradGuard no_grad;
   const auto largest_score = largest_of(query) * largest_of(transposed_key) *
       static_cast<double>(query.size(-1)) * scale;
   return hides(
-      highest, largest_score, vanishing_difference(own), hiding, biases);
+      highest, largest_score, vanishing_difference(own), lift, hiding, biases);
 }
 
 bool takes_sdpa(
@@ -214,7 +234,8 @@ bool takes_sdpa(
   if (!attn_mask || !attn_mask->defined()) {
     return true;
   }
-  return !is_causal && fits(*attn_mask, query, scores) &&
+  return !is_causal && attn_mask->dim() >= 2 &&
+      fits(*attn_mask, query, scores) &&
       (attn_mask->scalar_type() == torch::kBool ||
        attn_mask->scalar_type() == query.scalar_type());
 }

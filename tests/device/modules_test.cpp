@@ -97,7 +97,9 @@ every_multi_head() {
       {"sinks", multi_head().sinks(true).num_kv_heads(2)},
       {"rotary", multi_head().rotary(RotaryOptions())},
       {"norm", multi_head().qk_norm(HeadNormOptions()).value_norm_eps(1e-3)},
-      {"gate", multi_head().output_gate(true)},
+      {"gate", multi_head().output_gate(OutputGateOptions())},
+      {"norm of the context", multi_head().out_norm(HeadNormOptions())},
+      {"scales", multi_head().query_scale(true).value_scale(0.5)},
       {"sizes", multi_head().head_dim(6).value_dim(10)},
       {"temperature", multi_head().temperature(TemperatureOptions(3))},
       {"clip", multi_head().clip_qkv(0.5)},
@@ -206,6 +208,40 @@ TEST_CASE("Cross-attention and latent attention train on the device") {
                              .rope_dim(4)
                              .value_dim(5));
   check_trains("latent", *latent, forward_of<LatentAttentionImpl>());
+}
+
+TEST_CASE("Attention with relative positions trains on the device") {
+  torch::manual_seed(7);
+  const RelativeAttentionOptions options(kIn, kOut, kHeads);
+  RelativeAttention sinusoids(options);
+  check_trains("sinusoids", *sinusoids, forward_of<RelativeAttentionImpl>());
+  RelativeAttention learned(RelativeAttentionOptions(options)
+                                .kind(RelativeKind::kLearned)
+                                .left(3)
+                                .right(2));
+  check_trains("learned", *learned, forward_of<RelativeAttentionImpl>());
+  RelativeAttention disentangled(RelativeAttentionOptions(options)
+                                     .kind(RelativeKind::kDisentangled)
+                                     .max_distance(9)
+                                     .buckets(4));
+  check_trains(
+      "disentangled", *disentangled, forward_of<RelativeAttentionImpl>());
+}
+
+TEST_CASE("Attention with global tokens trains on the device") {
+  torch::manual_seed(8);
+  LongformerAttention module(
+      LongformerAttentionOptions(kIn, kOut, kHeads).attention_window(4));
+  check_trains(
+      "with global tokens",
+      *module,
+      [](torch::nn::Module& attention, const torch::Tensor& x) {
+        const auto is_global = torch::arange(x.size(1), x.device())
+                                   .eq(1)
+                                   .expand({x.size(0), x.size(1)});
+        return attention.as<LongformerAttentionImpl>()->forward(
+            x, ForwardOptions().global_tokens(is_global));
+      });
 }
 
 TEST_CASE("A relative bias trains on the device") {

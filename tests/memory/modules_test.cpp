@@ -71,6 +71,12 @@ TEST_CASE("A module that cannot be made throws") {
   SECTION("LatentAttention") {
     make = [] { LatentAttention{latent()}; };
   }
+  SECTION("LongformerAttention") {
+    make = [] { LongformerAttention(6, 6, 2); };
+  }
+  SECTION("RelativeAttention") {
+    make = [] { RelativeAttention(6, 6, 2); };
+  }
   SECTION("a clone") {
     make = [module = MultiHeadAttention(everything())] { module->clone(); };
   }
@@ -162,6 +168,24 @@ TEST_CASE("A forward that fails can be repeated") {
       return Tensors{context, weights, module(input)};
     });
   }
+}
+
+TEST_CASE("A forward with global tokens that fails can be repeated") {
+  torch::manual_seed(1);
+  const auto x = torch::randn({2, 7, 6});
+  const auto kernel = GENERATE(Kernel::kReference, Kernel::kFused);
+  const bool recorded = GENERATE(false, true);
+  CAPTURE(kernel, recorded);
+  const torch::AutoGradMode mode(recorded);
+  LongformerAttention module(
+      LongformerAttentionOptions(6, 4, 2).attention_window(4).kernel(kernel));
+  const auto call = ForwardOptions()
+                        .global_tokens(torch::arange(7).eq(3).expand({2, 7}))
+                        .key_lengths(torch::tensor({7, 5}));
+  check_computation(*module, [&] {
+    const auto weights = module->forward_with_weights(x, call);
+    return Tensors{std::get<0>(weights), std::get<1>(weights), module(x, call)};
+  });
 }
 
 TEST_CASE("LibTorch itself ends the process when it frees a graph") {

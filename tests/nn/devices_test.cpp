@@ -217,7 +217,7 @@ TEST_CASE("Modules with one parameter on another device are refused") {
                        .qkv_bias(true)
                        .qk_norm(HeadNormOptions())
                        .sinks(true)
-                       .output_gate(true);
+                       .output_gate(OutputGateOptions());
   run([&] { return MultiHeadAttention(all); }, forward);
   run([&] { return MultiHeadAttention(all); },
       [&](auto& module) {
@@ -227,6 +227,26 @@ TEST_CASE("Modules with one parameter on another device are refused") {
       });
   run([] { return CrossAttention(8, 8, 8, 2); },
       [&](auto& module) { module->forward(x, x); });
+  const auto relative = RelativeAttentionOptions(8, 8, 2);
+  run([&] { return RelativeAttention(relative); }, forward);
+  run(
+      [&] {
+        return RelativeAttention(
+            RelativeAttentionOptions(relative).kind(RelativeKind::kLearned));
+      },
+      forward);
+  run(
+      [&] {
+        return RelativeAttention(RelativeAttentionOptions(relative)
+                                     .kind(RelativeKind::kDisentangled)
+                                     .buckets(4));
+      },
+      forward);
+  run([] { return LongformerAttention(8, 8, 2); },
+      [&](auto& module) {
+        const auto is_global = torch::arange(4).eq(1).expand({2, 4});
+        module->forward(x, ForwardOptions().global_tokens(is_global));
+      });
   const auto latent = LatentAttentionOptions(8, 8, 6, 2)
                           .kv_rank(4)
                           .nope_dim(4)

@@ -35,7 +35,9 @@ MultiHeadAttentionOptions make_options(Random& random) {
             .eps(1e-3)
             .bias(random.once_in(2)));
   }
-  options.output_gate(random.once_in(4));
+  if (random.once_in(4)) {
+    options.output_gate(OutputGateOptions());
+  }
   options.alibi(random.once_in(3)).register_mask(false);
   options.kernel(
       random.one_of({Kernel::kAuto, Kernel::kFused, Kernel::kReference}));

@@ -107,6 +107,13 @@ HeadNormOptions any_norm(Random& random, bool rotated) {
   return options;
 }
 
+OutputGateOptions any_gate(Random& random) {
+  return OutputGateOptions(
+             random.one_of({GateScope::kElement, GateScope::kHead}))
+      .function(
+          random.one_of({GateFunction::kSigmoid, GateFunction::kSoftplus}));
+}
+
 /// Draws windows for options that have `causal`.
 template <typename Options>
 void choose_windows(Random& random, Options& options) {
@@ -200,8 +207,14 @@ Maker make_heads(Random& random, bool wrapper) {
   if (random.once_in(4)) {
     options.qk_norm(any_norm(random, options.rotary().has_value()));
   }
-  options.output_gate(random.once_in(4));
+  if (random.once_in(3)) {
+    options.output_gate(any_gate(random));
+  }
+  if (random.once_in(4)) {
+    options.out_norm(any_norm(random, /*rotated=*/false));
+  }
   options.alibi(random.once_in(4)).sinks(random.once_in(4));
+  options.query_scale(random.once_in(4));
   if (random.once_in(4)) {
     options.softcap(5);
   }
@@ -217,7 +230,10 @@ Maker make_heads(Random& random, bool wrapper) {
     options.clip_qkv(0.5);
   }
   if (random.once_in(5)) {
-    options.value_norm_eps(0.1);
+    options.value_norm_eps(0.1).value_scale(0.6);
+  }
+  if (options.rotary() && !options.value_dim()) {
+    options.rotate_values(random.once_in(4));
   }
   maker.make = [options](Kernel kernel) mutable {
     return called(MultiHeadAttention(options.kernel(kernel)));
@@ -291,7 +307,12 @@ Maker make_latent(Random& random) {
   if (random.once_in(2)) {
     options.rotary(any_rotary(random, options.rope_dim()));
   }
-  maker.rotated_pairs = options.rotary().dim().value_or(options.rope_dim()) / 2;
+  maker.rotated_pairs =
+      options.rotary()->dim().value_or(options.rope_dim()) / 2;
+  if (random.once_in(4)) {
+    options.query_scale(1.3).latent_scale(0.7).temperature(
+        TemperatureOptions(random.integer(1, 40)));
+  }
   maker.make = [options](Kernel kernel) mutable {
     return called(LatentAttention(options.kernel(kernel)));
   };

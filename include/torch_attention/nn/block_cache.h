@@ -159,9 +159,10 @@ class TORCH_ATTENTION_API BlockBatch {
 /// Memory is allocated for many blocks at once, and kept for later sequences
 /// until `shrink`.
 ///
-/// A call that throws leaves the cache as it was, but may keep memory that it
-/// has allocated. Autograd records nothing. Not thread-safe while it changes.
-/// Caches can be moved, but not copied.
+/// A call that throws leaves the tokens as they were, but may keep memory that
+/// it has allocated, and may have freed the blocks that no later token reads.
+/// Autograd records nothing. Not thread-safe while it changes. Caches can be
+/// moved, but not copied.
 ///
 /// Example:
 /// ```

@@ -20,6 +20,71 @@ namespace detail {
 
 namespace {
 
+torch::Tensor attend_to_int8_blocks(
+    const torch::Tensor& query,
+    const torch_attention::detail::BlockStore& store,
+    torch::IntArrayRef sequences,
+    const ScaledDotProductAttentionFuncOptions& options) {
+  const auto& has = store.options();
+  const auto D = has.head_dim();
+  const auto Dv = checks::value_dim(has);
+  const auto blocks = store.blocks_of(sequences);
+  return attend_to_int8(
+      query,
+      {has.device(),
+       static_cast<int64_t>(sequences.size()),
+       has.num_kv_heads(),
+       store.most_tokens(sequences),
+       D,
+       Dv,
+       {{}, {}, D, has.values_in_keys() ? D : Dv},
+       &blocks,
+       [&](torch::Dtype dtype) {
+         return std::pair(
+             store.gather_keys(sequences, dtype),
+             store.gather_values(sequences, dtype));
+       }},
+      options);
+}
+
+} // namespace
+
+torch::Tensor attend(
+    const torch::Tensor& query,
+    const torch_attention::detail::BlockStore& store,
+    torch::IntArrayRef sequences,
+    const ScaledDotProductAttentionFuncOptions& options) {
+  if (store.options().dtype() == torch::kInt8) {
+    return attend_to_int8_blocks(query, store, sequences, options);
+  }
+  const auto& pool = store.pool();
+  const auto B = static_cast<int64_t>(sequences.size());
+  const auto S = store.most_tokens(sequences);
+  const auto sized = [&](const torch::Tensor& row) {
+    return row.expand({B, store.options().num_kv_heads(), S, row.size(3)});
+  };
+  const auto keys = sized(pool.key_row());
+  auto attention =
+      checked_attention(query, keys, sized(pool.value_row()), options);
+  // Key heads may have been broadcast.
+  if (attention.key.sizes() == keys.sizes() &&
+      kernels::reads_blocks(attention, options.kernel())) {
+    const auto blocks = store.blocks_of(sequences);
+    attention.blocks = &blocks;
+    return kernels::compute(kernels::Choice::kTiled, attention);
+  }
+  return attend(
+      query,
+      store.gather_keys(sequences),
+      store.gather_values(sequences),
+      options,
+      {});
+}
+
+} // namespace detail
+
+namespace {
+
 /// Checks that no query reads a token whose block is freed. Arguments that do
 /// not fit are left to the checks of attention.
 void check_keeps_keys(
@@ -64,69 +129,7 @@ void check_keeps_keys(
   }
 }
 
-torch::Tensor attend_to_int8_blocks(
-    const torch::Tensor& query,
-    const torch_attention::detail::BlockStore& store,
-    torch::IntArrayRef sequences,
-    const ScaledDotProductAttentionFuncOptions& options) {
-  const auto& has = store.options();
-  const auto D = has.head_dim();
-  const auto Dv = checks::value_dim(has);
-  const auto blocks = store.blocks_of(sequences);
-  return attend_to_int8(
-      query,
-      {has.device(),
-       static_cast<int64_t>(sequences.size()),
-       has.num_kv_heads(),
-       store.most_tokens(sequences),
-       D,
-       Dv,
-       {{}, {}, D, has.values_in_keys() ? D : Dv},
-       &blocks,
-       [&](torch::Dtype dtype) {
-         return std::pair(
-             store.gather_keys(sequences, dtype),
-             store.gather_values(sequences, dtype));
-       }},
-      options);
-}
-
 } // namespace
-
-torch::Tensor attend(
-    const torch::Tensor& query,
-    const torch_attention::detail::BlockStore& store,
-    torch::IntArrayRef sequences,
-    const ScaledDotProductAttentionFuncOptions& options) {
-  check_keeps_keys(query, store, sequences, options);
-  if (store.options().dtype() == torch::kInt8) {
-    return attend_to_int8_blocks(query, store, sequences, options);
-  }
-  const auto& pool = store.pool();
-  const auto B = static_cast<int64_t>(sequences.size());
-  const auto S = store.most_tokens(sequences);
-  const auto sized = [&](const torch::Tensor& row) {
-    return row.expand({B, store.options().num_kv_heads(), S, row.size(3)});
-  };
-  const auto keys = sized(pool.key_row());
-  auto attention =
-      checked_attention(query, keys, sized(pool.value_row()), options);
-  // Key heads may have been broadcast.
-  if (attention.key.sizes() == keys.sizes() &&
-      kernels::reads_blocks(attention, options.kernel())) {
-    const auto blocks = store.blocks_of(sequences);
-    attention.blocks = &blocks;
-    return kernels::compute(kernels::Choice::kTiled, attention);
-  }
-  return attend(
-      query,
-      store.gather_keys(sequences),
-      store.gather_values(sequences),
-      options,
-      {});
-}
-
-} // namespace detail
 
 torch::Tensor paged_attention(
     const torch::Tensor& query,
@@ -152,8 +155,9 @@ torch::Tensor paged_attention(
     options.query_offsets(lengths - query.size(-2));
   }
   using torch_attention::detail::BlockAccess;
-  return detail::attend(
-      query, BlockAccess::store(sequences), sequences.sequences(), options);
+  const auto& store = BlockAccess::store(sequences);
+  check_keeps_keys(query, store, sequences.sequences(), options);
+  return detail::attend(query, store, sequences.sequences(), options);
 }
 
 } // namespace torch_attention::functional

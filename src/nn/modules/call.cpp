@@ -136,6 +136,15 @@ bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call) {
   return call.cu_seqlens().defined() && x.defined() && x.dim() == 2;
 }
 
+ForwardOptions with_batch(const ForwardOptions& call) {
+  auto result = call;
+  const auto& value_input = call.value_input();
+  if (value_input.defined() && value_input.dim() == 2) {
+    result.value_input(value_input.unsqueeze(0));
+  }
+  return result;
+}
+
 CallSizes call_sizes(
     const char* name,
     const torch::Tensor& x,
@@ -197,12 +206,53 @@ void check_length(
       call.cu_seqlens().defined() ? " in one of the sequences" : "");
 }
 
+void check_value_input(
+    const char* name,
+    const torch::Tensor& value_input,
+    bool needed,
+    const char* what,
+    const torch::Tensor& tokens,
+    const torch::Tensor& weight) {
+  TORCH_ATTENTION_CHECK(
+      !needed || value_input.defined(),
+      "{}: expected value_input (needs_value_input), the tokens that values "
+      "are projected from: in models such as DETR the {} without positions",
+      name,
+      what);
+  if (!value_input.defined()) {
+    return;
+  }
+  checks::check_sequences(
+      name,
+      "value_input",
+      "the size of a token",
+      value_input,
+      weight,
+      tokens.size(-1));
+  TORCH_ATTENTION_CHECK(
+      value_input.sizes() == tokens.sizes(),
+      "{}: expected value_input of the shape of the {}, {}, but got {}",
+      name,
+      what,
+      tokens.sizes(),
+      value_input.sizes());
+}
+
 void set_call(
     const char* name,
     const ForwardOptions& call,
     const std::vector<int64_t>& scores,
     functional::ScaledDotProductAttentionFuncOptions& options,
     BlockScope scope) {
+  TORCH_ATTENTION_CHECK(
+      !call.value_input().defined(),
+      "{}: expected no value_input, which MultiHeadAttention and the forward of "
+      "CrossAttention take",
+      name);
+  TORCH_ATTENTION_CHECK(
+      !call.global_tokens().defined(),
+      "{}: expected no global_tokens, which LongformerAttention takes",
+      name);
   const bool packed = call.cu_seqlens().defined();
   if (packed) {
     TORCH_ATTENTION_CHECK(
@@ -326,17 +376,15 @@ torch::Tensor positions_of(
   return result;
 }
 
-namespace {
-
-/// Returns the mask that hides other chunks, for tokens at `positions`, int64
-/// (T) or (B, T): bool (T, T), or (B, 1, T, T).
-torch::Tensor hidden_by_chunk(const torch::Tensor& positions, int64_t chunk) {
+torch::Tensor hidden_by_chunk(
+    const torch::Tensor& positions,
+    int64_t chunk,
+    int64_t chunks_before) {
   const auto chunks = torch::div(positions, chunk, "floor");
-  const auto hidden = chunks.unsqueeze(-1) != chunks.unsqueeze(-2);
+  const auto before = chunks.unsqueeze(-1) - chunks.unsqueeze(-2);
+  const auto hidden = before.lt(0).bitwise_or(before.gt(chunks_before));
   return hidden.dim() == 3 ? hidden.unsqueeze(1) : hidden;
 }
-
-} // namespace
 
 torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask) {
   if (!key_padding_mask.defined() || key_padding_mask.numel() == 0) {
@@ -367,7 +415,8 @@ void set_chunks(
   if (!used.defined()) {
     return;
   }
-  auto hidden = hidden_by_chunk(used.to(x.device()), *options.chunk());
+  auto hidden = hidden_by_chunk(
+      used.to(x.device()), *options.chunk(), /*chunks_before=*/0);
   if (hidden.dim() == 4 && num_score_dims == 3) {
     hidden = hidden.squeeze(1);
   }

@@ -21,6 +21,9 @@ bool is_empty(const ForwardOptions& call);
 /// dimension of size 1.
 bool lacks_batch(const torch::Tensor& x, const ForwardOptions& call);
 
+/// Returns `call` for x (1, N, d_in) made of x (N, d_in).
+ForwardOptions with_batch(const ForwardOptions& call);
+
 /// B sequences of T queries and S keys; for packed sequences the sizes of the
 /// padded batch.
 struct CallSizes {
@@ -50,9 +53,21 @@ void check_length(
     const ForwardOptions& call,
     int64_t context_length);
 
+/// Checks `value_input`, which replaces `tokens`, named `what` in messages, for
+/// the projection `weight`. It may be undefined unless it is `needed`.
+void check_value_input(
+    const char* name,
+    const torch::Tensor& value_input,
+    bool needed,
+    const char* what,
+    const torch::Tensor& tokens,
+    const torch::Tensor& weight);
+
 /// Checks masks, padding, blocks, bias and packing of `call`, and sets them in
-/// `options`. `scores` are the sizes of the module's scores: (B, H, T, S), (B,
-/// T, S), or (T, S) without a batch; `scope` is the module's `block_scope`.
+/// `options`. Refuses `value_input` and `global_tokens`, which modules that
+/// take them remove before. `scores` are the sizes of the module's scores: (B,
+/// H, T, S), (B, T, S), or (T, S) without a batch; `scope` is the module's
+/// `block_scope`.
 void set_call(
     const char* name,
     const ForwardOptions& call,
@@ -83,6 +98,14 @@ torch::Tensor positions_of(
 /// (S) or (B, S): as in `transformers`, they count from the first key of each
 /// sequence that is not padding. Undefined if no sequence begins with padding.
 torch::Tensor positions_after_padding(const torch::Tensor& key_padding_mask);
+
+/// Returns the mask that hides all chunks but the query's own and as many
+/// before it, for tokens at `positions`, int64 (T) or (B, T): bool (T, T), or
+/// (B, 1, T, T).
+torch::Tensor hidden_by_chunk(
+    const torch::Tensor& positions,
+    int64_t chunk,
+    int64_t chunks_before);
 
 /// Replaces the chunks of `options`, if any, by a mask for scores with three or
 /// four dimensions, if chunks are divided by the positions of `call` or begin

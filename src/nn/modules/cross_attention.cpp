@@ -92,6 +92,19 @@ torch::Tensor keys_of(
       : detail::normalised(*module.k_norm, keys, kernel);
 }
 
+/// Projects the context, or `value_input` if it is defined, to values.
+torch::Tensor values_of(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& context,
+    const torch::Tensor& value_input,
+    Kernel kernel) {
+  return context_heads(
+      module,
+      module.W_value,
+      value_input.defined() ? value_input : context,
+      kernel);
+}
+
 FuncOptions func_options_of(
     const CrossAttentionImpl& module,
     const torch::Tensor& x,
@@ -101,7 +114,9 @@ FuncOptions func_options_of(
   // Options may have changed since the module was made.
   checks::check_rule_without_positions(kCross, module.options.rule());
   auto options = detail::head_options(module);
-  const auto call = detail::own_heads(kCross, whole_call, partition);
+  auto call = detail::own_heads(kCross, whole_call, partition);
+  // The projection reads it.
+  call.value_input(torch::Tensor());
   if (detail::is_empty(call)) {
     return options;
   }
@@ -123,6 +138,10 @@ void check_decode(
     const detail::Partition& partition) {
   check_input(module, x);
   partition.check_call(kCross, call);
+  TORCH_CHECK(
+      !call.value_input().defined(),
+      "CrossAttention: expected no value_input for decode, since the cache has "
+      "the values; make_cache takes it");
   TORCH_CHECK(
       !call.cu_seqlens().defined() && !call.cu_seqlens_k().defined(),
       "CrossAttention: expected tokens (B, T, d_in) for decode, but got "
@@ -209,6 +228,20 @@ std::string describe_decode(
       detail::text_of("bias", call.bias()));
 }
 
+/// Checks what values are projected from instead of the context.
+void check_values(
+    const CrossAttentionImpl& module,
+    const torch::Tensor& context,
+    const torch::Tensor& value_input) {
+  detail::check_value_input(
+      kCross,
+      value_input,
+      module.options.needs_value_input(),
+      "context",
+      context,
+      module.W_value->weight);
+}
+
 /// Checks a call of `forward`, and returns the options of functional attention
 /// except the kernel.
 FuncOptions check_call(
@@ -219,6 +252,7 @@ FuncOptions check_call(
     const detail::Partition& partition) {
   check_input(module, x);
   check_context(module, context);
+  check_values(module, context, call.value_input());
   partition.check_call(kCross, call);
   TORCH_ATTENTION_CHECK(
       x.size(0) == context.size(0),
@@ -257,7 +291,7 @@ Projected project_heads(
   projected.keys = keys_of(module, input.context, kernel);
   projected.queries = queries_of(module, input.x, kernel);
   projected.values =
-      context_heads(module, module.W_value, input.context, kernel);
+      values_of(module, input.context, input.value_input, kernel);
   return projected;
 }
 
@@ -297,7 +331,11 @@ void CrossAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", d_out=" << options.d_out();
   detail::print_heads(stream, options);
   stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
-         << options.qkv_bias() << ", kernel=" << options.kernel() << ")";
+         << options.qkv_bias();
+  if (options.needs_value_input()) {
+    stream << ", needs_value_input=true";
+  }
+  stream << ", kernel=" << options.kernel() << ")";
 }
 
 torch::Tensor CrossAttentionImpl::forward(
@@ -308,7 +346,7 @@ torch::Tensor CrossAttentionImpl::forward(
     return forward(
                x.unsqueeze(0),
                context.dim() == 2 ? context.unsqueeze(0) : context,
-               call)
+               detail::with_batch(call))
         .squeeze(0);
   }
   FuncOptions func;
@@ -317,7 +355,9 @@ torch::Tensor CrossAttentionImpl::forward(
        x,
        context,
        [&] { func = check_call(*this, x, context, call, *partition_); },
-       [&] { return detail::describe_learned(call); }});
+       [&] { return detail::describe_learned(call); },
+       /*exchanges_length=*/false,
+       call.value_input()});
   // Queries, keys and values are a temporary, so that they are freed before the
   // output is allocated.
   const auto result = partition_->attend_to_context(
@@ -346,9 +386,14 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
     checks::check_not_packed(kCross, call.cu_seqlens());
     func = check_call(*this, x, context, call, partition);
   };
-  const auto input = partition.enter({kCross, x, context, check, [&] {
-                                        return detail::describe_learned(call);
-                                      }});
+  const auto input = partition.enter(
+      {kCross,
+       x,
+       context,
+       check,
+       [&] { return detail::describe_learned(call); },
+       /*exchanges_length=*/false,
+       call.value_input()});
   const auto heads = project_heads(*this, input, Kernel::kReference);
   const auto [result, weights] = partition.attend_with_weights(heads, func);
   input.wait();
@@ -359,7 +404,8 @@ std::tuple<torch::Tensor, torch::Tensor> CrossAttentionImpl::
 
 KVCache CrossAttentionImpl::make_cache(
     const torch::Tensor& context,
-    const torch::Tensor& lengths) {
+    const torch::Tensor& lengths,
+    const torch::Tensor& value_input) {
   const torch::NoGradGuard no_grad;
   const auto& partition = partition_->of_context();
   torch::Tensor counts;
@@ -367,15 +413,20 @@ KVCache CrossAttentionImpl::make_cache(
       {kCross,
        context,
        /*context=*/{},
-       [&] { counts = check_lengths(*this, context, lengths, partition); },
-       [&] { return detail::text_of_counts(" of lengths ", counts); }});
+       [&] {
+         counts = check_lengths(*this, context, lengths, partition);
+         check_values(*this, context, value_input);
+       },
+       [&] { return detail::text_of_counts(" of lengths ", counts); },
+       /*exchanges_length=*/false,
+       value_input});
   const auto S = context.size(1);
   KVCache cache(detail::cache_options(*this, context.size(0))
                     .max_length(std::max<int64_t>(S, 1))
                     .block(std::max<int64_t>(S, 1)));
   cache.append(
       keys_of(*this, input.x, options.kernel()),
-      context_heads(*this, W_value, input.x, options.kernel()),
+      values_of(*this, input.x, input.value_input, options.kernel()),
       partition.own_lengths(counts, S));
   input.wait();
   return cache;

@@ -19,9 +19,9 @@
 #include <optional>
 #include <ostream>
 
-/// Code shared by `MultiHeadAttention` and `CrossAttention`, whose members and
-/// options have the same names. `Module` is one of the classes, `Options` its
-/// options.
+/// Code shared by `MultiHeadAttention`, `CrossAttention` and, in part,
+/// `RelativeAttention`, whose members and options have the same names. `Module`
+/// is one of the classes, `Options` its options.
 namespace torch_attention::detail {
 
 template <typename Options>
@@ -39,8 +39,9 @@ int64_t value_dim_of(const Options& options) {
   return options.value_dim().value_or(head_dim_of(options));
 }
 
+/// Checks the sizes of tokens and of the heads of queries and keys.
 template <typename Options>
-void check_heads(const char* name, const Options& options) {
+void check_sizes(const char* name, const Options& options) {
   checks::check_positive(name, "d_in", options.d_in());
   checks::check_positive(name, "d_out", options.d_out());
   checks::check_positive(name, "num_heads", options.num_heads());
@@ -54,6 +55,18 @@ void check_heads(const char* name, const Options& options) {
       options.d_out(),
       options.num_heads());
   checks::check_positive(name, "head_dim", head_dim_of(options));
+  TORCH_ATTENTION_CHECK(
+      options.num_heads() % num_kv_heads(options) == 0,
+      "{}: expected num_heads divisible by num_kv_heads, but got "
+      "num_heads = {}, num_kv_heads = {}",
+      name,
+      options.num_heads(),
+      num_kv_heads(options));
+}
+
+template <typename Options>
+void check_heads(const char* name, const Options& options) {
+  check_sizes(name, options);
   checks::check_positive(name, "value_dim", value_dim_of(options));
   const auto joined = options.num_heads() * value_dim_of(options);
   TORCH_ATTENTION_CHECK(
@@ -63,13 +76,6 @@ void check_heads(const char* name, const Options& options) {
       name,
       joined,
       options.d_out());
-  TORCH_ATTENTION_CHECK(
-      options.num_heads() % num_kv_heads(options) == 0,
-      "{}: expected num_heads divisible by num_kv_heads, but got "
-      "num_heads = {}, num_kv_heads = {}",
-      name,
-      options.num_heads(),
-      num_kv_heads(options));
 }
 
 /// Registers projections, norms and dropout, in the order of Python's class.
@@ -132,9 +138,10 @@ void reset_parameters_of_heads(const char* name, Module& module) {
   }
 }
 
-/// Prints the options that differ from their defaults.
+/// Prints the sizes of heads of queries and keys that differ from their
+/// defaults.
 template <typename Options>
-void print_heads(std::ostream& stream, const Options& options) {
+void print_sizes(std::ostream& stream, const Options& options) {
   stream << ", num_heads=" << options.num_heads();
   if (num_kv_heads(options) != options.num_heads()) {
     stream << ", num_kv_heads=" << num_kv_heads(options);
@@ -142,10 +149,12 @@ void print_heads(std::ostream& stream, const Options& options) {
   if (options.head_dim()) {
     stream << ", head_dim=" << *options.head_dim();
   }
-  if (options.value_dim()) {
-    stream << ", value_dim=" << *options.value_dim();
-  }
-  print_rule(stream, options.rule());
+}
+
+/// Prints which of the projections have a bias, where that is set for them
+/// alone.
+template <typename Options>
+void print_biases(std::ostream& stream, const Options& options) {
   const auto print_flag = [&](const char* name, const std::optional<bool>& x) {
     if (x) {
       stream << ", " << name << "=" << (*x ? "true" : "false");
@@ -154,6 +163,17 @@ void print_heads(std::ostream& stream, const Options& options) {
   print_flag("query_bias", options.query_bias());
   print_flag("key_bias", options.key_bias());
   print_flag("value_bias", options.value_bias());
+}
+
+/// Prints the options that differ from their defaults.
+template <typename Options>
+void print_heads(std::ostream& stream, const Options& options) {
+  print_sizes(stream, options);
+  if (options.value_dim()) {
+    stream << ", value_dim=" << *options.value_dim();
+  }
+  print_rule(stream, options.rule());
+  print_biases(stream, options);
   if (!options.out_proj()) {
     stream << ", out_proj=false";
   } else if (!options.out_bias()) {

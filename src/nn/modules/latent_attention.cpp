@@ -7,11 +7,9 @@
 #include <nn/modules/cache_view.h>
 #include <nn/modules/call.h>
 #include <nn/modules/decode.h>
-#include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
-#include <nn/modules/partition.h>
-#include <nn/modules/projected.h>
-#include <nn/modules/rotary_angles.h>
+#include <nn/modules/latent_heads.h>
+#include <nn/modules/temperature.h>
 #include <nn/rotary.h>
 #include <nn/score_rule.h>
 #include <torch_attention/nn/functional/attention.h>
@@ -24,8 +22,7 @@ namespace torch_attention {
 
 namespace {
 
-constexpr const char* kLatent = "LatentAttention";
-
+using detail::kLatent;
 using LatentFuncOptions = functional::ScaledDotProductAttentionFuncOptions;
 
 void check_options(const LatentAttentionOptions& options) {
@@ -51,7 +48,39 @@ void check_options(const LatentAttentionOptions& options) {
   check("value_dim", options.value_dim());
   checks::check_dropout(kLatent, options.dropout());
   checks::check_rule(kLatent, options.rule());
-  detail::check_rotary(kLatent, options.rotary(), options.rope_dim());
+  if (options.rotary()) {
+    detail::check_rotary(kLatent, *options.rotary(), options.rope_dim());
+  }
+  if (options.temperature()) {
+    detail::check_temperature(kLatent, *options.temperature());
+  }
+  for (const auto& [name, factor] :
+       {std::pair("query_scale", options.query_scale()),
+        std::pair("latent_scale", options.latent_scale())}) {
+    TORCH_ATTENTION_CHECK(
+        std::isfinite(factor),
+        "LatentAttention: expected a finite {}, but got {}",
+        name,
+        factor);
+  }
+  if (options.indexer()) {
+    TORCH_ATTENTION_CHECK(
+        options.query_rank() && options.rotary(),
+        "LatentAttention: expected a query_rank, from whose latent vectors the "
+        "indexer projects its queries, and rotary, but got {}",
+        options.query_rank() ? "no rotary" : "no query_rank");
+    check("indexer.head_dim", options.indexer()->head_dim());
+    TORCH_ATTENTION_CHECK(
+        options.indexer()->head_dim() >= options.rope_dim(),
+        "LatentAttention: expected indexer.head_dim >= rope_dim = {}, but got "
+        "{}",
+        options.rope_dim(),
+        options.indexer()->head_dim());
+    detail::check_rotary(
+        kLatent,
+        RotaryOptions(*options.rotary()).pairing(options.indexer()->pairing()),
+        options.rope_dim());
+  }
 }
 
 void check_input(
@@ -60,81 +89,42 @@ void check_input(
     const ForwardOptions& call = {}) {
   checks::check_input(
       kLatent, x, module.kv_a_proj_with_mqa->weight, module.options.d_in());
+  TORCH_CHECK(
+      module.indexer.is_empty() || !call.cu_seqlens().defined(),
+      "LatentAttention: expected a padded batch, in which the indexer chooses "
+      "keys of each sequence, but got cu_seqlens");
   detail::check_length(kLatent, x, call, module.options.context_length());
 }
 
-/// Returns the rows of the cache: latent vector and rotated part of the key of
-/// each token, (B, 1, T, kv_rank + rope_dim).
-torch::Tensor latents_of(
-    LatentAttentionImpl& module,
-    const torch::Tensor& x,
-    const detail::RotaryAngles& angles) {
-  const auto& options = module.options;
-  const auto kernel = options.kernel();
-  const auto compressed = kernels::split_heads(
-      linear(module.kv_a_proj_with_mqa, x, kernel), /*num_heads=*/1);
-  const auto rank = options.kv_rank();
-  const auto latent = detail::normalised(
-      *module.kv_a_layernorm, compressed.slice(-1, 0, rank), kernel);
-  const auto rotated = detail::rotate(
-      compressed.slice(-1, rank), angles, options.rotary().pairing(), kernel);
-  return torch::cat({latent, rotated}, -1);
-}
-
-/// The two parts of each head's query, (B, num_heads, T, ...).
-struct LatentQueries {
-  torch::Tensor nope;
-  torch::Tensor rotated;
-};
-
-LatentQueries queries_of(
-    LatentAttentionImpl& module,
-    const torch::Tensor& x,
-    const detail::RotaryAngles& angles) {
-  const auto& options = module.options;
-  const auto kernel = options.kernel();
-  const auto project = [&] {
-    if (module.q_a_proj.is_empty()) {
-      return linear(module.q_proj, x, kernel);
-    }
-    const auto latent = detail::normalised(
-        *module.q_a_layernorm,
-        linear(module.q_a_proj, x, kernel).unsqueeze(1),
-        kernel);
-    return linear(module.q_b_proj, latent.squeeze(1), kernel);
-  };
-  const auto queries = kernels::split_heads(project(), options.num_heads());
-  return {
-      queries.slice(-1, 0, options.nope_dim()),
-      detail::rotate(
-          queries.slice(-1, options.nope_dim()),
-          angles,
-          options.rotary().pairing(),
-          kernel)};
-}
-
-/// Returns queries, keys and values of all heads; `latents` are rows of the
-/// cache (B, 1, S, kv_rank + rope_dim).
-Projected expanded(
-    LatentAttentionImpl& module,
-    const LatentQueries& queries,
-    const torch::Tensor& latents) {
-  const auto& options = module.options;
-  const auto H = options.num_heads();
-  const auto rank = options.kv_rank();
-  const auto both = kernels::split_heads(
-      linear(
-          module.kv_b_proj,
-          latents.slice(-1, 0, rank).squeeze(1),
-          options.kernel()),
-      H);
-  const auto rotated = latents.slice(-1, rank).expand({-1, H, -1, -1});
-  Projected projected;
-  projected.queries = torch::cat({queries.nope, queries.rotated}, -1);
-  projected.keys =
-      torch::cat({both.slice(-1, 0, options.nope_dim()), rotated}, -1);
-  projected.values = both.slice(-1, options.nope_dim());
-  return projected;
+void print_places(std::ostream& stream, const LatentAttentionOptions& options) {
+  if (options.query_scale() != 1) {
+    stream << ", query_scale=" << options.query_scale();
+  }
+  if (options.latent_scale() != 1) {
+    stream << ", latent_scale=" << options.latent_scale();
+  }
+  if (options.temperature()) {
+    detail::print_temperature(stream, *options.temperature());
+  }
+  if (options.indexer()) {
+    stream << ", indexer_heads=" << options.indexer()->num_heads()
+           << ", indexer_head_dim=" << options.indexer()->head_dim()
+           << ", indexer_topk=" << options.indexer()->topk();
+  }
+  if (!options.rotary()) {
+    stream << ", rotary=none";
+    return;
+  }
+  const auto& rotary = *options.rotary();
+  stream << ", rotary_theta=" << rotary.theta()
+         << ", rotary_pairing=" << rotary.pairing();
+  if (rotary.scaling() != RotaryScaling::kLinear || rotary.factor() != 1) {
+    stream << ", rotary_factor=" << rotary.factor()
+           << ", rotary_scaling=" << rotary.scaling();
+  }
+  if (rotary.reversed()) {
+    stream << ", rotary_reversed=true";
+  }
 }
 
 LatentFuncOptions func_options_of(const LatentAttentionImpl& module) {
@@ -158,21 +148,25 @@ LatentFuncOptions call_options_of(
         kLatent, call, {B, module.options.num_heads(), T, S}, options);
     detail::set_checked_chunks(kLatent, x, call, /*num_score_dims=*/4, options);
   }
+  if (!module.indexer.is_empty()) {
+    detail::check_chooses_for_all_heads(options);
+  }
   return options;
 }
 
-/// Returns queries, keys and values for one call of `forward`.
+/// Returns queries, keys and values for one call of `forward`, and hides the
+/// keys that the indexer does not choose in `func`.
 Projected project_latent(
     LatentAttentionImpl& module,
-    detail::RotaryTable& table,
+    detail::RotaryTable* table,
     const torch::Tensor& x,
-    const ForwardOptions& call) {
-  const auto positions = detail::positions_of(kLatent, call, x);
-  detail::check_angles(kLatent, table.pairs(), x, call);
-  const auto angles = detail::rotary_angles(
-      table, x, call, positions, *detail::whole_partition());
-  const auto latents = latents_of(module, x, angles);
-  return expanded(module, queries_of(module, x, angles), latents);
+    const ForwardOptions& call,
+    LatentFuncOptions& func) {
+  const auto places = detail::places_of(module.options, table, x, call);
+  const auto latents = detail::latents_of(module, x, places);
+  const auto queries = detail::queries_of(module, x, places);
+  detail::hide_unchosen(module, queries, latents, func);
+  return detail::expanded(module, queries, latents);
 }
 
 /// Returns whether forming keys and values for T queries takes fewer
@@ -190,13 +184,17 @@ bool pays_to_expand(const LatentAttentionOptions& options, int64_t T) {
 /// value_dim).
 torch::Tensor attend_to_latents(
     LatentAttentionImpl& module,
-    const LatentQueries& queries,
+    const detail::LatentQueries& queries,
     const detail::CacheView& cache,
-    const LatentFuncOptions& func) {
+    LatentFuncOptions func) {
   const auto& options = module.options;
   const auto dtype = queries.nope.scalar_type();
+  if (options.indexer() && cache.num_rows() > options.indexer()->topk()) {
+    detail::hide_unchosen(module, queries, cache.keys(), func);
+  }
   if (pays_to_expand(options, queries.nope.size(2))) {
-    const auto heads = expanded(module, queries, cache.keys().to(dtype));
+    const auto heads =
+        detail::expanded(module, queries, cache.keys().to(dtype));
     return functional::scaled_dot_product_attention(
         heads.queries, heads.keys, heads.values, func);
   }
@@ -207,8 +205,12 @@ torch::Tensor attend_to_latents(
       {options.num_heads(), -1, options.kv_rank()});
   const auto to_key = up.slice(1, 0, options.nope_dim());
   const auto to_value = up.slice(1, options.nope_dim());
-  const auto query =
+  auto query =
       torch::cat({torch::matmul(queries.nope, to_key), queries.rotated}, -1);
+  if (options.indexer()) {
+    // Zeros for its keys, which are a part of the cached rows.
+    query = torch::constant_pad_nd(query, {0, options.indexer()->head_dim()});
+  }
   const auto context = cache.attend(query, func);
   return torch::matmul(context.to(dtype), to_value.transpose(1, 2));
 }
@@ -220,17 +222,21 @@ void check_decode(
   const auto& options = module.options;
   detail::check_decodes(kLatent, module);
   detail::check_cache_part(
-      kLatent, cache.options(), /*num_parts=*/1, /*part=*/0);
+      kLatent,
+      cache.options(),
+      /*num_parts=*/1,
+      /*part=*/0);
   const auto& has = cache.options();
-  const auto row = options.kv_rank() + options.rope_dim();
+  const auto row = detail::row_size(options);
   TORCH_ATTENTION_CHECK(
       has.values_in_keys() && has.num_kv_heads() == 1 &&
           has.head_dim() == row &&
           has.value_dim().value_or(row) == options.kv_rank() && !has.window() &&
           !has.chunk(),
       "LatentAttention: expected a cache with values_in_keys of one "
-      "head, head_dim = kv_rank + rope_dim = {}, value_dim = kv_rank = "
+      "head, head_dim = kv_rank + rope_dim{} = {}, value_dim = kv_rank = "
       "{} and neither window nor chunk; make_cache makes one",
+      options.indexer() ? " + indexer.head_dim" : "",
       row,
       options.kv_rank());
   const auto& weight = module.kv_b_proj->weight;
@@ -271,6 +277,9 @@ LatentFuncOptions decode_options(
       {x.size(0), T, T},
       BlockScope::kCausal,
       func);
+  if (!module.indexer.is_empty()) {
+    detail::check_chooses_for_all_heads(func);
+  }
   return func;
 }
 
@@ -321,10 +330,16 @@ void LatentAttentionImpl::reset() {
           false);
   o_proj =
       add("o_proj", H * options.value_dim(), options.d_out(), options.bias());
+  if (options.indexer()) {
+    indexer = register_module(
+        "indexer",
+        Indexer(options.d_in(), *options.query_rank(), *options.indexer()));
+  }
   dropout = register_module("dropout", torch::nn::Dropout(options.dropout()));
   // `clone` copies the pointer: make a new table, which is not shared.
-  rotary_table_ = std::make_shared<detail::RotaryTable>(
-      options.rotary(), options.rope_dim());
+  rotary_table_ = options.rotary() ? std::make_shared<detail::RotaryTable>(
+                                         *options.rotary(), options.rope_dim())
+                                   : nullptr;
 }
 
 void LatentAttentionImpl::reset_parameters() {
@@ -343,6 +358,9 @@ void LatentAttentionImpl::reset_parameters() {
     q_a_layernorm->reset_parameters();
   }
   kv_a_layernorm->reset_parameters();
+  if (!indexer.is_empty()) {
+    indexer->reset_parameters();
+  }
 }
 
 void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
@@ -358,13 +376,7 @@ void LatentAttentionImpl::pretty_print(std::ostream& stream) const {
          << ", rope_dim=" << options.rope_dim()
          << ", value_dim=" << options.value_dim();
   detail::print_rule(stream, options.rule());
-  stream << ", rotary_theta=" << options.rotary().theta()
-         << ", rotary_pairing=" << options.rotary().pairing();
-  if (options.rotary().scaling() != RotaryScaling::kLinear ||
-      options.rotary().factor() != 1) {
-    stream << ", rotary_factor=" << options.rotary().factor()
-           << ", rotary_scaling=" << options.rotary().scaling();
-  }
+  print_places(stream, options);
   stream << ", dropout=" << options.dropout() << ", bias=" << std::boolalpha
          << options.bias() << ", causal=" << options.causal()
          << ", kernel=" << options.kernel() << ")";
@@ -378,8 +390,9 @@ torch::Tensor LatentAttentionImpl::forward(
   }
   check_input(*this, x, call);
   const auto attend = [&] {
-    const auto func = call_options_of(*this, x, call).kernel(options.kernel());
-    const auto heads = project_latent(*this, *rotary_table_, x, call);
+    auto func = call_options_of(*this, x, call).kernel(options.kernel());
+    const auto heads =
+        project_latent(*this, rotary_table_.get(), x, call, func);
     return functional::scaled_dot_product_attention(
         heads.queries, heads.keys, heads.values, func);
   };
@@ -392,8 +405,8 @@ std::tuple<torch::Tensor, torch::Tensor> LatentAttentionImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   checks::check_not_packed(kLatent, call.cu_seqlens());
   check_input(*this, x, call);
-  const auto func = call_options_of(*this, x, call);
-  const auto heads = project_latent(*this, *rotary_table_, x, call);
+  auto func = call_options_of(*this, x, call);
+  const auto heads = project_latent(*this, rotary_table_.get(), x, call, func);
   const auto [context, weights] =
       functional::scaled_dot_product_attention_with_weights(
           heads.queries, heads.keys, heads.values, func);
@@ -427,14 +440,11 @@ torch::Tensor LatentAttentionImpl::decode_view(
   check_decode(*this, x, cache);
   const auto tokens =
       detail::new_tokens(kLatent, x, cache, call, options.context_length());
-  if (!call.rotary_cos().defined()) {
-    detail::check_rotates_alike(kLatent, options.rotary(), tokens, cache);
-  }
-  detail::check_angles(kLatent, rotary_table_->pairs(), x, call, tokens);
-  const auto angles = detail::rotary_angles(*rotary_table_, x, call, tokens);
+  const auto places =
+      detail::places_of(options, rotary_table_.get(), x, cache, call, tokens);
   const auto in_order = detail::padding_last(x, tokens);
-  const auto queries = queries_of(*this, in_order, angles);
-  const auto latents = latents_of(*this, in_order, angles);
+  const auto queries = detail::queries_of(*this, in_order, places);
+  const auto latents = detail::latents_of(*this, in_order, places);
   detail::CacheAppend appended(cache, latents, {}, tokens.counts);
   const auto func = decode_options(*this, x, cache, call, tokens);
   const auto context = attend_to_latents(*this, queries, cache, func);
@@ -447,18 +457,17 @@ torch::Tensor LatentAttentionImpl::decode_view(
 
 KVCache LatentAttentionImpl::make_cache(int64_t batch_size) const {
   const auto& weight = kv_b_proj->weight;
-  return KVCache(
-      KVCacheOptions(batch_size, 1, options.kv_rank() + options.rope_dim())
-          .value_dim(options.kv_rank())
-          .values_in_keys(true)
-          .max_length(options.context_length())
-          .dtype(weight.scalar_type())
-          .device(weight.device()));
+  return KVCache(KVCacheOptions(batch_size, 1, detail::row_size(options))
+                     .value_dim(options.kv_rank())
+                     .values_in_keys(true)
+                     .max_length(options.context_length())
+                     .dtype(weight.scalar_type())
+                     .device(weight.device()));
 }
 
 BlockCacheOptions LatentAttentionImpl::block_cache_options() const {
   const auto& weight = kv_b_proj->weight;
-  return BlockCacheOptions(1, options.kv_rank() + options.rope_dim())
+  return BlockCacheOptions(1, detail::row_size(options))
       .value_dim(options.kv_rank())
       .values_in_keys(true)
       .dtype(weight.scalar_type())

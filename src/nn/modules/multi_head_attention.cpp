@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <elementwise.h>
+#include <kernels/elements.h>
 #include <kernels/rms_norm.h>
 #include <nn/checks.h>
 #include <nn/modules/cache_view.h>
@@ -10,6 +11,7 @@
 #include <nn/modules/head_norm.h>
 #include <nn/modules/heads.h>
 #include <nn/modules/multi_head_call.h>
+#include <nn/modules/multi_head_options.h>
 #include <nn/modules/partition.h>
 #include <nn/modules/python_mask.h>
 #include <nn/modules/rotary_angles.h>
@@ -24,6 +26,7 @@
 #include <optional>
 #include <ostream>
 #include <utility>
+#include <vector>
 
 namespace torch_attention {
 
@@ -31,64 +34,110 @@ namespace {
 
 using detail::kMultiHead;
 
-void check_options(const MultiHeadAttentionOptions& options) {
-  detail::check_heads(kMultiHead, options);
-  checks::check_positive(
-      kMultiHead, "context_length", options.context_length());
-  checks::check_rule(kMultiHead, options.rule());
-  TORCH_ATTENTION_CHECK(
-      !options.clip_qkv() || *options.clip_qkv() > 0,
-      "MultiHeadAttention: expected clip_qkv > 0, but got {}",
-      *options.clip_qkv());
-  TORCH_ATTENTION_CHECK(
-      !options.value_norm_eps() || *options.value_norm_eps() >= 0,
-      "MultiHeadAttention: expected value_norm_eps >= 0, but got {}",
-      *options.value_norm_eps());
-  if (options.temperature()) {
-    detail::check_temperature(kMultiHead, *options.temperature());
+/// Returns values (B, num_kv_heads, T, value_dim) after their norm, and times
+/// `value_scale`.
+torch::Tensor normalised_values(
+    const MultiHeadAttentionOptions& options,
+    const torch::Tensor& values,
+    Kernel kernel) {
+  auto result = values;
+  if (options.value_norm_eps()) {
+    kernels::RmsNorm norm;
+    norm.eps = *options.value_norm_eps();
+    result =
+        kernels::rms_norm(result.transpose(1, 2), norm, kernel).transpose(1, 2);
   }
-  if (options.rotary()) {
-    detail::check_rotary(
-        kMultiHead, *options.rotary(), detail::head_dim_of(options));
-  }
-  const bool normalises_all = options.qk_norm() &&
-      options.qk_norm()->scope() == HeadNormScope::kAllHeads;
-  TORCH_CHECK(
-      !normalises_all || !options.qk_norm()->after_rotary(),
-      "MultiHeadAttention: expected a qk_norm of all heads before the "
-      "rotary embedding, but got after_rotary = true");
+  return options.value_scale() == 1 ? result : result * options.value_scale();
 }
 
-/// Projects tokens x (B, T, d_in) to queries (B, num_heads, T, head_dim), keys
-/// (B, num_kv_heads, T, head_dim) and values (B, num_kv_heads, T, value_dim).
+void rotate_heads(
+    const MultiHeadAttentionOptions& options,
+    Projected& projected,
+    const detail::RotaryAngles& angles,
+    Kernel kernel) {
+  const auto pairing = options.rotary()->pairing();
+  const auto rotate = [&](torch::Tensor& heads) {
+    heads = detail::rotate(heads, angles, pairing, kernel);
+  };
+  rotate(projected.queries);
+  rotate(projected.keys);
+  if (options.rotate_values()) {
+    rotate(projected.values);
+  }
+}
+
+/// Returns queries (B, num_heads, T, head_dim) times the learned factors of
+/// their elements, and the temperature of their positions.
 template <typename Positions>
-Projected project_heads(
-    MultiHeadAttentionImpl& module,
-    const torch::Tensor& x,
-    Kernel kernel,
+torch::Tensor scaled_queries(
+    const MultiHeadAttentionImpl& module,
+    const torch::Tensor& queries,
     const Positions& positions) {
-  const auto& options = module.options;
+  auto result = queries;
+  if (module.query_scale.defined()) {
+    constexpr double kLn2 = 0.693147180559945309;
+    const auto dtype = kernels::compute_dtype(queries.scalar_type());
+    const auto& partition = *detail::PartitionAccess::of(module);
+    const auto factors =
+        torch::softplus(partition.enter_weight(module.query_scale).to(dtype)) /
+        kLn2;
+    result = (queries.to(dtype) * factors).to(queries.scalar_type());
+  }
+  if (module.options.temperature()) {
+    const auto& temperature = *module.options.temperature();
+    result = detail::with_temperature(
+        result,
+        temperature.by_order() ? positions.order() : positions.positions(),
+        temperature);
+  }
+  return result;
+}
+
+/// The tokens (B, T, d_in) that heads are projected from.
+struct Tokens {
+  const torch::Tensor& x;
+  /// What values are projected from instead of x, or undefined.
+  torch::Tensor value_input = {};
+};
+
+/// Returns the projections to keys, queries and values.
+std::vector<torch::Tensor> project_each(
+    MultiHeadAttentionImpl& module,
+    const Tokens& tokens,
+    Kernel kernel) {
   const auto& partition = *detail::PartitionAccess::of(module);
   // In the Python classes' order, keys first: in this order autograd adds the
   // three gradients of x, which affects their last bits.
-  const auto outputs = kernels::linear_each(
-      x,
-      {detail::key_layer(module.W_key, partition),
-       layer_of(module.W_query),
-       detail::key_layer(module.W_value, partition)},
-      kernel);
+  std::vector<kernels::LinearLayer> layers = {
+      detail::key_layer(module.W_key, partition),
+      layer_of(module.W_query),
+      detail::key_layer(module.W_value, partition)};
+  if (!tokens.value_input.defined()) {
+    return kernels::linear_each(tokens.x, layers, kernel);
+  }
+  const auto [weight, bias] = layers.back();
+  layers.pop_back();
+  auto outputs = kernels::linear_each(tokens.x, layers, kernel);
+  outputs.push_back(kernels::linear(tokens.value_input, weight, bias, kernel));
+  return outputs;
+}
+
+/// Projects tokens to queries (B, num_heads, T, head_dim), keys (B,
+/// num_kv_heads, T, head_dim) and values (B, num_kv_heads, T, value_dim).
+template <typename Positions>
+Projected project_heads(
+    MultiHeadAttentionImpl& module,
+    const Tokens& tokens,
+    Kernel kernel,
+    const Positions& positions) {
+  const auto& options = module.options;
+  const auto outputs = project_each(module, tokens, kernel);
   const auto num_kv_heads = detail::num_kv_heads(options);
   Projected projected;
   projected.keys = kernels::split_heads(outputs[0], num_kv_heads);
   projected.queries = kernels::split_heads(outputs[1], options.num_heads());
-  projected.values = kernels::split_heads(outputs[2], num_kv_heads);
-  if (options.value_norm_eps()) {
-    kernels::RmsNorm norm;
-    norm.eps = *options.value_norm_eps();
-    projected.values =
-        kernels::rms_norm(projected.values.transpose(1, 2), norm, kernel)
-            .transpose(1, 2);
-  }
+  projected.values = normalised_values(
+      options, kernels::split_heads(outputs[2], num_kv_heads), kernel);
   const bool norm_last = options.qk_norm() && options.qk_norm()->after_rotary();
   const auto normalise = [&] {
     projected.queries =
@@ -106,43 +155,55 @@ Projected project_heads(
     }
   }
   if (positions.table != nullptr) {
-    const auto angles = positions.angles();
-    const auto pairing = options.rotary()->pairing();
-    const auto rotate = [&](const torch::Tensor& heads) {
-      return detail::rotate(heads, angles, pairing, kernel);
-    };
-    projected.queries = rotate(projected.queries);
-    projected.keys = rotate(projected.keys);
+    rotate_heads(options, projected, positions.angles(), kernel);
   }
   if (norm_last) {
     normalise();
   }
-  if (options.temperature()) {
-    const auto& temperature = *options.temperature();
-    projected.queries = detail::with_temperature(
-        projected.queries,
-        temperature.by_order() ? positions.order() : positions.positions(),
-        temperature);
-  }
+  projected.queries = scaled_queries(module, projected.queries, positions);
   return projected;
 }
 
-/// Multiplies the context of all heads (B, num_heads, T, value_dim) by the gate
-/// of tokens x (B, T, d_in), and projects it: (B, T, d_out).
+/// Returns the gate of tokens x (B, T, d_in): (B, num_heads, T, value_dim or
+/// 1).
+torch::Tensor gate_of(
+    MultiHeadAttentionImpl& module,
+    const torch::Tensor& x,
+    Kernel kernel) {
+  const auto& options = module.options;
+  const auto projected =
+      detail::project_to_heads(module.W_gate, x, options.num_heads(), kernel);
+  // Options may have changed since the module was made.
+  const auto gate = options.output_gate().value_or(OutputGateOptions());
+  if (gate.function() == GateFunction::kSigmoid) {
+    return by_rows(projected, [](const torch::Tensor& rows) {
+      return torch::sigmoid(rows);
+    });
+  }
+  const auto wide =
+      projected.to(kernels::compute_dtype(projected.scalar_type()));
+  return by_rows(
+             wide,
+             [](const torch::Tensor& rows) { return torch::softplus(rows); })
+      .to(projected.scalar_type());
+}
+
+/// Normalises the context of all heads (B, num_heads, T, value_dim), multiplies
+/// it by the gate of tokens x (B, T, d_in), and projects it: (B, T, d_out).
 torch::Tensor project_context(
     MultiHeadAttentionImpl& module,
     const torch::Tensor& x,
     const torch::Tensor& context,
     Kernel kernel) {
-  const auto& partition = *detail::PartitionAccess::of(module);
-  if (module.W_gate.is_empty()) {
-    return detail::project_out(module, context, kernel, partition);
+  auto heads = context;
+  if (!module.out_norm.is_empty()) {
+    heads = detail::normalised(*module.out_norm, heads, kernel);
   }
-  const auto gate = detail::project_to_heads(
-      module.W_gate, x, module.options.num_heads(), kernel);
-  const auto opened = by_rows(
-      gate, [](const torch::Tensor& rows) { return torch::sigmoid(rows); });
-  return detail::project_out(module, context * opened, kernel, partition);
+  if (!module.W_gate.is_empty()) {
+    heads = heads * gate_of(module, x, kernel);
+  }
+  return detail::project_out(
+      module, heads, kernel, *detail::PartitionAccess::of(module));
 }
 
 /// Returns whether the processes first exchange the length of the sequence, on
@@ -167,7 +228,8 @@ detail::PartitionInput enter(
        /*context=*/{},
        check,
        [&] { return detail::describe_learned(call); },
-       exchanges_length(table, call)});
+       exchanges_length(table, call),
+       call.value_input()});
 }
 
 /// The positions of the tokens x (B, T, ...) in a call of `forward`.
@@ -245,19 +307,32 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
 }
 
 void MultiHeadAttentionImpl::reset() {
-  check_options(options);
+  detail::check_options(options);
   detail::reset_heads(*this, options.d_in());
   sinks = register_parameter(
       "sinks",
       options.sinks() ? torch::zeros({options.num_heads()}) : torch::Tensor(),
       /*requires_grad=*/options.sinks());
+  query_scale = register_parameter(
+      "query_scale",
+      options.query_scale() ? torch::zeros({head_dim}) : torch::Tensor(),
+      /*requires_grad=*/options.query_scale());
+  const auto value_dim = detail::value_dim_of(options);
+  if (options.out_norm()) {
+    out_norm = register_module(
+        "out_norm",
+        HeadNorm(options.num_heads(), value_dim, *options.out_norm()));
+  }
   if (options.output_gate()) {
+    const auto& gate = *options.output_gate();
+    const auto size = gate.scope() == GateScope::kHead ? 1 : value_dim;
     W_gate = register_module(
         "W_gate",
         make_linear(
             options.d_in(),
-            options.num_heads() * detail::value_dim_of(options),
-            options.query_bias().value_or(options.qkv_bias())));
+            options.num_heads() * size,
+            gate.bias().value_or(
+                options.query_bias().value_or(options.qkv_bias()))));
   }
   if (options.register_mask()) {
     mask = register_buffer(
@@ -271,69 +346,29 @@ void MultiHeadAttentionImpl::reset() {
 
 void MultiHeadAttentionImpl::reset_parameters() {
   detail::reset_parameters_of_heads(kMultiHead, *this);
+  if (options.out_norm()) {
+    out_norm->reset_parameters();
+  }
   if (options.output_gate()) {
     W_gate->reset_parameters();
   }
-  if (options.sinks()) {
-    const torch::NoGradGuard no_grad;
-    sinks.zero_();
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : {sinks, query_scale}) {
+    if (parameter.defined()) {
+      parameter.zero_();
+    }
   }
 }
 
 void MultiHeadAttentionImpl::pretty_print(std::ostream& stream) const {
-  stream << "torch_attention::MultiHeadAttention(d_in=" << options.d_in()
-         << ", d_out=" << options.d_out()
-         << ", context_length=" << options.context_length();
-  detail::print_heads(stream, options);
-  if (options.alibi()) {
-    stream << ", alibi=true";
-  }
-  if (options.sinks()) {
-    stream << ", sinks=true";
-  }
-  if (options.output_gate()) {
-    stream << ", output_gate=true";
-  }
-  if (options.clip_qkv()) {
-    stream << ", clip_qkv=" << *options.clip_qkv();
-  }
-  if (options.value_norm_eps()) {
-    stream << ", value_norm_eps=" << *options.value_norm_eps();
-  }
-  if (options.temperature()) {
-    const auto& temperature = *options.temperature();
-    stream << ", temperature_floor_scale=" << temperature.floor_scale()
-           << ", temperature_scale=" << temperature.scale();
-    if (temperature.by_order()) {
-      stream << ", temperature_by_order=true";
-    }
-  }
-  if (options.rotary()) {
-    const auto& rotary = *options.rotary();
-    stream << ", rotary_theta=" << rotary.theta()
-           << ", rotary_dim=" << rotary.dim().value_or(head_dim)
-           << ", rotary_pairing=" << rotary.pairing()
-           << ", rotary_factor=" << rotary.factor();
-    if (rotary.scaling() != RotaryScaling::kLinear) {
-      stream << ", rotary_scaling=" << rotary.scaling();
-    }
-  }
-  if (options.block_scope() != BlockScope::kCausal) {
-    stream << ", block_scope=" << options.block_scope();
-  }
-  if (options.needs_blocks()) {
-    stream << ", needs_blocks=true";
-  }
-  stream << ", dropout=" << options.dropout() << ", qkv_bias=" << std::boolalpha
-         << options.qkv_bias() << ", causal=" << options.causal()
-         << ", kernel=" << options.kernel() << ")";
+  detail::print_options(stream, options);
 }
 
 torch::Tensor MultiHeadAttentionImpl::forward(
     const torch::Tensor& x,
     const ForwardOptions& call) {
   if (detail::lacks_batch(x, call)) {
-    return forward(x.unsqueeze(0), call).squeeze(0);
+    return forward(x.unsqueeze(0), detail::with_batch(call)).squeeze(0);
   }
   if (auto output = detail::small_module(*this, x, call); output.defined()) {
     return output;
@@ -347,7 +382,8 @@ torch::Tensor MultiHeadAttentionImpl::forward(
   // Queries, keys and values are a temporary, so that they are freed before the
   // output is allocated.
   const auto context = partition_->attend(
-      project_heads(*this, input.x, options.kernel(), positions),
+      project_heads(
+          *this, {input.x, input.value_input}, options.kernel(), positions),
       checked.options.kernel(options.kernel()));
   input.wait();
   return project_context(*this, input.x, context, options.kernel());
@@ -365,8 +401,8 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionImpl::
   const auto input = enter(*partition_, rotary_table_.get(), x, call, check);
   const PositionsOfCall positions{
       *this, rotary_table_.get(), x, call, checked.positions};
-  const auto heads =
-      project_heads(*this, input.x, Kernel::kReference, positions);
+  const auto heads = project_heads(
+      *this, {input.x, input.value_input}, Kernel::kReference, positions);
   const auto [context, weights] =
       partition_->attend_with_weights(heads, checked.options);
   input.wait();
@@ -406,7 +442,7 @@ torch::Tensor MultiHeadAttentionImpl::decode_view(
   const auto in_order = detail::padding_last(input.x, tokens);
   const PositionsInCache positions{rotary_table_.get(), x, call, tokens};
   const auto heads =
-      project_heads(*this, in_order, options.kernel(), positions);
+      project_heads(*this, {in_order}, options.kernel(), positions);
   detail::CacheAppend appended(cache, heads.keys, heads.values, tokens.counts);
   auto func = detail::decode_options(
       *this, x, cache, call, tokens, std::move(checked.options));

@@ -103,22 +103,29 @@ torch::Tensor project_heads(
       static_cast<int64_t>(heads->size()));
 }
 
+/// Sets the arguments of a call, for scores (B, num_heads, T, T).
+void set_call(
+    const torch::nn::ModuleList& heads,
+    const torch::Tensor& x,
+    const ForwardOptions& call,
+    functional::ScaledDotProductAttentionFuncOptions& options) {
+  if (!detail::is_empty(call)) {
+    const auto [B, T, S] = detail::call_sizes(kWrapper, x, call);
+    const auto H = static_cast<int64_t>(heads->size());
+    detail::set_call(kWrapper, call, {B, H, T, S}, options);
+  }
+}
+
 /// Computes all heads, which must be alike, in one call of functional
 /// attention. Returns their outputs and, if requested, their attention weights.
 std::tuple<torch::Tensor, torch::Tensor> forward_together(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
     const ForwardOptions& call,
-    const functional::ScaledDotProductAttentionFuncOptions& checked,
     bool with_weights) {
   const auto& first = head(heads, 0);
   auto options = func_options(first);
-  options.mask(checked.mask())
-      .block_mask(checked.block_mask())
-      .bias(checked.bias())
-      .key_lengths(checked.key_lengths())
-      .cu_seqlens(checked.cu_seqlens())
-      .scores(checked.scores());
+  set_call(heads, x, call, options);
   detail::set_checked_chunks(kWrapper, x, call, /*num_score_dims=*/4, options);
   const auto queries = project_heads(heads, &CausalAttentionImpl::W_query, x);
   const auto keys = project_heads(heads, &CausalAttentionImpl::W_key, x);
@@ -145,17 +152,15 @@ bool has_function(
   return static_cast<bool>(call.scores());
 }
 
-/// Returns the checked arguments of a call, for scores (B, num_heads, T, T).
+/// Returns the checked arguments of a call for all heads, but for the visible
+/// blocks, which the rule of a head takes.
 functional::ScaledDotProductAttentionFuncOptions options_of(
     const torch::nn::ModuleList& heads,
     const torch::Tensor& x,
     const ForwardOptions& call) {
   functional::ScaledDotProductAttentionFuncOptions options;
-  if (!detail::is_empty(call)) {
-    const auto [B, T, S] = detail::call_sizes(kWrapper, x, call);
-    const auto H = static_cast<int64_t>(heads->size());
-    detail::set_call(kWrapper, call, {B, H, T, S}, options);
-  }
+  set_call(
+      heads, x, ForwardOptions(call).visible_blocks(torch::Tensor()), options);
   return options;
 }
 
@@ -178,18 +183,10 @@ ForwardOptions call_of_head(
     }
     return x.select(1, x.size(1) == 1 ? 0 : static_cast<int64_t>(index));
   };
-  auto result = ForwardOptions()
-                    .cu_seqlens(checked.cu_seqlens())
-                    .key_lengths(checked.key_lengths())
-                    .mask(of_head(checked.mask()))
-                    .block_mask(mask_of_head(checked.block_mask(), index))
-                    .bias(of_head(checked.bias()));
-  if (head(heads, index).options.chunk()) {
-    // Positions or padding determine where chunks begin.
-    result.key_padding_mask(call.key_padding_mask())
-        .positions(call.positions());
-  }
-  return result;
+  return ForwardOptions(call)
+      .mask(of_head(checked.mask()))
+      .block_mask(mask_of_head(checked.block_mask(), index))
+      .bias(of_head(checked.bias()));
 }
 
 } // namespace
@@ -241,14 +238,14 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
     return forward(x.unsqueeze(0), call).squeeze(0);
   }
   check_input(heads, x, call);
-  const auto call_options = options_of(heads, x, call);
   if (has_function(heads, call) ||
       (kernels::resolved(head(heads, 0).options.kernel()) !=
            Kernel::kReference &&
        x.size(0) * x.size(1) >= kFewTokens && are_alike(heads))) {
     return std::get<0>(
-        forward_together(heads, x, call, call_options, /*with_weights=*/false));
+        forward_together(heads, x, call, /*with_weights=*/false));
   }
+  const auto call_options = options_of(heads, x, call);
   std::vector<torch::Tensor> contexts;
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
@@ -262,11 +259,10 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
     forward_with_weights(const torch::Tensor& x, const ForwardOptions& call) {
   checks::check_not_packed(kWrapper, call.cu_seqlens());
   check_input(heads, x, call);
-  const auto call_options = options_of(heads, x, call);
   if (has_function(heads, call)) {
-    return forward_together(
-        heads, x, call, call_options, /*with_weights=*/true);
+    return forward_together(heads, x, call, /*with_weights=*/true);
   }
+  const auto call_options = options_of(heads, x, call);
   std::vector<torch::Tensor> contexts;
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {

@@ -135,6 +135,13 @@ void check_arguments(
   const auto length = module.options.context_length();
   check_length(kMultiHead, x, call, length);
   check_has_blocks(module, x, call.visible_blocks());
+  check_value_input(
+      kMultiHead,
+      call.value_input(),
+      module.options.needs_value_input(),
+      "input",
+      x,
+      module.W_value->weight);
   const auto& partition = partition_of(module);
   partition.check_call(kMultiHead, call);
   const auto parts = partition.num_token_parts();
@@ -177,7 +184,9 @@ functional::ScaledDotProductAttentionFuncOptions call_options(
     const torch::Tensor& positions) {
   const auto& partition = partition_of(module);
   auto options = module_options(module);
-  const auto call = own_heads(kMultiHead, whole_call, partition);
+  auto call = own_heads(kMultiHead, whole_call, partition);
+  // The projection reads it.
+  call.value_input(torch::Tensor());
   if (is_empty(call)) {
     return options;
   }
@@ -270,6 +279,10 @@ CheckedDecode check_decode(
   check_input(module, x);
   check_length(kMultiHead, x, {}, options.context_length());
   check_decodes(kMultiHead, module);
+  TORCH_CHECK(
+      !options.needs_value_input(),
+      "MultiHeadAttention: expected needs_value_input = false for decode, "
+      "which makes the values of the input");
   check_cache(kMultiHead, module, x, cache.options());
   partition.check_cache(kMultiHead, cache.options());
   check_reach(module, cache);

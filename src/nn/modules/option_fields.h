@@ -10,7 +10,7 @@ namespace torch_attention::detail {
 struct OptionFields {
   /// Returns whether no argument is set.
   static bool is_empty(const ForwardOptions& call) {
-    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, block_mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, scores] =
+    const auto& [cu_seqlens, cu_seqlens_k, key_lengths, key_padding_mask, mask, block_mask, bias, visible_blocks, positions, rotary_cos, rotary_sin, value_input, global_tokens, scores] =
         call;
     const auto all_undefined = [](const auto&... tensors) {
       return (!tensors.defined() && ...);
@@ -26,7 +26,9 @@ struct OptionFields {
                visible_blocks,
                positions,
                rotary_cos,
-               rotary_sin) &&
+               rotary_sin,
+               value_input,
+               global_tokens) &&
         !scores;
   }
 
@@ -34,10 +36,11 @@ struct OptionFields {
   /// dropout.
   static bool is_small(const MultiHeadAttentionOptions& options) {
     // It supports sizes, biases of layers, and rules for scores.
-    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, rule, head_dim, value_dim, kernel, out_proj, out_bias, register_mask, num_kv_heads, qk_norm, rotary, alibi, sinks, temperature, clip_qkv, value_norm_eps, output_gate, block_scope, needs_blocks] =
+    const auto& [d_in, d_out, context_length, num_heads, dropout, qkv_bias, query_bias, key_bias, value_bias, rule, head_dim, value_dim, kernel, out_proj, out_bias, register_mask, num_kv_heads, qk_norm, rotary, alibi, sinks, temperature, clip_qkv, value_norm_eps, value_scale, rotate_values, query_scale, out_norm, output_gate, block_scope, needs_blocks, needs_value_input] =
         options;
     return !qk_norm && !rotary && !alibi && !sinks && !temperature &&
-        !clip_qkv && !value_norm_eps && !output_gate && !needs_blocks;
+        !clip_qkv && !value_norm_eps && value_scale == 1 && !query_scale &&
+        !out_norm && !output_gate && !needs_blocks && !needs_value_input;
   }
 };
 

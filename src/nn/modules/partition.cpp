@@ -29,7 +29,8 @@ std::string text_of_input(const char* what, const torch::Tensor& x) {
 
 std::string describe(const PartitionCall& call) {
   return text_of_input("input ", call.x) +
-      text_of_input(", context ", call.context) + call.text();
+      text_of_input(", context ", call.context) +
+      text_of_input(", value_input ", call.value_input) + call.text();
 }
 
 torch::Tensor Partition::positions(int64_t /*T*/) const {
@@ -73,7 +74,7 @@ void Partition::check_has_all_tokens(const char* name, const char* what) const {
 
 PartitionInput Partition::enter(const PartitionCall& call) const {
   call.check();
-  return {call.x, call.context};
+  return {call.x, call.context, call.value_input};
 }
 
 PartitionInput Partition::enter_cached(const PartitionCall& call) const {

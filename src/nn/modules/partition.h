@@ -33,6 +33,8 @@ struct PartitionCall {
   c10::function_ref<std::string()> text;
   /// True if the first message of the call is `longest`.
   bool exchanges_length = false;
+  /// What values are projected from instead of x or the context, or undefined.
+  torch::Tensor value_input = {};
 };
 
 /// Describes the arguments of `call` that have to be equal in all processes.
@@ -43,6 +45,8 @@ struct PartitionInput {
   torch::Tensor x;
   /// Undefined in self-attention.
   torch::Tensor context;
+  /// What values are projected from instead of x or the context, or undefined.
+  torch::Tensor value_input;
   /// Waits for the other processes, and throws c10::Error if their calls
   /// differ. Has to be called before attention and projections exchange data.
   /// `enter` itself waits if norms of the projections exchange data.

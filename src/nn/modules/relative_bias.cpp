@@ -136,7 +136,9 @@ void WindowBiasImpl::reset() {
       torch::empty(
           {(2 * options.height() - 1) * (2 * options.width() - 1),
            options.num_heads()}));
-  reset_parameters();
+  if (!UndrawnWeights::are_wanted()) {
+    reset_parameters();
+  }
 }
 
 void WindowBiasImpl::reset_parameters() {

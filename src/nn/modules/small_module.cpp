@@ -12,13 +12,21 @@ namespace torch_attention::detail {
 
 namespace {
 
+/// Returns whether the module has projections alone. Its options may have been
+/// changed since it was made.
+bool has_projections_alone(const MultiHeadAttentionImpl& module) {
+  return module.q_norm.is_empty() && module.k_norm.is_empty() &&
+      module.out_norm.is_empty() && module.W_gate.is_empty() &&
+      !module.sinks.defined() && !module.query_scale.defined();
+}
+
 /// Returns whether the call needs only projections and attention.
 bool is_plain(
     const MultiHeadAttentionImpl& module,
     const ForwardOptions& call) {
   return OptionFields::is_small(module.options) &&
-      OptionFields::is_empty(call) && !drops_weights(module) &&
-      PartitionAccess::of(module)->is_whole();
+      has_projections_alone(module) && OptionFields::is_empty(call) &&
+      !drops_weights(module) && PartitionAccess::of(module)->is_whole();
 }
 
 /// Returns the arguments of the kernel.

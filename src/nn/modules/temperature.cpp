@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <ostream>
 
 namespace torch_attention::detail {
 
@@ -23,6 +24,16 @@ void check_temperature(const char* name, const TemperatureOptions& options) {
       "{}: expected an offset >= 0 of the temperature, but got {}",
       name,
       options.offset());
+}
+
+void print_temperature(
+    std::ostream& stream,
+    const TemperatureOptions& options) {
+  stream << ", temperature_floor_scale=" << options.floor_scale()
+         << ", temperature_scale=" << options.scale();
+  if (options.by_order()) {
+    stream << ", temperature_by_order=true";
+  }
 }
 
 torch::Tensor with_temperature(

@@ -14,6 +14,8 @@ std::ostream& operator<<(std::ostream& stream, RotaryPairing pairing) {
       return stream << "halves";
     case RotaryPairing::kInterleaved:
       return stream << "interleaved";
+    case RotaryPairing::kHalvesOfHalves:
+      return stream << "halves of halves";
   }
   return stream << "RotaryPairing(" << static_cast<int>(pairing) << ")";
 }

@@ -100,6 +100,30 @@ TEST_CASE("Rotary embedding takes tables, as ONNX's RotaryEmbedding does") {
   }
 }
 
+TEST_CASE("Halves of halves rotate each half of the elements by itself") {
+  torch::manual_seed(4);
+  const auto pairing = RotaryPairing::kHalvesOfHalves;
+  const int64_t pairs = GENERATE(2, 4);
+  const auto x = torch::randn({2, 3, 5, 9});
+  const auto table = angles(5, pairs);
+  const auto rotated = F::rotary_embedding(
+      x, RotaryTables(table.cos(), table.sin()).pairing(pairing));
+  for (const int64_t half : {0, 1}) {
+    const auto own = table.slice(1, half * pairs / 2, (half + 1) * pairs / 2);
+    CHECK_THAT(
+        rotated.slice(-1, half * pairs, (half + 1) * pairs),
+        IsCloseTo(F::rotary_embedding(
+            x.slice(-1, half * pairs, (half + 1) * pairs),
+            RotaryTables(own.cos(), own.sin()))));
+  }
+  CHECK_THAT(rotated.slice(-1, 2 * pairs), IsEqualTo(x.slice(-1, 2 * pairs)));
+  const auto odd = angles(5, 3);
+  THROWS_WITH(
+      F::rotary_embedding(
+          x, RotaryTables(odd.cos(), odd.sin()).pairing(pairing)),
+      "expected a multiple of 4 rotated elements, but got 6");
+}
+
 TEST_CASE("Tables of the options' angles rotate as the options do") {
   torch::manual_seed(2);
   const auto x = torch::randn({2, 3, 5, 8});

@@ -25,7 +25,10 @@ std::vector<MultiHeadAttentionOptions> every_kind() {
   auto one_head = plain;
   one_head.num_kv_heads(1).head_dim(64).sinks(true).softcap(3);
   auto rotary = plain;
-  rotary.num_kv_heads(2).rotary(RotaryOptions()).window(70).output_gate(true);
+  rotary.num_kv_heads(2)
+      .rotary(RotaryOptions())
+      .window(70)
+      .output_gate(OutputGateOptions());
   auto alibi = plain;
   alibi.alibi(true).window(130).temperature(TemperatureOptions(20));
   auto chunk = plain;

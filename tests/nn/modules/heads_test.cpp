@@ -257,7 +257,7 @@ TEST_CASE("A gate multiplies the context before out_proj") {
       options_of_sizes().query_bias(true).rotary(RotaryOptions().dim(2));
   auto gated_options = options;
   auto plain = make(options);
-  auto gated = make(gated_options.output_gate(true));
+  auto gated = make(gated_options.output_gate(OutputGateOptions()));
   CHECK(gated->W_gate->weight.sizes() == torch::IntArrayRef({20, kIn}));
   CHECK(gated->W_gate->bias.defined());
   const torch::NoGradGuard no_grad;

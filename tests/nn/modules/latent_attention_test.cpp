@@ -58,15 +58,30 @@ torch::Tensor by_formula(
   const auto E = options.value_dim();
   const auto D = N + options.rope_dim();
   const auto rotate = [&](const torch::Tensor& part) {
-    return functional::rotary_embedding(
-        part, torch::arange(x.size(1)), options.rotary());
+    return options.rotary()
+        ? functional::rotary_embedding(
+              part, torch::arange(x.size(1)), *options.rotary())
+        : part;
   };
-  const auto queries = options.query_rank()
-      ? attention->q_b_proj(
-            rms_norm(attention->q_a_proj(x), attention->q_a_layernorm->weight))
-      : attention->q_proj(x);
+  const auto factors = [&] {
+    const auto& at = options.temperature();
+    const auto places = torch::arange(x.size(1), torch::kDouble);
+    const auto factor = at ? 1 +
+            at->scale() *
+                torch::log1p(torch::floor(
+                    (places + at->offset()) /
+                    static_cast<double>(at->floor_scale())))
+                           : torch::ones_like(places);
+    return factor.unsqueeze(-1) * options.query_scale();
+  };
+  // Before the rotation, which a factor of the whole query does not change.
+  const auto queries = factors() *
+      (options.query_rank()
+           ? attention->q_b_proj(rms_norm(
+                 attention->q_a_proj(x), attention->q_a_layernorm->weight))
+           : attention->q_proj(x));
   const auto both = attention->kv_a_proj_with_mqa(x);
-  const auto latent =
+  const auto latent = options.latent_scale() *
       rms_norm(both.slice(-1, 0, R), attention->kv_a_layernorm->weight);
   const auto keys_and_values = attention->kv_b_proj(latent);
   const auto shared = rotate(both.slice(-1, R));
@@ -101,7 +116,11 @@ TEST_CASE("LatentAttention computes its formula") {
       {options_of(8),
        options_of(8).query_rank(7).bias(true),
        options_of(8).scale(0.7).rotary(RotaryOptions().theta(50)),
-       options_of(8).rotary(RotaryOptions().dim(2))}));
+       options_of(8).rotary(RotaryOptions().dim(2)),
+       options_of(8).rotary(std::nullopt),
+       options_of(8).query_rank(7).query_scale(1.7).latent_scale(0.4),
+       options_of(8).temperature(TemperatureOptions(3).scale(0.5).offset(0)),
+       options_of(8).rotary(RotaryOptions().reversed(true))}));
   auto attention = make(options.kernel(kernel));
   const auto x = input();
   const auto expected = by_formula(attention, x, future());
@@ -168,9 +187,17 @@ TEST_CASE("The gradients of LatentAttention are those of its formula") {
 TEST_CASE("LatentAttention decodes what forward gives") {
   // From so many tokens on keys and values are formed: 2, and never.
   const int64_t kv_rank = GENERATE(4, 40);
+  const bool scales = GENERATE(false, true);
   const auto chunks = GENERATE(
       values<std::vector<int64_t>>({{9}, {1, 1}, {4, 1, 3, 1}, {1, 8}}));
-  auto attention = make(options_of(kv_rank).query_rank(7));
+  auto options = options_of(kv_rank).query_rank(7);
+  if (scales) {
+    options.temperature(TemperatureOptions(2).scale(0.5))
+        .query_scale(1.3)
+        .latent_scale(0.7)
+        .rotary(std::nullopt);
+  }
+  auto attention = make(options);
   const auto x = input();
   auto cache = attention->make_cache(kBatch);
   std::vector<torch::Tensor> contexts;

@@ -356,6 +356,45 @@ TEST_CASE("Dropout is off in evaluation and follows a changed p") {
   CHECK_THAT(attention(x), IsCloseTo(expected));
 }
 
+TEST_CASE("Modules with own scores are computed under autocast") {
+  torch::manual_seed(3);
+  const torch::NoGradGuard no_grad;
+  const auto x = torch::randn({2, 9, 8});
+  const auto check = [&](auto module) {
+    std::ostringstream text;
+    text << module;
+    CAPTURE(text.str());
+    module->eval();
+    const auto expected = module->forward(x);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    const auto output = module->forward(x);
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    CHECK(output.scalar_type() == torch::kBFloat16);
+    CHECK_THAT(output.to(torch::kFloat), IsCloseTo(expected, {0.05, 0.05}));
+  };
+  for (const auto kind :
+       {RelativeKind::kLearned,
+        RelativeKind::kSinusoids,
+        RelativeKind::kDisentangled}) {
+    check(RelativeAttention(RelativeAttentionOptions(8, 8, 2).kind(kind)));
+  }
+  check(RelativeAttention(RelativeAttentionOptions(8, 8, 2)
+                              .kind(RelativeKind::kRowsAndColumns)
+                              .height(3)
+                              .width(3)));
+  check(LongformerAttention(
+      LongformerAttentionOptions(8, 8, 2).attention_window(4)));
+  check(LatentAttention(LatentAttentionOptions(8, 8, 16, 2)
+                            .query_rank(6)
+                            .kv_rank(4)
+                            .nope_dim(4)
+                            .rope_dim(4)
+                            .value_dim(4)
+                            .indexer(IndexerOptions(8, 6, 12))));
+}
+
 TEST_CASE("Under autocast inputs may be of the lower precision") {
   torch::manual_seed(8);
   MultiHeadAttention attention(3, 4, 6, 0.0, 2);

@@ -82,7 +82,7 @@ std::vector<Subject> every_module(Kernel kernel) {
           MultiHeadAttention(heads()
                                  .qk_norm(HeadNormOptions())
                                  .sinks(true)
-                                 .output_gate(true)
+                                 .output_gate(OutputGateOptions())
                                  .softcap(9))),
       subject(
           "LatentAttention",

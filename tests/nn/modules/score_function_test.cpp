@@ -15,6 +15,7 @@ namespace score_function_test {
 using namespace torch_attention;
 using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
+using torch::indexing::Slice;
 
 namespace {
 
@@ -318,6 +319,45 @@ TEST_CASE("Padding of NaN stays hidden beside a function") {
       attention(x.masked_fill(padding.unsqueeze(-1), std::nan("")), call);
   const auto kept = padding.logical_not();
   CHECK_THAT(output.index({kept}), IsCloseTo(attention(x, call).index({kept})));
+}
+
+TEST_CASE("Values that are not finite reach their queries alone") {
+  torch::manual_seed(13);
+  const auto leaf = [](torch::IntArrayRef sizes) {
+    return torch::randn(sizes).requires_grad_();
+  };
+  const auto query = leaf({2, 4, 7, 8});
+  const auto key = leaf({2, 2, 7, 8});
+  const auto value = torch::randn({2, 2, 7, 5});
+  auto unusual = value.clone();
+  unusual.index_put_({0, 0, 5, 1}, std::nan(""));
+  unusual.index_put_({0, 0, 6, 1}, -INFINITY);
+  unusual.index_put_({0, 0, 3, 2}, INFINITY);
+  unusual.requires_grad_();
+  const auto options = F::ScaledDotProductAttentionFuncOptions()
+                           .enable_gqa(true)
+                           .causal(true)
+                           .scores(compressed);
+  const auto output =
+      F::scaled_dot_product_attention(query, key, unusual, options);
+  auto expected =
+      F::scaled_dot_product_attention(query, key, value, options).detach();
+  // The first two heads share these keys.
+  const auto heads = Slice(0, 2);
+  expected.index_put_({0, heads, Slice(3), 2}, INFINITY);
+  expected.index_put_({0, heads, Slice(5), 1}, std::nan(""));
+  CHECK(torch::allclose(output, expected, 1e-5, 1e-6, /*equal_nan=*/true));
+  const auto gradients = torch::autograd::grad(
+      {output.slice(2, 0, 3).sum()}, {query, key, unusual});
+  const auto finite = value.clone().requires_grad_();
+  const auto wanted = torch::autograd::grad(
+      {F::scaled_dot_product_attention(query, key, finite, options)
+           .slice(2, 0, 3)
+           .sum()},
+      {query, key, finite});
+  // Later queries see them.
+  CHECK_THAT(gradients[0].slice(2, 0, 3), IsCloseTo(wanted[0].slice(2, 0, 3)));
+  CHECK_THAT(gradients[2], IsCloseTo(wanted[2]));
 }
 
 TEST_CASE("The function gets as many dimensions as the query has") {

@@ -91,7 +91,10 @@ TEST_CASE("Options that small modules do not compute take the general path") {
       std::pair(
           "temperature",
           small_options().temperature(TemperatureOptions(1).scale(2))),
-      std::pair("output_gate", small_options().output_gate(true)),
+      std::pair("value_scale", small_options().value_scale(0.5)),
+      std::pair("out_norm", small_options().out_norm(HeadNormOptions())),
+      std::pair(
+          "output_gate", small_options().output_gate(OutputGateOptions())),
       std::pair("dropout", small_options().dropout(0.5)));
   CAPTURE(change.first);
   const auto input = std::vector<int64_t>{2, 5, 8};

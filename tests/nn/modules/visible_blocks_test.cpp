@@ -3,6 +3,8 @@
 #include <support/close.h>
 #include <support/test.h>
 
+#include <torch_attention/nn/block_cache.h>
+
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -102,6 +104,43 @@ TEST_CASE("Tokens of a block see each other to both sides") {
   }
 }
 
+TEST_CASE("Tokens of a block see each other in all heads of a wrapper") {
+  std::mt19937 engine(5);
+  torch::manual_seed(5);
+  const int64_t window = GENERATE(0, 3);
+  // More than 255 tokens are projected by all heads at once.
+  const int64_t B = GENERATE(2, 30);
+  CAPTURE(window, B);
+  const auto options = MultiHeadAttentionWrapperOptions(8, 4, kTokens, 3);
+  auto causal = options;
+  if (window > 0) {
+    causal.window(window);
+  }
+  MultiHeadAttentionWrapper wrapper(causal);
+  MultiHeadAttentionWrapper plain(
+      MultiHeadAttentionWrapperOptions(options).causal(false));
+  {
+    const torch::NoGradGuard no_grad;
+    auto to = plain->parameters();
+    const auto from = wrapper->parameters();
+    for (size_t i = 0; i < from.size(); ++i) {
+      to[i].copy_(from[i]);
+    }
+  }
+  const auto x = torch::randn({B, kTokens, 8});
+  const auto ids = random_blocks(B, engine);
+  const auto padding = torch::arange(kTokens).ge(
+      torch::randint(5, kTokens, {B}, torch::kLong).unsqueeze(1));
+  const auto mask = hidden(ids, BlockScope::kCausal, window);
+  const auto call =
+      ForwardOptions().visible_blocks(ids).key_padding_mask(padding);
+  const auto expected =
+      plain(x, ForwardOptions().mask(mask).key_padding_mask(padding));
+  CHECK_THAT(wrapper(x, call), IsCloseTo(expected));
+  const auto with_weights = wrapper->forward_with_weights(x, call);
+  CHECK_THAT(std::get<0>(with_weights), IsCloseTo(expected));
+}
+
 TEST_CASE("Blocks in new tokens of a cache see each other") {
   std::mt19937 engine(4);
   torch::manual_seed(4);
@@ -139,6 +178,33 @@ TEST_CASE("Blocks in new tokens of a cache see each other") {
     }
     CHECK_THAT(torch::cat(outputs, 1), IsCloseTo(expected));
   }
+}
+
+TEST_CASE("Blocks of tokens are read after blocks of the cache are freed") {
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(7);
+  const auto scope = GENERATE(BlockScope::kCausal, BlockScope::kWindow);
+  CAPTURE(static_cast<int>(scope));
+  constexpr int64_t kLong = 300;
+  MultiHeadAttention attention(
+      MultiHeadAttentionOptions(8, 8, kLong, 2).window(20).block_scope(scope));
+  BlockCache cache(attention->block_cache_options().block_size(64));
+  const auto sequence = cache.admit();
+  const auto x = torch::randn({1, kLong, 8});
+  auto ids = torch::full({1, kLong}, -1, torch::kLong);
+  ids.slice(1, 10, 50).fill_(0);
+  ids.slice(1, 250, 290).fill_(1);
+  std::vector<torch::Tensor> outputs;
+  for (int64_t begin = 0; begin < kLong; begin += 50) {
+    outputs.push_back(attention->decode(
+        x.slice(1, begin, begin + 50),
+        cache.batch({sequence}),
+        DecodeOptions().visible_blocks(ids.slice(1, begin, begin + 50))));
+  }
+  CHECK(cache.num_blocks() < kLong / 64);
+  CHECK_THAT(
+      torch::cat(outputs, 1),
+      IsCloseTo(attention(x, ForwardOptions().visible_blocks(ids))));
 }
 
 TEST_CASE("Blocks of left-padded and shorter prompts lie with their tokens") {

@@ -66,19 +66,22 @@ class TORCH_ATTENTION_API CrossAttentionImpl
 
   /// Returns the keys and values of a context (B, S, d_context), projected once
   /// for all decode steps. For a right-padded context, `lengths`, an integer
-  /// tensor (B), has the number of tokens of each sequence. Keys and values
-  /// have the dtype and device of the weights and are not part of an autograd
-  /// graph. If the module is distributed over processes, all of them have to
-  /// call this, since they compare the context.
+  /// tensor (B), has the number of tokens of each sequence. Values are
+  /// projected from `value_input` (B, S, d_context) if it is given, as in
+  /// `forward`. Keys and values have the dtype and device of the weights and
+  /// are not part of an autograd graph. If the module is distributed over
+  /// processes, all of them have to call this, since they compare the context.
   ///
   /// Throws c10::Error if shapes, dtypes or devices do not fit.
   KVCache make_cache(
       const torch::Tensor& context,
-      const torch::Tensor& lengths = {});
+      const torch::Tensor& lengths = {},
+      const torch::Tensor& value_input = {});
 
   /// Computes `forward` of x (B, T, d_in) with the cached keys and values of a
   /// context -> (B, T, d_out); the cache does not change. Masks of `call` are
-  /// for the S tokens of the longest context in the cache. Records no
+  /// for the S tokens of the longest context in the cache; `value_input` is
+  /// refused, since the cache has the values. Records no
   /// gradients, as under `torch::NoGradGuard`; computes attention in the
   /// cache's dtype.
   ///

@@ -11,6 +11,7 @@
 #include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/kv_cache.h>
 #include <torch_attention/nn/modules/head_norm.h>
+#include <torch_attention/nn/modules/indexer.h>
 #include <torch_attention/nn/options/forward.h>
 #include <torch_attention/nn/options/latent_attention.h>
 
@@ -29,7 +30,8 @@ class RotaryTable;
 /// Multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2"): keys and
 /// values of all heads are projected from one small latent vector per token;
 /// all heads share the rotated part of the key. Only these two are cached:
-/// kv_rank + rope_dim numbers per token.
+/// kv_rank + rope_dim numbers per token, and the indexer's key, if there is an
+/// indexer.
 ///
 /// Its parameters are named as in `DeepseekV3Attention` of `transformers`, so
 /// that `load_weights` needs no layout.
@@ -101,9 +103,9 @@ class TORCH_ATTENTION_API LatentAttentionImpl
   /// ```
   /// BlockCache cache(attention->block_cache_options().max_blocks(1024));
   /// const auto a = cache.admit();
-  /// auto context = attention->decode(prompt, cache.batch({a})); // (1, T,
-  /// d_out) const auto b = cache.fork(a); context = attention->decode(tokens,
-  /// cache.batch({a, b})); // (2, 1, d_out)
+  /// auto context = attention->decode(prompt, cache.batch({a})); // (1, T, d)
+  /// const auto b = cache.fork(a);
+  /// context = attention->decode(tokens, cache.batch({a, b})); // (2, 1, d)
   /// ```
   torch::Tensor decode(
       const torch::Tensor& x,
@@ -131,6 +133,8 @@ class TORCH_ATTENTION_API LatentAttentionImpl
   HeadNorm kv_a_layernorm = nullptr;
   torch::nn::Linear kv_b_proj = nullptr;
   torch::nn::Linear o_proj = nullptr;
+  /// Empty without `indexer`.
+  Indexer indexer = nullptr;
   torch::nn::Dropout dropout = nullptr;
 
  protected:
@@ -142,6 +146,7 @@ class TORCH_ATTENTION_API LatentAttentionImpl
       detail::CacheView& cache,
       const DecodeOptions& call);
 
+  /// Null without `rotary`.
   std::shared_ptr<detail::RotaryTable> rotary_table_;
 };
 

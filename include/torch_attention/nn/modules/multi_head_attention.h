@@ -107,9 +107,9 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// ```
   /// BlockCache cache(attention->block_cache_options().max_blocks(1024));
   /// const auto a = cache.admit();
-  /// auto context = attention->decode(prompt, cache.batch({a})); // (1, T,
-  /// d_out) const auto b = cache.fork(a); context = attention->decode(tokens,
-  /// cache.batch({a, b})); // (2, 1, d_out)
+  /// auto context = attention->decode(prompt, cache.batch({a})); // (1, T, d)
+  /// const auto b = cache.fork(a);
+  /// context = attention->decode(tokens, cache.batch({a, b})); // (2, 1, d)
   /// ```
   torch::Tensor decode(
       const torch::Tensor& x,
@@ -139,10 +139,14 @@ class TORCH_ATTENTION_API MultiHeadAttentionImpl
   /// Empty without `qk_norm`.
   HeadNorm q_norm = nullptr;
   HeadNorm k_norm = nullptr;
+  /// Empty without `out_norm`.
+  HeadNorm out_norm = nullptr;
   /// Empty without `output_gate`.
   torch::nn::Linear W_gate = nullptr;
   /// (num_heads); undefined without `sinks`.
   torch::Tensor sinks;
+  /// (head_dim); undefined without `query_scale`.
+  torch::Tensor query_scale;
   torch::nn::Dropout dropout = nullptr;
   /// Undefined for `register_mask(false)`.
   torch::Tensor mask;

@@ -7,6 +7,7 @@
 #include <torch_attention/nn/options/block_mask.h>
 #include <torch_attention/nn/options/block_scope.h>
 #include <torch_attention/nn/options/head_norm.h>
+#include <torch_attention/nn/options/output_gate.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/rule_options.h>
 #include <torch_attention/nn/options/score_function.h>
@@ -279,11 +280,29 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions
   /// weights, as in Gemma 4 (Gemma Team 2026). Default: no
   TORCH_ARG(std::optional<double>, value_norm_eps) = std::nullopt;
 
-  /// multiply the heads' context by sigmoid(W_gate(x)) before `out_proj`, as in
-  /// Qwen3-Next (Qiu et al. 2025, "Gated Attention for Large Language Models").
-  /// The projection `W_gate` has a bias if the query projection has one.
+  /// multiply values by this constant, after their norm, as in MiMo-V2-Flash.
+  /// Default: 1
+  TORCH_ARG(double, value_scale) = 1.0;
+
+  /// rotate values, too, by the angles of `rotary`, which it needs, as in the
+  /// encoders of CLVP. Default: false
+  TORCH_ARG(bool, rotate_values) = false;
+
+  /// register the parameter `query_scale` (head_dim), initially zero, and
+  /// multiply each element of a query, after norm and rotary embedding, by
+  /// softplus(query_scale) / ln(2), which is 1 for zero. As in TimesFM (Das et
+  /// al. 2024, "A decoder-only foundation model for time-series forecasting").
   /// Default: false
-  TORCH_ARG(bool, output_gate) = false;
+  TORCH_ARG(bool, query_scale) = false;
+
+  /// normalise the heads' context by `out_norm`, before the gate and
+  /// `out_proj`: with HeadNormScope::kAllHeads as in BitNet b1.58 (Wang et al.
+  /// 2022, "Foundation Transformers"). Default: no
+  TORCH_ARG(std::optional<HeadNormOptions>, out_norm) = std::nullopt;
+
+  /// multiply the heads' context by a gate, a function of `W_gate(x)`, before
+  /// `out_proj`, as in Qwen3-Next. Default: no
+  TORCH_ARG(std::optional<OutputGateOptions>, output_gate) = std::nullopt;
 
   /// the rules that do not apply within a block of
   /// `ForwardOptions().visible_blocks`. Default: BlockScope::kCausal
@@ -293,6 +312,11 @@ struct TORCH_ATTENTION_API MultiHeadAttentionOptions
   /// prompts contain an image, such as PaliGemma. For a prompt without image
   /// pass -1 for all tokens. Default: false
   TORCH_ARG(bool, needs_blocks) = false;
+
+  /// refuse calls without `ForwardOptions().value_input`, for models whose
+  /// values are made of other tokens than their queries and keys, such as DETR.
+  /// Such modules cannot `decode`. Default: false
+  TORCH_ARG(bool, needs_value_input) = false;
 
   friend struct detail::OptionFields;
 };

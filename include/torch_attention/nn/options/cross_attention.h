@@ -83,6 +83,11 @@ struct TORCH_ATTENTION_API CrossAttentionOptions
 
   /// which kernel computes the attention. Default: Kernel::kAuto
   TORCH_ARG(Kernel, kernel) = Kernel::kAuto;
+
+  /// refuse calls without `ForwardOptions().value_input`, and `make_cache`
+  /// without its `value_input`, for models whose values are made of other
+  /// tokens than their keys, such as DETR. Default: false
+  TORCH_ARG(bool, needs_value_input) = false;
 };
 
 } // namespace torch_attention

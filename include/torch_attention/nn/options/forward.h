@@ -100,6 +100,21 @@ struct TORCH_ATTENTION_API ForwardOptions {
   /// sines of the same angles, of the shape of `rotary_cos`. Default: none
   TORCH_ARG(torch::Tensor, rotary_sin) = {};
 
+  /// floating-point tensor of the shape of x, or of the context in
+  /// `CrossAttention`: the tokens that values are projected from instead of x
+  /// or the context. For models that add position embeddings only to what
+  /// queries and keys are projected from, as DETR (Carion et al. 2020) and the
+  /// mask decoder of SAM do:
+  /// `attention(x + positions, ForwardOptions().value_input(x))`. An output
+  /// gate is still projected from x. Refused by modules with one head, their
+  /// wrapper and `LatentAttention`, and by `decode`. Default: x or the context
+  TORCH_ARG(torch::Tensor, value_input) = {};
+
+  /// bool tensor (B, T), true for the tokens that all tokens see, and that see
+  /// all tokens. Refused by all modules but `LongformerAttention`. Default:
+  /// none
+  TORCH_ARG(torch::Tensor, global_tokens) = {};
+
   /// function that changes the scores after all arguments above and all options
   /// of the module, right before the softmax; differentiable. For rules without
   /// an option: mixing the scores of heads, hiding all but the largest, a bias

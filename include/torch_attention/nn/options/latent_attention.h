@@ -4,9 +4,11 @@
 
 #include <torch_attention/export.h>
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/indexer.h>
 #include <torch_attention/nn/options/rotary.h>
 #include <torch_attention/nn/options/rule_options.h>
 #include <torch_attention/nn/options/score_rule.h>
+#include <torch_attention/nn/options/temperature.h>
 
 #include <cstdint>
 #include <optional>
@@ -60,10 +62,24 @@ struct TORCH_ATTENTION_API LatentAttentionOptions
   TORCH_ARG(int64_t, value_dim) = 128;
 
   /// the rotary embedding of `rope_dim` elements. If you change it, set
-  /// `pairing` as well: the default of `RotaryOptions` is not DeepSeek's.
+  /// `pairing` as well: the default of `RotaryOptions` is not DeepSeek's. With
+  /// std::nullopt nothing is rotated, as in Kimi Linear; `rope_dim` is then the
+  /// part of the key that heads share.
   /// Default: RotaryOptions().pairing(RotaryPairing::kInterleaved)
-  TORCH_ARG(RotaryOptions, rotary) =
+  TORCH_ARG(std::optional<RotaryOptions>, rotary) =
       RotaryOptions().pairing(RotaryPairing::kInterleaved);
+
+  /// multiply queries by a factor that grows with their position, as in
+  /// Mistral 4. Default: no
+  TORCH_ARG(std::optional<TemperatureOptions>, temperature) = std::nullopt;
+
+  /// multiply queries by this constant, before they are rotated, as in LongCat
+  /// Flash (Meituan 2025). Default: 1
+  TORCH_ARG(double, query_scale) = 1.0;
+
+  /// multiply the latent vector of keys and values by this constant after its
+  /// norm, as in LongCat Flash. Default: 1
+  TORCH_ARG(double, latent_scale) = 1.0;
 
   /// add a bias to `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj`.
   /// Default: false
@@ -71,6 +87,11 @@ struct TORCH_ATTENTION_API LatentAttentionOptions
 
   /// eps of the RMS norms of latent vectors. Default: 1e-6
   TORCH_ARG(double, norm_eps) = 1e-6;
+
+  /// attend only to the keys that an `Indexer` chooses, as in DeepSeek-V3.2;
+  /// requires `query_rank`. Masks and biases of a call are then for all heads,
+  /// and `cu_seqlens` is refused. Default: no
+  TORCH_ARG(std::optional<IndexerOptions>, indexer) = std::nullopt;
 
   /// probability that an attention weight is dropped in training. Default: 0
   TORCH_ARG(double, dropout) = 0.0;

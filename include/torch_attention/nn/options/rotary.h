@@ -20,9 +20,13 @@ enum class RotaryPairing {
   kHalves,
   /// 2 i and 2 i + 1: the paper, GPT-J, and Meta's own Llama code.
   kInterleaved,
+  /// i and i + dim / 4 in each half of the elements, whose number is a multiple
+  /// of 4: Gemma 4's image encoder, where the first half goes by rows and the
+  /// second by columns.
+  kHalvesOfHalves,
 };
 
-/// Prints `halves` or `interleaved`.
+/// Prints `halves`, `interleaved` or `halves of halves`.
 TORCH_ATTENTION_API std::ostream& operator<<(
     std::ostream& stream,
     RotaryPairing pairing);
@@ -110,6 +114,10 @@ struct TORCH_ATTENTION_API RotaryOptions {
   /// whether YaRN rounds the ends of the interpolated range to whole pairs;
   /// gpt-oss does not. Default: true
   TORCH_ARG(bool, truncate) = true;
+
+  /// rotate to the other side, by -p / theta^(2 i / dim), as in NanoChat.
+  /// Tables of the caller are used as they are. Default: false
+  TORCH_ARG(bool, reversed) = false;
 
   /// divisors of the dim / 2 frequencies in short sequences, for kLongRope.
   /// Default: none
