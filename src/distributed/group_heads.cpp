@@ -192,8 +192,11 @@ detail::PartitionInput GroupHeads::enter(
     input.wait = [] {};
   }
   input.x = enter_weight(call.x);
-  input.context =
-      call.context.defined() ? enter_weight(call.context) : call.context;
+  const auto enter_if_defined = [&](const torch::Tensor& x) {
+    return x.defined() ? enter_weight(x) : x;
+  };
+  input.context = enter_if_defined(call.context);
+  input.value_input = enter_if_defined(call.value_input);
   return input;
 }
 

@@ -63,13 +63,19 @@ void GroupTokens::check_call(const char* name, const ForwardOptions& call)
 
 detail::PartitionInput GroupTokens::enter(
     const detail::PartitionCall& call) const {
+  // Attention compares its arguments, but cannot know what values are made of.
+  const bool compares = call.value_input.defined();
   check_and_send(
       group_,
-      call.exchanges_length ? kLength : name_of_attention(sequence_),
+      compares                    ? call.name
+          : call.exchanges_length ? kLength
+                                  : name_of_attention(sequence_),
       call.x,
       call.check);
-  // Attention compares its arguments.
-  return {call.x, call.context};
+  if (compares) {
+    compare(group_, call.name, detail::describe(call), call.x.device())();
+  }
+  return {call.x, call.context, call.value_input};
 }
 
 detail::PartitionInput GroupTokens::enter_cached(
@@ -86,6 +92,7 @@ detail::PartitionInput GroupTokens::enter_cached(
   return {
       call.x,
       call.context,
+      call.value_input,
       compare(group_, call.name, detail::describe(call), call.x.device())};
 }
 

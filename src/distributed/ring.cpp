@@ -345,8 +345,8 @@ Gradients backward(
   return result;
 }
 
-/// The inputs are query, key, value, sinks, bias and slopes; output, maximum
-/// and sum are saved as well.
+/// The inputs are query, key, value, sinks, bias and slopes; output, maximum,
+/// sum, mask and key lengths are saved as well.
 struct RingBackward {
   static constexpr const char* kName = "RingAttentionBackward";
   std::shared_ptr<const Ring> ring;
@@ -528,7 +528,12 @@ torch::Tensor ring_attention(
         RingBackward{ring},
         output,
         {&query, &key, &value, &sinks, &bias, &slopes},
-        {&sums.output, &sums.maximum, &sums.sum});
+        {&sums.output,
+         &sums.maximum,
+         &sums.sum,
+         // Saved so that a change in place is an error.
+         &ring->call.mask,
+         &ring->call.key_lengths});
   }
   return output;
 }

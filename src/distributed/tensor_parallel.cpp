@@ -8,6 +8,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -24,6 +25,15 @@ constexpr const char* kTensorParallel = "tensor_parallel";
 
 using detail::PartitionAccess;
 
+void check_norm(const std::optional<HeadNormOptions>& norm) {
+  TORCH_CHECK(
+      !norm || norm->scope() != HeadNormScope::kAllHeads ||
+          norm->kind() != HeadNormKind::kLayer,
+      "tensor_parallel: expected no layer norm of all heads together, of "
+      "which each process has a part; kRms, and norms of single heads, "
+      "can be split");
+}
+
 template <typename Impl>
 HeadPlan plan_of(const Impl& module, const Group& group) {
   const auto& options = module.options;
@@ -31,13 +41,10 @@ HeadPlan plan_of(const Impl& module, const Group& group) {
       PartitionAccess::of(module)->is_whole(),
       "tensor_parallel: expected a whole module, but got one that was "
       "split before");
-  TORCH_CHECK(
-      !options.qk_norm() ||
-          options.qk_norm()->scope() != HeadNormScope::kAllHeads ||
-          options.qk_norm()->kind() != HeadNormKind::kLayer,
-      "tensor_parallel: expected no layer norm of all heads together, of "
-      "which each process has a part; kRms, and norms of single heads, "
-      "can be split");
+  check_norm(options.qk_norm());
+  if constexpr (std::is_same_v<Impl, MultiHeadAttentionImpl>) {
+    check_norm(options.out_norm());
+  }
   auto plan = plan_heads(
       kTensorParallel,
       options.num_heads(),
@@ -144,7 +151,11 @@ void split_module(
   splitter.split_norm("q_norm", module.q_norm, first, n, false, heads);
   splitter.split_norm("k_norm", module.k_norm, first_kv, n_kv, true, heads);
   if constexpr (std::is_same_v<Impl, MultiHeadAttentionImpl>) {
-    splitter.split_outputs("W_gate", module.W_gate, first * E, n * E);
+    splitter.split_norm("out_norm", module.out_norm, first, n, false, heads);
+    const bool gates_heads = options.output_gate() &&
+        options.output_gate()->scope() == GateScope::kHead;
+    const auto each = gates_heads ? 1 : E;
+    splitter.split_outputs("W_gate", module.W_gate, first * each, n * each);
     splitter.split("sinks", module.sinks, 0, first, n);
   }
   options.num_heads(n).num_kv_heads(n_kv).head_dim(D).value_dim(E);

@@ -515,6 +515,51 @@ TEST_CASE("A wrong cached context in one process throws in all") {
       });
 }
 
+TEST_CASE("A wrong input of values in one process throws in all") {
+  const auto scheme =
+      GENERATE(Scheme::kTensor, Scheme::kRing, Scheme::kAllToAll);
+  INFO(name_of(scheme));
+  const auto needs_it = GENERATE(false, true);
+  auto self = shared(
+      MultiHeadAttention(
+          Options(kIn, 48, 64, kHeads).needs_value_input(needs_it)),
+      scheme);
+  auto cross = shared(
+      CrossAttention(CrossAttentionOptions(kIn, kContext, 48, kHeads)
+                         .needs_value_input(needs_it)),
+      scheme);
+  const auto faults = [](const torch::Tensor& right) {
+    const auto to = [](const torch::Tensor& value) {
+      return [=](auto& call) { call.options.value_input(value); };
+    };
+    return std::vector<Fault<ForwardCall>>{
+        // Where tokens are shared, the others wait in another operation.
+        {"", to({})},
+        {"value_input of the shape", to(right.narrow(1, 1, 1))},
+        {"Double", to(right.to(torch::kDouble))},
+        {"with a gradient", to(right.clone().requires_grad_())}};
+  };
+  ForwardCall right;
+  right.options.value_input(torch::zeros_like(right.x));
+  check_faults<ForwardCall>(
+      right, faults(right.options.value_input()), [&](const auto& call) {
+        self->forward(call.x, call.options);
+      });
+  right.options.value_input(torch::zeros_like(right.context));
+  check_faults<ForwardCall>(
+      right, faults(right.options.value_input()), [&](const auto& call) {
+        cross->forward(call.x, call.context, call.options);
+      });
+  if (scheme == Scheme::kAllToAll) {
+    return;
+  }
+  const auto cached = faults(right.options.value_input());
+  check_faults<ForwardCall>(
+      right, {cached.begin(), cached.end() - 1}, [&](const auto& call) {
+        cross->make_cache(call.context, {}, call.options.value_input());
+      });
+}
+
 TEST_CASE("A learned bias of one process alone is told in all") {
   auto module =
       shared(MultiHeadAttention(Options(kIn, 48, 64, kHeads)), Scheme::kTensor);

@@ -312,7 +312,7 @@ TEST_CASE("Processes decode with the keys that each of them has") {
            {"norm",
             options()
                 .qk_norm(HeadNormOptions())
-                .output_gate(true)
+                .output_gate(OutputGateOptions())
                 .value_norm_eps(1e-6),
             plain},
            {"dynamic rotation",

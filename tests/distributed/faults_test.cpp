@@ -164,6 +164,13 @@ TEST_CASE("Heads that cannot be divided are told") {
                            .scope(HeadNormScope::kAllHeads)),
           group()),
       "expected no layer norm of all heads");
+  THROWS_WITH(
+      distributed::tensor_parallel(
+          Options(8, 48, 16, 24)
+              .out_norm(HeadNormOptions(HeadNormKind::kLayer)
+                            .scope(HeadNormScope::kAllHeads)),
+          group()),
+      "expected no layer norm of all heads");
 }
 
 TEST_CASE("Weights of two layers are told, and stay whole") {
@@ -200,6 +207,8 @@ TEST_CASE("Attention that would see the own tokens only is told") {
     CHECK(distributed::sequence_parallel(*known, group()) == 1);
   };
   check(LatentAttention(8, 8, 48, 2), "LatentAttention at 1.0");
+  check(RelativeAttention(8, 8, 2), "RelativeAttention at 1.0");
+  check(LongformerAttention(8, 8, 2), "LongformerAttention at 1.0");
   check(CausalAttention(8, 8, 48, 0.0), "CausalAttention at 1.0");
   check(
       MultiHeadAttentionWrapper(8, 8, 48, 0.0, 2),

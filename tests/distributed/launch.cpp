@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kMost = std::chrono::seconds(300);
+constexpr auto kMost = std::chrono::seconds(1200);
 /// How long the others have to notice that one failed.
 constexpr auto kAfterFailure = std::chrono::seconds(30);
 

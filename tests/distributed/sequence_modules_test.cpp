@@ -82,6 +82,68 @@ TEST_CASE("Modules attend over the tokens of all processes") {
   }
 }
 
+TEST_CASE("Modules make the values of all processes of another input") {
+  const auto all_to_all = GENERATE(false, true);
+  const auto whole_context = GENERATE(false, true);
+  const auto dtype = torch::kDouble;
+  torch::manual_seed(5);
+  MultiHeadAttention self(
+      MultiHeadAttentionOptions(10, 14, kTokens, kHeads).head_dim(6));
+  CrossAttention cross(CrossAttentionOptions(10, 10, 14, kHeads).head_dim(6));
+  self->to(dtype);
+  cross->to(dtype);
+  MultiHeadAttention own_self(
+      std::dynamic_pointer_cast<MultiHeadAttentionImpl>(self->clone()));
+  CrossAttention own_cross(
+      std::dynamic_pointer_cast<CrossAttentionImpl>(cross->clone()));
+  const auto sequence =
+      SequenceOptions().all_to_all(all_to_all).whole_context(whole_context);
+  distributed::sequence_parallel(*own_self, group(), sequence);
+  distributed::sequence_parallel(*own_cross, group(), sequence);
+  torch::manual_seed(6);
+  const auto draw = [&] {
+    return torch::randn({kBatch, kTokens, 10}, dtype).requires_grad_();
+  };
+  const auto own = [&](const torch::Tensor& x) {
+    return distributed::own_tokens(x, 1, group(), TokenLayout::kContiguous);
+  };
+  const auto x = draw();
+  const auto value = draw();
+  const auto own_x = own(x).detach().requires_grad_();
+  const auto own_value = own(value).detach().requires_grad_();
+  const auto expected = self->forward(x, ForwardOptions().value_input(value));
+  const auto output =
+      own_self->forward(own_x, ForwardOptions().value_input(own_value));
+  CHECK_THAT(output, IsAsOfOne(own(expected)));
+  expected.square().sum().backward();
+  output.square().sum().backward();
+  CHECK_THAT(own_x.grad(), IsAsOfOne(own(x.grad())));
+  CHECK_THAT(own_value.grad(), IsAsOfOne(own(value.grad())));
+
+  const torch::NoGradGuard no_grad;
+  const auto context = draw();
+  const auto of_context = [&](const torch::Tensor& all) {
+    return whole_context ? all.detach() : own(all).detach();
+  };
+  const auto of_cross =
+      cross->forward(x, context, ForwardOptions().value_input(value));
+  CHECK_THAT(
+      own_cross->forward(
+          own_x,
+          of_context(context),
+          ForwardOptions().value_input(of_context(value))),
+      IsAsOfOne(own(of_cross)));
+  cross->eval();
+  own_cross->eval();
+  const auto cache =
+      own_cross->make_cache(of_context(context), {}, of_context(value));
+  // Each process decodes its own queries of a whole context, or all of them.
+  CHECK_THAT(
+      own_cross->decode(x, cache),
+      IsAsOfOne(
+          cross->forward(x, context, ForwardOptions().value_input(value))));
+}
+
 TEST_CASE("Rotations that go by the length of the text count all tokens") {
   const auto scaling =
       GENERATE(RotaryScaling::kDynamic, RotaryScaling::kLongRope);

@@ -55,7 +55,17 @@ std::vector<Variant> variants() {
       {"softcap", base().softcap(2.0)},
       {"clip_qkv", base().clip_qkv(0.3)},
       {"value_norm", base().value_norm_eps(1e-6)},
-      {"output_gate", base().output_gate(true).qkv_bias(true)},
+      {"output_gate", base().output_gate(OutputGateOptions()).qkv_bias(true)},
+      {"gate of heads",
+       base().output_gate(OutputGateOptions(GateScope::kHead)
+                              .function(GateFunction::kSoftplus))},
+      {"norm of the context", base().out_norm(norm(HeadNormScope::kAllHeads))},
+      {"norm of the context of heads",
+       base()
+           .out_norm(HeadNormOptions(HeadNormKind::kLayer).bias(true))
+           .output_gate(OutputGateOptions())},
+      {"scaled queries and values", base().query_scale(true).value_scale(0.3)},
+      {"rotated values", base().rotary(RotaryOptions()).rotate_values(true)},
       {"not causal", base().causal(false).scale(0.3)},
       {"norm of heads", base().qk_norm(norm(HeadNormScope::kHead))},
       {"layer norm of heads",
@@ -167,6 +177,30 @@ TEST_CASE("Masks and biases of a call are for all heads") {
             ForwardOptions().scores([](const auto& scores) { return scores; })),
         "MultiHeadAttention: expected no function `scores`, where several "
         "processes share the heads");
+  }
+}
+
+TEST_CASE("Values of another input are for all heads") {
+  for (const auto& variant : variants()) {
+    INFO(variant.name);
+    auto whole = make_whole(variant.options, torch::kDouble);
+    auto module = split_copy(whole);
+    torch::manual_seed(8);
+    const auto value = torch::randn({kBatch, kTokens, kIn}, torch::kDouble);
+    const auto own_value = value.clone().requires_grad_();
+    const auto whole_value = value.clone().requires_grad_();
+    const auto x = input(torch::kDouble);
+    const auto x_of_whole = input(torch::kDouble);
+    const auto output =
+        module->forward(x, ForwardOptions().value_input(own_value));
+    const auto expected =
+        whole->forward(x_of_whole, ForwardOptions().value_input(whole_value));
+    CHECK_THAT(output, IsAsOfOne(expected));
+    output.square().sum().backward();
+    expected.square().sum().backward();
+    CHECK_THAT(x.grad(), IsAsOfOne(x_of_whole.grad()));
+    CHECK_THAT(own_value.grad(), IsAsOfOne(whole_value.grad()));
+    check_gradients(*module, *whole);
   }
 }
 

@@ -23,7 +23,7 @@ MultiHeadAttentionOptions options() {
       .qkv_bias(true)
       .num_kv_heads(processes() == 3 ? 3 : 4)
       .sinks(true)
-      .output_gate(true)
+      .output_gate(OutputGateOptions())
       .qk_norm(HeadNormOptions().scope(HeadNormScope::kAllHeads));
 }
 

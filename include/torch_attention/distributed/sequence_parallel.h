@@ -184,10 +184,10 @@ TORCH_ATTENTION_API torch::Tensor all_to_all_attention(
 /// Throws c10::Error, and changes nothing, if modules or options differ between
 /// processes, if a module is parallel already, or if `module` contains
 /// attention of another class, which would see this process's tokens only:
-/// `LatentAttention`, `CausalAttention`, `MultiHeadAttentionWrapper`,
-/// `SelfAttentionV1` and `V2`, and `torch::nn::MultiheadAttention`, which
-/// LibTorch's transformers have in each layer. Attention classes of your own
-/// are not detected.
+/// `LatentAttention`, `RelativeAttention`, `LongformerAttention`,
+/// `CausalAttention`, `MultiHeadAttentionWrapper`, `SelfAttentionV1` and `V2`,
+/// and `torch::nn::MultiheadAttention`, which LibTorch's transformers have in
+/// each layer. Attention classes of your own are not detected.
 ///
 /// Example:
 /// ```
