@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace torch_attention {
@@ -37,6 +38,11 @@ Json read_config_file(const std::string& path, const ConfigLimits& limits) {
   TORCH_ATTENTION_CHECK(
       fields.is_object(), "expected a JSON object in \"{}\"", path);
   return fields;
+}
+
+Json read_config_if_there(const std::string& path) {
+  return std::filesystem::exists(path) ? read_config_file(path)
+                                       : Json::object();
 }
 
 } // namespace torch_attention

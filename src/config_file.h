@@ -23,4 +23,8 @@ Json read_json_file(const std::string& path, const ConfigLimits& limits = {});
 /// `read_json_file` does, and for another value.
 Json read_config_file(const std::string& path, const ConfigLimits& limits = {});
 
+/// Reads another file of a model, an object; an empty one if there is none.
+/// Throws c10::Error as `read_config_file` does.
+Json read_config_if_there(const std::string& path);
+
 } // namespace torch_attention

@@ -4,12 +4,16 @@
 #include <error_message.h>
 #include <format_text.h>
 #include <torch_attention/weights/inspect.h>
-#include <torch_attention/weights/read.h>
 #include <weights/files/overlap.h>
 #include <weights/layout_beside.h>
 #include <weights/layouts/convert.h>
+#include <weights/open_weights.h>
+#include <weights/quantized/dequantize.h>
 #include <weights/select.h>
 #include <weights/state_dict.h>
+#include <weights/write_stored.h>
+
+#include <ATen/ops/empty.h>
 
 #include <exception>
 #include <string>
@@ -45,6 +49,23 @@ void check_size(const StateDict& tensors) {
   }
 }
 
+/// Checks that tensors of quantized weights, which are written as they are
+/// stored, still give the same values.
+void check_stays_readable(
+    const WeightFile& file,
+    const ConvertOptions& options) {
+  if (options.dtype() || options.target()) {
+    check_not_quantized(
+        file, options.dtype() ? "dtype (--dtype)" : "target (--layout)");
+  }
+  const auto name = quantized::torchao_weight(file);
+  TORCH_ATTENTION_CHECK(
+      name.empty(),
+      "\"{}\" is stored by torchao in parts that only the header of the file "
+      "describes, which is not copied: give dequantize(true) (--dequantize)",
+      name);
+}
+
 /// Returns the names of values that are not tensors, below the state dict or
 /// the prefix, as `read_weights` names tensors.
 std::vector<std::string> other_values(
@@ -68,6 +89,25 @@ std::vector<std::string> other_values(
   return names;
 }
 
+/// Returns the tensors, but those whose values were computed without values.
+StateDict without_computed(
+    const StateDict& tensors,
+    const StoredTensors& stored) {
+  if (stored.empty()) {
+    return tensors;
+  }
+  StateDict result;
+  for (const auto& item : tensors) {
+    const auto& tensor = item.value();
+    result.insert(
+        item.key(),
+        stored.find(tensor) == nullptr
+            ? tensor
+            : at::empty(tensor.sizes(), tensor.options().device(torch::kMeta)));
+  }
+  return result;
+}
+
 } // namespace
 
 ConvertedWeights convert_weights(
@@ -77,26 +117,27 @@ ConvertedWeights convert_weights(
   const auto& prefix = options.prefix();
   const auto info = inspect_weights(from, InspectOptions().prefix(prefix));
   // Reads the file that was found, even if its folder changes meanwhile.
-  ConvertedWeights converted{
-      read_weights(
-          info.path,
-          ReadOptions()
-              .prefix(prefix)
-              .mmap(true)
-              .adapter(options.adapter())
-              .dequantize(options.dequantize())),
-      other_values(info, prefix),
-      {},
-      {}};
+  auto file = open_weights(
+      info.path,
+      ReadOptions()
+          .prefix(prefix)
+          .mmap(true)
+          .adapter(options.adapter())
+          .dequantize(options.dequantize()));
+  ConvertedWeights converted{file.tensors, other_values(info, prefix), {}, {}};
   try {
     check_size(converted.tensors);
+    if (!options.dequantize()) {
+      check_stays_readable(file, options);
+    }
     if (options.target()) {
       converted = layouts::convert(
           converted.tensors,
           options.source(),
           *options.target(),
           options.num_heads(),
-          layout_beside(info.path, dotted(prefix)));
+          layout_beside(info.path, dotted(prefix)),
+          file.stored);
     }
   } catch (const std::exception& error) {
     auto text = format_text(
@@ -117,7 +158,8 @@ ConvertedWeights convert_weights(
     written.progress(
         [&, of_all](uint64_t bytes) { options.progress()(bytes, of_all); });
   }
-  write_weights(converted.tensors, to, written);
+  write_stored(converted.tensors, file.stored, to, written);
+  converted.tensors = without_computed(converted.tensors, file.stored);
   return converted;
 }
 

@@ -81,21 +81,6 @@ void add_copies(
   }
 }
 
-/// Releases the pages of the mapped files that hold the values of `tensor`.
-void release_tensor(const WeightFile& file, const torch::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() ||
-      !tensor.is_non_overlapping_and_dense()) {
-    return;
-  }
-  const auto* data = static_cast<const uint8_t*>(tensor.data_ptr());
-  for (const auto& mapped : file.mapped) {
-    if (data >= mapped.data && data < mapped.data + mapped.size) {
-      release(mapped.part(
-          static_cast<size_t>(data - mapped.data), tensor.nbytes()));
-    }
-  }
-}
-
 /// Puts copies from one quantized tensor after each other, so that its values
 /// are computed once.
 void sort_by_stored(std::vector<Copy>& copies, const WeightFile& file) {
@@ -126,7 +111,7 @@ void run(const std::vector<Copy>& copies, const WeightFile& file) {
       file.stored.fill(filled);
     }
     copy.to.copy_(copy.from);
-    release_tensor(file, copy.file_tensor);
+    release(bytes_in_file(file, copy.file_tensor));
   }
   if (filled.defined()) {
     file.stored.release(filled);

@@ -382,9 +382,6 @@ class Merger {
     values.bytes = stored == nullptr ? base.nbytes() : stored->bytes;
     values.is_exact = stored == nullptr || stored->is_exact;
     values.is_merged = true;
-    if (stored != nullptr) {
-      values.keys = stored->keys;
-    }
     const auto of_base = file_.stored.only(base);
     values.prepare = [of_base, base] { of_base.prepare(base); };
     values.decode = [base,

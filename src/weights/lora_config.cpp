@@ -3,6 +3,7 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
+#include <weights/lora_pattern.h>
 #include <weights/text.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
+#include <sstream>
 #include <string_view>
 
 namespace torch_attention::weights {
@@ -83,33 +85,53 @@ bool ends_with_pattern(const std::string& module, const std::string& name) {
              });
 }
 
+/// Returns whether a list has a value.
+bool contains_value(const Json& list, const Json& value) {
+  const auto& elements = list.elements();
+  return std::find(elements.begin(), elements.end(), value) != elements.end();
+}
+
 /// Returns whether a list of names has the module or the end of its path.
 bool lists(const Json& names, const std::string& module) {
   const auto& elements = names.elements();
   return std::any_of(elements.begin(), elements.end(), [&](const Json& each) {
-    const auto name = each.as_text().value_or("");
-    return module == name || ends_with(module, "." + name);
+    return ends_with_names(module, each.as_text().value_or(""));
   });
 }
 
-/// Returns the number of a module's layer: the last one in its path that has
-/// two names before it, as PEFT looks for it.
-std::optional<int64_t> layer_of(const std::string& module) {
+/// Returns whether PEFT selects the module by names: a list of the ends of
+/// paths, or a regular expression for whole ones.
+bool selects(const Json& names, const std::string& module) {
+  const auto pattern = names.as_text();
+  return pattern ? matches_pattern(*pattern, module) : lists(names, module);
+}
+
+/// Returns whether names are the word that PEFT replaces by all linear layers.
+bool is_all_linear(const Json& names) {
+  return in_lower_case(names.as_text().value_or("")) == "all-linear";
+}
+
+/// Returns the numbers of layers in the path of a module: those after a name,
+/// which has one before it. With `list`, only after this name.
+std::vector<int64_t> layers_of(
+    const std::string& module,
+    const std::optional<std::string>& list) {
   constexpr size_t kMostDigits = 9;
-  for (auto end = module.rfind('.'); end != std::string::npos && end > 0;) {
-    const auto dot = module.rfind('.', end - 1);
-    if (dot == std::string::npos) {
-      return std::nullopt;
-    }
-    const auto part = module.substr(dot + 1, end - dot - 1);
+  std::vector<int64_t> layers;
+  std::vector<std::string> parts;
+  std::istringstream stream(module);
+  for (std::string part; std::getline(stream, part, '.');) {
+    parts.push_back(part);
+  }
+  for (size_t i = 2; i + 1 < parts.size(); ++i) {
+    const auto& part = parts[i];
     if (!part.empty() && part.size() <= kMostDigits &&
         part.find_first_not_of("0123456789") == std::string::npos &&
-        module.rfind('.', dot - 1) != std::string::npos) {
-      return std::stoll(part);
+        (!list || parts[i - 1] == *list)) {
+      layers.push_back(std::stoll(part));
     }
-    end = dot;
   }
-  return std::nullopt;
+  return layers;
 }
 
 } // namespace
@@ -170,22 +192,56 @@ void LoraConfig::check_target(const std::string& module) const {
         fields_.get(field).shown(80),
         path_);
   };
-  // A text is a regular expression, which the keys of the file follow.
-  const auto& targets = fields_.get("target_modules");
-  check(!targets.is_list() || lists(targets, module), "target_modules");
   const auto& excluded = fields_.get("exclude_modules");
-  check(!excluded.is_list() || !lists(excluded, module), "exclude_modules");
-  const auto& layers = fields_.get("layers_to_transform");
-  const auto layer = layer_of(module);
-  if (layer && !is_off(layers) && is_off(fields_.get("layers_pattern"))) {
-    const auto is_layer = [&](const Json& each) {
-      return each.as_integer() == *layer;
-    };
-    const auto& list = layers.elements();
-    check(
-        is_layer(layers) || std::any_of(list.begin(), list.end(), is_layer),
-        "layers_to_transform");
+  check(is_off(excluded) || !selects(excluded, module), "exclude_modules");
+  check(!saves_module(module), "modules_to_save");
+  const auto& targets = fields_.get("target_modules");
+  const bool is_any = targets.is_null() || is_all_linear(targets);
+  check(is_any || selects(targets, module), "target_modules");
+  // PEFT does not look at the layer of a module that is listed by its path.
+  if (!is_off(fields_.get("layers_to_transform")) &&
+      !contains_value(targets, Json(module))) {
+    TORCH_ATTENTION_CHECK(
+        !targets.is_text() || is_any,
+        "\"{}\" has layers_to_transform and the text {} as target_modules, which "
+        "PEFT refuses",
+        path_,
+        targets.shown(80));
+    check(transforms_layer_of(module), "layers_to_transform");
   }
+}
+
+bool LoraConfig::transforms_layer_of(const std::string& module) const {
+  const auto layers = numbers_of_layers(module);
+  const auto& wanted = fields_.get("layers_to_transform");
+  const auto is_wanted = [&](int64_t layer) {
+    return wanted.as_integer() == layer || contains_value(wanted, Json(layer));
+  };
+  // Versions of PEFT take the first or the last number.
+  return !layers.empty() && is_wanted(layers.front()) &&
+      is_wanted(layers.back());
+}
+
+std::vector<int64_t> LoraConfig::numbers_of_layers(
+    const std::string& module) const {
+  const auto& pattern = fields_.get("layers_pattern");
+  if (is_off(pattern) || pattern == Json(std::string())) {
+    return layers_of(module, std::nullopt);
+  }
+  for (const auto& each :
+       pattern.is_text() ? Json::List{pattern} : pattern.elements()) {
+    const auto name = each.as_text().value_or("");
+    TORCH_ATTENTION_CHECK(
+        is_plain(name) && name.find('.') == std::string::npos,
+        "\"{}\" has layers_pattern = {}; expected the names of lists of layers",
+        path_,
+        pattern.shown(80));
+    auto layers = layers_of(module, name);
+    if (!layers.empty()) {
+      return layers;
+    }
+  }
+  return {};
 }
 
 bool LoraConfig::saves_module(const std::string& module) const {

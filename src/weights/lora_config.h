@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace torch_attention::weights {
 
@@ -15,7 +16,8 @@ class LoraConfig {
   explicit LoraConfig(const std::string& path);
 
   /// Throws c10::Error if PEFT would not apply the adapter to a module,
-  /// although its file has matrices for it.
+  /// although its file has matrices for it, or if a regular expression in the
+  /// configuration is not understood.
   void check_target(const std::string& module) const;
 
   /// Returns the factor of B A for a module of rank `rank`: lora_alpha / rank,
@@ -34,6 +36,11 @@ class LoraConfig {
 
  private:
   void check_fields() const;
+  /// Returns whether `layers_to_transform` has the layer of a module.
+  bool transforms_layer_of(const std::string& module) const;
+  /// Returns the numbers in a module's path that may be that of its layer, as
+  /// `layers_pattern` says.
+  std::vector<int64_t> numbers_of_layers(const std::string& module) const;
   /// Returns the value that `pattern` or else `field` gives to a module.
   double value_of(
       const std::string& pattern,

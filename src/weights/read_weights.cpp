@@ -4,6 +4,9 @@
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/files/overlap.h>
+#include <weights/open_weights.h>
+#include <weights/quantization_beside.h>
+#include <weights/quantized/dequantize.h>
 #include <weights/select.h>
 
 #include <ATen/core/grad_mode.h>
@@ -140,12 +143,12 @@ void check_are_tensors(const WeightFile& file) {
   }
 }
 
-StateDict read(const std::string& path, const ReadOptions& options) {
+WeightFile open(const std::string& path, const ReadOptions& options) {
   TORCH_ATTENTION_CHECK(
       !options.dtype() || c10::isFloatingType(*options.dtype()),
       "expected a floating-point dtype, but got {}",
       torch::toString(options.dtype().value_or(torch::kFloat)));
-  const auto file = read_below(
+  auto file = read_below(
       path,
       options.prefix(),
       {options.dequantize() ? Quantized::kJoined : Quantized::kAsStored,
@@ -160,6 +163,9 @@ StateDict read(const std::string& path, const ReadOptions& options) {
   }
   if (!options.dequantize()) {
     check_are_tensors(file);
+    if (options.dtype()) {
+      check_not_quantized(file, "dtype (--dtype)");
+    }
   }
   if (options.check()) {
     file.check(file.tensors.keys());
@@ -169,6 +175,10 @@ StateDict read(const std::string& path, const ReadOptions& options) {
       make_writable(bytes);
     }
   }
+  return file;
+}
+
+StateDict read(const WeightFile& file, const ReadOptions& options) {
   Reader reader(options, file);
   StateDict result;
   result.reserve(file.tensors.size());
@@ -178,16 +188,46 @@ StateDict read(const std::string& path, const ReadOptions& options) {
   return result;
 }
 
-} // namespace
-
-StateDict read_weights(const std::string& path, const ReadOptions& options) {
-  const torch::NoGradGuard no_grad;
+/// Returns what a function returns. Its errors get the name of `read_weights`.
+template <typename Function>
+auto named_errors(const std::string& path, const Function& function) {
   try {
-    return read(path, options);
+    return function();
   } catch (const std::exception& error) {
     throw_printable(format_text(
         "read_weights(\"{}\"): {}", escaped(path), error_message(error)));
   }
+}
+
+} // namespace
+
+namespace weights {
+
+WeightFile open_weights(const std::string& path, const ReadOptions& options) {
+  return named_errors(path, [&] { return open(path, options); });
+}
+
+void check_not_quantized(const WeightFile& file, const std::string& option) {
+  if (!quantized::may_be_quantized(file)) {
+    return;
+  }
+  const auto method = quantization_beside(file.path);
+  const auto name =
+      quantized::quantized_weight(file, method ? &*method : nullptr);
+  TORCH_ATTENTION_CHECK(
+      name.empty(),
+      "\"{}\" is stored quantized, and {} would change the integers and scales "
+      "that its values are computed from: give dequantize(true) "
+      "(--dequantize), too",
+      name,
+      option);
+}
+
+} // namespace weights
+
+StateDict read_weights(const std::string& path, const ReadOptions& options) {
+  const torch::NoGradGuard no_grad;
+  return named_errors(path, [&] { return read(open(path, options), options); });
 }
 
 } // namespace torch_attention

@@ -59,11 +59,17 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   part.path = std::move(file.path);
   part.format = std::move(file.format);
   part.mapped = std::move(file.mapped);
+  part.quantization.method = std::move(file.quantization.method);
   part.stored = std::move(file.stored);
   part.root = std::move(file.root);
   part.start = start;
   part.all_keys = std::move(file.all_keys);
   part.foreign = std::move(file.foreign);
+  for (const auto& [name, text] : file.metadata) {
+    if (starts_with(name, start)) {
+      part.metadata.emplace(name.substr(start.size()), text);
+    }
+  }
   for (const auto& item : file.tensors) {
     if (starts_with(item.key(), start)) {
       part.tensors.insert(item.key().substr(start.size()), item.value());
@@ -77,6 +83,11 @@ WeightFile select_below(WeightFile file, const std::string& prefix) {
   for (auto& [key, reason] : file.unreadable) {
     if (starts_with(key, start)) {
       part.unreadable.emplace_back(key.substr(start.size()), std::move(reason));
+    }
+  }
+  for (const auto& key : file.quantization.refused) {
+    if (starts_with(key, start)) {
+      part.quantization.refused.insert(key.substr(start.size()));
     }
   }
   part.check = [start, check = std::move(file.check)](

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,20 @@ inline bool starts_with(std::string_view text, std::string_view start) {
 inline bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() &&
       text.substr(text.size() - end.size()) == end;
+}
+
+/// Returns whether a path of names is `end`, or ends with it after a dot.
+inline bool ends_with_names(std::string_view path, std::string_view end) {
+  return ends_with(path, end) &&
+      (path.size() == end.size() || path[path.size() - end.size() - 1] == '.');
+}
+
+/// Returns the text with small letters in place of ASCII's capitals.
+inline std::string in_lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return text;
 }
 
 inline bool contains(

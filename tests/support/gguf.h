@@ -31,8 +31,8 @@ inline constexpr uint32_t kList = 9;
 inline constexpr uint32_t kF32 = 0;
 inline constexpr uint32_t kF16 = 1;
 inline constexpr uint32_t kQ8_0 = 8;
-inline constexpr uint32_t kIq2Xxs = 16;
 inline constexpr uint32_t kF64 = 28;
+inline constexpr uint32_t kQ1_0 = 41;
 } // namespace gguf_types
 
 /// A GGUF file, to which metadata and tensors are added.

@@ -4,6 +4,7 @@
 
 #include <torch_attention/torch_attention.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,27 @@ struct KnownAttention {
     return part == "latent.";
   }
 
+  /// Returns whether the scores add products with relative positions.
+  bool is_relative() const {
+    return has_options(relative_options_from_config);
+  }
+
+  /// Returns whether tokens see a window beside global tokens.
+  bool is_longformer() const {
+    return has_options(longformer_options_from_config);
+  }
+
+  /// Returns whether the layer is of the class that `read` is for.
+  template <typename Read>
+  bool has_options(const Read& read) const {
+    try {
+      read(model_folder(model), layer, options().part());
+      return !is_cross();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
   torch::Tensor get(const std::string& what, const std::string& side = "")
       const {
     return find_expected(model, c10::str(side, part, layer, ".", what));
@@ -41,7 +63,7 @@ struct KnownAttention {
     if (const auto tokens = get("input").size(1); tokens > kContextLength) {
       result.context_length(tokens);
     }
-    result.bias_by_caller(get("bias").defined());
+    result.bias_by_caller(get("bias").defined() || get("mask").defined());
     result.rotary_by_caller(get("cos").defined());
     if (part == "encoder.") {
       result.part(PretrainedPart::kEncoder);
@@ -68,6 +90,11 @@ struct KnownAttention {
     if (const auto blocks = get("blocks"); blocks.defined()) {
       result.visible_blocks(blocks);
     }
+    if (const auto value = get("value", side); value.defined()) {
+      result.value_input(value);
+    }
+    result.global_tokens(get("global"));
+    result.key_padding_mask(get("padding"));
     if (const auto starts = get("cu_seqlens"); starts.defined()) {
       result.cu_seqlens(starts);
     }
@@ -116,6 +143,14 @@ inline torch::Tensor output_of(
   }
   if (known.is_latent()) {
     return latent_attention_from_pretrained(
+        folder, known.layer, known.options())(x, call);
+  }
+  if (known.is_relative()) {
+    return relative_attention_from_pretrained(
+        folder, known.layer, known.options())(x, call);
+  }
+  if (known.is_longformer()) {
+    return longformer_attention_from_pretrained(
         folder, known.layer, known.options())(x, call);
   }
   return attention_from_pretrained(folder, known.layer, known.options())(

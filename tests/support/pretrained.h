@@ -38,6 +38,21 @@ class Changed {
   TemporaryFolder folder_;
 };
 
+/// The options of a layer of a model without these fields, and with a patch.
+inline MultiHeadAttentionOptions options_without(
+    const std::string& model,
+    const std::vector<std::string>& fields,
+    int64_t layer = 0,
+    const nlohmann::json& patch = nlohmann::json::object()) {
+  auto config = config_of(model);
+  for (const auto& field : fields) {
+    config.erase(field);
+  }
+  config.merge_patch(patch);
+  const Changed changed(model, config);
+  return options_from_config(changed.path(), layer);
+}
+
 inline torch::Tensor expected(
     const std::string& model,
     int64_t layer,

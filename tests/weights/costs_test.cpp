@@ -91,7 +91,8 @@ Costs costs_of_file(const std::string& bytes) {
 void check_costs(const Costs& costs, size_t bytes) {
   const auto size = static_cast<double>(bytes) / 1e6;
   CAPTURE(costs.seconds, costs.megabytes, costs.error, size);
-  CHECK(costs.seconds < 3 + size);
+  // A busy host takes a part of the time that is counted.
+  CHECK(costs.seconds < 6 + 2 * size);
   CHECK(costs.megabytes < 60 + 15 * size);
 }
 

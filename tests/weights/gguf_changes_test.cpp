@@ -110,14 +110,33 @@ TEST_CASE("Layers may have different numbers of heads") {
 
 TEST_CASE("Norms that 1 was added to get the model's values") {
   const auto norm = torch::tensor({-1.5F, -0.75F, 0.0F, 0.125F, 40.0F});
-  const auto name = GENERATE("gemma3", "qwen3next", "step35");
+  const std::string name = GENERATE(
+      "gemma3",
+      "gemma-embedding",
+      "minimax-m3",
+      "nemotron",
+      "plamo3",
+      "qwen3next",
+      "qwen35",
+      "qwen35moe",
+      "step35");
   const auto read =
       read_filled(of_architecture(name, 2, 2)
                       .add_tensor("blk.0.attn_q_norm.weight", norm + 1)
                       .add_tensor("blk.0.attn_norm.weight", norm + 1)
+                      .add_tensor("blk.0.attn_norm.bias", norm + 1)
+                      .add_tensor("blk.0.ssm_norm.weight", norm + 1)
+                      .add_tensor("output_norm.weight", norm + 1)
                       .add_tensor("blk.0.attn_q.weight", torch::ones({4, 2})));
   CHECK_THAT(read.tensors["blk.0.attn_q_norm.weight"], IsEqualTo(norm));
-  CHECK_THAT(read.tensors["blk.0.attn_norm.weight"], IsEqualTo(norm + 1));
+  // Other numbers are added to some of PLaMo's norms.
+  for (const auto* key : {"blk.0.attn_norm.weight", "output_norm.weight"}) {
+    CHECK_THAT(
+        read.tensors[key], IsEqualTo(name == "plamo3" ? norm + 1 : norm));
+  }
+  for (const auto* key : {"blk.0.attn_norm.bias", "blk.0.ssm_norm.weight"}) {
+    CHECK_THAT(read.tensors[key], IsEqualTo(norm + 1));
+  }
   CHECK(
       read.stored.find(read.tensors["blk.0.attn_q_norm.weight"])->form ==
       "F32, 1 added");

@@ -31,6 +31,19 @@ TEST_CASE("inspect_pretrained tells parts, types and layers apart") {
   const auto latent = inspect_pretrained(golden("pretrained/deepseek_v3"));
   REQUIRE(latent.layers.size() == 1);
   CHECK(latent.layers.front().is_latent);
+
+  const auto relative = inspect_pretrained(golden("pretrained/cohere_asr"));
+  REQUIRE(relative.layers.size() == 3);
+  const auto& encoder = relative.layers.front();
+  CHECK(encoder.part == PretrainedPart::kEncoder);
+  CHECK(encoder.is_relative);
+  CHECK_THAT(
+      encoder.description,
+      ContainsText("to both sides") &&
+          ContainsText("sinusoids of relative positions"));
+  CHECK_THAT(encoder.call, ContainsText("relative_attention_from_pretrained("));
+  CHECK(encoder.options.empty());
+  CHECK_FALSE(relative.layers[1].is_relative);
 }
 
 TEST_CASE("inspect_pretrained limits what a small configuration costs") {

@@ -88,6 +88,22 @@ struct Model {
 const std::string kQuery = "model.layers.0.self_attn.q_proj";
 const std::string kKey = "model.layers.0.self_attn.k_proj";
 
+/// Returns the error of reading an adapter with these fields, or "".
+std::string refused(const json& fields) {
+  Model model;
+  model.config.update(fields);
+  try {
+    model.read();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+std::string refused(const std::string& field, const json& value) {
+  return refused(json{{field, value}});
+}
+
 void check_close(const torch::Tensor& a, const torch::Tensor& b) {
   REQUIRE(a.sizes() == b.sizes());
   CHECK(torch::allclose(a, b, /*rtol=*/1e-5, /*atol=*/1e-5));
@@ -232,16 +248,6 @@ TEST_CASE("Whole tensors of an adapter replace those of the model") {
 }
 
 TEST_CASE("Adapters that are more than W + B A are refused by name") {
-  const auto refused = [](const char* field, const json& value) {
-    Model model;
-    model.config[field] = value;
-    try {
-      model.read();
-    } catch (const c10::Error& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string();
-  };
   using Catch::Matchers::Equals;
   for (const auto& [field, value] : std::map<std::string, json>{
            {"peft_type", "LOHA"},
@@ -256,7 +262,7 @@ TEST_CASE("Adapters that are more than W + B A are refused by name") {
            {"target_parameters", {"experts.w"}},
            {"a_field_of_tomorrow", 1}}) {
     INFO(field);
-    CHECK(!refused(field.c_str(), value).empty());
+    CHECK(!refused(field, value).empty());
   }
   for (const auto& [field, value] : std::map<std::string, json>{
            {"init_lora_weights", "gaussian"},
@@ -265,7 +271,7 @@ TEST_CASE("Adapters that are more than W + B A are refused by name") {
            {"runtime_config", {{"ephemeral_gpu_offload", false}}},
            {"a_field_of_tomorrow", nullptr}}) {
     INFO(field);
-    CHECK(refused(field.c_str(), value).empty());
+    CHECK(refused(field, value).empty());
   }
 }
 
@@ -282,6 +288,126 @@ TEST_CASE("Modules to which PEFT would not apply the adapter are refused") {
   Model model;
   model.config["layers_to_transform"] = 0;
   CHECK_NOTHROW(model.read());
+}
+
+TEST_CASE("Texts that select modules are regular expressions") {
+  for (const auto* all :
+       {"all-linear",
+        ".*",
+        R"(.*\.(q_proj|v_proj)$)",
+        R"(^model\.layers\.\d+\.self_attn\.(?:q|v)_proj)",
+        R"((?!.*visual)(?=model\.).*?[qv]_pro[a-z])",
+        R"(\bmodel.{1,}(_\w+){1,2})",
+        R"([^ ]{31})",
+        R"(((.*)*)*j)",
+        R"((|model|x)+\.[\d\w._-]*)"}) {
+    INFO(all);
+    CHECK(refused("target_modules", all).empty());
+  }
+  for (const auto* not_values :
+       {R"(.*\.q_proj)",
+        "q_proj|v_proj",
+        R"(.*\.(q_proj|o_proj))",
+        R"(.*attn\.(?!v).*)",
+        R"((?=.*q_).*)",
+        R"([^v]+)",
+        R"((.*v_proj)(x|yy)*$x)",
+        R"(.{32,})"}) {
+    INFO(not_values);
+    CHECK_THAT(
+        refused("target_modules", not_values),
+        ContainsText("but PEFT would not apply them, by target_modules"));
+  }
+  for (const auto* unknown :
+       {"(?i).*",
+        "(?<=a).*",
+        R"(\Amodel.*)",
+        R"((.)\1*)",
+        ".*+",
+        "x{2",
+        ".{2000}",
+        "(",
+        ".*)",
+        "[",
+        "[[a]",
+        "*",
+        "\n"}) {
+    INFO(unknown);
+    CHECK_THAT(
+        refused("target_modules", unknown), ContainsText("is not understood"));
+  }
+  const auto slow = std::string(40, '(') + ".{1000}" + [] {
+    std::string rest;
+    for (int i = 0; i < 40; ++i) {
+      rest += "|){1000}";
+    }
+    return rest;
+  }();
+  CHECK_THAT(
+      refused("target_modules", slow), ContainsText("it takes too long"));
+  CHECK_THAT(
+      refused("exclude_modules", R"(.*v_proj)"),
+      ContainsText("by exclude_modules"));
+  CHECK(refused("exclude_modules", R"(.*k_proj)").empty());
+}
+
+TEST_CASE("Layers of an adapter are found as PEFT finds them") {
+  const auto* by_layers = "by layers_to_transform";
+  const json first = {{"layers_to_transform", {0}}};
+  const auto with = [](json config, const char* field, const json& value) {
+    config[field] = value;
+    return config;
+  };
+  for (const json& pattern :
+       {json("layers"), json({"h", "layers"}), json("")}) {
+    CHECK(refused(with(first, "layers_pattern", pattern)).empty());
+  }
+  CHECK_THAT(
+      refused({{"layers_to_transform", 1}, {"layers_pattern", "layers"}}),
+      ContainsText(by_layers));
+  CHECK_THAT(
+      refused(with(first, "layers_pattern", "h")), ContainsText(by_layers));
+  CHECK_THAT(
+      refused(with(first, "layers_pattern", ".*")),
+      ContainsText("expected the names of lists of layers"));
+  CHECK_THAT(
+      refused(with(first, "target_modules", ".*")),
+      ContainsText("which PEFT refuses"));
+  // A whole path is taken in any layer.
+  CHECK(
+      refused({{"layers_to_transform", {7}},
+               {"target_modules", {kQuery, "model.layers.0.self_attn.v_proj"}}})
+          .empty());
+  // Versions of PEFT take the first or the last number.
+  for (const auto& [layers, applies] : std::vector<std::pair<json, bool>>{
+           {json::array({0}), false}, {json::array({0, 3}), true}}) {
+    Model model;
+    const auto* expert = "model.layers.0.experts.3.w1";
+    model.base.insert(std::string(expert) + ".weight", torch::randn({kIn, 4}));
+    model.adapter.clear();
+    model.add_update(expert, 4, kIn);
+    model.config["target_modules"] = {"w1"};
+    model.config["layers_to_transform"] = layers;
+    if (applies) {
+      CHECK_NOTHROW(model.read());
+    } else {
+      THROWS_WITH(model.read(), by_layers);
+    }
+  }
+  // Without a number of a layer nothing is applied.
+  Model model;
+  model.base.insert("model.head.weight", torch::randn({kIn, kIn}));
+  model.add_update("model.head", kIn, kIn);
+  model.config["target_modules"] = {"q_proj", "v_proj", "head"};
+  CHECK_NOTHROW(model.read());
+  model.config["layers_to_transform"] = {0};
+  THROWS_WITH(model.read(), by_layers);
+}
+
+TEST_CASE("Matrices within a module that the adapter has whole are refused") {
+  Model model;
+  model.config["modules_to_save"] = {"self_attn"};
+  THROWS_WITH(model.read(), "PEFT would not apply them, by modules_to_save");
 }
 
 TEST_CASE("Two modules of an adapter are not added to one weight") {

@@ -138,7 +138,7 @@ TEST_CASE("A text that is no step is a mistake in the library") {
     const auto of_text = read_step(text);
     of_text.run(layer, of_text.arguments);
   };
-  THROWS_WITH(run("rotary: reversed"), "\"rotary\" does not take \"reversed\"");
+  THROWS_WITH(run("rotary: mirrored"), "\"rotary\" does not take \"mirrored\"");
   THROWS_WITH(run("layout: bert"), "\"layout\" does not take \"bert\"");
   THROWS_WITH(run("call: describe_all"), "does not take \"describe_all\"");
   THROWS_WITH(run("rotary: share half"), "\"half\" is no number");

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace pretrained_bias_test {
 
@@ -86,6 +87,15 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
               model_folder("t5"), KnownAttention{"t5", part, layer}.options()));
     }
   }
+  for (const auto& [model, part] :
+       {std::pair{"pix2struct", "text."}, std::pair{"udop", "decoder."}}) {
+    const KnownAttention known{model, part, 1};
+    check(
+        model,
+        part,
+        1,
+        relative_bias_from_pretrained(model_folder(model), known.options()));
+  }
   const KnownAttention known{"mpnet", "", 0};
   auto bias =
       relative_bias_from_pretrained(model_folder("mpnet"), PretrainedOptions());
@@ -93,13 +103,23 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   CHECK_THAT(
       bias(expected.size(-1), expected.size(-1)).expand_as(expected),
       IsEqualTo(expected));
+}
+
+TEST_CASE("A model without a bias or latent attention is refused by name") {
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("t5"), PretrainedOptions()),
       "expected PretrainedPart::kEncoder or kDecoder as the part of");
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("llama"), PretrainedOptions()),
       "expected a model with a bias by the distance of tokens, one of mpnet, "
-      "mt5, pop2piano, switch_transformers, t5 and umt5, but got model_type \"llama\"");
+      "mt5, pix2struct, pix2struct_text_model, pop2piano, switch_transformers, "
+      "t5, udop and umt5, but got model_type \"llama\"");
+  THROWS_WITH(
+      relative_bias_from_pretrained(
+          model_folder("udop"),
+          PretrainedOptions().part(PretrainedPart::kEncoder)),
+      "expected PretrainedPart::kDecoder, whose bias is by the distance of "
+      "tokens alone, as the part of");
   const auto of_encoder = PretrainedOptions().part(PretrainedPart::kEncoder);
   THROWS_WITH(
       relative_bias_from_pretrained(model_folder("umt5"), of_encoder),
@@ -111,8 +131,10 @@ TEST_CASE("The biases of T5 and MPNet come from their folders") {
   }
   THROWS_WITH(
       latent_attention_from_pretrained(model_folder("llama"), 0),
-      "expected a model with latent attention, one of axk1, deepseek_v2, deepseek_v3, "
-      "glm4_moe_lite, kimi_k2, kimi_k25, minicpm3, sarvam_mla, youtu, but got model_type \"llama\"");
+      "expected a model with latent attention, one of axk1, deepseek_v2, "
+      "deepseek_v3, deepseek_v32, glm4_moe_lite, glm_moe_dsa, kimi_k2, "
+      "kimi_k25, kimi_linear, longcat_flash, minicpm3, mistral4, sarvam_mla, "
+      "youtu, but got model_type \"llama\"");
   THROWS_WITH(
       attention_from_pretrained(model_folder("deepseek_v3"), 0),
       "is latent: latent_attention_from_pretrained loads it");

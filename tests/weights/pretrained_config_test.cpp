@@ -196,7 +196,7 @@ TEST_CASE("Kimi K2 is DeepSeek-V3") {
     const auto kimi = options_of(other);
     CHECK(kimi.query_rank() == deepseek.query_rank());
     CHECK(kimi.rope_dim() == deepseek.rope_dim());
-    CHECK(kimi.rotary().pairing() == deepseek.rotary().pairing());
+    CHECK(kimi.rotary()->pairing() == deepseek.rotary()->pairing());
   };
   check({{"model_type", "kimi_k25"}, {"text_config", config}});
   config["model_type"] = "kimi_k2";
@@ -204,11 +204,28 @@ TEST_CASE("Kimi K2 is DeepSeek-V3") {
 }
 
 TEST_CASE("Fields of one layer take the place of those of all") {
-  auto config = config_of("llama");
+  auto config = config_of("step3p5");
   config["per_layer_config"] = {{"1", {{"head_dim", 10}}}};
-  const Changed changed("llama", config);
+  const Changed changed("step3p5", config);
   CHECK(options_from_config(changed.path(), 1).head_dim() == 10);
   CHECK(options_from_config(changed.path(), 0).head_dim() != 10);
+  config["per_layer_config"] = {{"01", {{"head_dim", 10}}}};
+  THROWS_WITH(
+      options_from_config(Changed("step3p5", config).path(), 1),
+      "with numbers of layers, but got \"01\"");
+  config["per_layer_config"] = {{"1", {{"head_dim", 10}}}};
+  config["allow_global_per_layer_attribute_access"] = true;
+  THROWS_WITH(
+      options_from_config(Changed("step3p5", config).path(), 1),
+      "allow_global_per_layer_attribute_access = false");
+  // Most classes read them in part, if at all.
+  config = config_of("llama");
+  config["per_layer_config"] = json::object();
+  CHECK_NOTHROW(options_from_config(Changed("llama", config).path(), 1));
+  config["per_layer_config"] = {{"1", {{"head_dim", 10}}}};
+  THROWS_WITH(
+      options_from_config(Changed("llama", config).path(), 0),
+      "to have no fields, which models of this type do not read");
   // Released files of Gemma 4 have sizes of full layers in fields of their own.
   auto gemma = config_of("gemma4_keys");
   gemma.erase("per_layer_config");

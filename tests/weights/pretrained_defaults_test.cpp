@@ -4,7 +4,6 @@
 
 #include <torch_attention/weights/inspect_pretrained.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,69 +12,7 @@ namespace pretrained_defaults_test {
 using namespace torch_attention;
 using namespace torch_attention::testing;
 
-namespace {
-
 using nlohmann::json;
-
-/// The options of a layer of a model without these fields, and with a patch.
-MultiHeadAttentionOptions options_without(
-    const std::string& model,
-    const std::vector<std::string>& fields,
-    int64_t layer = 0,
-    const json& patch = json::object()) {
-  auto config = config_of(model);
-  for (const auto& field : fields) {
-    config.erase(field);
-  }
-  config.merge_patch(patch);
-  const Changed changed(model, config);
-  return options_from_config(changed.path(), layer);
-}
-
-} // namespace
-
-TEST_CASE("Rotary embeddings that are absent are those of the class") {
-  const std::vector<std::string> rotary{"rope_parameters"};
-  for (const std::string model : {"gpt_oss", "openai_privacy_filter"}) {
-    CAPTURE(model);
-    const auto yarn = *options_without(model, rotary).rotary();
-    CHECK(yarn.scaling() == RotaryScaling::kYarn);
-    CHECK(yarn.factor() == 32);
-    CHECK(yarn.theta() == 150000);
-    CHECK(yarn.original_context_length() == 4096);
-    CHECK_FALSE(yarn.truncate());
-  }
-  const auto cwm = *options_without("cwm", rotary).rotary();
-  CHECK(cwm.scaling() == RotaryScaling::kLlama3);
-  CHECK(cwm.factor() == 16);
-  CHECK(cwm.theta() == 1e6);
-  const auto higgs = *options_without("higgs_audio_v2", rotary).rotary();
-  CHECK(higgs.scaling() == RotaryScaling::kLlama3);
-  CHECK(higgs.factor() == 32);
-  CHECK(higgs.slow_turns() == 0.125);
-  CHECK(higgs.theta() == 500000);
-  CHECK(options_without("mellum", rotary, 0).rotary()->theta() == 10000);
-  CHECK(options_without("mellum", rotary, 1).rotary()->theta() == 500000);
-  CHECK(options_without("apertus", rotary).rotary()->factor() == 8);
-  // Only a theta of null leaves out the rotary embedding.
-  CHECK(options_without("olmo_hybrid", rotary, 1).rotary()->theta() == 10000);
-  auto config = config_of("olmo_hybrid");
-  config["rope_parameters"] = {
-      {"rope_type", "default"}, {"rope_theta", nullptr}};
-  CHECK_FALSE(
-      options_from_config(Changed("olmo_hybrid", config).path(), 1).rotary());
-  // An older field wins over the default of the class.
-  const auto older =
-      *options_without(
-           "gpt_oss",
-           rotary,
-           0,
-           {{"rope_theta", 50.0},
-            {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}})
-           .rotary();
-  CHECK(older.scaling() == RotaryScaling::kLinear);
-  CHECK(older.theta() == 50);
-}
 
 TEST_CASE("Types of layers that are absent are those of the class") {
   const auto window =
@@ -105,37 +42,151 @@ TEST_CASE("Types of layers that are absent are those of the class") {
   CHECK_FALSE(window("lara_mini", 5, 3).has_value());
 }
 
-TEST_CASE("Fields that a class does not read change nothing") {
-  // Gemma 3 reads the number under its newer name alone.
-  const auto gemma = [](const json& patch, int64_t layer) {
-    auto all = patch;
-    all["num_hidden_layers"] = 6;
-    return options_without("gemma3", {"layer_types"}, layer, all)
-        .window()
-        .has_value();
+TEST_CASE("Windows are those that the class reads") {
+  // One field for all layers, whatever layer_types say.
+  auto config = config_of("qwen3_moe");
+  config["sliding_window"] = 3;
+  config["use_sliding_window"] = true;
+  config.erase("layer_types");
+  const auto window_of = [&](const std::string& type, int64_t layer) {
+    config["model_type"] = type;
+    return options_from_config(Changed("qwen3_moe", config).path(), layer)
+        .window();
   };
-  CHECK(gemma({{"_sliding_window_pattern", 2}}, 1));
-  CHECK_FALSE(gemma({{"sliding_window_pattern", 2}}, 1));
-  // The class ignores parameters for all layers: each type has its own.
-  const auto flat = options_without(
-      "gemma3",
-      {},
-      1,
-      {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5.0}}}});
-  CHECK(flat.rotary()->theta() != 5);
-  const json scaling = {
-      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 4.0}}}};
-  CHECK(options_without("cohere2_moe", {}, 0, scaling).rotary()->factor() == 1);
-  const auto japanese = *options_without(
-                             "gpt_neox_japanese",
-                             {"rope_parameters"},
-                             0,
-                             {{"rope_theta", 77.0},
-                              {"partial_rotary_factor", 0.5},
-                              {"rotary_emb_base", 99}})
-                             .rotary();
-  CHECK(japanese.theta() == 99);
-  CHECK(japanese.dim().value_or(8) == 8);
+  CHECK(window_of("qwen3_moe", 0) == 3);
+  CHECK(window_of("qwen3_moe", 1) == 3);
+  config["use_sliding_window"] = false;
+  CHECK_FALSE(window_of("qwen3_moe", 1));
+  config["use_sliding_window"] = true;
+  config["layer_types"] = {"sliding_attention", "full_attention"};
+  THROWS_WITH(
+      window_of("qwen3_moe", 1),
+      "expected sliding_attention as \"layer_types\"");
+  config.erase("layer_types");
+  for (const std::string type :
+       {"qwen3_omni_moe_text", "qwen3_omni_moe_talker_text"}) {
+    CAPTURE(type);
+    THROWS_WITH(window_of(type, 0), "sliding_window");
+  }
+  config = config_of("starcoder2");
+  config["model_type"] = "paddleocr_vl_text";
+  config["sliding_window"] = nullptr;
+  CHECK_NOTHROW(options_from_config(Changed("starcoder2", config).path(), 0));
+  config["sliding_window"] = 3;
+  THROWS_WITH(
+      options_from_config(Changed("starcoder2", config).path(), 0),
+      "sliding_window");
+  // A second name of ModernBERT's window, of one side.
+  config = config_of("modernbert");
+  config["local_attention"] = 10;
+  const auto local = [&] {
+    for (int64_t layer = 0;; ++layer) {
+      const auto options =
+          options_from_config(Changed("modernbert", config).path(), layer);
+      if (options.window()) {
+        return *options.window_after();
+      }
+    }
+  };
+  CHECK(local() == 5);
+  config["sliding_window"] = 2;
+  CHECK(local() == 2);
+}
+
+TEST_CASE("Fields of null or below 1 are not defaults") {
+  const auto refuses = [](const std::string& model,
+                          const json& patch,
+                          const std::string& message) {
+    CAPTURE(model, patch.dump());
+    auto config = config_of(model);
+    config.update(patch);
+    THROWS_WITH(options_from_config(Changed(model, config).path(), 1), message);
+  };
+  auto config = config_of("llama4");
+  config.erase("layer_types");
+  config["no_rope_layers"] = {1, 1};
+  config["attention_chunk_size"] = nullptr;
+  CHECK_FALSE(options_from_config(Changed("llama4", config).path(), 1).chunk());
+  config["layer_types"] = {"chunked_attention", "chunked_attention"};
+  THROWS_WITH(
+      options_from_config(Changed("llama4", config).path(), 1),
+      "expected a number as attention_chunk_size");
+  for (const std::string model : {"llama4", "smollm3"}) {
+    refuses(
+        model,
+        {{"no_rope_layer_interval", -2}},
+        "expected no_rope_layer_interval > 0");
+  }
+  const json no_share = {{"rope_type", "default"}, {"rope_theta", 50.0}};
+  refuses(
+      "glm",
+      {{"rope_parameters", no_share}, {"partial_rotary_factor", nullptr}},
+      "expected a number as partial_rotary_factor");
+  config = config_of("olmo_hybrid");
+  config["rope_theta"] = nullptr;
+  const auto rotates = [&](const json& parameters) {
+    config["rope_parameters"] = parameters;
+    for (int64_t layer = 0;; ++layer) {
+      try {
+        return options_from_config(Changed("olmo_hybrid", config).path(), layer)
+            .rotary()
+            .has_value();
+      } catch (const c10::Error& error) {
+        REQUIRE_THAT(
+            error.what_without_backtrace(), ContainsText("has no attention"));
+      }
+    }
+  };
+  CHECK_FALSE(rotates(json::object()));
+  CHECK_FALSE(rotates({{"rope_type", "default"}}));
+  CHECK(rotates(no_share));
+}
+
+TEST_CASE("Sounds of Qwen see each other in chunks") {
+  const auto chunk_of = [](const json& more) {
+    json config{
+        {"d_model", 16}, {"encoder_attention_heads", 2}, {"encoder_layers", 2}};
+    config.update(more);
+    return options_from_config(Changed("llama", config).path(), 0).chunk();
+  };
+  CHECK(chunk_of({{"model_type", "qwen2_5_omni_audio_encoder"}}) == 100);
+  CHECK(
+      chunk_of(
+          {{"model_type", "qwen2_5_omni_audio_encoder"}, {"n_window", 10}}) ==
+      10);
+  for (const std::string type :
+       {"qwen3_asr_encoder", "qwen3_omni_moe_audio_encoder"}) {
+    CHECK(chunk_of({{"model_type", type}}) == 13 * 8);
+    CHECK(
+        chunk_of(
+            {{"model_type", type},
+             {"n_window", 49},
+             {"n_window_infer", 300}}) == 13 * 3);
+    THROWS_WITH(
+        chunk_of({{"model_type", type}, {"n_window", 100}}),
+        "expected n_window from 49 to 52");
+    THROWS_WITH(
+        chunk_of({{"model_type", type}, {"n_window_infer", 90}}),
+        "expected n_window_infer of at least 2 * n_window");
+  }
+  CHECK_FALSE(chunk_of({{"model_type", "qwen2_audio_encoder"}}));
+}
+
+TEST_CASE("Turns of layers are positive") {
+  const std::vector<std::pair<std::string, std::string>> models{
+      {"exaone4", "sliding_window_pattern"},
+      {"afmoe", "global_attn_every_n_layers"},
+      {"modernbert", "global_attn_every_n_layers"}};
+  for (const auto& [model, field] : models) {
+    for (const int turn : {0, -2}) {
+      CAPTURE(model, turn);
+      auto config = config_of(model);
+      config.erase("layer_types");
+      config[field] = turn;
+      THROWS_WITH(
+          options_from_config(Changed(model, config).path(), 0), "expected ");
+    }
+  }
 }
 
 TEST_CASE("A flag that is null is off, as in Python") {
@@ -144,22 +195,12 @@ TEST_CASE("A flag that is null is off, as in Python") {
   CHECK(
       latent_options_from_config(Changed("deepseek_v3", config).path(), 0)
           .rotary()
-          .pairing() == RotaryPairing::kHalves);
+          ->pairing() == RotaryPairing::kHalves);
   config = config_of("llama_yarn");
   config["rope_parameters"]["truncate"] = nullptr;
   CHECK_FALSE(options_from_config(Changed("llama_yarn", config).path(), 0)
                   .rotary()
                   ->truncate());
-}
-
-TEST_CASE("A theta of an older style goes before that of the class") {
-  const auto older = options_without(
-      "cohere2_moe", {"rope_parameters"}, 0, {{"rope_theta", 50.0}});
-  CHECK(older.rotary()->theta() == 50);
-  CHECK(
-      options_without("cohere2_moe", {"rope_parameters", "rope_theta"})
-          .rotary()
-          ->theta() == 10000);
 }
 
 TEST_CASE("Attention to both sides has the window of its class") {
@@ -194,20 +235,6 @@ TEST_CASE("Text of a model that sees images is causal") {
       "expected is_causal = true");
 }
 
-TEST_CASE(
-    "An odd number of rotated elements is refused where none is rounded") {
-  for (const std::string model : {"stablelm", "phi", "persimmon"}) {
-    CAPTURE(model);
-    auto config = config_of(model);
-    const auto heads = config["num_attention_heads"].get<int64_t>();
-    config["hidden_size"] = 4 * heads;
-    config["rope_parameters"]["partial_rotary_factor"] = 0.25;
-    THROWS_WITH(
-        options_from_config(Changed(model, config).path(), 0),
-        "expected an even number of rotated elements of each head");
-  }
-}
-
 TEST_CASE("Two names of one field have to agree") {
   auto config = config_of("gpt2");
   config["num_attention_heads"] = config["n_head"];
@@ -216,17 +243,6 @@ TEST_CASE("Two names of one field have to agree") {
   THROWS_WITH(
       options_from_config(Changed("gpt2", config).path(), 0),
       "expected one of \"n_head\" and \"num_attention_heads\"");
-}
-
-TEST_CASE("A head_dim that changes the angles of latent attention is refused") {
-  auto config = config_of("deepseek_v3");
-  config["head_dim"] = 2;
-  THROWS_WITH(
-      latent_options_from_config(Changed("deepseek_v3", config).path(), 0),
-      "expected head_dim = qk_rope_head_dim = 4");
-  config["head_dim"] = 4;
-  CHECK_NOTHROW(
-      latent_options_from_config(Changed("deepseek_v3", config).path(), 0));
 }
 
 TEST_CASE("Layers that need blocks or windows of images are said to") {

@@ -30,9 +30,12 @@ void check_refused_types() {
       "llama", {{"model_type", nullptr}}, "expected \"model_type\" in");
   check_refused(
       "llama",
-      {{"model_type", "deberta"}},
-      "the attention of model_type \"deberta\" of");
-  check_refused("llama", {{"model_type", "deberta"}}, "disentangled attention");
+      {{"model_type", "yoso"}},
+      "the attention of model_type \"yoso\" of");
+  check_refused(
+      "llama",
+      {{"model_type", "yoso"}},
+      "it does not compute the softmax of all scores");
   check_refused(
       "llama",
       {{"model_type", "deepseek_v3"}},
@@ -41,7 +44,7 @@ void check_refused_types() {
   check_refused(
       "llama",
       {{"model_type", "sam3_mask_decoder"}},
-      "its one attention, to the prompt, is outside of layers");
+      "attends to a context that each call gives");
 }
 
 void check_refused_rotary() {

@@ -120,7 +120,7 @@ void check_qwen3_5() {
             {"mrope_section", {11, 11, 10}},
             {"mrope_interleaved", true}}}}}};
     const auto gated = options_of(qwen, 3);
-    CHECK(gated.output_gate());
+    CHECK(gated.output_gate().has_value());
     CHECK(gated.rotary()->dim() == 64);
     CHECK(gated.rotary()->theta() == 1e7);
     CHECK(gated.qk_norm()->unit_offset());

@@ -138,16 +138,17 @@ TEST_CASE("An encoder and a decoder may be whole models") {
     std::ofstream(folder.file("config.json")) << config;
     return options_from_config(folder.path(), 1, part);
   };
-  const json donut = {
+  json donut = {
       {"model_type", "vision-encoder-decoder"},
       {"encoder", {{"model_type", "donut-swin"}, {"depths", {2, 2}}}},
       {"decoder", config_of("mbart")}};
+  CHECK(options_of(donut, PretrainedPart::kEncoder).d_in() == 96);
+  donut["encoder"]["model_type"] = "swinv2";
   const auto decoder = options_of(donut, PretrainedPart::kDecoder);
   CHECK(decoder.causal());
   CHECK(decoder.num_heads() == 2);
   THROWS_WITH(
-      options_of(donut, PretrainedPart::kEncoder),
-      "model_type \"donut-swin\" of");
+      options_of(donut, PretrainedPart::kEncoder), "model_type \"swinv2\" of");
   THROWS_WITH(
       options_of(donut, PretrainedPart::kAuto),
       "has the parts PretrainedPart::kEncoder and kDecoder, but part is auto");
@@ -170,7 +171,7 @@ TEST_CASE("An encoder and a decoder may be whole models") {
   CHECK(found[0].numbers.empty());
   CHECK_THAT(
       found[0].description,
-      ContainsText("the attention of model_type \"donut-swin\""));
+      ContainsText("the attention of model_type \"swinv2\""));
   CHECK(found[1].numbers == std::vector<int64_t>{0, 1});
   CHECK(found[1].model_type == "mbart");
   CHECK(found[2].is_cross);

@@ -49,8 +49,10 @@ struct Row {
     add(options.sinks(), "sinks");
     add(options.temperature().has_value(), "temperature");
     add(options.clip_qkv().has_value(), "clipped");
-    add(options.output_gate(), "gate");
+    add(options.output_gate().has_value(), "gate");
+    add(options.out_norm().has_value(), "norm of the context");
     add(options.needs_blocks(), "blocks");
+    add(options.needs_value_input(), "value input");
   }
 };
 
@@ -74,6 +76,10 @@ std::string page_of(bool measure) {
         row.covered.insert("cross-attention");
       } else if (known.is_latent()) {
         row.covered.insert("latent attention");
+      } else if (known.is_relative()) {
+        row.covered.insert("relative positions");
+      } else if (known.is_longformer()) {
+        row.covered.insert("window beside global tokens");
       } else {
         row.cover(options_from_config(
             model_folder(model), known.layer, known.options().part()));
@@ -158,13 +164,13 @@ TEST_CASE("Types that differ by name alone give the same numbers") {
        {"cosmos3_edge_text",
         "csm_depth_decoder_model",
         "deepseek_ocr2_text",
-        "emu3_text_model"}},
+        "emu3_text_model",
+        "paddleocr_vl_text"}},
       {"mistral", {"voxtral_realtime_text"}},
       {"qwen2", {"qwen2_5_omni_talker", "qwen2_5_omni_text"}},
       {"qwen3", {"qwen3_omni_moe_talker_code_predictor"}},
       {"qwen3_moe", {"qwen3_omni_moe_talker_text", "qwen3_omni_moe_text"}},
       {"solar_open", {"glm_image_text"}},
-      {"starcoder2", {"paddleocr_vl_text"}},
       {"vit",
        {"flava_image_model",
         "flava_multimodal_model",

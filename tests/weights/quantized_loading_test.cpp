@@ -198,12 +198,42 @@ TEST_CASE("convert_weights writes what is stored, or the values") {
   const auto out = layer.folder.file("out.pt");
   convert_weights(layer.path(), out);
   CHECK(sorted_keys(read_weights(out)) == sorted_keys(layer.stored));
-  convert_weights(layer.path(), out, ConvertOptions().dequantize(true));
+  const auto converted =
+      convert_weights(layer.path(), out, ConvertOptions().dequantize(true));
+  REQUIRE(sorted_keys(converted.tensors) == sorted_keys(layer.values));
+  // Computed values are given back.
+  CHECK(converted.tensors[kPath + ".k_proj.weight"].is_meta());
   const auto values = read_weights(out);
   REQUIRE(sorted_keys(values) == sorted_keys(layer.values));
   for (const auto& item : values) {
     CHECK(item.value().equal(layer.values[item.key()]));
   }
+}
+
+TEST_CASE("What weights are computed from is not written in another dtype") {
+  const Layer layer;
+  const auto path = layer.path();
+  const auto out = layer.folder.file("out.safetensors");
+  const std::string reason = "is stored quantized, and dtype (--dtype) would";
+  THROWS_WITH(read_weights(path, ReadOptions().dtype(torch::kFloat)), reason);
+  THROWS_WITH(
+      convert_weights(path, out, ConvertOptions().dtype(torch::kFloat)),
+      reason);
+  THROWS_WITH(
+      convert_weights(path, out, ConvertOptions().target(WeightLayout::book())),
+      "is stored quantized, and target (--layout) would");
+  convert_weights(
+      path, out, ConvertOptions().dtype(torch::kHalf).dequantize(true));
+  const auto key = kPath + ".k_proj.weight";
+  CHECK(read_weights(out)[key].equal(layer.values[key].to(torch::kHalf)));
+  // FP8 without scales are values.
+  Tensors plain;
+  plain.insert("weight", torch::ones({2, 2}).to(torch::kFloat8_e4m3fn));
+  const TemporaryFolder other;
+  const auto plain_path = other.file("plain.safetensors");
+  write_weights(plain, plain_path);
+  CHECK(read_weights(plain_path, ReadOptions().dtype(torch::kFloat))["weight"]
+            .equal(torch::ones({2, 2})));
 }
 
 TEST_CASE("inspect_weights tells the form and the bytes of quantized weights") {

@@ -3,6 +3,7 @@
 #include <support/test.h>
 #include <weights/quantized/dequantize.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -155,11 +156,11 @@ TEST_CASE("A joined weight takes the place of its first tensor") {
   const auto* stored =
       joined.file().stored.find(joined.file().tensors["a.weight"]);
   REQUIRE(stored != nullptr);
-  const std::vector<std::string> keys = {
-      "a.weight_scale_inv", "a.weight", "a.input_scale"};
-  CHECK(stored->keys == keys);
   CHECK(stored->bytes == 4 + 6 + 4);
-  CHECK(joined.checked("a.weight") == keys);
+  CHECK(
+      joined.checked("a.weight") ==
+      std::vector<std::string>{
+          "a.weight_scale_inv", "a.weight", "a.input_scale"});
   CHECK(joined.checked("a.bias") == std::vector<std::string>{"a.bias"});
   CHECK(joined.reason().empty());
 }
@@ -270,6 +271,16 @@ TEST_CASE("GPTQ subtracts zeros that are stored minus one") {
   CHECK(Joined(without(gptq_items(), "g_idx"), kGptq)
             .values()
             .equal((row - zeros(2, 1)) * 0.5));
+}
+
+TEST_CASE("A zero of 0 borrows from its neighbour in version 1 of GPTQ") {
+  // Zeros 0, 5, 0, 1, 0, 0, 15 and 0, from the lowest bits on, less 0x11111111.
+  const auto zeros =
+      torch::tensor({0, 5, 0, 1, 0, 0, 15, 0}, torch::kFloat).unsqueeze(1);
+  const auto stored = static_cast<int32_t>(0x0F001050U - 0x11111111U);
+  const auto row = torch::arange(16).remainder(8).to(torch::kFloat);
+  const auto items = with(gptq_items(), "qzeros", ints({2, 1}, stored));
+  CHECK(Joined(items, kGptq).values().equal((row - zeros) * 0.5));
 }
 
 TEST_CASE("GPTQ is refused unless everything fits together") {
@@ -406,6 +417,23 @@ TEST_CASE("compressed-tensors are read by the scheme that fits") {
       ContainsText("in the format \"marlin-24\""));
 }
 
+TEST_CASE("The greatest exponent of MXFP4 is infinite, as in the package") {
+  // Each byte is 0.5 and -6; the scales are 2^-127, 1 and 2^128.
+  const Items items = {
+      {"weight_packed", torch::full({1, 48}, 0xF1, torch::kByte)},
+      {"weight_scale", torch::tensor({{0, 127, 255}}).to(torch::kByte)}};
+  const Joined joined(items, R"({"quant_method": "compressed-tensors",
+      "format": "mxfp4-pack-quantized", "config_groups": {"a": {"weights":
+      {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+       "symmetric": true}}}})");
+  CHECK(joined.form() == "MXFP4");
+  const auto scales = torch::tensor(
+      {std::ldexp(1.0F, -127), 1.0F, std::numeric_limits<float>::infinity()});
+  CHECK(joined.values().equal(
+      torch::tensor({0.5F, -6.0F}).repeat({48}).view({1, 96}) *
+      scales.repeat_interleave(32)));
+}
+
 TEST_CASE("Several schemes that fit are refused") {
   const Items items = {
       {"weight", torch::ones({2, 4}, torch::kChar)},
@@ -494,6 +522,53 @@ TEST_CASE("LLM.int8() has the greatest value of each row") {
   CHECK_THAT(
       refused(with(items, "weight_format", torch::ones({}, torch::kByte))),
       ContainsText("in the \"weight_format\" 1"));
+}
+
+TEST_CASE("GPT-2's attention is not read if only a part is quantized") {
+  const auto codes = [](int64_t rows) {
+    return torch::ones({rows, 4}, torch::kChar);
+  };
+  const auto with_plain = [](const char* quantized,
+                             const torch::Tensor& weight,
+                             const char* plain,
+                             const torch::Tensor& other) {
+    const auto start = std::string("h.0.attn.") + quantized;
+    return Items{
+        {start + ".weight", weight},
+        {start + ".SCB", torch::ones({weight.size(0)})},
+        {std::string("h.0.attn.") + plain + ".weight", other}};
+  };
+  // Square weights of the class Conv1D may be (in, out).
+  for (const auto& items :
+       {with_plain("c_attn", codes(12), "c_proj", torch::ones({4, 4})),
+        with_plain("c_proj", codes(4), "c_attn", torch::ones({4, 12})),
+        with_plain("q_attn", codes(4), "c_attn", torch::ones({4, 8}))}) {
+    const Joined joined(items);
+    CHECK(joined.file().unreadable.size() == 2);
+    CHECK_THAT(
+        refused(items), ContainsText("of which only some weights are quant"));
+  }
+  // This shape is (out, in), that of the class Linear.
+  const auto linear =
+      with_plain("c_proj", codes(4), "c_attn", torch::ones({12, 4}));
+  CHECK(Joined(linear).form("h.0.attn.c_proj.weight") == "LLM.int8()");
+  auto whole = with_plain("c_proj", codes(4), "c_attn", codes(12));
+  whole.emplace_back("h.0.attn.c_attn.SCB", torch::ones({12}));
+  whole.emplace_back("h.0.mlp.c_proj.weight", torch::ones({4, 4}));
+  const Joined joined(whole);
+  CHECK(joined.reason().empty());
+  CHECK(joined.form("h.0.attn.c_attn.weight") == "LLM.int8()");
+}
+
+TEST_CASE("A plain weight with a scale beside it is refused") {
+  for (const auto* scale : {"weight_scale", "weight_scale_inv"}) {
+    const Items items = {
+        {"weight", torch::ones({4, 4})}, {scale, torch::ones({1, 1})}};
+    for (const auto* config :
+         {static_cast<const char*>(nullptr), R"({"quant_method": "fp8"})"}) {
+      CHECK_THAT(refused(items, config), ContainsText("has a scale beside it"));
+    }
+  }
 }
 
 TEST_CASE("Other libraries are refused by their names") {

@@ -46,20 +46,31 @@ QUANTIZED = [
     Type.Q4_K,
     Type.Q5_K,
     Type.Q6_K,
+    Type.IQ1_S,
+    Type.IQ1_M,
+    Type.IQ2_XXS,
+    Type.IQ2_XS,
+    Type.IQ2_S,
+    Type.IQ3_XXS,
+    Type.IQ3_S,
     Type.IQ4_NL,
     Type.IQ4_XS,
     Type.TQ1_0,
     Type.TQ2_0,
     Type.MXFP4,
+    Type.NVFP4,
 ]
-NOT_DECODED = [Type.IQ2_XXS, Type.IQ3_S, Type.IQ1_M, Type.NVFP4]
+# The package computes no values of it.
+NOT_DECODED = [Type.Q1_0]
 # Which types a permuted tensor may have.
 PERMUTED_PLAIN = [Type.F32, Type.F16, Type.BF16]
 
 # As llama.cpp's converter does it.
 PERMUTED = ["llama", "granite", "deci", "smollm3", "mistral3", "nemotron_h"]
-UNCHANGED = ["qwen2", "qwen3", "gpt-oss", "phi3", "gemma2"]
-ONE_ADDED = ["gemma3", "qwen3next", "step35"]
+UNCHANGED = ["qwen2", "qwen3", "gpt-oss", "phi3", "olmo2"]
+ONE_ADDED = ["gemma2", "gemma3", "nemotron", "plamo3", "qwen3next", "step35"]
+# To norms outside of attention, too.
+ONE_ADDED_TO_ALL = ["gemma2", "gemma3", "nemotron", "qwen3next", "step35"]
 UNKNOWN = ["", "clip", "llama5"]
 
 
@@ -135,12 +146,17 @@ def finite_scales(blocks: NDArray, kind: Type) -> NDArray:
         Type.TQ1_0: (52,),
         Type.TQ2_0: (64,),
         Type.MXFP4: (),
+        Type.NVFP4: (),
+        Type.IQ1_M: (),
     }.get(kind, (0,))
     blocks = blocks.reshape(-1, size)
     for place in places:
         high = blocks[:, place + 1]
         # An exponent of all ones.
         high[(high & 0x7C) == 0x7C] ^= 0x40
+    if kind == Type.IQ1_M:
+        # The highest bits of the scale are in the last byte.
+        blocks[:, 55] &= 0xBF
     return blocks
 
 
@@ -215,12 +231,15 @@ class Grammar:
                 self.add(f"{path}.{part}.bias", [count], heads, Type.F32)
         self.add(f"{path}.attn_output.weight", [4, columns])
         if not self.is_permuted and self.draw.random() < 0.6:
-            self.add_norm(f"{path}.attn_q_norm.weight")
-            self.add_norm(f"{path}.attn_k_norm.weight")
-        self.add(f"{path}.attn_norm.weight", [columns], 0, Type.F32)
+            self.add_norm(f"{path}.attn_q_norm.weight", self.head_size)
+            self.add_norm(f"{path}.attn_k_norm.weight", self.head_size)
+        if self.architecture in ONE_ADDED_TO_ALL:
+            self.add_norm(f"{path}.attn_norm.weight", columns)
+        else:
+            self.add(f"{path}.attn_norm.weight", [columns], 0, Type.F32)
 
-    def add_norm(self, name: str) -> None:
-        values = self.numbers.standard_normal(self.head_size).astype(np.float32)
+    def add_norm(self, name: str, size: int) -> None:
+        values = self.numbers.standard_normal(size).astype(np.float32)
         stored = values + np.float32(1)
         if self.architecture not in ONE_ADDED:
             values = stored

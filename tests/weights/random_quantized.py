@@ -58,6 +58,15 @@ def packed(values: Tensor, bits: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int32)
 
 
+def zeros_of_v1(zeros: Tensor, bits: int) -> Tensor:
+    """Packs zeros less one, as GPTQModel does: a zero of 0 borrows from the field
+    after it, because whole words are changed, but for 3 bits."""
+    if bits == 3:
+        return packed((zeros - 1) % 8, bits)
+    ones = packed(torch.ones_like(zeros), bits)
+    return packed(zeros, bits) - ones
+
+
 class Grammar:
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -123,10 +132,9 @@ class Grammar:
         if act_order:
             index = index[torch.randperm(columns, generator=self.torch)]
         v2 = self.draw.random() < 0.5
-        stored = zeros if v2 else (zeros - 1) % (1 << bits)
         tensors = {
             "qweight": packed(weight, bits).T.contiguous(),
-            "qzeros": packed(stored, bits),
+            "qzeros": packed(zeros, bits) if v2 else zeros_of_v1(zeros, bits),
             "scales": scales,
             "g_idx": index,
         }

@@ -88,7 +88,9 @@ struct TORCH_ATTENTION_API ConvertOptions {
   /// format of the written file. Default: FileFormat::kByExtension
   TORCH_ARG(FileFormat, format) = FileFormat::kByExtension;
 
-  /// dtype of the floating-point tensors. Default: unchanged
+  /// dtype of the floating-point tensors; quantized weights are written in
+  /// another one, or in another layout, only with `dequantize`. Default:
+  /// unchanged
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
   /// folder of a LoRA adapter that PEFT saved: each weight W that it changes is
@@ -96,7 +98,8 @@ struct TORCH_ATTENTION_API ConvertOptions {
   TORCH_ARG(std::string, adapter) = "";
 
   /// write the values of weights that are stored quantized; without it
-  /// integers and scales are written as they are. Default: false
+  /// integers and scales are written as they are, and torchao's, which need the
+  /// header of their file, are refused. Default: false
   TORCH_ARG(bool, dequantize) = false;
 
   /// number of heads, for layouts that list them. Default: not known
@@ -116,6 +119,8 @@ struct TORCH_ATTENTION_API ConvertOptions {
 /// Returns the tensors that were written, in the dtypes of `from`, and what was
 /// left out, including values that are not tensors. The tensors refer to the
 /// mapped bytes of `from`: if that file is changed in place later, so are they.
+/// Tensors whose values were computed, one at a time, have none any more: they
+/// are on the device meta.
 ///
 /// Throws c10::Error in the cases of these functions and of `convert_layout`,
 /// and if tensors repeat the file's bytes so often that a small file would

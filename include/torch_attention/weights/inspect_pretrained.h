@@ -21,12 +21,22 @@ struct TORCH_ATTENTION_API PretrainedInfo {
     bool is_cross = false;
     /// Whether this is latent attention, computed by `LatentAttention`.
     bool is_latent = false;
+    /// Whether the scores add products with relative positions, computed by
+    /// `RelativeAttention`.
+    bool is_relative = false;
+    /// Whether it sees a window beside global tokens, computed by
+    /// `LongformerAttention`.
+    bool is_longformer = false;
     /// Whether the caller has to pass a relative position bias
     /// (`PretrainedOptions::bias_by_caller`).
     bool needs_bias = false;
     /// Whether the caller has to pass the angles of the rotary embedding
     /// (`PretrainedOptions::rotary_by_caller`).
     bool needs_rotary = false;
+    /// Whether the caller has to pass what values are made of, since positions
+    /// are added to what queries and keys are made of
+    /// (`ForwardOptions::value_input`).
+    bool needs_value_input = false;
     /// Whether the tokens of an image in the prompt attend to each other in
     /// both directions. The caller has to pass their positions
     /// (`ForwardOptions::visible_blocks`).

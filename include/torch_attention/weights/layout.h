@@ -19,6 +19,10 @@ namespace torch_attention {
 /// | `out_proj.weight`, `out_proj.bias` | (d_out, d_out), (d_out) |
 /// | `q_norm.weight`, `k_norm.weight`, and `.bias` | as in `HeadNorm` |
 /// | `W_gate.weight`, `W_gate.bias` | as in the gate's linear layer |
+/// | `out_norm.weight`, `out_norm.bias`, `query_scale` | as in the module |
+/// | `W_pos.weight`, `distance_embedding.weight` | as in `RelativeAttention` |
+/// | `W_query_global.weight` etc. | as in `LongformerAttention` |
+/// | `pos_bias_u`, `pos_bias_v` | (num_heads, head_dim) |
 /// | `sinks` | (num_heads) |
 /// | `mask` | (context_length, context_length) |
 ///

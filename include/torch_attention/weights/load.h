@@ -74,8 +74,8 @@ struct TORCH_ATTENTION_API LoadOptions {
   TORCH_ARG(std::string, adapter) = "";
 
   /// compute the values of weights that are stored quantized (GGUF, FP8, GPTQ,
-  /// AWQ, compressed-tensors, bitsandbytes), in float32 and one tensor at a
-  /// time. Without it they are refused. Default: true
+  /// AWQ, compressed-tensors, bitsandbytes, torchao), one tensor at a time.
+  /// Without it they are refused. Default: true
   TORCH_ARG(bool, dequantize) = true;
 
   /// tensors of which the module holds only a part while the file has the

@@ -6,11 +6,15 @@
 #include <torch_attention/export.h>
 #include <torch_attention/nn/modules/cross_attention.h>
 #include <torch_attention/nn/modules/latent_attention.h>
+#include <torch_attention/nn/modules/longformer_attention.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
+#include <torch_attention/nn/modules/relative_attention.h>
 #include <torch_attention/nn/modules/relative_bias.h>
 #include <torch_attention/nn/options/attention.h>
 #include <torch_attention/nn/options/cross_attention.h>
+#include <torch_attention/nn/options/image_windows.h>
 #include <torch_attention/nn/options/latent_attention.h>
+#include <torch_attention/nn/options/relative_attention.h>
 
 #include <cstdint>
 #include <iosfwd>
@@ -62,10 +66,11 @@ struct TORCH_ATTENTION_API PretrainedOptions {
   /// part of the model. Default: PretrainedPart::kAuto
   TORCH_ARG(PretrainedPart, part) = PretrainedPart::kAuto;
 
-  /// load layers of models that add a relative position bias to the scores (T5,
-  /// MPNet). The module does not compute it: pass it to each call by
-  /// `ForwardOptions().bias`. Without this option such models are refused.
-  /// Default: false
+  /// load layers of models that add a bias or a mask of their own to the
+  /// scores: by the distance of tokens (T5, MPNet, Swin), by places on a
+  /// page (LayoutLMv3), by the hidden states (WavLM). The module does not
+  /// compute it: pass it to each call by `ForwardOptions().bias`. Without this
+  /// option such layers are refused. Default: false
   TORCH_ARG(bool, bias_by_caller) = false;
 
   /// load layers of image encoders that rotate queries and keys by positions in
@@ -105,7 +110,9 @@ TORCH_ATTENTION_API MultiHeadAttention attention_from_pretrained(
 
 /// Loads a decoder layer's attention to the output of the encoder, as
 /// `attention_from_pretrained` loads self-attention: BART, Marian, T5, Whisper
-/// and similar models.
+/// and similar models. Loads as well a layer's attention to a context that the
+/// model makes of its input: the smaller images of SegFormer and PVT, the
+/// inputs of a Perceiver. The caller makes this context.
 ///
 /// Example:
 /// ```
@@ -118,7 +125,8 @@ TORCH_ATTENTION_API CrossAttention cross_attention_from_pretrained(
     const PretrainedOptions& options = {});
 
 /// Loads the latent attention of a layer, as `attention_from_pretrained` loads
-/// other attention: DeepSeek-V2 and V3, GLM-4 MoE Lite, MiniCPM3 and Youtu.
+/// other attention: DeepSeek-V2 to V3.2, GLM-5, GLM-4 MoE Lite, MiniCPM3 and
+/// Youtu.
 /// Ignores the option `part`.
 ///
 /// Example:
@@ -131,9 +139,44 @@ TORCH_ATTENTION_API LatentAttention latent_attention_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options = {});
 
-/// Loads the relative position bias that the layers of T5, mT5 and MPNet share,
-/// for the encoder or the decoder as selected by the option `part`. In UMT5
-/// each layer has its own: pass the layer as well.
+/// Loads the attention of a layer whose scores add products with relative
+/// positions, as `attention_from_pretrained` loads other attention: encoders of
+/// sound such as wav2vec2-BERT, Parakeet, SeamlessM4T and Granite Speech.
+/// Ignores the option `context_length`.
+///
+/// Example:
+/// ```
+/// auto attention = relative_attention_from_pretrained("w2v-bert-2.0", 0);
+/// auto context = attention(hidden_states); // (B, T, hidden_size)
+/// ```
+TORCH_ATTENTION_API RelativeAttention relative_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// Loads the attention of a layer that sees a window beside global tokens, as
+/// `attention_from_pretrained` loads other attention: Longformer, and the
+/// encoder of LED. Each call gives the global tokens, if any. Ignores the
+/// option `context_length`.
+///
+/// Example:
+/// ```
+/// auto attention =
+///     longformer_attention_from_pretrained("longformer-base-4096", 0);
+/// auto is_global = torch::zeros({B, T}, torch::kBool);
+/// is_global.select(1, 0).fill_(true); // the first token of each text
+/// auto context = attention(
+///     hidden_states, ForwardOptions().global_tokens(is_global));
+/// ```
+TORCH_ATTENTION_API LongformerAttention longformer_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// Loads the relative position bias that the layers of T5, mT5, MPNet,
+/// Pix2Struct and UDOP's decoder share, for the encoder or the decoder as
+/// selected by the option `part`. In UMT5 each layer has its own: pass the
+/// layer as well.
 ///
 /// Example:
 /// ```
@@ -153,6 +196,37 @@ TORCH_ATTENTION_API RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     int64_t layer,
     const PretrainedOptions& options = {});
+
+/// Loads the bias of a layer that attends within windows of an image (Swin,
+/// Donut's encoder, MaskFormer's Swin, CLAP's encoder of sound), for windows of
+/// the size in the configuration.
+///
+/// Example:
+/// ```
+/// const auto options = PretrainedOptions().bias_by_caller(true);
+/// auto attention = attention_from_pretrained("swin-tiny", 1, options);
+/// auto bias = window_bias_from_pretrained("swin-tiny", 1);
+/// auto windows = *windows_from_config("swin-tiny", 1);
+/// auto context = attention(
+///     functional::to_image_windows(x, windows), // x (B, H, W, C)
+///     ForwardOptions().bias(bias()).mask(
+///         functional::image_window_mask(B, H, W, windows)));
+/// auto image = functional::from_image_windows(context, H, W, windows);
+/// ```
+TORCH_ATTENTION_API WindowBias window_bias_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options = {});
+
+/// Returns the windows of an image within which a layer attends, for
+/// `functional::to_image_windows`; none if it sees the whole image. `path` is
+/// the folder or its `config.json`. As whole models, Swin and its followers
+/// have no shift where a side of the image is not larger than the window; as
+/// backbones of other models they have it for every image.
+TORCH_ATTENTION_API std::optional<ImageWindowOptions> windows_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part = PretrainedPart::kAuto);
 
 /// Cosines and sines of the rotary angles for the tokens of an image, each
 /// (T, head_dim / 2), for `ForwardOptions`.
@@ -208,6 +282,20 @@ cross_options_from_config(const std::string& path, int64_t layer);
 /// makes.
 TORCH_ATTENTION_API LatentAttentionOptions
 latent_options_from_config(const std::string& path, int64_t layer);
+
+/// Returns the options of the module that `relative_attention_from_pretrained`
+/// makes.
+TORCH_ATTENTION_API RelativeAttentionOptions relative_options_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part = PretrainedPart::kAuto);
+
+/// Returns the options of the module that
+/// `longformer_attention_from_pretrained` makes.
+TORCH_ATTENTION_API LongformerAttentionOptions longformer_options_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part = PretrainedPart::kAuto);
 
 /// Returns the supported values of `model_type`, sorted.
 TORCH_ATTENTION_API std::vector<std::string> pretrained_model_types();

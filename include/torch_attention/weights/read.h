@@ -25,7 +25,8 @@ struct TORCH_ATTENTION_API ReadOptions {
   /// is removed from their names. Default: the file's state dict
   TORCH_ARG(std::string, prefix) = "";
 
-  /// dtype of the floating-point tensors. Default: as in the file
+  /// dtype of the floating-point tensors; quantized weights have another one
+  /// only with `dequantize`. Default: as in the file
   TORCH_ARG(std::optional<torch::ScalarType>, dtype) = std::nullopt;
 
   /// device of the tensors. Default: CPU
@@ -42,10 +43,10 @@ struct TORCH_ATTENTION_API ReadOptions {
   TORCH_ARG(std::string, adapter) = "";
 
   /// compute the values of weights that are stored quantized (GGUF, FP8, GPTQ,
-  /// AWQ, compressed-tensors, bitsandbytes): one float32 tensor instead of
-  /// integers and scales. Without it tensors are returned as they are stored,
-  /// and a file with blocks that are no tensors (GGUF) is refused. Default:
-  /// false
+  /// AWQ, compressed-tensors, bitsandbytes, torchao): one float32 tensor (of
+  /// torchao, one of the original dtype) instead of integers and scales.
+  /// Without it tensors are returned as they are stored, and a file with blocks
+  /// that are no tensors (GGUF) is refused. Default: false
   TORCH_ARG(bool, dequantize) = false;
 
   /// read all values and verify their checksums, if the file has any. Default:

@@ -45,16 +45,6 @@ std::optional<torch::ScalarType> dtype_of(const GgmlType& type) {
                                : std::make_optional(found->second);
 }
 
-void refuse_part_of_gguf(const GgufHeader& header) {
-  const auto parts = header.integer("split.count").value_or(0);
-  TORCH_ATTENTION_CHECK(
-      parts <= 1,
-      "the file is one of the {} parts of a GGUF file, which are not read. "
-      "Merge them by llama.cpp's program: llama-gguf-split --merge FIRST_PART "
-      "MERGED",
-      parts);
-}
-
 int64_t row_length(const GgufHeader::Tensor& tensor) {
   return tensor.shape.empty() ? 1 : tensor.shape.back();
 }
@@ -149,6 +139,7 @@ StoredValues stored_values(const GgufTensor& tensor) {
   values.form = type->name;
   values.shape = tensor.header->shape;
   values.bytes = tensor.bytes.size;
+  values.source = {tensor.bytes};
   values.decode = floats_by([type, bytes = tensor.bytes](float* out) {
     const auto blocks = static_cast<int64_t>(bytes.size) / type->bytes;
     type->decode(bytes.data, blocks, out);
@@ -263,9 +254,20 @@ bool is_gguf(const Bytes& file) {
   return starts_with(file.text(), "GGUF");
 }
 
+GgufHeader read_gguf_header(const Bytes& file) {
+  GgufHeader header(file);
+  const auto parts = header.integer("split.count").value_or(0);
+  TORCH_ATTENTION_CHECK(
+      parts <= 1,
+      "the file is one of the {} parts of a GGUF file, which are not read. "
+      "Merge them by llama.cpp's program: llama-gguf-split --merge FIRST_PART "
+      "MERGED",
+      parts);
+  return header;
+}
+
 WeightFile read_gguf(const Bytes& file) {
-  const GgufHeader header(file);
-  refuse_part_of_gguf(header);
+  const auto header = read_gguf_header(file);
   const GgufChanges changes(header);
   WeightFile result;
   result.format = "GGUF file";

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <weights/files/gguf_header.h>
 #include <weights/files/mapped_file.h>
 #include <weights/files/weight_file.h>
 
@@ -7,6 +8,10 @@ namespace torch_attention::weights::files {
 
 /// Returns whether the bytes begin as a GGUF file.
 bool is_gguf(const Bytes& file);
+
+/// Reads what comes before the data. Throws c10::Error if it is invalid, or if
+/// the file is one of several parts.
+GgufHeader read_gguf_header(const Bytes& file);
 
 /// Reads a GGUF file of llama.cpp, version 2 or 3, little-endian
 /// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Quantised

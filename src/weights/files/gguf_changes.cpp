@@ -1,5 +1,5 @@
 // Changes that llama.cpp's convert_hf_to_gguf.py makes to the tensors of
-// attention, as of its commit 0c1e57098.
+// attention, and to norms, as of its commit 0c1e57098.
 
 #include <weights/files/gguf_changes.h>
 
@@ -35,15 +35,24 @@ struct GgufArchitecture {
     kRefused,
   };
 
+  /// The norms to whose weights 1 is added.
+  enum class OneAdded {
+    kToNone,
+    /// `attn_q_norm` and `attn_k_norm`
+    kToHeads,
+    /// all but that of linear attention
+    kToAll,
+  };
+
   std::string_view name;
   Rows rows = Rows::kOfModel;
-  /// Whether 1 is added to the weights of `attn_q_norm` and `attn_k_norm`.
-  bool adds_one = false;
+  OneAdded one_added = OneAdded::kToNone;
   const char* reason = nullptr;
 };
 
 using std::string_view_literals::operator""sv;
 using Rows = GgufArchitecture::Rows;
+using OneAdded = GgufArchitecture::OneAdded;
 
 /// Longer than any name; it is repeated for each tensor.
 constexpr size_t kMaxArchitecture = 200;
@@ -91,55 +100,72 @@ constexpr std::array kChangedArchitectures{
     GgufArchitecture{"xverse", Rows::kPermutedIfEqualHeads},
     GgufArchitecture{"glm4", Rows::kByAxes},
     GgufArchitecture{"minimax-01", Rows::kLinearJoined},
-    GgufArchitecture{"gemma-embedding", Rows::kOfModel, true},
-    GgufArchitecture{"gemma3", Rows::kOfModel, true},
-    GgufArchitecture{"minimax-m3", Rows::kOfModel, true},
-    GgufArchitecture{"plamo3", Rows::kOfModel, true},
-    GgufArchitecture{"qwen35", Rows::kLinearJoined, true},
-    GgufArchitecture{"qwen35moe", Rows::kLinearJoined, true},
-    GgufArchitecture{"qwen3next", Rows::kLinearJoined, true},
-    GgufArchitecture{"qwen4exp", Rows::kLinearJoined, true},
-    GgufArchitecture{"step35", Rows::kOfModel, true},
-    GgufArchitecture{"bitnet", Rows::kRefused, false, kRounded},
-    GgufArchitecture{"falcon-h1", Rows::kRefused, false, kScaled},
-    GgufArchitecture{"plamo", Rows::kRefused, false, kShuffled},
-    GgufArchitecture{"talkie", Rows::kRefused, false, kNegated},
+    GgufArchitecture{"gemma", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"gemma-embedding", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"gemma2", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"gemma3", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"minimax-m3", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"nemotron", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"plamo3", Rows::kOfModel, OneAdded::kToHeads},
+    GgufArchitecture{"qwen35", Rows::kLinearJoined, OneAdded::kToAll},
+    GgufArchitecture{"qwen35moe", Rows::kLinearJoined, OneAdded::kToAll},
+    GgufArchitecture{"qwen3next", Rows::kLinearJoined, OneAdded::kToAll},
+    GgufArchitecture{"qwen4exp", Rows::kLinearJoined, OneAdded::kToHeads},
+    GgufArchitecture{"step35", Rows::kOfModel, OneAdded::kToAll},
+    GgufArchitecture{"bitnet", Rows::kRefused, OneAdded::kToNone, kRounded},
+    GgufArchitecture{"falcon-h1", Rows::kRefused, OneAdded::kToNone, kScaled},
+    GgufArchitecture{"plamo", Rows::kRefused, OneAdded::kToNone, kShuffled},
+    GgufArchitecture{"talkie", Rows::kRefused, OneAdded::kToNone, kNegated},
 };
 
 /// Nothing of attention is changed, but queries, keys and values may be joined
 /// or split.
 constexpr std::array kUnchangedArchitectures{
-    "afmoe"sv,        "apertus"sv,        "bailingmoe2"sv,
-    "bert"sv,         "bloom"sv,          "chatglm"sv,
-    "codeshell"sv,    "cogvlm"sv,         "cohere2"sv,
-    "cohere2moe"sv,   "command-r"sv,      "dbrx"sv,
-    "deepseek2"sv,    "deepseek32"sv,     "deepseek4"sv,
-    "dots1"sv,        "dots3note"sv,      "dream"sv,
-    "ernie4_5"sv,     "ernie4_5-moe"sv,   "eurobert"sv,
-    "exaone"sv,       "exaone-moe"sv,     "exaone4"sv,
-    "falcon"sv,       "gemma"sv,          "gemma2"sv,
-    "gemma3n"sv,      "gemma4"sv,         "gemma4-assistant"sv,
-    "glm-dsa"sv,      "glm4moe"sv,        "gpt-oss"sv,
-    "gpt2"sv,         "gptneox"sv,        "grok"sv,
-    "grovemoe"sv,     "hrm_text"sv,       "hunyuan-dense"sv,
-    "hunyuan-moe"sv,  "hunyuan_vl"sv,     "hy_v3"sv,
-    "hy_v4"sv,        "jais"sv,           "jais2"sv,
-    "jamba"sv,        "jina-bert-v2"sv,   "laguna"sv,
-    "lfm2"sv,         "lfm2moe"sv,        "llada-moe"sv,
-    "llama4"sv,       "maincoder"sv,      "maple"sv,
-    "mellum"sv,       "mimo2"sv,          "minicpm3"sv,
-    "minimax-m2"sv,   "mistral4"sv,       "modern-bert"sv,
-    "mpt"sv,          "nemotron"sv,       "neo-bert"sv,
-    "nomic-bert"sv,   "nomic-bert-moe"sv, "olmo2"sv,
-    "olmoe"sv,        "openelm"sv,        "orion"sv,
-    "paddleocr"sv,    "pangu-embedded"sv, "phi2"sv,
-    "phi3"sv,         "phimoe"sv,         "plamo2"sv,
-    "plm"sv,          "qwen"sv,           "qwen2"sv,
-    "qwen2moe"sv,     "qwen2vl"sv,        "qwen3"sv,
-    "qwen3moe"sv,     "qwen3vl"sv,        "qwen3vlmoe"sv,
-    "refact"sv,       "rnd1"sv,           "seed_oss"sv,
-    "smallthinker"sv, "spark2_5"sv,       "stablelm"sv,
-    "starcoder"sv,    "starcoder2"sv,     "t5"sv,
+    "afmoe"sv,         "apertus"sv,
+    "bailingmoe2"sv,   "bert"sv,
+    "bloom"sv,         "chatglm"sv,
+    "codeshell"sv,     "cogvlm"sv,
+    "cohere2"sv,       "cohere2moe"sv,
+    "command-r"sv,     "dbrx"sv,
+    "deepseek2"sv,     "deepseek32"sv,
+    "deepseek4"sv,     "dots1"sv,
+    "dots3note"sv,     "dream"sv,
+    "ernie4_5"sv,      "ernie4_5-moe"sv,
+    "eurobert"sv,      "exaone"sv,
+    "exaone-moe"sv,    "exaone4"sv,
+    "falcon"sv,        "gemma3n"sv,
+    "gemma4"sv,        "gemma4-assistant"sv,
+    "glm-dsa"sv,       "glm4moe"sv,
+    "gpt-oss"sv,       "gpt2"sv,
+    "gptneox"sv,       "grok"sv,
+    "grovemoe"sv,      "hrm_text"sv,
+    "hunyuan-dense"sv, "hunyuan-moe"sv,
+    "hunyuan_vl"sv,    "hy_v3"sv,
+    "hy_v4"sv,         "jais"sv,
+    "jais2"sv,         "jamba"sv,
+    "jina-bert-v2"sv,  "laguna"sv,
+    "lfm2"sv,          "lfm2moe"sv,
+    "llada-moe"sv,     "llama4"sv,
+    "maincoder"sv,     "maple"sv,
+    "mellum"sv,        "mimo2"sv,
+    "minicpm3"sv,      "minimax-m2"sv,
+    "mistral4"sv,      "modern-bert"sv,
+    "mpt"sv,           "neo-bert"sv,
+    "nomic-bert"sv,    "nomic-bert-moe"sv,
+    "olmo2"sv,         "olmoe"sv,
+    "openelm"sv,       "orion"sv,
+    "paddleocr"sv,     "pangu-embedded"sv,
+    "phi2"sv,          "phi3"sv,
+    "phimoe"sv,        "plamo2"sv,
+    "plm"sv,           "qwen"sv,
+    "qwen2"sv,         "qwen2moe"sv,
+    "qwen2vl"sv,       "qwen3"sv,
+    "qwen3moe"sv,      "qwen3vl"sv,
+    "qwen3vlmoe"sv,    "refact"sv,
+    "rnd1"sv,          "seed_oss"sv,
+    "smallthinker"sv,  "spark2_5"sv,
+    "stablelm"sv,      "starcoder"sv,
+    "starcoder2"sv,    "t5"sv,
     "t5encoder"sv,
 };
 
@@ -334,7 +360,7 @@ GgufChange find_norm(
     case Rows::kRefused:
       break;
   }
-  if (!architecture.adds_one || name.suffix == "bias") {
+  if (architecture.one_added == OneAdded::kToNone || name.suffix == "bias") {
     return {};
   }
   constexpr uint32_t kFloat = 0;
@@ -357,7 +383,7 @@ GgufChanges::GgufChanges(const GgufHeader& header)
           kMaxArchitecture)) {
   for (const auto& tensor : header.tensors()) {
     const GgufName name(tensor.name);
-    if (name.is_projection() && name.suffix == "scale") {
+    if (name.suffix == "scale") {
       scales_.insert(tensor.name);
     }
   }
@@ -366,11 +392,11 @@ GgufChanges::GgufChanges(const GgufHeader& header)
 GgufChange GgufChanges::find(const GgufHeader::Tensor& tensor) const {
   const GgufName name(tensor.name);
   const bool is_weight = name.suffix == "weight";
-  if ((!is_weight && name.suffix != "bias") ||
-      (!name.is_projection() && !name.is_norm())) {
-    return {};
-  }
-  if (is_weight && name.is_projection()) {
+  const auto architecture = gguf_architecture(architecture_);
+  const bool is_norm = name.is_norm() ||
+      (architecture && architecture->one_added == OneAdded::kToAll &&
+       ends_with(name.part, "norm") && name.part != "ssm_norm");
+  if (is_weight) {
     const auto stem = tensor.name.substr(0, tensor.name.rfind('.'));
     const auto scale = std::string(stem) + ".scale";
     if (scales_.count(scale) > 0) {
@@ -378,7 +404,10 @@ GgufChange GgufChanges::find(const GgufHeader::Tensor& tensor) const {
           "has values to be multiplied by \"{}\", which is not done", scale));
     }
   }
-  const auto architecture = gguf_architecture(architecture_);
+  if ((!is_weight && name.suffix != "bias") ||
+      (!name.is_projection() && !is_norm)) {
+    return {};
+  }
   if (!architecture) {
     return name.is_query_or_key() || name.is_norm()
         ? unknown_order(architecture_)
@@ -388,7 +417,7 @@ GgufChange GgufChanges::find(const GgufHeader::Tensor& tensor) const {
     return name.is_projection() ? refused_change(architecture->reason)
                                 : GgufChange();
   }
-  if (name.is_norm()) {
+  if (is_norm) {
     return find_norm(tensor, name, *architecture);
   }
   return name.is_query_or_key()

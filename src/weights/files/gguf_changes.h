@@ -30,7 +30,8 @@ struct GgufChange {
   std::string reason;
 };
 
-/// Finds what llama.cpp's converter has changed in the tensors of attention.
+/// Finds what llama.cpp's converter has changed in the tensors of attention
+/// and in norms.
 /// The header must outlive it.
 class GgufChanges {
  public:

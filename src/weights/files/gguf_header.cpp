@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <set>
@@ -23,8 +25,11 @@ constexpr uint64_t kMaxMetadata = 100'000;
 constexpr int kMaxListDepth = 3;
 
 // The types of metadata by their numbers.
+constexpr uint32_t kFloat32 = 6;
+constexpr uint32_t kBool = 7;
 constexpr uint32_t kText = 8;
 constexpr uint32_t kList = 9;
+constexpr uint32_t kFloat64 = 12;
 
 /// Returns the bytes of a number or bool in the metadata; 0 for other types.
 size_t bytes_of_type(uint32_t type) {
@@ -74,6 +79,19 @@ std::optional<int64_t> integer_at(
     default:
       return std::nullopt;
   }
+}
+
+/// Returns the number of the fewest digits that is stored as `value`.
+double shortest(float value) {
+  if (!std::isfinite(value)) {
+    return value;
+  }
+  std::array<char, 32> digits{};
+  const auto* end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  double result = value;
+  std::from_chars(digits.data(), end, result);
+  return result;
 }
 
 } // namespace
@@ -272,18 +290,79 @@ std::optional<std::string_view> GgufHeader::text(std::string_view key) const {
   return file_.text().substr(begin + sizeof(length), length);
 }
 
-std::optional<int64_t> GgufHeader::integer(std::string_view key, uint64_t index)
-    const {
+std::vector<std::string_view> GgufHeader::keys() const {
+  std::vector<std::string_view> keys;
+  keys.reserve(metadata_.size());
+  for (const auto& [key, value] : metadata_) {
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+bool GgufHeader::is_list(std::string_view key) const {
   const auto found = metadata_.find(key);
-  if (found == metadata_.end()) {
+  return found != metadata_.end() && found->second.is_list;
+}
+
+uint64_t GgufHeader::length(std::string_view key) const {
+  const auto found = metadata_.find(key);
+  return found == metadata_.end() ? 0 : found->second.count;
+}
+
+std::optional<std::pair<size_t, uint32_t>> GgufHeader::find_number(
+    std::string_view key,
+    uint64_t index) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end() || index >= found->second.count ||
+      bytes_of_type(found->second.type) == 0) {
     return std::nullopt;
   }
   const auto& value = found->second;
-  if (value.is_list && index >= value.count) {
+  return std::pair{value.begin + index * bytes_of_type(value.type), value.type};
+}
+
+std::optional<int64_t> GgufHeader::integer(std::string_view key, uint64_t index)
+    const {
+  // A value that is no list is that of every element.
+  const auto found = find_number(key, is_list(key) ? index : 0);
+  return found ? integer_at(file_, found->first, found->second) : std::nullopt;
+}
+
+std::optional<double> GgufHeader::number(std::string_view key, uint64_t index)
+    const {
+  const auto found = find_number(key, index);
+  if (found && found->second == kFloat32) {
+    return shortest(gguf_number_at<float>(file_, found->first));
+  }
+  return found && found->second == kFloat64
+      ? std::optional(gguf_number_at<double>(file_, found->first))
+      : std::nullopt;
+}
+
+std::optional<bool> GgufHeader::flag(std::string_view key, uint64_t index)
+    const {
+  const auto found = find_number(key, index);
+  return found && found->second == kBool
+      ? std::optional(gguf_number_at<uint8_t>(file_, found->first) != 0)
+      : std::nullopt;
+}
+
+std::optional<std::vector<std::string_view>> GgufHeader::texts(
+    std::string_view key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end() || !found->second.is_list ||
+      found->second.type != kText) {
     return std::nullopt;
   }
-  const auto offset = value.is_list ? index * bytes_of_type(value.type) : 0;
-  return integer_at(file_, value.begin + offset, value.type);
+  std::vector<std::string_view> texts;
+  auto at = found->second.begin;
+  for (uint64_t i = 0; i < found->second.count; ++i) {
+    const auto length = gguf_number_at<uint64_t>(file_, at);
+    at += sizeof(length);
+    texts.push_back(file_.text().substr(at, length));
+    at += length;
+  }
+  return texts;
 }
 
 } // namespace torch_attention::weights::files

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace torch_attention::weights::files {
@@ -60,6 +61,26 @@ class GgufHeader {
     return metadata_.find(key) != metadata_.end();
   }
 
+  /// Returns the keys of the metadata, sorted.
+  std::vector<std::string_view> keys() const;
+
+  /// Returns whether a value of the metadata is a list.
+  bool is_list(std::string_view key) const;
+
+  /// Returns the number of elements of a list; 1 for another value, 0 without
+  /// one.
+  uint64_t length(std::string_view key) const;
+
+  /// Return a number with a fraction, or a bool, of the metadata or a list in
+  /// it; none if it has another type. A float32 is the number of the fewest
+  /// digits that is stored as it: 1e-5, not 9.99999974e-6.
+  std::optional<double> number(std::string_view key, uint64_t index = 0) const;
+  std::optional<bool> flag(std::string_view key, uint64_t index = 0) const;
+
+  /// Returns a list of texts; none if the value is another one.
+  std::optional<std::vector<std::string_view>> texts(
+      std::string_view key) const;
+
  private:
   class Reader;
 
@@ -72,6 +93,12 @@ class GgufHeader {
     /// Where it begins in the file.
     size_t begin = 0;
   };
+
+  /// Returns where the value or the element `index` of a list begins, and its
+  /// type; none if it is no number or bool, or there is none.
+  std::optional<std::pair<size_t, uint32_t>> find_number(
+      std::string_view key,
+      uint64_t index) const;
 
   void read_metadata(Reader& reader, uint64_t count);
   void read_tensors(Reader& reader, uint64_t count);

@@ -310,7 +310,7 @@ bool is_safetensors(const Bytes& file) {
 
 WeightFile read_safetensors(const Bytes& file) {
   const auto header_bytes = header_of(file);
-  const auto header = read_header(header_bytes);
+  auto header = read_header(header_bytes);
   const auto begin = kLengthBytes + header_bytes.size;
   const auto data = file.part(begin, file.size - begin);
   check_offsets(header.entries, static_cast<int64_t>(data.size));
@@ -342,6 +342,7 @@ WeightFile read_safetensors(const Bytes& file) {
           entry.key, Checked{bytes, crc, is_bool ? tensor : torch::Tensor()});
     }
   }
+  result.metadata = std::move(header.metadata);
   result.check =
       [checked = std::move(checked)](const std::vector<std::string>& keys) {
         for (const auto& key : keys) {

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,6 +36,24 @@ WeightFile read_shard(const std::string& name, const Bytes& bytes) {
     TORCH_ATTENTION_CHECK(
         false, "\"{}\": {}", name, error.what_without_backtrace());
   }
+}
+
+/// Returns the texts of the headers that do not differ.
+std::map<std::string, std::string> common_metadata(
+    const std::map<std::string, WeightFile>& shards) {
+  std::map<std::string, std::string> common;
+  std::set<std::string> differing;
+  for (const auto& [name, shard] : shards) {
+    for (const auto& [key, text] : shard.metadata) {
+      if (common.emplace(key, text).first->second != text) {
+        differing.insert(key);
+      }
+    }
+  }
+  for (const auto& key : differing) {
+    common.erase(key);
+  }
+  return common;
 }
 
 } // namespace
@@ -101,6 +120,7 @@ WeightFile read_sharded(
           item.key());
     }
   }
+  result.metadata = common_metadata(shards);
   result.check_rest = [shards] {
     for (const auto& [name, shard] : shards) {
       shard.check_rest();

@@ -80,6 +80,9 @@ class StoredTensors::Range {
       }
       values_.decode(data_);
       filled_ = true;
+      for (const auto& bytes : values_.source) {
+        files::release(bytes);
+      }
     }
   }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <weights/files/mapped_file.h>
+
 #include <torch/types.h>
 
 #include <cstddef>
@@ -22,9 +24,8 @@ struct StoredValues {
   torch::ScalarType dtype = torch::kFloat;
   /// Bytes in the file.
   uint64_t bytes = 0;
-  /// The keys of the file's tensors that hold it; empty if it has only its own
-  /// name.
-  std::vector<std::string> keys;
+  /// Where they are in mapped files: these pages are released after `decode`.
+  std::vector<Bytes> source;
   /// Whether these are the values that were saved, only in several parts.
   bool is_exact = false;
   /// Whether an adapter was added to them.

@@ -45,6 +45,21 @@ void choose_state_dict(
   }
 }
 
+Bytes bytes_in_file(const WeightFile& file, const torch::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_conj() || tensor.is_neg() ||
+      !tensor.is_non_overlapping_and_dense()) {
+    return {};
+  }
+  const auto* data = static_cast<const uint8_t*>(tensor.data_ptr());
+  for (const auto& mapped : file.mapped) {
+    if (data >= mapped.data && data < mapped.data + mapped.size) {
+      return mapped.part(
+          static_cast<size_t>(data - mapped.data), tensor.nbytes());
+    }
+  }
+  return {};
+}
+
 std::string text_of(const ForeignValue& value) {
   return format_text(
       "\"{}\" {}{}",

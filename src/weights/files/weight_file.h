@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,11 +50,24 @@ struct WeightFile {
   /// All tensors by their dotted paths.
   StateDict tensors;
 
+  /// The texts in the header of a safetensors file, by their names. Those that
+  /// differ between the files of a sharded model are left out.
+  std::map<std::string, std::string> metadata;
+
   /// The paths of values that are plain data, not tensors.
   std::vector<std::string> others;
 
   /// Skipped objects, anywhere in the file.
   std::vector<ForeignValue> foreign;
+
+  /// How weights are quantized.
+  struct Quantization {
+    /// The method of the configuration, such as "fp8"; "" if there is none.
+    std::string method;
+    /// Which of `unreadable` are quantized in a way that is not read.
+    std::set<std::string> refused;
+  };
+  Quantization quantization;
 
   /// The paths of tensors that cannot be read, with reasons such as "is a
   /// sparse tensor".
@@ -88,6 +103,10 @@ struct WeightFile {
   /// The tensors among `tensors` that the file stores in another form.
   StoredTensors stored;
 };
+
+/// Returns the bytes of a mapped file that hold the values of a tensor; none if
+/// it is not one of a mapped file, or has gaps.
+Bytes bytes_in_file(const WeightFile& file, const torch::Tensor& tensor);
 
 /// Chooses the state dict of a file among `dicts`, the names of the dicts that
 /// have tensors: sets its `root` or `ambiguity`. `is_state_dict` tells that

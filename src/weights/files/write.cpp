@@ -106,30 +106,38 @@ torch::ScalarType written_dtype(
                                                        : tensor.scalar_type();
 }
 
-torch::Tensor values_to_write(
+ValuesToWrite::ValuesToWrite(
     const torch::Tensor& tensor,
-    const WriteOptions& options) {
+    const WriteOptions& options,
+    const StoredTensors& stored)
+    : stored_tensor_(tensor), stored_(stored) {
+  stored_.fill(tensor);
   // Zeros without memory would remain so in the conversions below.
   const auto values = tensor._is_zerotensor()
       ? at::zeros(tensor.sizes(), torch::dtype(tensor.scalar_type()))
       : tensor.detach();
-  return values.to(torch::kCPU, written_dtype(tensor, options))
-      .contiguous()
-      .resolve_conj()
-      .resolve_neg();
+  values_ = values.to(torch::kCPU, written_dtype(tensor, options))
+                .contiguous()
+                .resolve_conj()
+                .resolve_neg();
+}
+
+ValuesToWrite::~ValuesToWrite() {
+  stored_.release(stored_tensor_);
 }
 
 void write_weight_file(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options) {
+    const WriteOptions& options,
+    const StoredTensors& stored) {
   const auto format = options.format() == FileFormat::kByExtension
       ? format_of(path)
       : options.format();
   if (format == FileFormat::kSafetensors) {
-    write_safetensors(tensors, path, options);
+    write_safetensors(tensors, path, options, stored);
   } else {
-    write_torch_archive(tensors, path, options);
+    write_torch_archive(tensors, path, options, stored);
   }
 }
 

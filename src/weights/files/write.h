@@ -2,6 +2,7 @@
 
 #include <torch_attention/weights/write.h>
 
+#include <weights/files/stored_values.h>
 #include <weights/state_dict.h>
 
 #include <string>
@@ -21,30 +22,52 @@ torch::ScalarType written_dtype(
     const torch::Tensor& tensor,
     const WriteOptions& options);
 
-/// Returns the elements of a tensor as they are written: contiguous, on the
-/// CPU.
-torch::Tensor values_to_write(
-    const torch::Tensor& tensor,
-    const WriteOptions& options);
+/// The values of a tensor as they are written. Those of one in `stored` are
+/// computed, and their memory is given back at the end.
+class ValuesToWrite {
+ public:
+  ValuesToWrite(
+      const torch::Tensor& tensor,
+      const WriteOptions& options,
+      const StoredTensors& stored);
+  ~ValuesToWrite();
+  ValuesToWrite(const ValuesToWrite&) = delete;
+  ValuesToWrite& operator=(const ValuesToWrite&) = delete;
+  ValuesToWrite(ValuesToWrite&&) = delete;
+  ValuesToWrite& operator=(ValuesToWrite&&) = delete;
+
+  /// Contiguous, on the CPU.
+  const torch::Tensor& tensor() const {
+    return values_;
+  }
+
+ private:
+  const torch::Tensor& stored_tensor_;
+  const StoredTensors& stored_;
+  torch::Tensor values_;
+};
 
 /// Writes a safetensors file with a CRC-32 of each tensor in `__metadata__`. If
 /// it throws, the old file has not changed.
 void write_safetensors(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options = {});
+    const WriteOptions& options = {},
+    const StoredTensors& stored = {});
 
 /// Writes a zip file like Python's `torch.save(OrderedDict(...), path)`. If it
 /// throws, the old file has not changed.
 void write_torch_archive(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options = {});
+    const WriteOptions& options = {},
+    const StoredTensors& stored = {});
 
 /// Writes the format chosen by the options or by the extension of `path`.
 void write_weight_file(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options = {});
+    const WriteOptions& options = {},
+    const StoredTensors& stored = {});
 
 } // namespace torch_attention::weights::files

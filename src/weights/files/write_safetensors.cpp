@@ -121,7 +121,8 @@ std::string header_of(
 void write_safetensors(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options) {
+    const WriteOptions& options,
+    const StoredTensors& stored) {
   auto entries = place(tensors, options);
   const auto empty_header = header_of(entries, options);
   AtomicFile file(path);
@@ -129,10 +130,10 @@ void write_safetensors(
   file.write(&length, sizeof(length));
   file.write(empty_header.data(), empty_header.size());
   for (auto& entry : entries) {
-    const auto values = values_to_write(entry.tensor, options);
+    const ValuesToWrite values(entry.tensor, options, stored);
     const Bytes bytes{
         nullptr,
-        static_cast<const uint8_t*>(values.data_ptr()),
+        static_cast<const uint8_t*>(values.tensor().data_ptr()),
         static_cast<size_t>(entry.bytes)};
     entry.crc = crc32(bytes);
     file.write(bytes.data, bytes.size);

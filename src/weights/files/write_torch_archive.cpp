@@ -165,7 +165,8 @@ std::vector<size_t> number_storages(const StateDict& tensors) {
 void write_torch_archive(
     const StateDict& tensors,
     const std::string& path,
-    const WriteOptions& options) {
+    const WriteOptions& options,
+    const StoredTensors& stored) {
   TORCH_CHECK(
       options.metadata().empty(),
       "torch.save's format has no place for metadata; safetensors has");
@@ -196,9 +197,10 @@ void write_torch_archive(
     if (storages[i] != next) {
       continue; // written before
     }
-    const auto values = values_to_write(tensors[i].value(), options);
-    const auto size = static_cast<size_t>(values.nbytes());
-    archive.add(format_text("archive/data/{}", next), values.data_ptr(), size);
+    const ValuesToWrite values(tensors[i].value(), options, stored);
+    const auto size = static_cast<size_t>(values.tensor().nbytes());
+    archive.add(
+        format_text("archive/data/{}", next), values.tensor().data_ptr(), size);
     ++next;
     if (options.progress()) {
       options.progress()(size);

@@ -29,7 +29,8 @@ std::string shapes_text(const Shapes& shapes) {
 /// Returns whether a layout without a rule for the key leaves it unchanged.
 bool keeps_its_name(std::string_view key) {
   return starts_with(key, "q_norm.") || starts_with(key, "k_norm.") ||
-      starts_with(key, "W_gate.") || key == "sinks";
+      starts_with(key, "W_gate.") || starts_with(key, "out_norm.") ||
+      key == "query_scale" || key == "sinks";
 }
 
 /// Rewrites one attention module of a file.
@@ -40,8 +41,10 @@ class AttentionConverter {
       std::string scope,
       const WeightLayout& source,
       const WeightLayout& target,
-      std::optional<int64_t> num_heads)
-      : scope_(std::move(scope)),
+      std::optional<int64_t> num_heads,
+      const files::StoredTensors& stored)
+      : stored_(stored),
+        scope_(std::move(scope)),
         source_(source),
         target_(target),
         canonical_(to_canonical(from, scope_, source)),
@@ -214,7 +217,7 @@ class AttentionConverter {
       parts.push_back(part.tensor);
     }
     auto tensor =
-        parts.size() == 1 ? parts.front() : torch::cat(parts, source.dimension);
+        parts.size() == 1 ? parts.front() : joined(parts, source.dimension);
     if (const auto* before = result_.find(key)) {
       // The target has one tensor for several canonical ones.
       check_equal(
@@ -227,19 +230,37 @@ class AttentionConverter {
     result_.insert(key, std::move(tensor));
   }
 
-  static void check_equal(
+  torch::Tensor joined(
+      const std::vector<torch::Tensor>& parts,
+      int64_t dimension) const {
+    for (const auto& part : parts) {
+      stored_.fill(part);
+    }
+    auto result = torch::cat(parts, dimension);
+    for (const auto& part : parts) {
+      stored_.release(part);
+    }
+    return result;
+  }
+
+  void check_equal(
       const std::string& a_key,
       const torch::Tensor& a,
       const std::string& b_key,
-      const torch::Tensor& b) {
+      const torch::Tensor& b) const {
+    stored_.fill(a);
+    stored_.fill(b);
     TORCH_ATTENTION_CHECK(
         a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
             a.equal(b),
         "{} and {} differ, but one has to be the other",
         a_key,
         b_key);
+    stored_.release(a);
+    stored_.release(b);
   }
 
+  const files::StoredTensors& stored_;
   std::string scope_;
   const WeightLayout& source_;
   const WeightLayout& target_;
@@ -286,7 +307,8 @@ ConvertedWeights convert(
     const WeightLayout& source,
     const WeightLayout& target,
     std::optional<int64_t> num_heads,
-    const Decide& decide) {
+    const Decide& decide,
+    const files::StoredTensors& stored) {
   TORCH_CHECK(
       !target.is_automatic(),
       "expected a layout to convert to, but got \"automatic\"");
@@ -308,7 +330,8 @@ ConvertedWeights convert(
     }
     const auto ignored = keys_at(from, scope, layout.ignored());
     left_out.insert(ignored.begin(), ignored.end());
-    AttentionConverter converter(from, scope, layout, target, num_heads);
+    AttentionConverter converter(
+        from, scope, layout, target, num_heads, stored);
     converted.push_back(converter.convert());
     const auto masks = converter.left_out();
     left_out.insert(masks.begin(), masks.end());

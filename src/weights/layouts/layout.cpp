@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kAutomatic = "automatic";
 
-constexpr std::array<const char*, 16> kCanonicalKeys = {
+constexpr std::array<const char*, 34> kCanonicalKeys = {
     "W_query.weight",
     "W_query.bias",
     "W_key.weight",
@@ -26,10 +26,28 @@ constexpr std::array<const char*, 16> kCanonicalKeys = {
     "W_gate.bias",
     "out_proj.weight",
     "out_proj.bias",
+    "out_norm.weight",
+    "out_norm.bias",
     "q_norm.weight",
     "q_norm.bias",
     "k_norm.weight",
     "k_norm.bias",
+    "query_scale",
+    "W_pos.weight",
+    "pos_bias_u",
+    "pos_bias_v",
+    "distance_embedding.weight",
+    "W_pos_key.weight",
+    "W_pos_key.bias",
+    "W_pos_query.weight",
+    "W_pos_query.bias",
+    "relative_embeddings",
+    "W_query_global.weight",
+    "W_query_global.bias",
+    "W_key_global.weight",
+    "W_key_global.bias",
+    "W_value_global.weight",
+    "W_value_global.bias",
     "sinks",
     "mask"};
 

@@ -83,8 +83,12 @@ std::string rotary_code(const RotaryOptions& options) {
   const RotaryOptions plain;
   Calls calls("RotaryOptions()");
   calls.add("theta", options.theta(), plain.theta()).add("dim", options.dim());
-  if (options.pairing() == RotaryPairing::kInterleaved) {
-    calls.add_text("pairing", "RotaryPairing::kInterleaved");
+  if (options.pairing() != RotaryPairing::kHalves) {
+    calls.add_text(
+        "pairing",
+        options.pairing() == RotaryPairing::kInterleaved
+            ? "RotaryPairing::kInterleaved"
+            : "RotaryPairing::kHalvesOfHalves");
   }
   calls.add("factor", options.factor(), plain.factor());
   if (const auto* scaling = scaling_code(options.scaling())) {
@@ -102,6 +106,7 @@ std::string rotary_code(const RotaryOptions& options) {
       .add("slow_turns", options.slow_turns(), plain.slow_turns())
       .add("attention_factor", options.attention_factor())
       .add("truncate", options.truncate(), true)
+      .add("reversed", options.reversed(), false)
       .text();
 }
 
@@ -121,6 +126,17 @@ std::string norm_code(const HeadNormOptions& options) {
       .add("bias", options.bias(), false)
       .add("after_rotary", options.after_rotary(), false)
       .text();
+}
+
+std::string gate_code(const OutputGateOptions& options) {
+  Calls calls(
+      options.scope() == GateScope::kHead
+          ? "OutputGateOptions(GateScope::kHead)"
+          : "OutputGateOptions()");
+  if (options.function() == GateFunction::kSoftplus) {
+    calls.add_text("function", "GateFunction::kSoftplus");
+  }
+  return calls.add("bias", options.bias()).text();
 }
 
 std::string biases_text(const MultiHeadAttentionOptions& options) {
@@ -197,8 +213,22 @@ std::string words_of(const MultiHeadAttentionOptions& options, bool is_cross) {
   if (options.value_norm_eps()) {
     words.emplace_back("norms of values");
   }
+  if (options.value_scale() != 1) {
+    words.push_back(format_text("values times {}", options.value_scale()));
+  }
+  if (options.rotate_values()) {
+    words.emplace_back("rotated values");
+  }
+  if (options.query_scale()) {
+    words.emplace_back("scaled queries");
+  }
+  if (options.out_norm()) {
+    words.emplace_back("norm of the context");
+  }
   if (options.output_gate()) {
-    words.emplace_back("gate");
+    words.emplace_back(
+        options.output_gate()->scope() == GateScope::kHead ? "gates of heads"
+                                                           : "gate");
   }
   words.push_back(biases_text(options));
   return format_text("{}", fmt::join(words, ", "));
@@ -236,13 +266,22 @@ std::string code_of(const MultiHeadAttentionOptions& options) {
   if (options.temperature()) {
     calls.add_text("temperature", temperature_code(*options.temperature()));
   }
+  if (options.out_norm()) {
+    calls.add_text("out_norm", norm_code(*options.out_norm()));
+  }
+  if (options.output_gate()) {
+    calls.add_text("output_gate", gate_code(*options.output_gate()));
+  }
   return calls.add("softcap", options.softcap())
       .add("alibi", options.alibi(), false)
       .add("sinks", options.sinks(), false)
       .add("clip_qkv", options.clip_qkv())
       .add("value_norm_eps", options.value_norm_eps())
-      .add("output_gate", options.output_gate(), false)
+      .add("value_scale", options.value_scale(), 1.0)
+      .add("rotate_values", options.rotate_values(), false)
+      .add("query_scale", options.query_scale(), false)
       .add("needs_blocks", options.needs_blocks(), false)
+      .add("needs_value_input", options.needs_value_input(), false)
       .add_text_unless(
           options.block_scope() == BlockScope::kCausal,
           "block_scope",

@@ -3,7 +3,9 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
+#include <torch_attention/weights/gguf.h>
 #include <weights/folder.h>
+#include <weights/pretrained/gguf_config.h>
 #include <weights/pretrained/models_file.h>
 #include <weights/text.h>
 
@@ -27,7 +29,7 @@ constexpr std::array<std::string_view, 22> kWordsOfAttention{
     "softcap",   "window"};
 
 /// Fields with such a substring that do not change attention.
-constexpr std::array<std::string_view, 33> kFieldsOfOthers{
+constexpr std::array<std::string_view, 34> kFieldsOfOthers{
     "_attn_implementation",
     "_attn_implementation_autoset",
     "_flash_attn_2_enabled",
@@ -37,6 +39,7 @@ constexpr std::array<std::string_view, 33> kFieldsOfOthers{
     "attn_implementation",
     "chunk_size_feed_forward",
     "classifier_bias",
+    "clip_grad_norm",
     "cross_attention_hidden_size",
     "down_scale_factor",
     "final_logit_softcapping",
@@ -107,20 +110,25 @@ bool list_has(const Json& list, const Json& element) {
 }
 
 /// Returns whether the value of an unknown field turns its feature off: null,
-/// an empty object or list, "default", or false for a switch.
+/// an empty object or list, "default", "absolute" positions, or false for a
+/// switch.
 bool turns_off(std::string_view name, const Json& value) {
   const bool is_switch = starts_with(name, "use_") ||
       starts_with(name, "add_") || ends_with(name, "_bias") ||
       ends_with(name, "_layernorm") || name == "alibi";
-  return value.is_null() || (is_switch && value.as_flag() == false) ||
-      value.as_text() == "default" || value == Json::object() ||
-      (value.is_list() && value.elements().empty());
+  const bool is_absolute =
+      name == "position_embedding_type" && value.as_text() == "absolute";
+  return value.is_null() || is_absolute ||
+      (is_switch && value.as_flag() == false) || value.as_text() == "default" ||
+      value == Json::object() || (value.is_list() && value.elements().empty());
 }
 
 } // namespace
 
 ModelConfig::ModelConfig(const std::string& path)
-    : path_(file_in(path, "config.json")), fields_(read_config_file(path_)) {}
+    : path_(file_in(path, "config.json")),
+      is_gguf_(torch_attention::is_gguf(path_)),
+      fields_(is_gguf_ ? read_gguf_config(path_) : read_config_file(path_)) {}
 
 ModelConfig::ModelConfig(std::string path, Json fields)
     : path_(std::move(path)), fields_(std::move(fields)) {}
@@ -146,11 +154,20 @@ void ModelConfig::set_defaults_of(const std::string& model_type) {
   // ones with a `rope_theta` follow from that field.
   const bool is_plain = rotary != nullptr && defaults_.contains("rope_theta") &&
       rotary->get("rope_type").as_text() == "default";
-  if (rotary != nullptr && !is_plain && fields_.get(kRotary).fields().empty() &&
+  // An empty object is not null: the class then has no parameters.
+  if (rotary != nullptr && !is_plain && fields_.get(kRotary).is_null() &&
       fields_.get("rope_scaling").fields().empty()) {
     fields_.set(kRotary, *rotary);
   }
   defaults_.erase(kRotary);
+}
+
+void ModelConfig::add_missing(const Json& fields) {
+  for (const auto& [name, value] : fields.fields()) {
+    if (!fields_.contains(name)) {
+      fields_.set(name, value);
+    }
+  }
 }
 
 const std::string& ModelConfig::name_of(const std::string& field) const {
@@ -334,22 +351,44 @@ bool ModelConfig::has_element(const std::string& field, int64_t value) {
   return list_has(*list, Json(value));
 }
 
-void ModelConfig::take_layer(int64_t layer) {
-  const auto of_layers = object("per_layer_config");
+void ModelConfig::take_layer(int64_t layer, const std::string& model_type) {
+  constexpr auto* kLayers = "per_layer_config";
+  const auto of_layers = object(kLayers);
+  // Other classes take some of its fields, and ignore the others.
+  const bool is_read = model_entries().at(model_type).reads_layers;
+  for (const auto& [number, fields] : of_layers.fields()) {
+    const bool is_number = !number.empty() &&
+        number.find_first_not_of("0123456789") == std::string::npos &&
+        (number.size() == 1 || number.front() != '0');
+    TORCH_ATTENTION_CHECK(
+        (is_read && is_number) || fields.fields().empty(),
+        "expected {} of \"{}\" {}",
+        kLayers,
+        path_,
+        is_read ? format_text("with numbers of layers, but got \"{}\"", number)
+                : "to have no fields, which models of this type do not read");
+  }
+  constexpr auto* kGlobal = "allow_global_per_layer_attribute_access";
+  TORCH_ATTENTION_CHECK(
+      !flag(kGlobal).value_or(false) || of_layers.fields().empty(),
+      "expected {} = false beside {} in \"{}\"",
+      kGlobal,
+      kLayers,
+      path_);
   const auto* found = of_layers.find(std::to_string(layer));
   if (found == nullptr) {
     return;
   }
   if (!found->is_object()) {
-    refuse(path_, "per_layer_config", "an object for each layer", *found);
+    refuse(path_, kLayers, "an object for each layer", *found);
   }
   fields_.update(*found);
 }
 
-std::optional<int64_t> ModelConfig::length(const std::string& field) const {
-  const auto& found = fields_.get(field);
-  return found.is_list()
-      ? std::optional(static_cast<int64_t>(found.elements().size()))
+std::optional<int64_t> ModelConfig::length(const std::string& field) {
+  const auto* found = find(field);
+  return found != nullptr && found->is_list()
+      ? std::optional(static_cast<int64_t>(found->elements().size()))
       : std::nullopt;
 }
 

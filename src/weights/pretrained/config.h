@@ -16,7 +16,8 @@ namespace torch_attention::weights::pretrained {
 /// the file and the field.
 class ModelConfig {
  public:
-  /// Reads the file `path`, or `config.json` in the folder `path`.
+  /// Reads the file `path`, a `config.json` or a GGUF file, or `config.json` in
+  /// the folder `path`.
   explicit ModelConfig(const std::string& path);
 
   /// Returns the configuration in the object `field`, such as `text_config`,
@@ -27,9 +28,17 @@ class ModelConfig {
     return path_;
   }
 
+  /// Returns whether it is the metadata of a GGUF file.
+  bool is_gguf() const {
+    return is_gguf_;
+  }
+
   /// Sets the values that missing fields have in `transformers` for this model,
   /// and the model's names of fields: GPT-2's `hidden_size` is `n_embd`.
   void set_defaults_of(const std::string& model_type);
+
+  /// Sets fields that the file lacks.
+  void add_missing(const Json& fields);
 
   /// Returns whether the model's class has a default for the field.
   bool class_has(const std::string& field) const {
@@ -105,10 +114,12 @@ class ModelConfig {
   bool has_element(const std::string& field, int64_t value);
 
   /// Replaces fields by those that `per_layer_config` has for this layer.
-  void take_layer(int64_t layer);
+  /// Throws c10::Error if there are any and the class of `model_type` does not
+  /// read them.
+  void take_layer(int64_t layer, const std::string& model_type);
 
   /// Returns the number of elements of a list; none for other values.
-  std::optional<int64_t> length(const std::string& field) const;
+  std::optional<int64_t> length(const std::string& field);
 
   /// Returns whether the field is a list that contains this string.
   bool lists(const std::string& field, const std::string& text) const;
@@ -128,6 +139,7 @@ class ModelConfig {
   const Json* find_at(const std::string& field, int64_t index);
 
   std::string path_;
+  bool is_gguf_ = false;
   Json fields_;
   Json defaults_ = Json::object();
   /// The model's names of fields, by their usual names.

@@ -80,8 +80,24 @@ void see_radius(Layer& layer) {
   }
 }
 
+int64_t positive(ModelConfig& config, const char* field, int64_t otherwise) {
+  const auto value = config.integer(field).value_or(otherwise);
+  TORCH_ATTENTION_CHECK(
+      value > 0,
+      "expected {} > 0 in \"{}\", but got {}",
+      field,
+      config.path(),
+      value);
+  return value;
+}
+
 bool is_before_last_of(const Layer& layer, int64_t count) {
-  return count > 0 && (layer.index + 1) % count != 0;
+  TORCH_ATTENTION_CHECK(
+      count > 0,
+      "expected a positive number of layers in each turn of \"{}\", but got {}",
+      layer.config.path(),
+      count);
+  return (layer.index + 1) % count != 0;
 }
 
 namespace {
@@ -91,6 +107,8 @@ namespace {
 void drop_sections(Layer& layer) {
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
     layer.config.drop(object, "mrope_section");
+    // HunyuanOCR's files have this name for it.
+    layer.config.drop(object, "xdrope_section");
     layer.config.drop(object, "mrope_interleaved");
     // Released files have this name for the default type.
     for (const std::string field : {"type", "rope_type"}) {
@@ -133,6 +151,28 @@ void refuse_flag(Layer& layer, const char* field, const char* what) {
       field,
       layer.config.path(),
       what);
+}
+
+void refuse_stack(
+    const Layer& layer,
+    const std::string& refused,
+    const std::string& why) {
+  TORCH_INTERNAL_ASSERT(
+      refused == "encoder" || refused == "decoder" || refused == "cross",
+      "models.json has the unknown stack ",
+      refused);
+  const bool is_decoder = layer.part == PretrainedPart::kDecoder;
+  const bool is_refused = refused == "encoder" ? !is_decoder
+      : refused == "decoder"                   ? is_decoder
+                                               : layer.is_cross;
+  TORCH_ATTENTION_CHECK(
+      !is_refused,
+      "the {} of \"{}\" is not computed: {}",
+      layer.is_cross   ? "cross-attention"
+          : is_decoder ? "decoder's attention"
+                       : "encoder's attention",
+      layer.config.path(),
+      why);
 }
 
 WeightLayout linear_layers(

@@ -54,6 +54,13 @@ void set_t5_bias(Layer& layer) {
   layer.needs_bias = !layer.is_cross;
 }
 
+/// The encoder adds biases by the places of words, too.
+void set_udop_bias(Layer& layer) {
+  if (layer.part == PretrainedPart::kEncoder) {
+    layer.bias_of_caller = "a bias by distances and places on the page";
+  }
+}
+
 /// Cross-attention has separate sizes and no rotary embedding.
 void describe_dia_decoder(Layer& layer) {
   auto& config = layer.config;
@@ -79,6 +86,7 @@ Describers encoder_decoder_describers() {
   return {
       {"describe_moonshine", describe_moonshine},
       {"set_t5_bias", set_t5_bias},
+      {"set_udop_bias", set_udop_bias},
       {"describe_dia_decoder", describe_dia_decoder},
   };
 }

@@ -3,7 +3,9 @@
 #include <weights/pretrained/describe.h>
 
 #include <check.h>
+
 #include <format_text.h>
+#include <algorithm>
 
 namespace torch_attention::weights::pretrained {
 
@@ -45,6 +47,15 @@ void describe_nomic_bert(Layer& layer) {
       "expected rotary_emb_base = 1000 and rotary_emb_fraction = 1 in "
       "\"{}\"",
       config.path());
+  // The class of `transformers` knows no n_head, and has 12 heads instead.
+  constexpr int64_t kHeads = 12;
+  TORCH_ATTENTION_CHECK(
+      config.contains("num_attention_heads") ||
+          layer.options.num_heads() == kHeads,
+      "expected num_attention_heads in \"{}\", or n_head = {}, but got {}",
+      config.path(),
+      kHeads,
+      layer.options.num_heads());
   layer.layout = WeightLayout("nomic_bert");
   layer.layout
       .split(
@@ -114,10 +125,51 @@ void refuse_whisper_config(Layer& layer) {
       layer.config.path());
 }
 
+/// Chunks of Qwen 2.5 Omni's sounds: `n_window` tokens, of twice as many
+/// frames.
+void set_omni_sound_chunks(Layer& layer) {
+  layer.options.chunk(positive(layer.config, "n_window", 100));
+}
+
+/// Chunks of Qwen 3's sounds. Pieces of twice `n_window` frames become 13
+/// tokens each, and `n_window_infer` frames of pieces see each other. With
+/// other sizes the last piece of a sound may have more, and then chunks have.
+void set_qwen3_sound_chunks(Layer& layer) {
+  constexpr int64_t kTokensOfPiece = 13;
+  auto& config = layer.config;
+  const auto half = positive(config, "n_window", 50);
+  TORCH_ATTENTION_CHECK(
+      half >= 49 && half <= 52,
+      "expected n_window from 49 to 52 in \"{}\", of which pieces have 13 "
+      "tokens, but got {}",
+      config.path(),
+      half);
+  const auto pieces = positive(config, "n_window_infer", 800) / half / 2;
+  TORCH_ATTENTION_CHECK(
+      pieces > 0 && pieces < kUnlimited,
+      "expected n_window_infer of at least 2 * n_window in \"{}\"",
+      config.path());
+  layer.options.chunk(kTokensOfPiece * pieces);
+}
+
+/// Rotates a part of queries, keys and values.
+void set_clvp_rotary(Layer& layer) {
+  auto& config = layer.config;
+  const auto size = config.integer("projection_dim").value_or(768);
+  if (config.flag("use_rotary_embedding").value_or(true)) {
+    const auto rotated = size / (2 * layer.options.num_heads());
+    layer.options.rotary(RotaryOptions().dim(std::max<int64_t>(rotated, 32)))
+        .rotate_values(true);
+  }
+}
+
 } // namespace
 
 Describers encoder_describers() {
   return {
+      {"set_clvp_rotary", set_clvp_rotary},
+      {"set_omni_sound_chunks", set_omni_sound_chunks},
+      {"set_qwen3_sound_chunks", set_qwen3_sound_chunks},
       {"require_qformer_cross", require_qformer_cross},
       {"check_all_heads_have_keys", check_all_heads_have_keys},
       {"refuse_whisper_config", refuse_whisper_config},

@@ -9,10 +9,14 @@
 #include <weights/pretrained/models_file.h>
 #include <weights/pretrained/multimodal.h>
 #include <weights/pretrained/pairs.h>
+#include <weights/pretrained/relative.h>
+#include <weights/pretrained/stages.h>
+#include <weights/text.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,9 +45,16 @@ struct Found {
   }
 
   const SizeNames& names() const {
-    return is_decoder() ? family.decoder_names : family.names;
+    return is_decoder()                  ? family.decoder_names
+        : part == PretrainedPart::kAudio ? family.audio_names
+                                         : family.names;
   }
 };
+
+/// Steps may set the path of entries without one, such as ALBERT's.
+bool has_self(const Family& family) {
+  return !family.path.empty() || family.cross_path.empty();
+}
 
 bool has_cross(ModelConfig& config, const Family& family) {
   return !family.cross_path.empty() &&
@@ -70,8 +81,9 @@ Found find_family(
   if (is_cross && family.has_parts()) {
     part = PretrainedPart::kDecoder;
   }
-  const bool is_stack =
-      part == PretrainedPart::kEncoder || part == PretrainedPart::kDecoder;
+  const bool is_stack = part == PretrainedPart::kEncoder ||
+      part == PretrainedPart::kDecoder ||
+      (part == PretrainedPart::kAudio && !family.audio_path.empty());
   TORCH_ATTENTION_CHECK(
       family.has_parts() ? is_stack : part == PretrainedPart::kAuto,
       "model_type \"{}\" of \"{}\" has {}, but part is {}",
@@ -85,23 +97,41 @@ Found find_family(
 }
 
 int64_t layers_of(ModelConfig& config, const Found& found) {
+  const auto& family = found.family;
+  if (family.layer_count > 0) {
+    return family.layer_count;
+  }
+  if (family.stages.exist()) {
+    return count_stage_layers(config, family.stages);
+  }
   const auto& field = found.names().layers;
   // Nemotron-H has only a list of the layers' types.
   if (const auto types = config.length("layers_block_type")) {
     return *types;
   }
+  // A list of their types counts them, too.
+  if (ends_with(field, "_types")) {
+    if (const auto types = config.length(field)) {
+      return *types;
+    }
+  }
   // By default, T5's decoder has as many layers as its encoder.
   const auto layers = config.integer(field);
   const auto& more = found.names().more_layers;
-  return (layers ? *layers
-                 : config.required_integer(found.family.names.layers)) +
+  return (layers ? *layers : config.required_integer(family.names.layers)) -
+      found.names().missing_layers +
       (more.empty() ? 0 : config.required_integer(more));
 }
 
-int64_t heads_of(ModelConfig& config, const Found& found, int64_t size) {
+int64_t heads_of(
+    ModelConfig& config,
+    const Found& found,
+    int64_t size,
+    int64_t stage) {
   const auto of_size = found.family.head_size;
-  return of_size > 0 ? size / of_size
-                     : config.required_integer(found.names().heads);
+  return of_size > 0
+      ? size / of_size
+      : size_of_stage(config, found.family.stages, found.names().heads, stage);
 }
 
 /// Throws c10::Error if `layer_types` differs from the type that is computed,
@@ -124,11 +154,21 @@ void check_type(const Layer& layer) {
       layer.index);
 }
 
-std::string with_layer(std::string path, int64_t layer) {
+/// Replaces the first `{}` of a path by a number.
+std::string with_number(std::string path, int64_t number) {
   const auto place = path.find("{}");
   return place == std::string::npos
       ? path
-      : path.replace(place, 2, std::to_string(layer));
+      : path.replace(place, 2, std::to_string(number));
+}
+
+std::string with_layer(
+    const std::string& path,
+    const StageNames& stages,
+    StagePlace place) {
+  return with_number(
+      stages.exist() ? with_number(path, stages.first + place.stage) : path,
+      place.layer);
 }
 
 /// Returns the configuration of a stack, for `has_own_configs`.
@@ -138,16 +178,29 @@ ModelConfig config_of_stack(ModelConfig& config, const Found& found) {
   return inner;
 }
 
-DescribedAttention describe(
+/// Returns the layer with its sizes, before the steps of its family.
+Layer layer_of(
     ModelConfig& config,
     const Found& found,
-    const Wanted& wanted) {
+    const Wanted& wanted,
+    StagePlace place) {
   const auto& family = found.family;
-  config.check_layer(wanted.layer, layers_of(config, found));
-  config.take_layer(wanted.layer);
   const auto& names = found.names();
-  const auto size = config.required_integer(names.size);
-  const auto heads = heads_of(config, found, size);
+  auto size = size_of_stage(config, family.stages, names.size, place.stage);
+  if (family.stages.doubles) {
+    // Larger numbers would overflow.
+    constexpr int64_t kMostStages = 16;
+    TORCH_ATTENTION_CHECK(
+        place.stage < kMostStages && size < kUnlimited,
+        "expected at most {} stages in \"{}\", each of twice the size of the "
+        "one before, and {} < {}",
+        kMostStages,
+        config.path(),
+        config.name_of(names.size),
+        kUnlimited);
+    size <<= place.stage;
+  }
+  const auto heads = heads_of(config, found, size, place.stage);
   TORCH_ATTENTION_CHECK(
       size > 0 && heads > 0,
       "expected {} > 0 and {} > 0 in \"{}\", but got {} and {}",
@@ -164,9 +217,29 @@ DescribedAttention describe(
       MultiHeadAttentionOptions(
           size, size, config.integer(names.length).value_or(kUnlimited), heads)
           .register_mask(false)};
-  layer.path = wanted.is_cross ? family.cross_path
-      : found.is_decoder()     ? family.decoder_path
-                               : family.path;
+  layer.index_in_stage = place.layer;
+  layer.path = wanted.is_cross               ? family.cross_path
+      : found.is_decoder()                   ? family.decoder_path
+      : found.part == PretrainedPart::kAudio ? family.audio_path
+                                             : family.path;
+  return layer;
+}
+
+DescribedAttention describe(
+    ModelConfig& config,
+    const Found& found,
+    const Wanted& wanted) {
+  const auto& family = found.family;
+  TORCH_ATTENTION_CHECK(
+      wanted.is_cross || has_self(family),
+      "model_type \"{}\" of \"{}\" attends to a context that each call gives: "
+      "cross_attention_from_pretrained loads it",
+      found.type,
+      config.path());
+  config.check_layer(wanted.layer, layers_of(config, found));
+  config.take_layer(wanted.layer, found.type);
+  const auto place = place_of_layer(config, family.stages, wanted.layer);
+  auto layer = layer_of(config, found, wanted, place);
   describe_as(layer, found.type);
   check_type(layer);
   TORCH_ATTENTION_CHECK(
@@ -177,22 +250,29 @@ DescribedAttention describe(
       found.type);
   config.check_no_more(found.type);
   std::vector<Place> places{
-      {with_layer(layer.path, wanted.layer), layer.layout}};
+      {with_layer(layer.path, family.stages, place), layer.layout}};
   for (const auto& [path, layout] : layer.others) {
-    places.push_back({with_layer(path, wanted.layer), layout});
+    places.push_back({with_layer(path, family.stages, place), layout});
   }
   return {
       found.type,
       layer.options,
+      relative_options(layer),
+      layer.longformer,
       std::move(places),
       PretrainedPart::kAuto,
       /*within=*/"",
       /*root=*/"",
       layer.needs_bias,
+      layer.bias_of_caller,
       layer.needs_rotary,
       layer.image_rotary,
       layer.d_context,
-      layer.has_image_windows};
+      layer.has_image_windows,
+      /*has_image_blocks=*/false,
+      layer.windows,
+      layer.shared_embeddings,
+      layer.stored_rotary};
 }
 
 DescribedAttention describe(
@@ -210,7 +290,7 @@ DescribedAttention describe(
 
 /// Returns a part of a model that consists of other models; none for all other
 /// models.
-std::optional<ModelPart> inner_model(
+std::optional<ModelPart> outer_part(
     ModelConfig& config,
     const std::string& type,
     PretrainedPart part) {
@@ -224,6 +304,25 @@ std::optional<ModelPart> inner_model(
     return model_in(config, *inner, part);
   }
   return std::nullopt;
+}
+
+/// Returns the part of a model, or the model in this part: SAM 3's image
+/// encoder is a model around another one.
+std::optional<ModelPart> inner_model(
+    ModelConfig& config,
+    const std::string& type,
+    PretrainedPart part) {
+  auto found = outer_part(config, type, part);
+  while (found) {
+    const auto* inner = find_inner(found->type);
+    if (inner == nullptr) {
+      break;
+    }
+    auto model = model_in(found->config, *inner, PretrainedPart::kAuto);
+    model.part = found->part;
+    found.emplace(std::move(model));
+  }
+  return found;
 }
 
 /// Returns the requested part of the inner model, if it has parts itself:
@@ -305,10 +404,16 @@ std::vector<PretrainedPart> parts_of(ModelConfig& config) {
     }
     return {PretrainedPart::kEncoder, PretrainedPart::kDecoder};
   }
-  const auto* found = family_of(type);
-  return found != nullptr && found->has_parts()
-      ? std::vector{PretrainedPart::kEncoder, PretrainedPart::kDecoder}
-      : std::vector{PretrainedPart::kAuto};
+  const auto* inner = find_inner(type);
+  const auto* found = family_of(inner == nullptr ? type : inner->type);
+  if (found == nullptr || !found->has_parts()) {
+    return {PretrainedPart::kAuto};
+  }
+  std::vector parts{PretrainedPart::kEncoder, PretrainedPart::kDecoder};
+  if (!found->audio_path.empty()) {
+    parts.push_back(PretrainedPart::kAudio);
+  }
+  return parts;
 }
 
 std::string type_of_part(ModelConfig& config, PretrainedPart part) {
@@ -317,9 +422,14 @@ std::string type_of_part(ModelConfig& config, PretrainedPart part) {
   return inner ? inner->type : type;
 }
 
+bool has_self_attention(ModelConfig& config, PretrainedPart part) {
+  const auto* found = family_of(type_of_part(config, part));
+  return found == nullptr || has_self(*found);
+}
+
 bool has_cross_attention(ModelConfig& config, PretrainedPart part) {
   const auto type = type_of(config);
-  if (part == PretrainedPart::kEncoder) {
+  if (part == PretrainedPart::kEncoder || part == PretrainedPart::kAudio) {
     return false;
   }
   auto inner = inner_model(config, type, part);

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <torch_attention/nn/options/attention.h>
+#include <torch_attention/nn/options/image_windows.h>
+#include <torch_attention/nn/options/longformer_attention.h>
+#include <torch_attention/nn/options/relative_attention.h>
 #include <torch_attention/weights/layout.h>
 #include <torch_attention/weights/pretrained.h>
 #include <weights/pretrained/config.h>
 #include <weights/pretrained/image_rotary.h>
+#include <weights/pretrained/shared_embeddings.h>
+#include <weights/pretrained/stored_rotary.h>
 
 #include <cstdint>
 #include <optional>
@@ -24,6 +29,12 @@ struct Place {
 struct DescribedAttention {
   std::string model_type;
   MultiHeadAttentionOptions options;
+  /// Set if the scores add products with relative positions: the options of a
+  /// `RelativeAttention`, instead of `options`.
+  std::optional<RelativeAttentionOptions> relative;
+  /// Set if it sees a window beside global tokens: the options of a
+  /// `LongformerAttention`, instead of `options`.
+  std::optional<LongformerAttentionOptions> longformer;
   std::vector<Place> places;
   /// Its part of the model, if several parts have the same paths.
   PretrainedPart part = PretrainedPart::kAuto;
@@ -31,8 +42,9 @@ struct DescribedAttention {
   std::string within = {};
   /// The beginning of the path in the file, possibly after "model.".
   std::string root = {};
-  /// Whether the caller has to pass a bias.
+  /// Whether the caller has to pass a bias, and which.
   bool needs_bias = false;
+  std::string bias_of_caller = {};
   /// Whether the caller has to pass the rotary angles.
   bool needs_rotary = false;
   /// How the angles for an image are computed, if known.
@@ -43,6 +55,16 @@ struct DescribedAttention {
   bool has_image_windows = false;
   /// Whether the tokens of an image see each other in both directions.
   bool has_image_blocks = false;
+  /// The windows of an image into which the caller divides it, if any.
+  std::optional<ImageWindowOptions> windows = {};
+  /// The embeddings of `relative`, if all layers share them.
+  std::optional<SharedEmbeddings> shared_embeddings = {};
+  /// The rotary embedding in the file, if the model reads it there.
+  StoredRotary stored_rotary = {};
+
+  int64_t head_dim() const {
+    return options.head_dim().value_or(options.d_out() / options.num_heads());
+  }
 };
 
 /// The requested attention of a model.
@@ -71,6 +93,9 @@ std::vector<PretrainedPart> parts_of(ModelConfig& config);
 
 /// Returns the `model_type` of a part.
 std::string type_of_part(ModelConfig& config, PretrainedPart part);
+
+/// Returns whether a part has self-attention. Most have.
+bool has_self_attention(ModelConfig& config, PretrainedPart part);
 
 /// Returns whether a part has cross-attention.
 bool has_cross_attention(ModelConfig& config, PretrainedPart part);

@@ -3,6 +3,10 @@
 #include <weights/pretrained/describe.h>
 
 #include <check.h>
+#include <format_text.h>
+
+#include <cmath>
+#include <optional>
 
 namespace torch_attention::weights::pretrained {
 
@@ -72,6 +76,57 @@ void require_jamba_attention(Layer& layer) {
   require_attention(layer, period > 0 && layer.index % period == offset);
 }
 
+/// Layers with attention share the weights of the first of them. Its input is
+/// hidden states and embeddings in one.
+void describe_zamba(Layer& layer) {
+  auto& config = layer.config;
+  constexpr auto* kTypes = "layer_types";
+  const auto has_attention = [&](int64_t index) {
+    return config.text_at(kTypes, index) == "hybrid";
+  };
+  TORCH_ATTENTION_CHECK(
+      config.has(kTypes),
+      "expected \"{}\" in \"{}\", which has none",
+      config.name_of(kTypes),
+      config.path());
+  require_attention(layer, has_attention(layer.index));
+  int64_t first = 0;
+  while (!has_attention(first)) {
+    ++first;
+  }
+  layer.path = format_text("layers.{}.shared_transf.self_attn", first);
+  const auto twice = 2 * layer.options.d_in();
+  const auto heads = layer.options.num_heads();
+  // The class takes 0 for none.
+  const auto or_default = [](std::optional<int64_t> value, int64_t otherwise) {
+    return value.value_or(0) == 0 ? otherwise : *value;
+  };
+  const auto size = or_default(config.integer("attention_hidden_size"), twice);
+  const auto head_dim = or_default(config.integer("head_dim"), twice / heads);
+  layer.options.d_in(size)
+      .head_dim(head_dim)
+      .num_kv_heads(config.integer("num_key_value_heads"))
+      .scale(1 / std::sqrt(static_cast<double>(head_dim) / 2))
+      .out_bias(false)
+      .dropout(config.number("attention_dropout").value_or(0));
+  // Those of Mamba, and which layers have attention without the list.
+  config.ignore({"n_mamba_heads", "attn_layer_period", "attn_layer_offset"});
+}
+
+/// Layers of the types of `block_types` in turn.
+void require_recurrent_gemma_attention(Layer& layer) {
+  auto& config = layer.config;
+  constexpr auto* kTypes = "block_types";
+  const auto count = config.length(kTypes).value_or(0);
+  TORCH_ATTENTION_CHECK(
+      count > 0,
+      "expected a list of types as \"{}\" of \"{}\"",
+      kTypes,
+      config.path());
+  require_attention(
+      layer, config.text_at(kTypes, layer.index % count) == "attention");
+}
+
 /// In a model with few layers, the last one has attention.
 void require_olmo_hybrid_attention(Layer& layer) {
   const auto layers = layer.config.required_integer("num_hidden_layers");
@@ -82,15 +137,22 @@ void require_olmo_hybrid_attention(Layer& layer) {
           (layers < 4 && layer.index + 1 == layers));
 }
 
-/// No rotary embedding if theta is null.
+/// No rotary embedding if theta is null, in the parameters or, without one
+/// there, beside them.
 void set_olmo_hybrid_positions(Layer& layer) {
+  constexpr auto* kTheta = "rope_theta";
   auto& config = layer.config;
-  const auto parameters = config.object("rope_parameters");
-  const auto* theta = parameters.find("rope_theta");
-  if (theta == nullptr || !theta->is_null()) {
-    set_rotary(layer);
-  } else {
+  const auto newer = config.object("rope_parameters");
+  const auto parameters =
+      newer.fields().empty() ? config.object("rope_scaling") : newer;
+  const auto* theta = parameters.find(kTheta);
+  const bool is_null = theta == nullptr
+      ? config.contains(kTheta) && !config.has(kTheta)
+      : theta->is_null();
+  if (is_null) {
     ignore_rotary(config);
+  } else {
+    set_rotary(layer);
   }
 }
 
@@ -135,6 +197,19 @@ void require_lfm2_attention(Layer& layer) {
 }
 
 /// The other layers are convolutions.
+void require_lfm3_attention(Layer& layer) {
+  const auto place = layer.index % 4;
+  const auto type =
+      layer.config.text_at("layer_types", layer.index)
+          .value_or(
+              place == 2                           ? "full_attention"
+                  : place == 0 && layer.index != 0 ? "sliding_attention"
+                                                   : "conv");
+  require_attention(layer, type != "conv");
+  set_type(layer, type == "sliding_attention");
+}
+
+/// The other layers are convolutions.
 void require_lfm3_vision_attention(Layer& layer) {
   constexpr auto* kTypes = "layer_types";
   const auto type = layer.config.text_at(kTypes, layer.index);
@@ -163,6 +238,7 @@ void require_repmixer_attention(Layer& layer) {
 
 Describers hybrid_describers() {
   return {
+      {"require_lfm3_attention", require_lfm3_attention},
       {"require_lfm3_vision_attention", require_lfm3_vision_attention},
       {"require_bridgetower_layer", require_bridgetower_layer},
       {"require_repmixer_attention", require_repmixer_attention},
@@ -178,6 +254,8 @@ Describers hybrid_describers() {
       {"require_nemotron_h_attention", require_nemotron_h_attention},
       {"set_lara_mini_types", set_lara_mini_types},
       {"require_lfm2_attention", require_lfm2_attention},
+      {"describe_zamba", describe_zamba},
+      {"require_recurrent_gemma_attention", require_recurrent_gemma_attention},
   };
 }
 

@@ -41,7 +41,11 @@ Patches order_of_patches(
 
 /// Returns the positions of `count` rows or columns, float64.
 torch::Tensor places_of(const ImageRotary& rotary, int64_t count) {
-  const auto numbers = torch::arange(count, torch::kDouble);
+  auto numbers = torch::arange(count, torch::kDouble);
+  if (rotary.scaled_side > 0) {
+    numbers *=
+        static_cast<double>(rotary.scaled_side) / static_cast<double>(count);
+  }
   return rotary.goes_by_centers ? (2 * (numbers + 0.5) / count - 1) * (2 * M_PI)
                                 : numbers + rotary.first;
 }
@@ -62,6 +66,13 @@ RotaryAngles angles_of_image(
       "of at most {} patches, but got {} and {}",
       rotary.square,
       kMost,
+      height,
+      width);
+  TORCH_ATTENTION_CHECK(
+      rotary.scaled_side == 0 || height == width,
+      "expected a square image, whose sides the model scales to {}, but got {} "
+      "and {}",
+      rotary.scaled_side,
       height,
       width);
   TORCH_ATTENTION_CHECK(

@@ -26,6 +26,9 @@ struct ImageRotary {
   /// Whether positions are the centers of patches, scaled to -2 pi to 2 pi for
   /// every size of image.
   bool goes_by_centers = false;
+  /// The side to which positions of square images of all sizes are scaled; 0:
+  /// not scaled.
+  int64_t scaled_side = 0;
   /// The side of squares of patches that are consecutive tokens.
   int64_t square = 1;
   /// The side of windows of squares that are consecutive tokens; 0: no windows.

@@ -21,7 +21,12 @@ const std::map<std::string, Inner>& inner_models() {
         return inner.get(key).as_text().value_or("");
       };
       all.emplace(
-          model_type, Inner{text("type"), text("field"), text("within")});
+          model_type,
+          Inner{
+              text("type"),
+              text("field"),
+              text("within"),
+              entry.inner.get("fixed").as_flag().value_or(false)});
     }
     return all;
   }();
@@ -47,8 +52,10 @@ ModelPart model_in(
     ModelConfig& outer,
     const Inner& inner,
     PretrainedPart part) {
+  const auto* family = family_of(inner.type);
   TORCH_ATTENTION_CHECK(
-      part == PretrainedPart::kAuto,
+      part == PretrainedPart::kAuto ||
+          (family != nullptr && family->has_parts()),
       "the model of \"{}\" has no parts, but part is {}",
       outer.path(),
       name_of(part));
@@ -58,7 +65,8 @@ ModelPart model_in(
       inner.field,
       outer.path());
   auto config = outer.nested(inner.field);
-  auto type = config.text("model_type").value_or(inner.type);
+  const auto own_type = config.text("model_type").value_or(inner.type);
+  auto type = inner.is_fixed ? inner.type : own_type;
   return {std::move(config), std::move(type), part, inner.within};
 }
 

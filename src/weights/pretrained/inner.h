@@ -17,6 +17,8 @@ struct Inner {
   std::string field;
   /// A substring of its paths in files, if other paths have the same end.
   std::string within;
+  /// Whether its class is given, whatever `model_type` it has.
+  bool is_fixed = false;
 };
 
 /// Returns the model in this type, or null.
@@ -25,7 +27,7 @@ const Inner* find_inner(const std::string& model_type);
 /// Returns the known values of `model_type`.
 std::vector<std::string> inner_types();
 
-/// Returns the inner model. Throws c10::Error unless `part` is kAuto.
+/// Returns the inner model. Throws c10::Error if it has no such part.
 ModelPart model_in(ModelConfig& outer, const Inner& inner, PretrainedPart part);
 
 } // namespace torch_attention::weights::pretrained

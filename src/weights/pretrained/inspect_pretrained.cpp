@@ -4,16 +4,17 @@
 #include <error_message.h>
 #include <format_text.h>
 #include <weights/pretrained/adapter.h>
+#include <weights/pretrained/attention_class.h>
 #include <weights/pretrained/code.h>
 #include <weights/pretrained/families.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
+#include <weights/pretrained/relative.h>
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
 #include <utility>
 
 namespace torch_attention {
@@ -47,7 +48,10 @@ int64_t checked_count(int64_t count, const ModelConfig& config) {
 }
 
 /// Returns the C++ code that loads these layers.
-std::string call_of(const std::string& folder, const Layers& layers) {
+std::string call_of(
+    const std::string& folder,
+    const Layers& layers,
+    AttentionClass of) {
   if (layers.is_cross) {
     return format_text(
         "cross_attention_from_pretrained(\"{}\", layer)", escaped(folder));
@@ -64,11 +68,14 @@ std::string call_of(const std::string& folder, const Layers& layers) {
   if (layers.needs_rotary) {
     options += ".rotary_by_caller(true)";
   }
+  const auto* kind = prefix_of_loader(of);
   return options.empty()
-      ? format_text("attention_from_pretrained(\"{}\", layer)", escaped(folder))
+      ? format_text(
+            "{}attention_from_pretrained(\"{}\", layer)", kind, escaped(folder))
       : format_text(
-            "attention_from_pretrained(\n"
+            "{}attention_from_pretrained(\n"
             "    \"{}\", layer, PretrainedOptions(){})",
+            kind,
             escaped(folder),
             options);
 }
@@ -88,7 +95,18 @@ Layers describe_layer(
     const auto described = describe_attention(config, {layer, part, is_cross});
     result.needs_bias = described.needs_bias;
     result.needs_rotary = described.needs_rotary;
+    const auto of = class_of(described);
+    result.is_relative = of == AttentionClass::kRelative;
+    result.is_longformer = of == AttentionClass::kLongformer;
     result.description = words_of(described.options, is_cross);
+    if (result.is_longformer) {
+      result.description += format_text(
+          ", a window of {} to each side beside global tokens",
+          described.longformer->attention_window() / 2);
+    }
+    if (result.is_relative) {
+      result.description += ", " + words_of(*described.relative);
+    }
     if (described.needs_bias) {
       result.description += ", a bias that the caller gives";
     }
@@ -109,11 +127,26 @@ Layers describe_layer(
       result.description +=
           ", within windows whose cu_seqlens the caller gives";
     }
-    // Cross-attention has another class of options.
-    if (!is_cross) {
+    if (described.windows) {
+      result.description += format_text(
+          ", within windows of {} x {} tokens{} that the caller makes",
+          described.windows->height(),
+          described.windows->width(),
+          described.windows->shift() > 0
+              ? format_text(", shifted by {},", described.windows->shift())
+              : "");
+    }
+    result.needs_value_input = described.options.needs_value_input();
+    if (result.needs_value_input) {
+      result.description +=
+          ", values of other tokens than queries and keys: each call needs "
+          "value_input";
+    }
+    // Other classes have other options.
+    if (!is_cross && of == AttentionClass::kMultiHead) {
       result.options = code_of(described.options);
     }
-    result.call = call_of(folder, result);
+    result.call = call_of(folder, result, of);
   } catch (const std::exception& error) {
     result.description = error_message(error);
     // Without the number of the layer, so that such layers form one group.
@@ -153,7 +186,7 @@ void add_layers(
   }
 }
 
-/// Describes the layers of a model with latent attention, which are equal.
+/// Describes the layers of a model that have latent attention, which are equal.
 Layers latent_layers(
     const std::string& folder,
     ModelConfig& config,
@@ -161,7 +194,14 @@ Layers latent_layers(
   Layers result;
   result.model_type = model_type;
   result.is_latent = true;
-  const auto options = describe_latent(config, /*layer=*/0).options;
+  const auto count = checked_count(count_latent_layers(config), config);
+  for (int64_t layer = 0; layer < count; ++layer) {
+    if (has_latent_attention(config, layer)) {
+      result.numbers.push_back(layer);
+    }
+  }
+  const auto first = result.numbers.empty() ? 0 : result.numbers.front();
+  const auto options = describe_latent(config, first).options;
   result.description = format_text(
       "latent attention, {} heads of {} + {}, values of {}, made of {} numbers"
       "{}",
@@ -173,9 +213,6 @@ Layers latent_layers(
       options.query_rank()
           ? format_text(", queries of {}", *options.query_rank())
           : "");
-  result.numbers.resize(
-      static_cast<size_t>(checked_count(count_latent_layers(config), config)));
-  std::iota(result.numbers.begin(), result.numbers.end(), 0);
   result.call =
       format_text("latent_attention_from_pretrained(\"{}\", layer)", folder);
   return result;
@@ -198,7 +235,9 @@ PretrainedInfo inspect(const std::string& folder) {
   const auto parts = parts_of(config);
   for (const auto part : parts) {
     try {
-      add_layers(folder, config, part, /*is_cross=*/false, info);
+      if (has_self_attention(config, part)) {
+        add_layers(folder, config, part, /*is_cross=*/false, info);
+      }
       if (has_cross_attention(config, part)) {
         add_layers(folder, config, part, /*is_cross=*/true, info);
       }

@@ -21,8 +21,12 @@ struct DescribedLatent {
 /// such layer.
 DescribedLatent describe_latent(ModelConfig& config, int64_t layer);
 
-/// Returns the number of layers.
+/// Returns the number of layers; of attentions, if layers have several.
 int64_t count_latent_layers(ModelConfig& config);
+
+/// Returns whether a layer has latent attention: others may have linear
+/// attention.
+bool has_latent_attention(ModelConfig& config, int64_t layer);
 
 /// Returns whether models of this `model_type` have latent attention.
 bool is_latent_type(const std::string& model_type);

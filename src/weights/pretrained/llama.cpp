@@ -40,10 +40,19 @@ void describe_hunyuan(Layer& layer) {
   // Its type is dynamic, but it does not depend on the sequence length.
   double alpha = 1;
   for (const std::string object : {"rope_parameters", "rope_scaling"}) {
-    const auto found = config.object(object).get("alpha").as_number();
+    const auto parameters = config.object(object);
+    const auto found = parameters.get("alpha").as_number();
     if (!found) {
       continue;
     }
+    const auto type = rope_type_of(parameters);
+    TORCH_ATTENTION_CHECK(
+        (type == "dynamic" || type == "xdrope") && *found > 0,
+        "expected alpha > 0 in \"{}\", beside the rope_type dynamic, but got {} "
+        "beside {}",
+        config.path(),
+        *found,
+        type);
     alpha = *found;
     for (const auto* field :
          {"alpha",
@@ -119,6 +128,8 @@ void describe_molmo2(Layer& layer) {
                              .dim(layer.head_dim()));
   }
   layer.layout = joined_layout("molmo2", "att_proj", "attn_out");
+  // In files of the whole model.
+  layer.others.emplace_back("transformer.blocks.{}.self_attn", layer.layout);
 }
 
 void describe_phi3(Layer& layer) {
@@ -155,10 +166,15 @@ void describe_phimoe(Layer& layer) {
     layer.config.drop(object, "long_mscale");
   }
   describe_as(layer, "llama");
-  if (mscale) {
-    auto rotary = *layer.options.rotary();
-    layer.options.rotary(rotary.attention_factor(mscale));
+  auto rotary = *layer.options.rotary();
+  // The class computes frequencies without the length of the text.
+  if (!rotary.long_factors().empty()) {
+    rotary.long_factors(rotary.short_factors());
   }
+  if (mscale) {
+    rotary.attention_factor(mscale);
+  }
+  layer.options.rotary(rotary);
   layer.options.window(layer.config.integer("sliding_window"));
 }
 

@@ -76,6 +76,21 @@ SizeNames size_names(const Json& sizes) {
   take("layers", names.layers);
   take("length", names.length);
   take("more_layers", names.more_layers);
+  names.missing_layers = sizes.get("missing_layers").as_integer().value_or(0);
+  return names;
+}
+
+StageNames stage_names(const Json& stages) {
+  StageNames names;
+  for (const auto& count : stages.get("layers").elements()) {
+    names.fixed.push_back(count.as_integer().value());
+  }
+  if (names.fixed.empty()) {
+    names.field = text_of(stages, "layers");
+  }
+  names.count = text_of(stages, "count");
+  names.first = stages.get("first").as_integer().value_or(0);
+  names.doubles = stages.get("doubles").as_flag().value_or(false);
   return names;
 }
 
@@ -91,9 +106,13 @@ Family read_family(const Json& models, const Json& entry) {
   add_steps(models, entry, family.steps);
   family.names = size_names(value("sizes"));
   family.head_size = value("head_size").as_integer().value_or(0);
+  family.layer_count = value("layer_count").as_integer().value_or(0);
+  family.stages = stage_names(value("stages"));
   family.decoder_path = text("decoder_path");
   family.cross_path = text("cross_path");
   family.decoder_names = size_names(value("decoder_sizes"));
+  family.audio_path = text("audio_path");
+  family.audio_names = size_names(value("audio_sizes"));
   family.has_own_configs = value("own_configs").as_flag().value_or(false);
   family.cross_flag = text("cross_flag");
   return family;
@@ -106,6 +125,10 @@ ModelEntry read_entry(const Json& models, const Json& fields) {
   entry.stacks = fields.get("stacks");
   entry.inner = fields.get("inner");
   entry.latent = text_of(fields, "latent");
+  entry.indexer = text_of(fields, "indexer");
+  entry.has_shared_indexers =
+      fields.get("shared_indexers").as_flag().value_or(false);
+  entry.reads_layers = fields.get("per_layer").as_flag().value_or(false);
   if (fields.contains("describe") || fields.contains("like")) {
     entry.family = read_family(models, fields);
   }

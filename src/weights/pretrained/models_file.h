@@ -23,23 +23,52 @@ struct SizeNames {
   /// The number of layers in a second list of layers, which follow those of the
   /// first; empty if there is one list.
   std::string more_layers = {};
+  /// How many of the layers that the field counts are not made.
+  int64_t missing_layers = 0;
+};
+
+/// Stages of layers, between which sizes change. `layer` counts through all of
+/// them.
+struct StageNames {
+  /// The field with the numbers of layers of the stages, or these numbers if
+  /// they are fixed; both are empty for models without stages.
+  std::string field;
+  std::vector<int64_t> fixed;
+  /// The field with the number of stages; empty if there is none.
+  std::string count;
+  /// The number of the first stage in paths.
+  int64_t first = 0;
+  /// Whether each stage has twice the size of the one before.
+  bool doubles = false;
+
+  bool exist() const {
+    return !field.empty() || !fixed.empty();
+  }
 };
 
 /// How the attention of a model is described.
 struct Family {
-  /// The path of the self-attention in the model; `{}` stands for the layer. In
-  /// a model with a decoder, the encoder's.
+  /// The path of the self-attention in the model; `{}` stands for the layer, in
+  /// stages for the stage and its layer. In a model with a decoder, the
+  /// encoder's. Empty in models with cross-attention alone.
   std::string path;
   std::vector<Step> steps;
   SizeNames names;
   /// The size of heads if it is fixed, and there is no field with their number;
   /// otherwise 0.
   int64_t head_size = 0;
+  /// The number of layers if it is fixed; otherwise 0.
+  int64_t layer_count = 0;
+  StageNames stages;
   /// The paths of the decoder's self-attention and cross-attention; empty if
   /// there are none.
   std::string decoder_path;
   std::string cross_path;
   SizeNames decoder_names;
+  /// The path of the self-attention in a third stack, an encoder of sound;
+  /// empty if there is none.
+  std::string audio_path = {};
+  SizeNames audio_names = {};
   /// Whether the stacks have separate configurations, `encoder` and `decoder`.
   bool has_own_configs = false;
   /// The flag for cross-attention; empty if all models with a `cross_path` have
@@ -66,6 +95,14 @@ struct ModelEntry {
   /// The pairing of the rotary embedding, for models with latent attention
   /// (latent.h); otherwise empty.
   std::string latent;
+  /// The pairing of the rotary embedding of the indexer, for models with latent
+  /// attention that have one; otherwise empty.
+  std::string indexer;
+  /// Whether some of its layers take the keys that the indexer of an earlier
+  /// layer chose.
+  bool has_shared_indexers = false;
+  /// Whether its class reads `per_layer_config`.
+  bool reads_layers = false;
   /// The fields of attention for which the configuration class of
   /// `transformers` has a default other than None; and in "names" the model's
   /// names of fields.

@@ -22,9 +22,26 @@ Multimodal read_parts(const Json& parts) {
   model.audio = text("audio");
   model.has_default = !parts.get("no_default").as_flag().value_or(false);
   model.inside = text("inside");
+  model.inside_type = text("inside_type");
+  const auto& fixed = parts.get("fixed").elements();
+  for (const auto part : model.parts()) {
+    if (std::count(fixed.begin(), fixed.end(), Json(name_of(part))) > 0) {
+      model.fixed.push_back(part);
+    }
+  }
+  model.may_be_flat = parts.contains("flat");
+  for (const auto& field : parts.get("flat").elements()) {
+    model.ignored_if_flat.push_back(field.as_text().value_or(""));
+  }
+  model.text_defaults = parts.get("text_defaults");
   if (parts.contains("vision_field")) {
     model.vision_field = text("vision_field");
   }
+  model.older_vision_field = text("older_vision_field");
+  if (parts.contains("audio_field")) {
+    model.audio_field = text("audio_field");
+  }
+  model.has_config_dicts = parts.get("config_dicts").as_flag().value_or(false);
   model.text_within = text("text_within");
   model.vision_within = text("vision_within");
   const auto blocks = text("blocks");
@@ -45,6 +62,59 @@ const std::map<std::string, Multimodal>& models() {
     return all;
   }();
   return table;
+}
+
+/// Returns the field with the configuration of the image encoder.
+const std::string& vision_field_of(
+    ModelConfig& config,
+    const Multimodal& model) {
+  return !model.older_vision_field.empty() && !config.has(model.vision_field)
+      ? model.older_vision_field
+      : model.vision_field;
+}
+
+/// Returns the configuration of a text model of this type at the top level, as
+/// older files have it. Throws c10::Error if it has no sizes, or if it is of
+/// another part.
+ModelConfig flat_config(
+    ModelConfig config,
+    const Multimodal& model,
+    bool is_text,
+    const std::string& field,
+    const std::string& type) {
+  const auto* family = family_of(type);
+  const auto names = family == nullptr ? SizeNames() : family->names;
+  const auto aliases = default_fields(type).get("names");
+  const auto has = [&](const std::string& name) {
+    return config.has(name) ||
+        config.has(aliases.get(name).as_text().value_or(name));
+  };
+  TORCH_ATTENTION_CHECK(
+      is_text && model.may_be_flat && has(names.size) && has(names.heads) &&
+          has(names.layers),
+      "expected \"{}\" in \"{}\", which has none",
+      field,
+      config.path());
+  for (const auto& ignored : model.ignored_if_flat) {
+    config.forget(ignored);
+  }
+  return config;
+}
+
+/// Returns the configuration with those of the parts.
+ModelConfig outer_of_parts(ModelConfig& config, const Multimodal& model) {
+  if (model.inside.empty()) {
+    return config;
+  }
+  auto inner = config.nested(model.inside);
+  const auto type = inner.text("model_type").value_or(model.inside_type);
+  TORCH_ATTENTION_CHECK(
+      model.inside_type.empty() || type == model.inside_type,
+      "expected model_type \"{}\" in \"{}\", but got \"{}\"",
+      model.inside_type,
+      inner.path(),
+      type);
+  return inner;
 }
 
 } // namespace
@@ -112,12 +182,16 @@ ModelPart part_of(
       outer.path(),
       fmt::join(names, " and "),
       name_of(part));
-  auto config = model.inside.empty() ? outer : outer.nested(model.inside);
+  auto config = outer_of_parts(outer, model);
   const bool is_text = part == PretrainedPart::kText;
   const bool is_vision = part == PretrainedPart::kVision;
-  const auto field = is_text ? std::string("text_config")
-      : is_vision            ? model.vision_field
-                             : std::string("audio_config");
+  std::string field = is_text ? "text_config"
+      : is_vision             ? vision_field_of(config, model)
+                              : model.audio_field;
+  // The class then ignores all that the other field has.
+  if (model.has_config_dicts && config.has(field + "_dict")) {
+    field += "_dict";
+  }
   const auto& type = is_text ? model.text
       : is_vision            ? model.vision
                              : model.audio;
@@ -130,18 +204,34 @@ ModelPart part_of(
       "expected is_causal = true in \"{}\", whose text is causal, but got "
       "false",
       config.path());
-  // Older files have no text_config, but its fields in the outer configuration.
   const auto blocks = is_text ? model.blocks : ImageBlocks::kNone;
   if (!config.has(field)) {
-    return {config, type, part, within, /*root=*/"", blocks};
+    return {
+        flat_config(config, model, is_text, field, type),
+        type,
+        part,
+        within,
+        /*root=*/"",
+        blocks};
   }
   auto inner = config.nested(field);
+  if (is_text) {
+    inner.add_missing(model.text_defaults);
+  }
+  TORCH_ATTENTION_CHECK(
+      !inner.has("text_config"),
+      "expected the fields of a {} as \"{}\" of \"{}\", but got a model with a "
+      "text_config of its own",
+      type,
+      field,
+      config.path());
   const auto own_type = inner.text("model_type").value_or(type);
   // Released files may have the type of the multimodal model there.
-  const bool is_multimodal = find_multimodal(own_type) != nullptr;
+  const bool is_given = find_multimodal(own_type) != nullptr ||
+      std::count(model.fixed.begin(), model.fixed.end(), part) > 0;
   return {
       std::move(inner),
-      is_multimodal ? type : own_type,
+      is_given ? type : own_type,
       part,
       within,
       /*root=*/"",

@@ -34,10 +34,27 @@ struct Multimodal {
   /// Whether PretrainedPart::kAuto means the text model, which then is causal.
   bool has_default = true;
   /// The field with the configurations of the parts; empty if they are at the
-  /// top level.
+  /// top level. Its `model_type`, if it matters.
   std::string inside;
-  /// The field with the configuration of the image encoder.
+  std::string inside_type;
+  /// The parts whose class is given, whatever `model_type` they have.
+  std::vector<PretrainedPart> fixed;
+  /// Whether files may have the fields of the text model at the top level, and
+  /// which of these the class then ignores.
+  bool may_be_flat = false;
+  std::vector<std::string> ignored_if_flat;
+  /// The fields of the text model that its configuration has by default in this
+  /// model, where they differ from those of its class.
+  Json text_defaults;
+  /// The field with the configuration of the image encoder, and its name
+  /// before.
   std::string vision_field = "vision_config";
+  std::string older_vision_field;
+  /// Whether "text_config_dict" and its kin replace the configurations of
+  /// parts.
+  bool has_config_dicts = false;
+  /// The field with the configuration of the sound encoder.
+  std::string audio_field = "audio_config";
   /// A substring of the paths of text and image model in files, if other paths
   /// have the same end.
   std::string text_within;

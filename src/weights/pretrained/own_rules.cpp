@@ -5,6 +5,8 @@
 
 #include <check.h>
 
+#include <cmath>
+
 namespace torch_attention::weights::pretrained {
 
 namespace {
@@ -32,15 +34,6 @@ void set_afmoe_types(Layer& layer) {
       is_before_last_of(
           layer,
           layer.config.integer("global_attn_every_n_layers").value_or(4)));
-}
-
-/// The gate has no bias.
-void set_afmoe_gate(Layer& layer) {
-  layer.options.output_gate(true);
-  layer.layout.rename("gate_proj.weight", "W_gate.weight");
-  if (layer.options.qkv_bias()) {
-    layer.layout.zeros("W_gate.bias");
-  }
 }
 
 /// Refuses the last layers of Gemma 3n and 4, which use the keys and values of
@@ -108,6 +101,15 @@ void set_gemma4_sides(Layer& layer) {
   }
 }
 
+/// With "vision" the tokens of an image see each other in all layers, beyond
+/// windows, too.
+void set_gemma4_unified_blocks(Layer& layer) {
+  if (layer.config.text("use_bidirectional_attention") == "vision") {
+    layer.options.block_scope(
+        layer.options.window() ? BlockScope::kWindow : BlockScope::kCausal);
+  }
+}
+
 void set_embedding_gemma2_heads(Layer& layer) {
   auto& config = layer.config;
   // `save_pretrained` writes the sizes of each layer to per_layer_config.
@@ -117,12 +119,14 @@ void set_embedding_gemma2_heads(Layer& layer) {
   }
 }
 
-/// `local_attention` is the total size of the window to both sides.
+/// `local_attention` is the total size of the window to both sides;
+/// `sliding_window`, if it is set, that of one side.
 void set_modernbert_window(Layer& layer) {
   auto& config = layer.config;
-  const auto turn = config.integer("global_attn_every_n_layers").value_or(3);
-  set_type(layer, turn > 0 && layer.index % turn != 0);
-  const auto side = config.integer("local_attention").value_or(128) / 2;
+  const auto turn = positive(config, "global_attn_every_n_layers", 3);
+  set_type(layer, layer.index % turn != 0);
+  const auto half = config.integer("local_attention").value_or(128) / 2;
+  const auto side = config.integer("sliding_window").value_or(half);
   layer.options.causal(false);
   if (layer.type == "sliding_attention") {
     layer.options.window(side + 1).window_after(side);
@@ -132,8 +136,8 @@ void set_modernbert_window(Layer& layer) {
 /// The window is half of `local_attention`, unless `sliding_window` is set.
 void set_modernbert_decoder_window(Layer& layer) {
   auto& config = layer.config;
-  const auto turn = config.integer("global_attn_every_n_layers").value_or(3);
-  set_type(layer, turn > 0 && layer.index % turn != 0);
+  const auto turn = positive(config, "global_attn_every_n_layers", 3);
+  set_type(layer, layer.index % turn != 0);
   const auto half = config.integer("local_attention").value_or(128) / 2;
   if (layer.type == "sliding_attention" && !layer.options.window()) {
     layer.options.window(half);
@@ -144,12 +148,15 @@ void set_modernbert_decoder_window(Layer& layer) {
 /// with a temperature.
 void describe_llama4(Layer& layer) {
   auto& config = layer.config;
-  const auto interval = config.integer("no_rope_layer_interval").value_or(4);
+  const auto interval = positive(config, "no_rope_layer_interval", 4);
   const bool rotates = config.integer_at("no_rope_layers", layer.index)
                            .value_or(is_before_last_of(layer, interval)) != 0;
+  constexpr auto* kChunk = "attention_chunk_size";
+  const auto chunk = config.contains(kChunk) ? config.integer(kChunk)
+                                             : std::optional<int64_t>(8192);
   const auto type =
       config.text_at("layer_types", layer.index)
-          .value_or(rotates ? "chunked_attention" : "full_attention");
+          .value_or(rotates && chunk ? "chunked_attention" : "full_attention");
   TORCH_ATTENTION_CHECK(
       type == "full_attention" || type == "chunked_attention",
       "expected full_attention or chunked_attention as \"layer_types\" of "
@@ -157,8 +164,12 @@ void describe_llama4(Layer& layer) {
       config.path(),
       type,
       layer.index);
-  const auto chunk = config.integer("attention_chunk_size").value_or(8192);
   if (type == "chunked_attention") {
+    TORCH_ATTENTION_CHECK(
+        chunk.has_value(),
+        "expected a number as {} of \"{}\", whose layer_types has chunks",
+        kChunk,
+        config.path());
     layer.options.chunk(chunk);
   }
   const auto floor_scale = config.integer("floor_scale").value_or(8192);
@@ -184,21 +195,8 @@ void describe_llama4(Layer& layer) {
   set_rotary(layer, {}, RotaryPairing::kInterleaved);
 }
 
-/// The parameters of the rotary embedding contain a temperature.
 void set_ministral3_temperature(Layer& layer) {
-  auto& config = layer.config;
-  const auto parameters = config.object("rope_parameters");
-  const auto beta = parameters.get("llama_4_scaling_beta").as_number();
-  const auto length =
-      parameters.get("original_max_position_embeddings").as_integer();
-  TORCH_ATTENTION_CHECK(
-      beta && length,
-      "expected llama_4_scaling_beta and original_max_position_embeddings in "
-      "the rope_parameters of \"{}\"",
-      config.path());
-  layer.options.temperature(TemperatureOptions(*length).scale(*beta).offset(0));
-  config.drop("rope_parameters", "llama_4_scaling_beta");
-  config.drop("rope_parameters", "max_position_embeddings");
+  layer.options.temperature(temperature_of(layer.config));
 }
 
 /// Layers with a window rotate; counted from the last, every fourth one has
@@ -222,7 +220,8 @@ void describe_muse_glimmer(Layer& layer) {
 
 /// Gates, queries, keys and values are one linear layer in files.
 void set_hrm_layout(Layer& layer) {
-  layer.options.qkv_bias(false).out_bias(false).output_gate(true);
+  layer.options.qkv_bias(false).out_bias(false).output_gate(
+      OutputGateOptions());
   layer.layout = WeightLayout("hrm_text");
   layer.layout
       .split(
@@ -247,7 +246,7 @@ void require_qwen3_next_attention(Layer& layer) {
 
 /// `q_proj` interleaves query and gate of each head.
 void set_qwen3_next_gate(Layer& layer) {
-  layer.options.output_gate(true);
+  layer.options.output_gate(OutputGateOptions());
   const auto heads = layer.options.num_heads();
   WeightLayout layout("qwen3_next");
   for (const auto& part : {std::string(".weight"), std::string(".bias")}) {
@@ -260,6 +259,71 @@ void set_qwen3_next_gate(Layer& layer) {
   layer.layout = layout;
 }
 
+/// Layers have their own numbers of heads, and gates of heads or elements.
+void describe_laguna(Layer& layer) {
+  auto& config = layer.config;
+  const auto heads =
+      config.integer_at("num_attention_heads_per_layer", layer.index);
+  layer.options.num_heads(heads.value_or(layer.options.num_heads()));
+  const bool is_text = config.is_text("gating");
+  const auto gating = is_text ? config.text("gating").value_or("") : "";
+  const bool of_heads =
+      is_text ? gating == "per-head" : config.flag("gating").value_or(true);
+  layer.options.output_gate(
+      OutputGateOptions(of_heads ? GateScope::kHead : GateScope::kElement)
+          .function(GateFunction::kSoftplus)
+          .bias(false));
+  layer.layout.rename("g_proj.weight", "W_gate.weight");
+}
+
+/// Layers with a window may have their own number of heads.
+void describe_step3p5(Layer& layer) {
+  auto& config = layer.config;
+  for (const auto* older :
+       {"rope_theta", "rope_scaling", "partial_rotary_factors"}) {
+    TORCH_ATTENTION_CHECK(
+        !config.contains(older),
+        "expected rope_parameters of each type of layer in \"{}\", but got "
+        "the older field {}",
+        config.path(),
+        older);
+  }
+  // The class has other parameters for all types where one of them has none.
+  const auto parameters = config.object("rope_parameters");
+  for (const auto* type : {"full_attention", "sliding_attention"}) {
+    TORCH_ATTENTION_CHECK(
+        !config.lists("layer_types", type) || parameters.get(type).is_object(),
+        "expected rope_parameters of \"{}\", which layer_types of \"{}\" has",
+        type,
+        config.path());
+  }
+  const auto heads = config.integer("num_sliding_attention_heads");
+  // `save_pretrained` writes the sizes of each layer to per_layer_config.
+  if (layer.type == "sliding_attention" && heads &&
+      !config.contains("per_layer_config")) {
+    layer.options.num_heads(*heads);
+  }
+  if (const auto squared = config.number("query_pre_attn_scalar")) {
+    layer.options.scale(1 / std::sqrt(*squared));
+  }
+}
+
+/// Layers with a window have twice as many key heads, and sinks.
+void describe_mimo_v2_flash(Layer& layer) {
+  auto& config = layer.config;
+  set_type(layer, layer.index != 0 && is_before_last_of(layer, 6));
+  // The tokens before a query's own one, which take precedence.
+  const auto before = config.integer("sliding_window_size");
+  layer.options.value_dim(config.integer("v_head_dim"));
+  if (layer.type == "sliding_attention") {
+    const auto heads = config.integer("num_key_value_heads").value_or(4);
+    layer.options.sinks(true).num_kv_heads(2 * heads);
+    if (before) {
+      layer.options.window(*before + 1);
+    }
+  }
+}
+
 /// The fields of attention are in `attn_config`.
 void describe_dbrx(Layer& layer) {
   auto inner = layer.config.nested("attn_config");
@@ -267,9 +331,17 @@ void describe_dbrx(Layer& layer) {
       .clip_qkv(inner.number("clip_qkv"))
       .out_bias(false)
       .dropout(inner.number("attn_pdrop").value_or(0));
-  RotaryRules rules;
-  rules.theta = inner.number("rope_theta").value_or(rules.theta);
-  set_rotary(layer, rules);
+  set_rotary(layer);
+  // The class does not read the one that released files have here.
+  const auto theta = layer.options.rotary()->theta();
+  const auto inner_theta = inner.number("rope_theta").value_or(theta);
+  TORCH_ATTENTION_CHECK(
+      inner_theta == theta,
+      "expected rope_theta = {} in attn_config of \"{}\", the one of all "
+      "layers, but got {}: set it as rope_theta beside attn_config",
+      theta,
+      layer.config.path(),
+      inner_theta);
   layer.config.ignore("num_key_value_heads");
   inner.check_no_more("dbrx");
   layer.layout = joined_layout("dbrx", "Wqkv", "out_proj");
@@ -282,12 +354,12 @@ Describers own_rule_describers() {
       {"set_flint_types", set_flint_types},
       {"set_theta_of_layer", set_theta_of_layer},
       {"set_afmoe_types", set_afmoe_types},
-      {"set_afmoe_gate", set_afmoe_gate},
       {"make_last_full", make_last_full},
       {"require_own_keys", require_own_keys},
       {"set_gemma_norms", set_gemma_norms},
       {"set_gemma4_heads", set_gemma4_heads},
       {"set_gemma4_sides", set_gemma4_sides},
+      {"set_gemma4_unified_blocks", set_gemma4_unified_blocks},
       {"set_embedding_gemma2_heads", set_embedding_gemma2_heads},
       {"set_modernbert_window", set_modernbert_window},
       {"set_modernbert_decoder_window", set_modernbert_decoder_window},
@@ -297,6 +369,9 @@ Describers own_rule_describers() {
       {"set_hrm_layout", set_hrm_layout},
       {"require_qwen3_next_attention", require_qwen3_next_attention},
       {"set_qwen3_next_gate", set_qwen3_next_gate},
+      {"describe_laguna", describe_laguna},
+      {"describe_step3p5", describe_step3p5},
+      {"describe_mimo_v2_flash", describe_mimo_v2_flash},
       {"describe_dbrx", describe_dbrx},
   };
 }

@@ -15,7 +15,9 @@ Stack read_stack(const Json& stacks, const std::string& name) {
   return {
       fields.get("type").as_text().value_or(""),
       fields.get("field").as_text().value_or(name),
-      fields.get("root").as_text().value_or(name + ".")};
+      fields.get("root").as_text().value_or(name + "."),
+      fields.get("defaults"),
+      fields.get("fixed").as_flag().value_or(false)};
 }
 
 const std::map<std::string, Pair>& pairs() {
@@ -73,12 +75,18 @@ ModelPart stack_of(ModelConfig& outer, const Pair& pair, PretrainedPart part) {
       "expected \"{}\" in \"{}\", which has none",
       stack.field,
       outer.path());
+  if (type == "maskformer") {
+    // A copy of its decoder's.
+    outer.ignore("num_attention_heads");
+  }
   // Otherwise the outer configuration is the decoder's.
   if (!pair.decoder.field.empty()) {
     outer.check_no_more(type);
   }
   auto inner = outer.nested(stack.field);
-  auto inner_type = inner.text("model_type").value_or(stack.type);
+  inner.add_missing(stack.defaults);
+  const auto own_type = inner.text("model_type").value_or(stack.type);
+  auto inner_type = stack.is_fixed ? stack.type : own_type;
   return {
       std::move(inner),
       std::move(inner_type),

@@ -17,6 +17,11 @@ struct Stack {
   std::string field;
   /// The beginning of its paths in files.
   std::string root;
+  /// The fields that its configuration has by default in this model, where they
+  /// differ from those of its class.
+  Json defaults;
+  /// Whether its class is given, whatever `model_type` it has.
+  bool is_fixed = false;
 };
 
 /// A model of two other models: `stacks` of an entry of models.json.

@@ -8,11 +8,17 @@
 #include <undrawn_weights.h>
 #include <weights/folder.h>
 #include <weights/pretrained/adapter.h>
+#include <weights/pretrained/attention_class.h>
+#include <weights/pretrained/describe.h>
 #include <weights/pretrained/families.h>
+#include <weights/pretrained/find_place.h>
 #include <weights/pretrained/latent.h>
 #include <weights/pretrained/multimodal.h>
 #include <weights/pretrained/quantized.h>
+#include <weights/pretrained/relative.h>
 #include <weights/pretrained/relative_bias.h>
+#include <weights/pretrained/shared_embeddings.h>
+#include <weights/pretrained/window_bias.h>
 #include <weights/read.h>
 #include <weights/select.h>
 #include <weights/text.h>
@@ -20,12 +26,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <optional>
 #include <ostream>
-#include <set>
-#include <string_view>
 
 namespace torch_attention {
 
@@ -33,107 +36,6 @@ using namespace weights;
 using namespace weights::pretrained;
 
 namespace {
-
-template <typename Words>
-bool has_word(const std::string& path, const Words& words) {
-  return std::any_of(words.begin(), words.end(), [&](std::string_view word) {
-    return path.find(word) != std::string::npos;
-  });
-}
-
-/// Returns whether a path can belong to this part, by the words in it.
-bool can_be_part(const std::string& path, PretrainedPart part) {
-  constexpr std::array<std::string_view, 5> kOfVision{
-      "vision", "visual", "video", "image", "vit."};
-  constexpr std::array<std::string_view, 3> kOfAudio{
-      "audio", "speech", "sound"};
-  const bool is_vision = has_word(path, kOfVision);
-  const bool is_audio = has_word(path, kOfAudio);
-  return part == PretrainedPart::kVision ? is_vision
-      : part == PretrainedPart::kAudio   ? is_audio
-      : part == PretrainedPart::kText    ? !is_vision && !is_audio
-                                         : true;
-}
-
-/// Where a part of a model is in a file.
-struct Where {
-  PretrainedPart part = PretrainedPart::kAuto;
-  /// A substring and the beginning of its paths.
-  std::string within = {};
-  std::string root = {};
-};
-
-/// Returns the paths that end with `path` in a file with these keys.
-std::set<std::string> paths_ending_with(
-    const std::vector<std::string>& keys,
-    const std::string& path,
-    const Where& where) {
-  std::set<std::string> found;
-  const auto inner = path + ".";
-  for (const auto& key : keys) {
-    const auto at = key.find(inner);
-    const bool is_there =
-        at == 0 || (at != std::string::npos && key[at - 1] == '.');
-    const bool is_below =
-        starts_with(key, where.root) || starts_with(key, "model." + where.root);
-    if (is_there && is_below) {
-      found.insert(key.substr(0, at + path.size()));
-    }
-  }
-  // A file with only one part may not name it.
-  std::set<std::string> of_part;
-  for (const auto& each : found) {
-    if (can_be_part(each, where.part) &&
-        each.find(where.within) != std::string::npos) {
-      of_part.insert(each);
-    }
-  }
-  return found.size() > 1 ? of_part : found;
-}
-
-/// Returns the path that ends with `path` in a file with these keys, if there
-/// is one. Throws c10::Error if there are several.
-std::optional<std::string> find_path(
-    const std::vector<std::string>& keys,
-    const std::string& path,
-    const Where& where,
-    const std::string& file) {
-  const auto found = paths_ending_with(keys, path, where);
-  TORCH_ATTENTION_CHECK(
-      found.size() <= 1,
-      "expected one \"{}\" in \"{}\", which has {}",
-      path,
-      file,
-      quoted_list({found.begin(), found.end()}));
-  return found.empty() ? std::nullopt : std::optional(*found.begin());
-}
-
-[[noreturn]] void throw_no_path(
-    const std::vector<std::string>& keys,
-    const std::string& path,
-    const std::string& file) {
-  TORCH_ATTENTION_CHECK(
-      false,
-      "expected keys of \"{}\" in \"{}\", which has attention at {}",
-      path,
-      file,
-      quoted_list(attention_paths(keys)));
-}
-
-/// Returns the full path and the layout of the attention in a file with these
-/// keys.
-Place find_place(
-    const std::vector<std::string>& keys,
-    const DescribedAttention& described,
-    const std::string& file) {
-  const Where where{described.part, described.within, described.root};
-  for (const auto& place : described.places) {
-    if (auto found = find_path(keys, place.path, where, file)) {
-      return {std::move(*found), place.layout};
-    }
-  }
-  throw_no_path(keys, described.places.front().path, file);
-}
 
 /// Where the weights of a module are.
 struct WeightsOfModel {
@@ -190,20 +92,32 @@ WeightsOfModel locate_path(
       {std::move(*found), WeightLayout::automatic()}};
 }
 
+/// Returns the description of a layer whose attention is of this class.
+DescribedAttention describe_as_class(
+    ModelConfig& config,
+    const Wanted& wanted,
+    AttentionClass of) {
+  auto described = describe_attention(config, wanted);
+  check_class(config, described, of);
+  return described;
+}
+
 Located locate(
     const std::string& folder,
     const Wanted& wanted,
-    const PretrainedOptions& options) {
+    const PretrainedOptions& options,
+    AttentionClass of = AttentionClass::kMultiHead) {
   ModelConfig config(folder);
-  auto described = describe_attention(config, wanted);
+  auto described = describe_as_class(config, wanted, of);
   TORCH_ATTENTION_CHECK(
       !described.needs_bias || options.bias_by_caller(),
-      "model_type \"{}\" of \"{}\" adds a bias by the distance of tokens to "
-      "the scores, which is not computed: with "
+      "model_type \"{}\" of \"{}\" adds {} to the scores, which is not "
+      "computed: with "
       "PretrainedOptions().bias_by_caller(true) the layer is loaded, and "
       "each call needs the bias, as ForwardOptions().bias",
       described.model_type,
-      config.path());
+      config.path(),
+      described.bias_of_caller);
   TORCH_ATTENTION_CHECK(
       !described.needs_rotary || options.rotary_by_caller(),
       "model_type \"{}\" of \"{}\" rotates by places in two dimensions, "
@@ -213,13 +127,45 @@ Located locate(
       "rotary_from_pretrained makes them",
       described.model_type,
       config.path());
+  if (config.is_gguf()) {
+    described.places = {
+        {format_text("blk.{}", wanted.layer), WeightLayout::gguf()}};
+  }
   auto file = weight_file_of(folder, config);
   const auto weights = read_weight_file(file);
   auto place = find_place(whole_keys(weights), described, file);
   check_not_quantized(config, weights, place.path);
+  if (auto rotary = described.options.rotary()) {
+    take_stored_rotary(
+        file, described.stored_rotary, described.head_dim(), *rotary);
+    described.options.rotary(rotary);
+  }
   return {
       {config.path(), described.model_type, std::move(file), std::move(place)},
       std::move(described)};
+}
+
+/// Makes a module of these options, in evaluation mode, to be filled.
+template <typename Holder, typename Options>
+Holder make_empty(const Options& its_options) {
+  const UndrawnWeights undrawn;
+  Holder module(its_options);
+  module->eval();
+  return module;
+}
+
+/// Logs what was built, if that is wanted.
+template <typename Holder>
+void log_layer(
+    const PretrainedOptions& options,
+    const WeightsOfModel& weights,
+    int64_t layer,
+    const Holder& module) {
+  if (options.log() != nullptr) {
+    *options.log() << escaped(weights.config) << ": layer " << layer << " of "
+                   << escaped(weights.model_type) << "\n"
+                   << module << "\n";
+  }
 }
 
 /// Makes a module of these options, and fills it with the layer's weights.
@@ -228,13 +174,10 @@ Holder fill(
     const Options& its_options,
     const WeightsOfModel& weights,
     int64_t layer,
-    const PretrainedOptions& options) {
-  auto attention = [&] {
-    const UndrawnWeights undrawn;
-    return Holder(its_options);
-  }();
-  attention->eval();
-  const auto report = load_weights(
+    const PretrainedOptions& options,
+    const std::optional<SharedEmbeddings>& shared = {}) {
+  auto attention = make_empty<Holder>(its_options);
+  auto report = load_weights(
       *attention,
       weights.file,
       LoadOptions()
@@ -243,31 +186,31 @@ Holder fill(
           .adapter(options.adapter())
           .dtype(options.dtype())
           .device(options.device()));
+  if (shared) {
+    load_shared_embeddings(
+        *shared,
+        weights.place.path,
+        attention->named_parameters()["relative_embeddings"],
+        report);
+  }
+  log_layer(options, weights, layer, attention);
   if (options.log() != nullptr) {
-    *options.log() << escaped(weights.config) << ": layer " << layer << " of "
-                   << escaped(weights.model_type) << "\n"
-                   << attention << "\n"
-                   << report;
+    *options.log() << report;
   }
   return attention;
 }
 
 CrossAttentionOptions cross_options(const DescribedAttention& described) {
   const auto& options = described.options;
-  return CrossAttentionOptions(
-             options.d_in(),
-             described.d_context.value_or(options.d_in()),
-             options.d_out(),
-             options.num_heads())
-      .dropout(options.dropout())
-      .qkv_bias(options.qkv_bias())
-      .query_bias(options.query_bias())
-      .key_bias(options.key_bias())
-      .value_bias(options.value_bias())
-      .out_bias(options.out_bias())
-      .num_kv_heads(options.num_kv_heads())
-      .head_dim(options.head_dim())
-      .rule(options.rule().without_positions());
+  const CrossAttentionOptions sizes(
+      options.d_in(),
+      described.d_context.value_or(options.d_in()),
+      options.d_out(),
+      options.num_heads());
+  return with_heads_of(options, sizes)
+      .value_dim(options.value_dim())
+      .rule(options.rule().without_positions())
+      .needs_value_input(options.needs_value_input());
 }
 
 /// Calls `run`, and adds the name of the function to its errors.
@@ -313,7 +256,7 @@ torch::Tensor learned_angles(
     const std::string& name,
     int64_t pairs) {
   for (const auto& item : read_weights(file, ReadOptions().mmap(true))) {
-    if (item.key() != name && !ends_with(item.key(), "." + name)) {
+    if (!ends_with_names(item.key(), name)) {
       continue;
     }
     TORCH_ATTENTION_CHECK(
@@ -386,6 +329,36 @@ LatentAttention latent_attention_from_pretrained(
   });
 }
 
+RelativeAttention relative_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return named("relative_attention_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder, options.adapter());
+    const auto located = locate(
+        folder, {layer, options.part()}, options, AttentionClass::kRelative);
+    return fill<RelativeAttention>(
+        *located.described.relative,
+        located.weights,
+        layer,
+        options,
+        located.described.shared_embeddings);
+  });
+}
+
+LongformerAttention longformer_attention_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return named("longformer_attention_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder, options.adapter());
+    const auto located = locate(
+        folder, {layer, options.part()}, options, AttentionClass::kLongformer);
+    return fill<LongformerAttention>(
+        *located.described.longformer, located.weights, layer, options);
+  });
+}
+
 RelativeBias relative_bias_from_pretrained(
     const std::string& folder,
     const PretrainedOptions& options) {
@@ -397,6 +370,34 @@ RelativeBias relative_bias_from_pretrained(
     int64_t layer,
     const PretrainedOptions& options) {
   return load_relative_bias(folder, layer, options);
+}
+
+WindowBias window_bias_from_pretrained(
+    const std::string& folder,
+    int64_t layer,
+    const PretrainedOptions& options) {
+  return named("window_bias_from_pretrained", folder, layer, [&] {
+    check_no_adapter(folder, options.adapter());
+    const auto [weights, described] = locate(
+        folder,
+        {layer, options.part()},
+        PretrainedOptions(options).bias_by_caller(true));
+    TORCH_ATTENTION_CHECK(
+        described.windows && described.needs_bias,
+        "model_type \"{}\" of \"{}\" has no bias by position within windows of "
+        "an image",
+        described.model_type,
+        weights.config);
+    auto bias = make_empty<WindowBias>(WindowBiasOptions(
+        described.options.num_heads(),
+        described.windows->height(),
+        described.windows->width()));
+    bias->to(options.device(), options.dtype());
+    load_window_bias(
+        weights.file, weights.place.path, bias->relative_position_bias_table);
+    log_layer(options, weights, layer, bias);
+    return bias;
+  });
 }
 
 RotaryAngles rotary_from_pretrained(
@@ -422,9 +423,7 @@ RotaryAngles rotary_from_pretrained(
             ? "rotates by places in two dimensions in a way that its "
               "configuration does not tell"
             : "does not rotate by places in two dimensions");
-    const auto& its_options = described.options;
-    const auto head_dim = its_options.head_dim().value_or(
-        its_options.d_out() / its_options.num_heads());
+    const auto head_dim = described.head_dim();
     const auto& rotary = *described.image_rotary;
     auto angles = angles_of_image(
         rotary,
@@ -461,7 +460,18 @@ MultiHeadAttentionOptions options_from_config(
     PretrainedPart part) {
   return named("options_from_config", path, layer, [&] {
     ModelConfig config(path);
-    return describe_attention(config, {layer, part}).options;
+    return describe_as_class(config, {layer, part}, AttentionClass::kMultiHead)
+        .options;
+  });
+}
+
+std::optional<ImageWindowOptions> windows_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part) {
+  return named("windows_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return describe_attention(config, {layer, part}).windows;
   });
 }
 
@@ -481,6 +491,29 @@ LatentAttentionOptions latent_options_from_config(
   return named("latent_options_from_config", path, layer, [&] {
     ModelConfig config(path);
     return describe_latent(config, layer).options;
+  });
+}
+
+RelativeAttentionOptions relative_options_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part) {
+  return named("relative_options_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return *describe_as_class(config, {layer, part}, AttentionClass::kRelative)
+                .relative;
+  });
+}
+
+LongformerAttentionOptions longformer_options_from_config(
+    const std::string& path,
+    int64_t layer,
+    PretrainedPart part) {
+  return named("longformer_options_from_config", path, layer, [&] {
+    ModelConfig config(path);
+    return *describe_as_class(
+                config, {layer, part}, AttentionClass::kLongformer)
+                .longformer;
   });
 }
 

@@ -89,12 +89,7 @@ struct Parameters {
   }
 
   std::string type() const {
-    for (const auto* field : {"rope_type", "type"}) {
-      if (auto found = fields.get(field).as_text()) {
-        return *found;
-      }
-    }
-    return "default";
+    return rope_type_of(fields);
   }
 
   /// Throws c10::Error for a parameter that is not in `known`.
@@ -299,20 +294,12 @@ void set_proportional(
     int64_t head_dim,
     RotaryOptions& options) {
   parameters.check_only({"factor"});
-  // Divides a frequency so that the pair does not turn; no sequence is so long.
-  constexpr double kStill = 1e30;
-  constexpr int64_t kEndless = int64_t{1} << 40;
   const auto factor = parameters.number("factor").value_or(1);
   const auto turning = static_cast<size_t>(
       static_cast<double>(head_dim) * std::clamp(share, 0.0, 1.0) / 2);
-  std::vector<double> factors(static_cast<size_t>(head_dim / 2), kStill);
+  std::vector<double> factors(static_cast<size_t>(head_dim / 2), kStillFactor);
   std::fill_n(factors.begin(), turning, factor);
-  options.dim(head_dim)
-      .scaling(RotaryScaling::kLongRope)
-      .original_context_length(kEndless)
-      .short_factors(factors)
-      .long_factors(factors)
-      .attention_factor(1.0);
+  set_frequency_factors(factors, options);
 }
 
 /// Sets the number of rotated elements. `transformers` rounds an odd number up,
@@ -330,15 +317,43 @@ void set_dim(double dim, RotaryOptions& options) {
   options.dim(even).theta(std::pow(options.theta(), power));
 }
 
+/// Returns the share that the configuration has beside the parameters.
+std::optional<double> share_beside(
+    ModelConfig& config,
+    const RotaryRules& rules) {
+  return rules.partial_field == nullptr ? std::nullopt
+                                        : config.number(rules.partial_field);
+}
+
 /// Returns the share of each head that is rotated.
 double share_of(
     ModelConfig& config,
     const Parameters& parameters,
     const RotaryRules& rules) {
-  const auto of_config = config.number(rules.partial_field);
-  const auto share =
-      parameters.number("partial_rotary_factor")
-          .value_or(of_config.value_or(rules.partial.value_or(1)));
+  const auto of_config = share_beside(config, rules);
+  const auto of_type = parameters.type() == "default"
+      ? rules.partial_of_default_type
+      : std::nullopt;
+  const auto of_class = of_type ? of_type : rules.partial;
+  // Classes differ in what null beside the parameters means.
+  const bool is_null = rules.partial_field != nullptr &&
+      config.contains(rules.partial_field) && !of_config;
+  TORCH_ATTENTION_CHECK(
+      !is_null || rules.partial.value_or(1) == 1 ||
+          parameters.number("partial_rotary_factor"),
+      "expected a number as {} of \"{}\", but got null",
+      rules.partial_field,
+      config.path());
+  // Whether a class copies it to its types depends on the kinds of all of them.
+  TORCH_ATTENTION_CHECK(
+      !rules.needs_types || !of_config ||
+          parameters.number("partial_rotary_factor"),
+      "expected {} in the rope_parameters of each type of layer in \"{}\", but "
+      "got it beside them",
+      rules.partial_field,
+      config.path());
+  const auto share = parameters.number("partial_rotary_factor")
+                         .value_or(of_config.value_or(of_class.value_or(1)));
   TORCH_ATTENTION_CHECK(
       rules.partial || share == 1,
       "expected no partial_rotary_factor in \"{}\", whose model rotates all "
@@ -354,6 +369,28 @@ double share_of(
 }
 
 } // namespace
+
+std::string rope_type_of(const Json& parameters) {
+  for (const auto* field : {"rope_type", "type"}) {
+    if (auto found = parameters.get(field).as_text()) {
+      return *found;
+    }
+  }
+  return "default";
+}
+
+void set_frequency_factors(
+    const std::vector<double>& factors,
+    RotaryOptions& options) {
+  // No sequence is so long.
+  constexpr int64_t kEndless = int64_t{1} << 40;
+  options.dim(2 * static_cast<int64_t>(factors.size()))
+      .scaling(RotaryScaling::kLongRope)
+      .original_context_length(kEndless)
+      .short_factors(factors)
+      .long_factors(factors)
+      .attention_factor(1.0);
+}
 
 double yarn_scale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -374,7 +411,7 @@ RotaryOptions rotary_of(
   config.ignore("original_max_position_embeddings");
   if (type == "proportional") {
     const auto share = parameters.number("partial_rotary_factor")
-                           .value_or(config.number(rules.partial_field)
+                           .value_or(share_beside(config, rules)
                                          .value_or(rules.partial.value_or(1)));
     set_proportional(parameters, share, head_dim, options);
     return options;
@@ -424,6 +461,28 @@ RotaryOptions rotary_of(
       head_dim);
   set_dim(dim, options);
   return options;
+}
+
+TemperatureOptions temperature_of(ModelConfig& config) {
+  constexpr auto* kParameters = "rope_parameters";
+  const auto parameters = config.object(kParameters);
+  constexpr auto* kLength = "original_max_position_embeddings";
+  const auto beta = parameters.get("llama_4_scaling_beta").as_number();
+  const auto type = rope_type_of(parameters);
+  const bool is_scaled =
+      type == "yarn" || type == "llama3" || type == "longrope";
+  const auto of_model = is_scaled ? config.integer(kLength) : std::nullopt;
+  // As in `transformers`, the field of the configuration takes precedence.
+  const auto length =
+      of_model ? of_model : parameters.get(kLength).as_integer();
+  TORCH_ATTENTION_CHECK(
+      beta && length,
+      "expected llama_4_scaling_beta and original_max_position_embeddings in "
+      "the rope_parameters of \"{}\"",
+      config.path());
+  config.drop(kParameters, "llama_4_scaling_beta");
+  config.drop(kParameters, "max_position_embeddings");
+  return TemperatureOptions(*length).scale(*beta).offset(0);
 }
 
 void ignore_rotary(ModelConfig& config) {

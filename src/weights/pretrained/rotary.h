@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch_attention/nn/options/rotary.h>
+#include <torch_attention/nn/options/temperature.h>
 #include <weights/pretrained/config.h>
 
 #include <cstdint>
@@ -29,7 +30,10 @@ struct RotaryRules {
   /// The default share of each head that is rotated. None: all of it, and other
   /// shares are refused.
   std::optional<double> partial = {};
-  /// The field of the configuration with the share.
+  /// The default share of parameters of type "default", if it is another one.
+  std::optional<double> partial_of_default_type = {};
+  /// The field of the configuration with the share; null if the class ignores
+  /// fields beside the parameters.
   const char* partial_field = "partial_rotary_factor";
   /// None: all layers have the same parameters.
   std::optional<RotaryByType> by_type = {};
@@ -49,8 +53,24 @@ RotaryOptions rotary_of(
     int64_t head_dim,
     const RotaryRules& rules);
 
+/// Returns `rope_type`, or `type` in older parameters; by default "default".
+std::string rope_type_of(const Json& parameters);
+
+/// Divides a frequency so that its pair does not turn.
+inline constexpr double kStillFactor = 1e30;
+
+/// Divides the frequency of each pair by a factor, for texts of any length.
+void set_frequency_factors(
+    const std::vector<double>& factors,
+    RotaryOptions& options);
+
 /// Returns YaRN's factor of cosines and sines, 0.1 mscale ln(factor) + 1.
 double yarn_scale(double factor, double mscale);
+
+/// Returns the temperature in the parameters of the rotary embedding, as
+/// Ministral 3 and Mistral 4 have it, and drops its fields there. Throws
+/// c10::Error if there is none.
+TemperatureOptions temperature_of(ModelConfig& config);
 
 /// Marks the fields of the rotary embedding as read.
 void ignore_rotary(ModelConfig& config);

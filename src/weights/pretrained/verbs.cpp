@@ -4,6 +4,8 @@
 
 #include <format_text.h>
 #include <weights/pretrained/describe.h>
+#include <weights/pretrained/head_verbs.h>
+#include <weights/pretrained/verb_arguments.h>
 #include <weights/text.h>
 
 #include <c10/util/Exception.h>
@@ -11,55 +13,14 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <locale>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
 
 namespace {
-
-/// Users never see this error, since a test runs all steps of models.json.
-[[noreturn]] void throw_unknown(const char* verb, const std::string& argument) {
-  C10_THROW_ERROR(
-      Error,
-      format_text(
-          "models.json: \"{}\" does not take \"{}\"; this is a mistake in the "
-          "library",
-          verb,
-          argument));
-}
-
-/// Returns the rest of an argument after a word such as "eps in "; none for
-/// other arguments.
-std::optional<std::string> text_after(
-    const std::string& argument,
-    const std::string& word) {
-  return starts_with(argument, word)
-      ? std::optional(argument.substr(word.size()))
-      : std::nullopt;
-}
-
-/// Parses a number with a decimal point, independent of the locale.
-double number_of(const std::string& text) {
-  std::istringstream stream(text);
-  stream.imbue(std::locale::classic());
-  double number = 0;
-  stream >> number;
-  TORCH_INTERNAL_ASSERT(
-      stream && stream.eof(), "models.json: \"", text, "\" is no number");
-  return number;
-}
-
-std::optional<double> number_after(
-    const std::string& argument,
-    const std::string& word) {
-  const auto text = text_after(argument, word);
-  return text ? std::optional(number_of(*text)) : std::nullopt;
-}
 
 /// Evaluates "yes", "no", or the name of a flag with an optional default.
 bool flag_of(Layer& layer, const Arguments& arguments) {
@@ -180,42 +141,21 @@ void run_needs_bias(Layer& layer, const Arguments& arguments) {
   }
 }
 
+/// Callers pass a bias, which the first argument names; with further ones only
+/// if one of these flags is set.
+void run_bias_of_caller(Layer& layer, const Arguments& arguments) {
+  layer.bias_of_caller = arguments.front();
+  run_needs_bias(layer, {arguments.begin() + 1, arguments.end()});
+}
+
+/// Calls need `visible_blocks`.
+void run_needs_blocks(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.needs_blocks(true);
+}
+
 /// Sets the input size of keys and values in cross-attention.
 void run_context(Layer& layer, const Arguments& arguments) {
   layer.d_context = layer.config.integer(arguments.front());
-}
-
-void run_norms(Layer& layer, const Arguments& arguments) {
-  HeadNormOptions norm;
-  std::string eps_field;
-  for (const auto& argument : arguments) {
-    if (const auto flag = text_after(argument, "if ")) {
-      if (!layer.config.flag(*flag).value_or(false)) {
-        return;
-      }
-    } else if (const auto field = text_after(argument, "eps in ")) {
-      eps_field = *field;
-    } else if (const auto eps = number_after(argument, "eps ")) {
-      norm.eps(*eps);
-    } else if (argument == "layer") {
-      norm.kind(HeadNormKind::kLayer);
-    } else if (argument == "all heads") {
-      norm.scope(HeadNormScope::kAllHeads);
-    } else if (argument == "head weights") {
-      norm.scope(HeadNormScope::kHeadWeights);
-    } else if (argument == "unit offset") {
-      norm.unit_offset(true);
-    } else if (argument == "bias") {
-      norm.bias(true);
-    } else if (argument != "rms") {
-      throw_unknown("norms", argument);
-    }
-  }
-  if (eps_field.empty()) {
-    layer.options.qk_norm(norm);
-  } else {
-    set_norm(layer, norm, eps_field.c_str());
-  }
 }
 
 /// The rotary embedding of a model, and whether this layer has it.
@@ -223,6 +163,7 @@ struct RotaryOfModel {
   RotaryRules rules;
   RotaryPairing pairing = RotaryPairing::kHalves;
   bool rotates = true;
+  bool is_reversed = false;
   /// Whether the caller passes the angles.
   bool is_of_caller = false;
 };
@@ -255,6 +196,7 @@ bool take_rule(const std::string& argument, RotaryRules& rules) {
   return takes_field("theta in ", rules.theta_field) ||
       takes_number("theta ", rules.theta) ||
       takes_field("share in ", rules.partial_field) ||
+      takes_number("share of default type ", rules.partial_of_default_type) ||
       takes_number("share ", rules.partial);
 }
 
@@ -264,8 +206,15 @@ RotaryOfModel rotary_of_model(Layer& layer, const Arguments& arguments) {
   for (const auto& argument : arguments) {
     if (argument == "interleaved") {
       model.pairing = RotaryPairing::kInterleaved;
+    } else if (argument == "halves of halves") {
+      model.pairing = RotaryPairing::kHalvesOfHalves;
+    } else if (argument == "reversed") {
+      model.is_reversed = true;
     } else if (argument == "by type") {
       model.rules.needs_types = true;
+    } else if (argument == "no share beside") {
+      model.rules.partial_field = nullptr;
+      layer.config.ignore("partial_rotary_factor");
     } else if (argument == "even") {
       model.rules.needs_even = true;
     } else if (argument == "scales local") {
@@ -293,13 +242,20 @@ void run_rotary(Layer& layer, const Arguments& arguments) {
   }
   if (model.rotates && !model.is_of_caller) {
     set_rotary(layer, model.rules, model.pairing);
+    layer.options.rotary()->reversed(model.is_reversed);
   } else {
     ignore_rotary(layer.config);
   }
 }
 
+/// "window: FIELD", or "window: FIELD, if FLAG": the window of all layers.
 void run_window(Layer& layer, const Arguments& arguments) {
-  layer.options.window(layer.config.integer(arguments.front()));
+  const auto window = layer.config.integer(arguments.front());
+  const auto flag =
+      arguments.size() > 1 ? text_after(arguments[1], "if ") : std::nullopt;
+  if (!flag || layer.config.flag(*flag).value_or(false)) {
+    layer.options.window(window);
+  }
 }
 
 /// Returns whether a condition of `run_types` holds for a layer.
@@ -380,8 +336,32 @@ void run_ignore(Layer& layer, const Arguments& arguments) {
   }
 }
 
+/// Removes fields that the class does not read, and the other steps would.
+void run_forget(Layer& layer, const Arguments& arguments) {
+  for (const auto& field : arguments) {
+    layer.config.forget(field);
+  }
+}
+
 void run_refuse(Layer& layer, const Arguments& arguments) {
   refuse_flag(layer, arguments[0].c_str(), arguments[1].c_str());
+}
+
+void run_refuse_stack(Layer& layer, const Arguments& arguments) {
+  refuse_stack(layer, arguments[0], arguments[1]);
+}
+
+void run_stored_frequencies(Layer& layer, const Arguments& arguments) {
+  layer.stored_rotary.frequencies = arguments.front();
+}
+
+void run_stored_angles(Layer& layer, const Arguments& arguments) {
+  layer.stored_rotary.angles = arguments.front();
+}
+
+/// Values are made of tokens without positions, which callers pass.
+void run_value_input(Layer& layer, const Arguments& /*arguments*/) {
+  layer.options.needs_value_input(true);
 }
 
 /// Returns the layout of BERT, with the norms within the attention's path.
@@ -476,9 +456,14 @@ const std::map<std::string, Describe>& describers() {
           own_rule_describers(),
           hybrid_describers(),
           gpt_describers(),
+          disentangled_describers(),
           encoder_describers(),
+          longformer_describers(),
+          relative_describers(),
           vision_describers(),
-          encoder_decoder_describers()}) {
+          encoder_decoder_describers(),
+          detr_describers(),
+          context_describers()}) {
       for (const auto& [name, describe] : of_file) {
         TORCH_INTERNAL_ASSERT(all.emplace(name, describe).second, name);
       }
@@ -509,6 +494,7 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"absolute positions", {run_absolute_positions, 0, 0}},
       {"alibi", {run_alibi, 0, 0}},
       {"also at", {run_also_at, 2, 7}},
+      {"bias of caller", {run_bias_of_caller, 1, kAny}},
       {"biases", {run_biases, 1, 2}},
       {"call", {run_call, 1, 1}},
       {"causal", {run_causal, 1, 1}},
@@ -516,6 +502,8 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"context", {run_context, 1, 1}},
       {"dropout", {run_dropout, 1, 1}},
       {"encoder", {run_encoder, 0, 0}},
+      {"forget", {run_forget, 1, kAny}},
+      {"gate", {run_gate, 1, 4}},
       {"head dim", {run_head_dim, 1, 1}},
       {"heads", {run_heads, 0, 0}},
       {"ignore", {run_ignore, 1, kAny}},
@@ -525,13 +513,17 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"layout", {run_layout, 1, 6}},
       {"names of diffusers", {run_names_of_diffusers, 0, 0}},
       {"needs bias", {run_needs_bias, 0, kAny}},
+      {"needs blocks", {run_needs_blocks, 0, 0}},
       {"no limit", {run_no_limit, 0, 0}},
       {"norms", {run_norms, 1, kAny}},
       {"out bias", {run_out_bias, 1, 2}},
+      {"out norm", {run_out_norm, 2, kAny}},
       {"outside", {run_outside, 1, kAny}},
       {"qkv bias", {run_qkv_bias, 1, 2}},
+      {"query scale", {run_query_scale, 1, 1}},
       {"radius", {run_radius, 0, 0}},
       {"refuse", {run_refuse, 2, 2}},
+      {"refuse stack", {run_refuse_stack, 2, 2}},
       {"rename", {run_rename, 2, 2}},
       {"rename norms", {run_rename_norms, 2, 2}},
       {"rotary", {run_rotary, 0, kAny}},
@@ -540,11 +532,15 @@ const std::map<std::string, KnownVerb>& verbs() {
       {"sinks", {run_sinks, 0, 0}},
       {"softcap", {run_softcap, 1, 1}},
       {"stack", {run_stack, 0, 0}},
+      {"stored angles", {run_stored_angles, 1, 1}},
+      {"stored frequencies", {run_stored_frequencies, 1, 1}},
       {"types", {run_types, 0, kAny}},
       {"types by pattern", {run_types_by_pattern, 1, 1}},
       {"types by turn", {run_types_by_turn, 1, 1}},
       {"value bias", {run_value_bias, 1, 2}},
-      {"window", {run_window, 1, 1}},
+      {"value input", {run_value_input, 0, 0}},
+      {"value scale", {run_value_scale, 1, 1}},
+      {"window", {run_window, 1, 2}},
   };
   return table;
 }

@@ -108,8 +108,7 @@ void set_gemma3_sides(Layer& layer) {
 void describe_smollm3(Layer& layer) {
   set_heads(layer);
   set_biases(layer);
-  const auto interval =
-      layer.config.integer("no_rope_layer_interval").value_or(4);
+  const auto interval = positive(layer.config, "no_rope_layer_interval", 4);
   const bool rotates = layer.config.integer_at("no_rope_layers", layer.index)
                            .value_or(is_before_last_of(layer, interval)) != 0;
   const bool uses_window =

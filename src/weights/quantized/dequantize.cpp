@@ -3,14 +3,18 @@
 #include <weights/quantized/awq.h>
 #include <weights/quantized/bitsandbytes.h>
 #include <weights/quantized/compressed_tensors.h>
+#include <weights/quantized/conv1d.h>
 #include <weights/quantized/fp8.h>
 #include <weights/quantized/gptq.h>
 #include <weights/quantized/group.h>
 #include <weights/quantized/refused.h>
 #include <weights/quantized/settings.h>
+#include <weights/quantized/torchao.h>
+#include <weights/quantized/torchao_names.h>
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -23,18 +27,24 @@ namespace {
 using KeysOfWeights = std::unordered_map<std::string, std::vector<std::string>>;
 
 /// Returns the groups of a file, in its order.
-std::vector<Group> groups_of(const files::WeightFile& file) {
+std::vector<Group> groups_of(
+    const files::WeightFile& file,
+    const TorchaoNames& names) {
   std::vector<Group> groups;
   std::unordered_map<std::string, size_t> places;
   for (const auto& item : file.tensors) {
-    auto found = field_of(item.key());
+    auto found = names.field_of(item.key());
+    if (!found) {
+      found = field_of(item.key());
+    }
     if (!found) {
       continue;
     }
-    const auto [place, is_new] = places.emplace(found->start, groups.size());
+    const auto [place, is_new] = places.emplace(found->name(), groups.size());
     if (is_new) {
       groups.emplace_back();
       groups.back().start = std::move(found->start);
+      groups.back().parameter = std::move(found->parameter);
     }
     auto& group = groups[place->second];
     group.keys.push_back(item.key());
@@ -55,9 +65,6 @@ std::string foreign_form(const Group& group) {
   }
   if (group.has("weight._data")) {
     return "quanto";
-  }
-  if (group.has("_weight_qdata")) {
-    return "torchao";
   }
   if (group.has("codes") && group.has("codebooks")) {
     return "aqlm";
@@ -121,12 +128,13 @@ void check_not_scaled(const Group& group, const Settings& settings) {
   const bool has_scale = group.has("weight_scale") ||
       group.has("weight_scale_inv") || group.has("scale_weight") ||
       group.has("weight_scales");
-  const bool is_simulated =
-      has_scale && settings.method() == "compressed-tensors";
+  const bool needs_scale = may_need_scale(weight->scalar_type());
   refuse_unless(
-      !is_simulated &&
-          (!may_need_scale(weight->scalar_type()) ||
-           (!settings.exist() && !has_scale)),
+      needs_scale || !has_scale,
+      "is {} and has a scale beside it, which may or may not have been applied",
+      torch::toString(weight->scalar_type()));
+  refuse_unless(
+      !needs_scale || (!settings.exist() && !has_scale),
       "is quantized by {}, which is not read in this form",
       settings.exist() ? format_text("\"{}\"", settings.method())
                        : "an unknown method");
@@ -147,7 +155,15 @@ void check_is_alone(const Group& group) {
 /// if it is not read.
 std::optional<files::StoredValues> values_of(
     const Group& group,
-    const Settings& settings) {
+    const Settings& settings,
+    const TorchaoNames& names) {
+  if (const auto* description = names.find(group.name())) {
+    return read_torchao(group, *description, settings);
+  }
+  refuse_unless(
+      !group.has_start(kTorchaoStart),
+      "is quantized by \"torchao\", but the header of the file does not say "
+      "how");
   const auto foreign = foreign_form(group);
   refuse_unless(
       foreign.empty(), "is quantized by \"{}\", which is not read", foreign);
@@ -224,6 +240,15 @@ StateDict with_joined(
   return result;
 }
 
+/// Returns the names of joined weights.
+std::set<std::string> names_of(const KeysOfWeights& joined) {
+  std::set<std::string> names;
+  for (const auto& item : joined) {
+    names.insert(item.first);
+  }
+  return names;
+}
+
 /// Returns `WeightFile::check` for the new names.
 std::function<void(const std::vector<std::string>& keys)> check_of(
     std::function<void(const std::vector<std::string>& keys)> check,
@@ -246,39 +271,84 @@ std::function<void(const std::vector<std::string>& keys)> check_of(
 } // namespace
 
 bool may_be_quantized(const files::WeightFile& file) {
-  return std::any_of(
-      file.tensors.begin(), file.tensors.end(), [](const auto& item) {
-        const auto dtype = item.value().scalar_type();
-        const auto field = field_of(item.key());
-        return (field && (may_need_scale(dtype) || field->field != "weight")) ||
-            is_float_of_byte(dtype);
-      });
+  return !TorchaoNames(file.metadata).empty() ||
+      std::any_of(
+          file.tensors.begin(), file.tensors.end(), [](const auto& item) {
+            const auto dtype = item.value().scalar_type();
+            const auto field = field_of(item.key());
+            return (field &&
+                    (may_need_scale(dtype) || field->field != "weight")) ||
+                is_float_of_byte(dtype);
+          });
+}
+
+std::string quantized_weight(
+    const files::WeightFile& file,
+    const Json* quantization) {
+  auto joined = file;
+  join_quantized(joined, quantization);
+  if (!joined.quantization.refused.empty()) {
+    return *joined.quantization.refused.begin();
+  }
+  for (const auto& item : joined.tensors) {
+    if (joined.stored.find(item.value()) != nullptr &&
+        file.stored.find(item.value()) == nullptr) {
+      return item.key();
+    }
+  }
+  return "";
+}
+
+std::string torchao_weight(const files::WeightFile& file) {
+  const TorchaoNames names(file.metadata);
+  for (const auto& item : file.tensors) {
+    if (const auto field = names.field_of(item.key())) {
+      return field->name();
+    }
+  }
+  return "";
 }
 
 void join_quantized(files::WeightFile& file, const Json* quantization) {
   const Settings settings(quantization);
+  file.quantization.method = settings.method();
+  const auto refuse = [&](const std::string& key, std::string reason) {
+    file.unreadable.emplace_back(key, std::move(reason));
+    file.quantization.refused.insert(key);
+  };
   KeysOfWeights joined;
   std::unordered_map<std::string, torch::Tensor> weights;
-  for (auto& group : groups_of(file)) {
+  const TorchaoNames names(file.metadata);
+  for (auto& group : groups_of(file, names)) {
     try {
-      auto values = values_of(group, settings);
+      auto values = values_of(group, settings, names);
       if (values) {
         values->bytes = group.bytes();
-        values->keys = group.keys;
+        for (const auto& [field, tensor] : group.fields) {
+          values->source.push_back(files::bytes_in_file(file, tensor));
+        }
         weights.emplace(group.name(), file.stored.add(std::move(*values)));
         joined.emplace(group.name(), std::move(group.keys));
       }
     } catch (const Refused& reason) {
-      file.unreadable.emplace_back(group.name(), reason.what());
+      refuse(group.name(), reason.what());
     }
   }
   for (const auto& item : file.tensors) {
-    auto reason = field_of(item.key())
+    const bool is_grouped = names.field_of(item.key()) || field_of(item.key());
+    auto reason = is_grouped
         ? std::string()
         : why_scaled(item.key(), item.value(), file.tensors, settings);
     if (!reason.empty()) {
-      file.unreadable.emplace_back(item.key(), std::move(reason));
+      refuse(item.key(), std::move(reason));
     }
+  }
+  for (const auto& name : quantized_in_part(file.tensors, names_of(joined))) {
+    joined.erase(name);
+    refuse(
+        name,
+        "belongs to an attention of which only some weights are quantized: "
+        "these are (out, in), and others may be (in, out)");
   }
   if (joined.empty()) {
     return;

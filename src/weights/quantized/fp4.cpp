@@ -4,6 +4,8 @@
 #include <weights/quantized/integers.h>
 #include <weights/text.h>
 
+#include <cmath>
+
 namespace torch_attention::weights::quantized {
 
 namespace {
@@ -21,13 +23,22 @@ struct Fp4Decoder {
     const Numbers scales(scale);
     // Groups have an even number of columns.
     for_each_run(grid, [&](int64_t from, int64_t to, int64_t index) {
-      const auto factor = scales.at(index) / divisor;
+      const auto factor = factor_at(scales, index);
       for (auto i = from; i < to; i += 2) {
         const auto byte = bytes[i / 2];
         values[i] = table[byte & 15] * factor;
         values[i + 1] = table[byte >> 4] * factor;
       }
     });
+  }
+
+ private:
+  /// Returns the scale of a group. Exponents are computed as the package does,
+  /// for which 255 is infinite; in other formats of this kind it is NaN.
+  float factor_at(const Numbers& scales, int64_t index) const {
+    return scale.scalar_type() == torch::kByte
+        ? std::ldexp(1.0F, scale.const_data_ptr<uint8_t>()[index] - 127)
+        : scales.at(index) / divisor;
   }
 };
 

@@ -89,15 +89,7 @@ struct Fp8Decoder {
   Grid grid;
 
   void operator()(float* values) const {
-    const auto& table = table_of(weight.scalar_type());
-    const auto* bytes = static_cast<const uint8_t*>(weight.const_data_ptr());
-    const Numbers scales(scale);
-    for_each_run(grid, [&](int64_t from, int64_t to, int64_t index) {
-      const auto factor = scales.at(index);
-      for (auto i = from; i < to; ++i) {
-        values[i] = table[bytes[i]] * factor;
-      }
-    });
+    write_fp8(weight, scale, grid, values);
   }
 };
 

@@ -2,9 +2,11 @@
 
 #include <weights/quantized/ggml_blocks.h>
 
-#include <c10/util/Half.h>
+#include <weights/quantized/ggml_bits.h>
+#include <weights/quantized/ggml_iq.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 namespace torch_attention::weights::quantized {
@@ -13,33 +15,13 @@ namespace {
 
 constexpr int kBlock = 32;
 constexpr int kHalfBlock = kBlock / 2;
-/// The number in K blocks, in which 16 or 32 values share a scale.
-constexpr int kSuperBlock = 256;
 constexpr int kGroup = 16;
 constexpr int kScaleBytes = 12;
-
-template <typename T>
-T number_at(const uint8_t* bytes) {
-  T value;
-  std::memcpy(&value, bytes, sizeof(value));
-  return value;
-}
-
-float half_at(const uint8_t* bytes) {
-  return c10::Half(number_at<uint16_t>(bytes), c10::Half::from_bits());
-}
 
 float float_from_bits(uint32_t bits) {
   float value = 0;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
-}
-
-/// Returns the `index`th part of `bits` bits in a byte.
-int part_of(uint8_t byte, int index, int bits) {
-  return static_cast<int>(
-      (static_cast<unsigned>(byte) >> static_cast<unsigned>(index * bits)) &
-      ((1U << static_cast<unsigned>(bits)) - 1U));
 }
 
 /// Returns the value of the low half of the bytes for the first 16 values, of
@@ -281,17 +263,44 @@ void decode_iq4_xs(const uint8_t* block, float* values) {
   }
 }
 
+/// Twice the values of E2M1, for half the scale.
+constexpr std::array<float, 16>
+    kTwiceFp4{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 void decode_mxfp4(const uint8_t* block, float* values) {
-  // Twice the values of E2M1, for half the scale.
-  constexpr std::array<float, 16> kValues{
-      0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   constexpr uint32_t kSmallest = 0x00200000;
   constexpr unsigned kMantissa = 23;
   const uint32_t exponent = block[0];
   const auto scale = float_from_bits(
       exponent < 2 ? kSmallest << exponent : (exponent - 1) << kMantissa);
   for (int i = 0; i < kBlock; ++i) {
-    values[i] = scale * kValues[static_cast<size_t>(nibble(block + 1, i))];
+    values[i] = scale * kTwiceFp4[static_cast<size_t>(nibble(block + 1, i))];
+  }
+}
+
+/// Returns half of a number of E4M3, without its sign; 0 for the NaN.
+float half_of_e4m3(uint8_t byte) {
+  constexpr int kBias = 7;
+  constexpr uint8_t kNan = 0x7F;
+  const auto exponent = part_of(byte >> 3U, 0, 4);
+  const auto mantissa = part_of(byte, 0, 3);
+  if (byte == kNan) {
+    return 0;
+  }
+  return exponent == 0
+      ? std::ldexp(static_cast<float>(mantissa), -3 - kBias)
+      : std::ldexp(static_cast<float>(8 + mantissa), exponent - kBias - 4);
+}
+
+void decode_nvfp4(const uint8_t* block, float* values) {
+  constexpr int kGroups = 4;
+  for (int group = 0; group < kGroups; ++group) {
+    const auto scale = half_of_e4m3(block[group]);
+    const auto* bytes = block + kGroups + group * kGroup / 2;
+    for (int i = 0; i < kGroup; ++i) {
+      const auto code = part_of(bytes[i % (kGroup / 2)], i / (kGroup / 2), 4);
+      values[group * kGroup + i] = scale * kTwiceFp4[static_cast<size_t>(code)];
+    }
   }
 }
 
@@ -354,25 +363,25 @@ constexpr std::array kTypes{
     decoded<decode_q4_k, kSuperBlock, 144>(12, "Q4_K"),
     decoded<decode_q5_k, kSuperBlock, 176>(13, "Q5_K"),
     decoded<decode_q6_k, kSuperBlock, 210>(14, "Q6_K"),
-    GgmlType{16, "IQ2_XXS", kSuperBlock, 66, nullptr},
-    GgmlType{17, "IQ2_XS", kSuperBlock, 74, nullptr},
-    GgmlType{18, "IQ3_XXS", kSuperBlock, 98, nullptr},
-    GgmlType{19, "IQ1_S", kSuperBlock, 50, nullptr},
+    decoded<decode_iq2_xxs, kSuperBlock, 66>(16, "IQ2_XXS"),
+    decoded<decode_iq2_xs, kSuperBlock, 74>(17, "IQ2_XS"),
+    decoded<decode_iq3_xxs, kSuperBlock, 98>(18, "IQ3_XXS"),
+    decoded<decode_iq1_s, kSuperBlock, 50>(19, "IQ1_S"),
     decoded<decode_iq4_nl, kBlock, 18>(20, "IQ4_NL"),
-    GgmlType{21, "IQ3_S", kSuperBlock, 110, nullptr},
-    GgmlType{22, "IQ2_S", kSuperBlock, 82, nullptr},
+    decoded<decode_iq3_s, kSuperBlock, 110>(21, "IQ3_S"),
+    decoded<decode_iq2_s, kSuperBlock, 82>(22, "IQ2_S"),
     decoded<decode_iq4_xs, kSuperBlock, 136>(23, "IQ4_XS"),
     GgmlType{24, "I8", 1, 1, nullptr},
     GgmlType{25, "I16", 1, 2, nullptr},
     GgmlType{26, "I32", 1, 4, nullptr},
     GgmlType{27, "I64", 1, 8, nullptr},
     GgmlType{28, "F64", 1, 8, nullptr},
-    GgmlType{29, "IQ1_M", kSuperBlock, 56, nullptr},
+    decoded<decode_iq1_m, kSuperBlock, 56>(29, "IQ1_M"),
     decoded<decode_bf16, 1, 2>(30, "BF16"),
     decoded<decode_tq1_0, kSuperBlock, 54>(34, "TQ1_0"),
     decoded<decode_tq2_0, kSuperBlock, 66>(35, "TQ2_0"),
     decoded<decode_mxfp4, kBlock, 17>(39, "MXFP4"),
-    GgmlType{40, "NVFP4", 64, 36, nullptr},
+    decoded<decode_nvfp4, 4 * kGroup, 36>(40, "NVFP4"),
     GgmlType{41, "Q1_0", 128, 18, nullptr},
 };
 

@@ -28,7 +28,7 @@ struct GptqDecoder {
   torch::Tensor qzeros;
   torch::Tensor scales;
   GptqSizes sizes;
-  /// Added to the stored zeros.
+  /// Added to the stored zeros, by `zero_at`.
   uint32_t offset = 0;
   /// A copy of `g_idx`, because the file may change after it was checked.
   std::vector<int32_t> group_of;
@@ -49,25 +49,17 @@ struct GptqDecoder {
     int64_t group = -1;
     const auto* words =
         static_cast<const uint32_t*>(qweight.const_data_ptr()) + first;
-    const auto mask = (uint32_t{1} << sizes.bits) - 1;
     for (int64_t column = 0; column < sizes.columns; ++column) {
       const auto next = group_of[static_cast<size_t>(column)];
       if (next != group) {
         group = next;
         read_group(group, first, count, factors.data(), zeros.data());
       }
-      const auto position = column * sizes.bits;
-      const auto* word = words + position / 32 * sizes.rows;
-      const auto shift = static_cast<int>(position % 32);
-      const bool is_split = shift + sizes.bits > 32;
       auto* to = values + first * sizes.columns + column;
       for (int64_t i = 0; i < count; ++i) {
-        auto bits = word[i] >> shift;
-        if (is_split) {
-          bits |= word[i + sizes.rows] << (32 - shift);
-        }
-        const auto value =
-            static_cast<int32_t>(bits & mask) - zeros[static_cast<size_t>(i)];
+        const PackedBits stored{words + i, sizes.rows, sizes.bits};
+        const auto value = static_cast<int32_t>(stored.at(column)) -
+            zeros[static_cast<size_t>(i)];
         to[i * sizes.columns] =
             static_cast<float>(value) * factors[static_cast<size_t>(i)];
       }
@@ -83,14 +75,26 @@ struct GptqDecoder {
       int32_t* zeros) const {
     Numbers(scales).copy(group * sizes.rows + first, count, factors);
     const auto width = sizes.rows * sizes.bits / 32;
-    const PackedBits stored{
-        static_cast<const uint32_t*>(qzeros.const_data_ptr()) + group * width,
-        1,
-        sizes.bits};
-    const auto mask = (uint32_t{1} << sizes.bits) - 1;
+    const auto* words =
+        static_cast<const uint32_t*>(qzeros.const_data_ptr()) + group * width;
     for (int64_t i = 0; i < count; ++i) {
-      zeros[i] = static_cast<int32_t>((stored.at(first + i) + offset) & mask);
+      zeros[i] = static_cast<int32_t>(zero_at(words, first + i));
     }
+  }
+
+  /// Returns a zero of version 1 or 2. GPTQModel subtracts 1 from all fields of
+  /// a word at once when it saves version 1, so that a zero of 0 borrows from
+  /// the field after it; adding to the whole word undoes that. Fields of 3 bits
+  /// it changes one by one.
+  uint32_t zero_at(const uint32_t* words, int64_t index) const {
+    const auto mask = (uint32_t{1} << sizes.bits) - 1;
+    if (32 % sizes.bits != 0) {
+      return (PackedBits{words, 1, sizes.bits}.at(index) + offset) & mask;
+    }
+    const auto one_in_each_field = ~uint32_t{0} / mask;
+    const auto position = index * sizes.bits;
+    const auto word = words[position / 32] + offset * one_in_each_field;
+    return (word >> (position % 32)) & mask;
   }
 };
 

@@ -40,12 +40,10 @@ const std::unordered_set<std::string>& field_names() {
       // bitsandbytes
       "SCB",
       "weight_format",
-      // hqq, aqlm, torchao
+      // hqq, aqlm
       "W_q",
       "codes",
       "codebooks",
-      "_weight_qdata",
-      "_weight_scale",
   };
   return names;
 }
@@ -96,7 +94,8 @@ bool is_below_weight(std::string_view rest) {
 std::optional<FieldOfGroup> field_of(const std::string& key) {
   const auto last = component_before(key, key.size());
   auto name = key.substr(last);
-  if (field_names().count(name) > 0 || is_of_activations(name)) {
+  if (field_names().count(name) > 0 || is_of_activations(name) ||
+      starts_with(name, kTorchaoStart)) {
     return FieldOfGroup{key.substr(0, last), std::move(name)};
   }
   auto begin = last;

@@ -14,23 +14,34 @@
 
 namespace torch_attention::weights::quantized {
 
+/// How the names of the parts of a weight of torchao begin.
+inline constexpr std::string_view kTorchaoStart = "_weight_";
+
 /// A tensor's name, taken apart.
 struct FieldOfGroup {
   /// The path of the module, with a dot at its end; "" for the root.
   std::string start;
   /// "weight", "qweight", "weight.absmax".
   std::string field;
+  /// The parameter of the module that it is a part of.
+  std::string parameter = "weight";
+
+  std::string name() const {
+    return start + parameter;
+  }
 };
 
 /// Returns the module and the field of a tensor that a quantized module may
 /// have; none for other names.
 std::optional<FieldOfGroup> field_of(const std::string& key);
 
-/// The tensors of one module that may hold its quantized weight. Those that
-/// only quantize activations are among them, because nothing else needs them.
+/// The tensors of one module that may hold its quantized weight, or another
+/// parameter that torchao has quantized. Those that only quantize activations
+/// are among them, because nothing else needs them.
 struct Group {
   /// The path of the module, with a dot at its end; "" for the root.
   std::string start;
+  std::string parameter = "weight";
   /// By the names of the fields.
   std::map<std::string, torch::Tensor> fields;
   /// The names in the file, in its order.
@@ -40,7 +51,7 @@ struct Group {
   std::string stored_as;
 
   std::string name() const {
-    return start + "weight";
+    return start + parameter;
   }
 
   bool has(const std::string& field) const {

@@ -130,14 +130,15 @@ void check_method(
     const Settings& settings,
     const char* form,
     std::initializer_list<const char*> methods) {
-  static constexpr std::array<std::string_view, 7> kRead = {
+  static constexpr std::array<std::string_view, 8> kRead = {
       "awq",
       "bitsandbytes",
       "compressed-tensors",
       "fbgemm_fp8",
       "fp8",
       "gptq",
-      "modelopt"};
+      "modelopt",
+      "torchao"};
   const auto& method = settings.method();
   refuse_unless(
       !settings.exist() ||

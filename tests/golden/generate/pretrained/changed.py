@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from ..packs import GOLDEN
 from . import GOLDEN_SET
@@ -104,7 +105,11 @@ def write(case: Case, folder: Path) -> None:
     """Writes the model's folder, or raises Refused or TooLarge."""
     model, edit = case.model, case.edit
     try:
-        config = model.config_class().from_dict(json.loads(json.dumps(edit.config)))
+        # As `from_pretrained` reads the numbers that JSON does not have.
+        fields = PreTrainedConfig._decode_special_floats(
+            json.loads(json.dumps(edit.config))
+        )
+        config = model.config_class().from_dict(fields)
         if "dropped" in edit.name or "null" in edit.name:
             with torch.device("meta"):
                 sizes = model.make_empty(config)

@@ -46,9 +46,20 @@ PARTS = {
 }
 # Names in the sources that are no fields of a configuration, or have the same
 # default in all models that read them.
-NOT_ASKED = {"dtype", "is_encoder_decoder"}
+NOT_ASKED = {"dtype", "is_encoder_decoder", "projection_dim"}
 # Verbs whose words are no fields.
-VERBS_OF_FILES = ("also at", "call", "ignore tensors", "layout", "like", "outside", "rename")
+VERBS_OF_FILES = (
+    "also at",
+    "call",
+    "ignore tensors",
+    "layout",
+    "like",
+    "outside",
+    "query scale",
+    "rename",
+    "stored angles",
+    "stored frequencies",
+)
 # Fields of others that a family asks for.
 ASKED = {"add_cross_attention"}
 
@@ -58,18 +69,29 @@ def asked_names(models: dict) -> set[str]:
     texts in their sources."""
     names = set()
     for entry in models.values():
-        asking = [*entry.get("sizes", {}).values(), *entry.get("decoder_sizes", {}).values()]
+        sizes = ("sizes", "decoder_sizes", "audio_sizes", "stages")
+        asking = [field for key in sizes for field in entry.get(key, {}).values()]
         asking += [entry.get("cross_flag")]
         asking += [
             step for step in entry.get("describe", []) if not step.startswith(VERBS_OF_FILES)
         ]
         names |= set(re.findall(r"\w+", str(asking)))
-    # The texts of models_file.cpp are the keys of entries.
-    for file in set(SOURCES.glob("*.cpp")) - {SOURCES / "models_file.cpp"}:
+    # The texts of models_file.cpp are the keys of entries; GGUF files have
+    # metadata of their own.
+    others = {SOURCES / "models_file.cpp", *SOURCES.glob("gguf_*.cpp")}
+    for file in set(SOURCES.glob("*.cpp")) - others:
         names |= set(re.findall(r'"(\w+)"', file.read_text()))
     config = (SOURCES / "config.cpp").read_text()
     of_others = re.search(r"kFieldsOfOthers{(.*?)}", config, re.S)
     return names - set(re.findall(r'"(\w+)"', of_others.group(1))) - NOT_ASKED | ASKED
+
+
+def stage_names(models: dict, entry: dict) -> set[str]:
+    """The fields with a list of a value for each stage of a model."""
+    while "sizes" not in entry and "like" in entry:
+        entry = models[entry["like"]]
+    sizes = entry.get("sizes", {})
+    return {sizes["stages"], sizes["heads"]} if "stages" in sizes else set()
 
 
 def rotary_of(cls: type) -> dict | None:
@@ -83,7 +105,7 @@ def rotary_of(cls: type) -> dict | None:
     return None
 
 
-def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
+def defaults_of(name: str, cls: type, asked: set[str], stages: set[str]) -> dict:
     """The defaults and the names of fields that an entry of the file has."""
     # Each stack may have a configuration of its own, of the same class.
     stack = getattr(cls, "sub_configs_defaults", {}).get("encoder")
@@ -92,6 +114,12 @@ def defaults_of(name: str, cls: type, asked: set[str]) -> dict:
         field.name: field.default
         for field in dataclasses.fields(cls)
         if field.name in asked and isinstance(field.default, bool | int | float | str)
+    }
+    # Sizes of stages.
+    fields |= {
+        field.name: list(field.default)
+        for field in dataclasses.fields(cls)
+        if field.name in stages and isinstance(field.default, tuple | list)
     }
     theta = getattr(cls, "default_theta", None)
     if isinstance(theta, int | float) and theta != 10000.0:
@@ -124,7 +152,7 @@ def main() -> None:
             continue
         entry.pop("defaults", None)
         entry.pop("names", None)
-        entry.update(defaults_of(name, cls, asked))
+        entry.update(defaults_of(name, cls, asked, stage_names(models, entry)))
     models_file.write(models)
 
 

@@ -404,4 +404,30 @@ ENCODERS = (
         prefix="lxmert.",
         inputs="text and regions",
     ),
+    Model(
+        "clvp_encoder",
+        "clvp_encoder",
+        (Attention("layers.{}.self_attn"),),
+        {
+            **WIDTHS,
+            "hidden_size": 144,
+            "projection_dim": 16,
+            "vocab_size": 12,
+            "use_attention_bias": True,
+            "eos_token_id": 2,
+        },
+        model_class="ClvpEncoder",
+    ),
+    Model(
+        "clvp_decoder",
+        "clvp_decoder",
+        (Attention("layers.{}.attn"),),
+        {
+            **SIZES,
+            "max_text_tokens": 8,
+            "num_mel_attn_blocks": 1,
+            "feature_size": 4,
+        },
+        model_class="ClvpDecoder",
+    ),
 )

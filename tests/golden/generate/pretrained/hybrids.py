@@ -72,6 +72,12 @@ HYBRIDS = (
         num_dense_layers=2,
     ),
     llama_like(
+        "lfm3",
+        head_dim=8,
+        sliding_window=3,
+        layer_types=SLIDING_FIRST,
+    ),
+    llama_like(
         "olmo_hybrid",
         layers=(1,),
         layer_types=["linear_attention", "full_attention"],

@@ -62,15 +62,54 @@ def flattened_patches(_: Tensor) -> Inputs:
     return {"flattened_patches": torch.cat(patches, -1)}
 
 
+def places_of(tokens: Tensor) -> Tensor:
+    """Boxes of words on a page: left, top, right, bottom."""
+    first = torch.randint(0, 8, (*tokens.shape, 2))
+    return torch.cat([first, first + torch.randint(1, 8, first.shape)], -1)
+
+
 def text_with_a_mask_and_images(_: Tensor) -> Inputs:
     mask = torch.ones(2, TOKENS, dtype=torch.long)
     return {**draw_inputs("text and images"), "attention_mask": mask}
+
+
+def with_global_tokens(tokens: Tensor, of_second: tuple[int, ...] = ()) -> Inputs:
+    """The first token is global, and others of the second text, whose last two
+    tokens are padding."""
+    is_global = torch.zeros_like(tokens)
+    is_global[:, 0] = 1
+    is_global[1, list(of_second)] = 1
+    mask = torch.ones_like(tokens)
+    mask[1, -2:] = 0
+    return {
+        "input_ids": tokens,
+        "attention_mask": mask,
+        "global_attention_mask": is_global,
+    }
+
+
+def global_to_text(tokens: Tensor, of_second: tuple[int, ...] = ()) -> Inputs:
+    """Without a mask, which the decoder would read, too."""
+    inputs = with_global_tokens(tokens, of_second)
+    del inputs["attention_mask"]
+    return {**inputs, "decoder_input_ids": short_text()}
+
+
+def images_with_objects(_: Tensor) -> Inputs:
+    """The second image is smaller, and padded."""
+    mask = torch.ones(2, 64, 96, dtype=torch.long)
+    mask[1, :, 64:] = 0
+    return {"pixel_values": torch.randn(2, 3, 64, 96), "pixel_mask": mask}
 
 
 # Functions that make inputs of each kind; they get the tokens (2, count) of a
 # text.
 KINDS: dict[str, Callable[[Tensor], Inputs]] = {
     "text": lambda tokens: {"input_ids": tokens},
+    "text with a global token": with_global_tokens,
+    "text with global tokens": lambda tokens: with_global_tokens(tokens, (3, 4)),
+    "text with a global token to text": global_to_text,
+    "text with global tokens to text": lambda tokens: global_to_text(tokens, (1, 5)),
     "text with images": text_with_images,
     "text with images of type 1": text_with_images_of_type_1,
     "image before text": image_before_text,
@@ -97,6 +136,12 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
     },
     "flattened patches": flattened_patches,
     "series": lambda _: {"past_values": torch.randn(2, 32, 2)},
+    "series of patches": lambda _: {"past_values": torch.randn(2, 36)},
+    "series of a frequency": lambda _: {
+        "past_values": torch.randn(2, 36),
+        "past_values_padding": torch.zeros(2, 36, dtype=torch.long),
+        "freq": torch.tensor([[0], [2]]),
+    },
     "series to series": lambda _: {
         "past_values": torch.randn(2, 9),
         "past_time_features": torch.randn(2, 9, 1),
@@ -116,6 +161,58 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
         "image_attention_mask": torch.ones(2, TOKENS, 1, dtype=torch.long),
     },
     "images": lambda _: {"pixel_values": images()},
+    "square image": lambda _: {"pixel_values": torch.randn(1, 3, 20, 20)},
+    "image with a prompt": lambda _: {
+        "pixel_values": torch.randn(1, 3, 8, 8),
+        "prompt_pixel_values": torch.randn(1, 3, 8, 8),
+        "prompt_masks": torch.randn(1, 3, 8, 8),
+    },
+    "large square image": lambda _: {"pixel_values": torch.randn(1, 3, 16, 16)},
+    "swin images": lambda _: {"pixel_values": torch.randn(2, 3, 20, 28)},
+    "spectra of sounds": lambda _: {
+        "input_features": torch.randn(2, 1, 60, 4),
+        "is_longer": torch.zeros(2, 1, dtype=torch.bool),
+    },
+    "patches with positions": lambda _: {
+        "pixel_values": torch.rand(1, 24, 48),
+        "pixel_position_ids": torch.cartesian_prod(torch.arange(4), torch.arange(6))
+        .flip(-1)
+        .unsqueeze(0),
+    },
+    "medium images": lambda _: {"pixel_values": torch.randn(2, 3, 16, 16)},
+    "latents and an image": lambda _: {
+        "context": torch.randn(2, 5, 24),
+        "attention_mask": torch.ones(2, 5),
+    },
+    "rows of features": lambda _: {"inputs": torch.randn(2, 7, 16)},
+    "queries and a prompt": lambda _: {
+        "decoder_queries": torch.randn(2, 3, 24),
+        "backbone_features": [torch.randn(2, 24, 4, 4), torch.randn(2, 24, 2, 2)],
+        "encoder_hidden_states": torch.randn(2, 4, 24),
+        "prompt_features": torch.randn(2, 5, 24),
+    },
+    "points of two images": lambda _: {"descriptors": torch.randn(2, 7, 24)},
+    "patches to pool": lambda _: {
+        "image_features": torch.randn(1, 6, 48),
+        "pooled_patches_idx": torch.tensor([[0, 1, 3], [2, 4, 5]]),
+    },
+    "text with places": lambda tokens: {
+        "input_ids": tokens,
+        "bbox": places_of(tokens),
+    },
+    "text with places to text": lambda tokens: {
+        "input_ids": tokens,
+        "bbox": places_of(tokens) / 16,
+        "decoder_input_ids": short_text(),
+    },
+    "patches to text": lambda _: {
+        **flattened_patches(_),
+        "decoder_input_ids": short_text(),
+    },
+    "frames of sound": lambda _: {
+        "hidden_states": torch.randn(2, 20, 8),
+        "mask": torch.ones(2, 20, dtype=torch.bool),
+    },
     "wide image": lambda _: {"pixel_values": torch.randn(1, 3, 8, 12)},
     "patches": lambda _: {
         "hidden_states": torch.randn(24, 96),
@@ -154,6 +251,8 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
         "encoder_hidden_states": torch.randn(2, 5, 16),
     },
     "frames": lambda _: {"input_features": torch.randn(2, 40, 4)},
+    "hidden frames": lambda _: {"hidden_states": torch.randn(2, 20, 4)},
+    "features": lambda tokens: {"input_features": torch.randn(*tokens.shape, 4)},
     "frames with a mask": lambda _: {
         "input_features": torch.randn(2, 20, 4),
         "input_features_mask": torch.ones(2, 20, dtype=torch.long),
@@ -195,7 +294,29 @@ KINDS: dict[str, Callable[[Tensor], Inputs]] = {
         "decoder_input_ids": short_text(),
     },
     "text with a mask, and images": text_with_a_mask_and_images,
+    "images with objects": images_with_objects,
+    "points of images": lambda _: {
+        "pixel_values": torch.randn(2, 3, 16, 16),
+        "input_points": 16 * torch.rand(2, 3, 2, 2),
+    },
+    "large points of images": lambda _: {
+        "pixel_values": torch.randn(2, 3, 64, 64),
+        "input_points": 64 * torch.rand(2, 3, 2, 2),
+    },
+    "images with a task": lambda tokens: {
+        **images_with_objects(tokens),
+        "task_inputs": tokens[:, :4],
+    },
+    "texts about images": lambda tokens: {
+        **images_with_objects(tokens),
+        "input_ids": tokens,
+    },
+    "square images": lambda _: {"pixel_values": torch.randn(2, 3, 64, 64)},
     "sound": lambda _: {"input_values": torch.randn(2, 120)},
+    "sound to text": lambda _: {
+        "input_values": torch.randn(2, 120),
+        "decoder_input_ids": short_text(),
+    },
     "spectra": lambda _: {"input_values": torch.randn(2, 16, 8)},
     "mels": lambda _: {"input_features": mels()},
     "spectra to text": lambda _: {

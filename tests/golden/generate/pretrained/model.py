@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import tempfile
@@ -21,14 +22,17 @@ LAYERS = 2
 
 # The arguments that are kept of a call of attention, and their other names.
 ARGUMENTS = {
-    "input": ("hidden_states", "query"),
+    "input": ("hidden_states", "query", "queries"),
     "context": (
         "key_value_states",
         "encoder_hidden_states",
         "cross_attention_states",
         "key",
+        "keys",
     ),
 }
+# Which tokens are global, and which padding: arguments of Longformer.
+OF_TOKENS = {"global": "is_index_global_attn", "padding": "is_index_masked"}
 # The sides of patches in pixels.
 PATCH = 4
 
@@ -60,11 +64,25 @@ class Attention:
     # The blocks of tokens that see each other, from what the model reads and the
     # number of tokens, if the caller is to give them.
     blocks: Callable[[Mapping[str, Tensor], int], Tensor] | None = None
+    # The arguments that are added to what queries, and to what keys of a context
+    # are made of, if values are made of the tokens without them.
+    positions: str = ""
+    context_positions: str = ""
+    # The argument that values are made of, if it is given apart.
+    value: str = ""
     # True if its tensors are (T, B, C), and queries and keys given apart.
     time_first: bool = False
-    # The field with the number of layers before those of the path, if they are a
-    # second list: "vision_config.num_layers".
+    # Its input has tokens after those of the output, which fill the last block.
+    cut: bool = False
+    # The numbers of layers before those of the path, if they are another list:
+    # a field, "vision_config.num_layers", elements, "depths.0+depths.1", or "2".
     after: str = ""
+    # The angles of pairs are in each half of a head, and not half a head apart.
+    in_halves: bool = False
+    # The module below `path` whose input is the context, if the class makes it.
+    context: str = ""
+    # Computes the bias from the module and its arguments, if none of them is it.
+    own_bias: Callable[[nn.Module, Mapping[str, Any]], Tensor] | None = None
 
 
 def attention_of_decoder(
@@ -120,7 +138,7 @@ class Model:
         import transformers
 
         if self.model_class:
-            return getattr(transformers, self.model_class).config_class
+            return class_of(self.model_class).config_class
         return transformers.CONFIG_MAPPING[self.model_type]
 
     def make_config(self) -> Any:
@@ -138,7 +156,7 @@ class Model:
 
         config._attn_implementation = self.implementation
         if self.model_class:
-            return getattr(transformers, self.model_class)(config)
+            return class_of(self.model_class)(config)
         return transformers.AutoModel.from_config(config)
 
     def write_tensors(
@@ -176,32 +194,28 @@ class Model:
                     for argument in names:
                         tensor = given.get(argument)
                         # FSMT's attention to itself has the argument, too.
-                        is_known = argument != "key" or each.label == "cross."
+                        is_known = argument not in ("key", "keys") or each.label == "cross."
                         if isinstance(tensor, Tensor) and is_known:
-                            seen[f"{name}.{what}"] = batched(tensor, each)
-                # Each layer of UMT5 computes its own.
-                computes_bias = hasattr(module, "compute_bias")
-                if each.bias and computes_bias and "position_bias" not in given:
-                    tokens = seen[f"{name}.input"].shape[1]
-                    seen[f"{name}.bias"] = module.compute_bias(tokens, tokens)
-                mask = given.get(each.mask)
-                if mask is not None:
-                    seen[f"{name}.mask"] = mask.ne(0)
+                            seen[f"{name}.{what}"] = batched(tensor, each, what)
+                see_kinds_of_tokens(seen, name, given)
+                add_positions(seen, name, given, each)
+                tokens = seen[f"{name}.input"].shape[1]
+                computed = bias_in(module, given, each, tokens)
+                if computed is not None:
+                    seen[f"{name}.bias"] = computed
+                see_mask(seen, name, given.get(each.mask))
                 if each.blocks:
-                    tokens = seen[f"{name}.input"].shape[1]
                     seen[f"{name}.blocks"] = each.blocks(inputs, tokens)
                 starts = given.get("cu_seqlens")
                 if starts is not None and len(starts) > 2:
                     seen[f"{name}.cu_seqlens"] = starts.long()
                 if each.rotary:
-                    tokens = seen[f"{name}.input"].shape[1]
-                    both = given.get("position_embeddings")
-                    if both is None:
-                        both = of_complex(given["freqs_ci"])
-                    seen[f"{name}.grid"] = grid_of(inputs)
-                    for what, angles, still in zip(("cos", "sin"), both, (1, 0)):
-                        pairs = of_pairs(angles, tokens, still, each.repeats)
-                        seen[f"{name}.{what}"] = pairs
+                    found = angles_of(given, tokens, inputs, each)
+                    seen.update((f"{name}.{key}", found[key]) for key in found)
+
+            def see_context(_, args, key, left, each):
+                name = f"{each.label}{left[key][0]}"
+                seen[f"{name}.context"] = batched(args[0], each)
 
             def see_output(_, args, output, key, left, each):
                 name = f"{each.label}{left[key].pop(0)}"
@@ -225,11 +239,15 @@ class Model:
                     ),
                     last.register_forward_hook(bound(see_output, **known)),
                 ]
+                if attention.context:
+                    module = model.get_submodule(f"{path}{attention.context}")
+                    hook = bound(see_context, **known)
+                    handles.append(module.register_forward_pre_hook(hook))
         with torch.no_grad():
             model.get_submodule(self.run_part)(**inputs)
         for handle in handles:
             handle.remove()
-        return {key: value.contiguous() for key, value in seen.items()}
+        return cut_to_outputs(self.attention, seen)
 
     def run_padded(self, model: nn.Module) -> dict[str, Tensor]:
         """Runs batches whose second sequence is padded."""
@@ -262,7 +280,47 @@ class Model:
             if wanted.fullmatch(key)
             or "relative_attention_bias" in key
             or key.endswith("class_pos_emb")
+            or is_shared(key, saved)
         }
+
+
+def is_shared(key: str, saved: Mapping[str, Tensor]) -> bool:
+    """Returns whether a tensor is one of the embeddings that all layers of
+    DeBERTa share, or of their norm."""
+    path, _, name = key.rpartition("encoder.")
+    return (
+        name in ("rel_embeddings.weight", "LayerNorm.weight", "LayerNorm.bias")
+        and f"{path}encoder.rel_embeddings.weight" in saved
+    )
+
+
+def cut_to_outputs(
+    all_attention: tuple[Attention, ...], seen: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Returns tensors whose inputs have as many tokens as the outputs."""
+    for attention in all_attention:
+        for layer in attention.layers if attention.cut else ():
+            name = f"{attention.label}{layer}"
+            tokens = seen[f"{name}.output"].shape[1]
+            seen[f"{name}.input"] = seen[f"{name}.input"][:, :tokens]
+    return {key: value.contiguous() for key, value in seen.items()}
+
+
+def class_of(name: str) -> type:
+    """Returns a class of `transformers`, or of one of its modules."""
+    module, _, of_module = name.rpartition(".")
+    return getattr(importlib.import_module(f"transformers.{module}".rstrip(".")), of_module)
+
+
+def bias_in(
+    module: nn.Module, given: Mapping[str, Any], attention: Attention, tokens: int
+) -> Tensor | None:
+    """Returns the bias that the module itself computes."""
+    if attention.own_bias:
+        return attention.own_bias(module, given).detach().clone()
+    # Each layer of UMT5 computes its own.
+    computes = hasattr(module, "compute_bias") and "position_bias" not in given
+    return module.compute_bias(tokens, tokens) if attention.bias and computes else None
 
 
 def first_output(outputs: tuple | list) -> Tensor:
@@ -272,16 +330,59 @@ def first_output(outputs: tuple | list) -> Tensor:
 
 
 def layers_before(attention: Attention, model: nn.Module) -> int:
-    """Returns the number of layers in the list before that of the path."""
-    found = model.config
-    for name in attention.after.split(".") if attention.after else ():
-        found = getattr(found, name)
-    return found if attention.after else 0
+    """Returns the number of layers in the lists before that of the path."""
+    count = 0
+    for path in attention.after.split("+") if attention.after else ():
+        found = int(path) if path.isdigit() else model.config
+        for name in [] if path.isdigit() else path.split("."):
+            found = found[int(name)] if name.isdigit() else getattr(found, name)
+        count += found
+    return count
 
 
-def batched(tensor: Tensor, attention: Attention) -> Tensor:
+def see_kinds_of_tokens(
+    seen: dict[str, Tensor], name: str, given: Mapping[str, Any]
+) -> None:
+    for what, argument in OF_TOKENS.items():
+        if given.get(argument) is not None:
+            seen[f"{name}.{what}"] = given[argument].clone()
+
+
+def add_positions(
+    seen: dict[str, Tensor], name: str, given: Mapping[str, Any], each: Attention
+) -> None:
+    """Adds to the tokens what the model adds, and keeps those of values."""
+    tokens = f"{name}.context" if each.label == "cross." else f"{name}.input"
+    if each.value:
+        seen[f"{name}.value"] = batched(given[each.value], each)
+    elif each.positions or each.context_positions:
+        seen[f"{name}.value"] = seen[tokens].clone()
+    for what, argument in (("input", each.positions), ("context", each.context_positions)):
+        positions = given.get(argument)
+        if positions is not None:
+            key = f"{name}.{what}"
+            seen[key] = seen[key] + batched(positions, each)
+
+
+def see_mask(seen: dict[str, Tensor], name: str, mask: Tensor | None) -> None:
+    """Keeps where the mask hides; PyTorch's module has masks (B * H, T, S)."""
+    if mask is not None:
+        batch = len(seen[f"{name}.input"])
+        all_heads = mask.unflatten(0, (batch, -1)) if mask.dim() == 3 else mask
+        seen[f"{name}.mask"] = all_heads.ne(0)
+
+
+def batched(tensor: Tensor, attention: Attention, what: str = "") -> Tensor:
     """A batch, of models that put all images after each other too."""
     copy = tensor.detach().clone()
+    if what == "bias" and copy.dim() == 4:
+        return copy
+    if copy.dim() == 4 and attention.value:
+        # SAM has several prompts for each image.
+        copy = copy.flatten(0, 1)
+    if copy.dim() == 4:
+        # Windows, or a whole image, of rows and columns.
+        copy = copy.flatten(1, 2)
     if attention.time_first:
         copy = copy.transpose(0, 1)
     return copy.unsqueeze(0) if copy.dim() == 2 else copy
@@ -294,7 +395,32 @@ def grid_of(inputs: Mapping[str, Tensor]) -> Tensor:
     if "image_grid_thw" in inputs:
         # In squares of patches.
         return 2 * inputs["image_grid_thw"][0, 1:]
+    if "pixel_position_ids" in inputs:
+        # Columns are before rows.
+        return inputs["pixel_position_ids"][0].amax(0).flip(0) + 1
     return torch.tensor(inputs["pixel_values"].shape[-2:]) // PATCH
+
+
+def angles_of(
+    given: Mapping[str, Any],
+    tokens: int,
+    inputs: Mapping[str, Tensor],
+    attention: Attention,
+) -> dict[str, Tensor]:
+    """The cosines and sines of pairs that a call was given, and their grid."""
+    both = given.get("position_embeddings")
+    if both is None:
+        both = of_complex(given["freqs_ci"])
+    states = given["hidden_states"]
+    # Windows, or a whole image, of rows and columns.
+    is_grid = states is not None and states.dim() == 4
+    grid = torch.tensor(states.shape[1:3]) if is_grid else grid_of(inputs)
+    found = {"grid": grid}
+    for what, angles, still in zip(("cos", "sin"), both, (1, 0)):
+        if attention.in_halves:
+            angles = of_halves(angles)
+        found[what] = of_pairs(angles, tokens, still, attention.repeats)
+    return found
 
 
 def of_pairs(
@@ -306,6 +432,12 @@ def of_pairs(
     angles = angles[:, ::2] if repeats else angles[:, : angles.shape[-1] // 2]
     before = torch.full((tokens - len(angles), angles.shape[-1]), float(still))
     return torch.cat([before, angles.float()])
+
+
+def of_halves(angles: Tensor) -> Tensor:
+    """The order of half a head apart, of pairs in each half of a head."""
+    quarters = angles.chunk(4, -1)
+    return torch.cat([quarters[i] for i in (0, 2, 1, 3)], -1)
 
 
 def blocks_of_images(inputs: Mapping[str, Tensor], tokens: int) -> Tensor:

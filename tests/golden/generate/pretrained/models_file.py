@@ -24,12 +24,19 @@ KEYS = {
     "stacks": dict,
     "inner": dict,
     "latent": str,
+    "indexer": str,
+    "shared_indexers": bool,
+    "per_layer": bool,
     "like": str,
     "path": str,
     "sizes": dict,
     "head_size": int,
+    "layer_count": int,
+    "stages": dict,
     "decoder_path": str,
     "decoder_sizes": dict,
+    "audio_path": str,
+    "audio_sizes": dict,
     "cross_path": str,
     "cross_flag": str,
     "own_configs": bool,
@@ -92,7 +99,10 @@ def write(models: dict) -> None:
     FILE.write_text(as_text(models))
 
 
+STAGES = {"layers", "count", "first", "doubles"}
 SIZES = {"size", "heads", "layers", "length", "more_layers"}
+# Is a number.
+MISSING = "missing_layers"
 
 
 def is_name(text: object) -> bool:
@@ -123,8 +133,22 @@ def problems_of_likes(models: dict, model_type: str) -> list[str]:
 
 
 PARTS = {"text", "vision", "audio"}
-PART_OPTIONS = {"inside", "text_within", "vision_within", "vision_field", "no_default", "blocks"}
-LATENT = {"halves", "interleaved", "in rope_interleave"}
+PART_OPTIONS = {
+    "inside",
+    "inside_type",
+    "fixed",
+    "flat",
+    "text_within",
+    "text_defaults",
+    "vision_within",
+    "config_dicts",
+    "vision_field",
+    "older_vision_field",
+    "audio_field",
+    "no_default",
+    "blocks",
+}
+LATENT = {"halves", "in rope_interleave", "interleaved", "none"}
 
 
 def problems_of_parts(models: dict, entry: dict) -> list[str]:
@@ -136,15 +160,17 @@ def problems_of_parts(models: dict, entry: dict) -> list[str]:
         found.append(f"has blocks of an unknown kind: {parts['blocks']!r}")
     if ("parts" in entry and "text" not in parts) or ("stacks" in entry and "decoder" not in stacks):
         found.append("has no text or no decoder")
+    if not set(parts.get("fixed", [])) <= PARTS & parts.keys():
+        found.append(f"has fixed parts that it has not: {parts['fixed']}")
     for stack in stacks.values():
-        if not {"type"} <= stack.keys() <= {"type", "field", "root"}:
+        if not {"type"} <= stack.keys() <= {"type", "field", "root", "defaults", "fixed"}:
             found.append(f"has a stack with unknown keys: {sorted(stack)}")
     named = [parts[key] for key in PARTS & parts.keys()]
     named += [stack.get("type") for stack in stacks.values()]
     if "inner" in entry:
         inner = entry["inner"]
         named.append(inner.get("type"))
-        if not {"type", "field"} <= inner.keys() <= {"type", "field", "within"}:
+        if not {"type", "field"} <= inner.keys() <= {"type", "field", "within", "fixed"}:
             found.append(f"has an inner model with unknown keys: {sorted(inner)}")
     found += [f"has the unknown type {name!r}" for name in named if name not in models]
     if entry.get("latent", "halves") not in LATENT:
@@ -155,20 +181,29 @@ def problems_of_parts(models: dict, entry: dict) -> list[str]:
 def problems_of_row(entry: dict) -> list[str]:
     """Returns the mistakes in the paths, the sizes and the steps of an entry."""
     found = []
-    for key in ("path", "decoder_path", "cross_path"):
+    for key in ("path", "decoder_path", "audio_path", "cross_path"):
         path = entry.get(key, "")
-        if path and not re.fullmatch(r"[\w.]*\.?{}(\.\w+)*", path):
+        numbers = 2 if "stages" in entry else 1 - (entry.get("layer_count") == 1)
+        if path and (
+            path.count("{}") > numbers
+            or (path.count("{}") < numbers and key != "cross_path")
+            or not re.fullmatch(r"(\w+|{})(\.(\w+|{}))*", path)
+        ):
             found.append(f"has a {key} without a layer: {path!r}")
-    for key in ("sizes", "decoder_sizes"):
+    if not {"layers"} <= entry.get("stages", {"layers": ""}).keys() <= STAGES:
+        found.append(f"has stages with unknown keys: {sorted(entry['stages'])}")
+    for key in ("sizes", "decoder_sizes", "audio_sizes"):
         for name, field in entry.get(key, {}).items():
-            if name not in SIZES or not is_name(field):
+            is_number = name == MISSING and isinstance(field, int)
+            if not is_number and (name not in SIZES or not is_name(field)):
                 found.append(f"has unknown {key}: {name!r}")
     if not is_name(entry.get("cross_flag", "x")):
         found.append("has a cross_flag that is no name of a field")
     for step in entry.get("describe", []):
         if not isinstance(step, str) or not re.fullmatch(r"[a-z ]+[a-z](: [^:]+)?", step):
             found.append(f"has a step that is no verb: {step!r}")
-    is_described = "like" in entry or {"path", "describe"} <= entry.keys()
+    has_path = {"path", "cross_path"} & entry.keys()
+    is_described = "like" in entry or ("describe" in entry and has_path)
     if not is_described and not {"parts", "stacks", "inner", "latent"} & entry.keys():
         found.append("has neither a path and steps, nor a type that it is like, nor parts")
     return found
@@ -200,7 +235,7 @@ def problems_of_entry(entry: dict) -> list[str]:
         is_rotary = name == "rope_parameters"
         if not is_name(name) or name == "names":
             found.append(f"has a default of no field: {name!r}")
-        if not isinstance(default, dict if is_rotary else bool | int | float | str):
+        if not isinstance(default, dict if is_rotary else bool | int | float | str | list):
             found.append(f"has a default of the wrong type: {name!r}")
     for name, own in entry.get("names", {}).items():
         if not is_name(name) or not is_name(own):

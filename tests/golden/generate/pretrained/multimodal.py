@@ -163,10 +163,7 @@ MULTIMODAL = (
     Model(
         "aimv2",
         "aimv2",
-        tuple(
-            Attention(f"{part}_model.encoder.layers.{{}}.attention", label=f"{part}.")
-            for part in ("text", "vision")
-        ),
+        (Attention("vision_model.encoder.layers.{}.attention", label="vision."),),
         {"text_config": SIZES, "vision_config": {**IMAGES, "qkv_bias": True}},
         inputs="text with a mask, and images",
     ),

@@ -106,6 +106,9 @@ SOUNDS_AND_TEXT = (
         "canary",
         "canary",
         (
+            Attention(
+                "encoder.layers.{}.self_attn", label="encoder.", layers=(0,)
+            ),
             *attention_of_decoder("decoder.layers"),
         ),
         {

@@ -1,0 +1,63 @@
+#include <torch_attention/weights/gguf.h>
+
+#include <check.h>
+#include <error_message.h>
+#include <weights/files/gguf.h>
+#include <weights/files/mapped_file.h>
+#include <weights/pretrained/gguf_tokens.h>
+
+#include <nlohmann/json.hpp>
+
+#include <exception>
+
+namespace torch_attention {
+
+namespace weights::pretrained {
+
+namespace {
+
+/// Returns a tokenizer.json, which `tokenizers` of Python reads, too.
+nlohmann::json tokenizer_of_gguf(const files::GgufHeader& header) {
+  GgufTokens tokens(header);
+  nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"normalizer", nullptr},
+      {"post_processor", nullptr}};
+  const auto model = tokens.fields().required_text(GgufTokens::key("model"));
+  if (model == "gpt2") {
+    set_byte_pairs(tokens, tokenizer);
+  } else if (model == "llama") {
+    set_scored_pairs(tokens, tokenizer);
+  } else {
+    TORCH_ATTENTION_CHECK(
+        model == "bert",
+        "expected gpt2, llama or bert as \"tokenizer.ggml.model\", but got "
+        "\"{}\"",
+        model);
+    set_word_pieces(tokens, tokenizer);
+  }
+  tokenizer["added_tokens"] = tokens.added();
+  tokens.check_all_read();
+  return tokenizer;
+}
+
+} // namespace
+
+} // namespace weights::pretrained
+
+std::string tokenizer_from_gguf(const std::string& path) {
+  namespace files = weights::files;
+  try {
+    const auto header = files::read_gguf_header(files::MappedFile::open(path));
+    return weights::pretrained::tokenizer_of_gguf(header).dump();
+  } catch (const std::exception& error) {
+    throw_printable(format_text(
+        "tokenizer_from_gguf(\"{}\"): {}",
+        escaped(path),
+        error_message(error)));
+  }
+}
+
+} // namespace torch_attention
