@@ -118,11 +118,12 @@ void copy_weights(
   for (size_t i = 0; i < model.blocks->size(); ++i) {
     const auto& block = *model.blocks[i]->as<BertBlock>();
     const auto layer = format_text("{}.{}.", names.layer, i);
-    weights.take_all(prefix + layer + "attention.");
     copy(layer + names.attention_norm, block.attention_norm);
     copy(layer + names.up, block.up);
     copy(layer + names.down, block.down);
     copy(layer + names.output_norm, block.output_norm);
+    // The norm may be among them.
+    weights.take_all(prefix + layer + "attention.");
   }
 }
 

@@ -86,7 +86,7 @@ void check_attention(
   const auto dropout = gpt2.attention_drop_rate().value_or(gpt2.drop_rate());
   auto rule = options.rule();
   rule.scale = std::nullopt;
-  const std::array<std::pair<const char*, bool>, 20> as_in_gpt2{{
+  const std::array<std::pair<const char*, bool>, 24> as_in_gpt2{{
       {"d_in", options.d_in() == gpt2.emb_dim()},
       {"d_out", options.d_out() == gpt2.emb_dim()},
       {"context_length", options.context_length() == gpt2.context_length()},
@@ -107,8 +107,12 @@ void check_attention(
       {"temperature", !options.temperature()},
       {"clip_qkv", !options.clip_qkv()},
       {"value_norm_eps", !options.value_norm_eps()},
+      {"value_scale", options.value_scale() == 1},
+      {"query_scale", !options.query_scale()},
+      {"out_norm", !options.out_norm()},
       {"output_gate", !options.output_gate()},
       {"needs_blocks", !options.needs_blocks()},
+      {"needs_value_input", !options.needs_value_input()},
   }};
   for (const auto& [name, fits] : as_in_gpt2) {
     TORCH_ATTENTION_CHECK(
@@ -314,16 +318,19 @@ Gpt2 gpt2_from_pretrained(
       layers.model_type);
   FolderWeights weights(folder);
   const auto prefix = weights.prefix_of("wte.weight");
-  const auto attention = load_attention(
-      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   for (int64_t i = 0; i < layers.total; ++i) {
     const auto path = format_text("{}h.{}.", prefix, i);
     weights.take_all(i < layers.count ? path + "attn." : path);
   }
+  const auto attention = load_attention(
+      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   Gpt2 model(
       gpt2_options_of(ModelFields(folder), options, weights, prefix),
       attention);
   model->to(options.dtype());
+  if (model->out_head.is_empty() && options.head()) {
+    weights.check_tied("lm_head.weight", prefix + "wte.weight");
+  }
   const auto parameters = model->named_parameters();
   for_each_name(
       layers.count,
@@ -332,8 +339,9 @@ Gpt2 gpt2_from_pretrained(
       });
   if (!model->out_head.is_empty()) {
     weights.copy("lm_head.weight", model->out_head->weight);
-  } else if (options.head()) {
-    weights.check_tied("lm_head.weight", prefix + "wte.weight");
+  }
+  if (!options.head()) {
+    weights.take_all("lm_head.");
   }
   weights.check_all_taken(prefix + "h.");
   model->eval();

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <optional>
+#include <sstream>
 
 namespace torch_attention::models {
 
@@ -45,6 +46,12 @@ T field_of(
 Json read_json(const std::string& path) {
   check_regular_file(path);
   return read_config_file(path, kLimits);
+}
+
+Json parse_json(const std::string& text, const std::string& path) {
+  constexpr size_t kDeepest = 16;
+  std::istringstream stream(text);
+  return Json::parse(stream, path, kDeepest, kLimits.values);
 }
 
 Json read_json_value(const std::string& path) {

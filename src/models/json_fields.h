@@ -11,6 +11,9 @@ namespace torch_attention::models {
 /// Returns an object. Throws c10::Error if the file is missing or holds none.
 Json read_json(const std::string& path);
 
+/// Returns the value of a text that was made of the file at `path`.
+Json parse_json(const std::string& text, const std::string& path);
+
 /// Returns a value of any kind. Throws c10::Error if the file is missing or is
 /// no JSON.
 Json read_json_value(const std::string& path);

@@ -91,12 +91,15 @@ Llama llama_from_pretrained(
       llama_options_of(ModelFields(folder), layers.model_type, weights, prefix);
   model_options.head(options.head());
 
-  const auto attention = load_attention(
-      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   for (int64_t i = 0; i < layers.total; ++i) {
     const auto path = format_text("{}layers.{}.", prefix, i);
     weights.take_all(i < layers.count ? path + "self_attn." : path);
   }
+  if (options.head() && model_options.tied()) {
+    weights.check_tied("lm_head.weight", prefix + "embed_tokens.weight");
+  }
+  const auto attention = load_attention(
+      folder, layers.count, PretrainedOptions().dtype(options.dtype()));
   Llama model(model_options, attention, options.dtype());
   for (auto& item : model->named_parameters()) {
     const auto& name = item.key();
@@ -106,11 +109,9 @@ Llama llama_from_pretrained(
       weights.copy(prefix + name, item.value());
     }
   }
-  if (options.head() && model_options.tied()) {
-    weights.check_tied("lm_head.weight", prefix + "embed_tokens.weight");
-  }
   if (!options.head()) {
     weights.take_all(prefix + "lm_head.");
+    weights.take_all("lm_head.");
   }
   weights.check_all_taken(prefix);
   model->eval();

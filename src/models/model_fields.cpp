@@ -4,13 +4,22 @@
 #include <config_file.h>
 #include <format_text.h>
 #include <models/activation.h>
+#include <models/model_config.h>
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 namespace torch_attention::models {
 
+ModelFields::ModelFields(const std::string& folder)
+    : ModelFields(model_config_path(folder), read_model_config(folder)) {}
+
 ModelFields::ModelFields(const std::string& folder, const std::string& file)
-    : path_(folder + "/" + file), fields_(read_config_file(path_)) {
+    : ModelFields(folder + "/" + file, read_config_file(folder + "/" + file)) {}
+
+ModelFields::ModelFields(std::string path, Json fields)
+    : path_(std::move(path)), fields_(std::move(fields)) {
   if (auto text = fields_.get("text_config").as_object()) {
     // `transformers` takes these of the whole model first.
     for (const auto* field : {"eos_token_id", "tie_word_embeddings"}) {

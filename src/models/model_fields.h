@@ -12,12 +12,13 @@ namespace torch_attention::models {
 /// The fields of a model's configuration. Errors name the file and the field.
 class ModelFields {
  public:
-  /// Reads `file` in `folder`; for a model of text and images, only the part
-  /// about text. Throws c10::Error if there is no file, or if it is not a JSON
-  /// object.
-  explicit ModelFields(
-      const std::string& folder,
-      const std::string& file = "config.json");
+  /// Reads the configuration of a folder or a GGUF file; for a model of text
+  /// and images, only the part about text. Throws c10::Error if there is none,
+  /// or if it is not a JSON object.
+  explicit ModelFields(const std::string& folder);
+
+  /// Reads `file` in `folder` in the same way.
+  ModelFields(const std::string& folder, const std::string& file);
 
   const std::string& path() const {
     return path_;
@@ -53,6 +54,8 @@ class ModelFields {
   std::optional<std::vector<int64_t>> integers(const std::string& field) const;
 
  private:
+  ModelFields(std::string path, Json fields);
+
   void check_no_null(const std::string& field) const;
 
   template <typename T>

@@ -5,7 +5,9 @@
 #include <check.h>
 #include <format_text.h>
 #include <models/json_fields.h>
+#include <models/model_config.h>
 #include <torch_attention/models/word_piece.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <c10/util/Exception.h>
 
@@ -93,6 +95,20 @@ std::string read_prompt(const std::string& folder) {
   return *prompt;
 }
 
+/// Returns whether arguments of a model leave its numbers as they are.
+bool are_without_effect(const Json& arguments) {
+  const auto fits = [](const std::string& name, const Json& value) {
+    const bool is_dtype = name == "dtype" || name == "torch_dtype";
+    return name == "attn_implementation" || name == "add_pooling_layer" ||
+        (is_dtype && value.as_text() == "float32");
+  };
+  const auto& fields = arguments.fields();
+  return (arguments.is_null() || arguments.is_object()) &&
+      std::all_of(fields.begin(), fields.end(), [&](const auto& field) {
+           return fits(field.first, field.second);
+         });
+}
+
 /// Throws c10::Error for settings of the module Transformer with which tokens
 /// or hidden states are not those of `bert_from_pretrained`.
 void check_transformer(const Json& config, const std::string& path) {
@@ -120,11 +136,49 @@ void check_transformer(const Json& config, const std::string& path) {
       is_text("module_output_name", "token_embeddings"),
       "token_embeddings",
       "module_output_name");
-  for (const auto* name : {"processing_kwargs", "query_expansion"}) {
+  for (const auto* name :
+       {"processing_kwargs",
+        "query_expansion",
+        "config_args",
+        "config_kwargs",
+        "tokenizer_args",
+        "processor_kwargs",
+        "tokenizer_name_or_path"}) {
     check(
         config.get(name).is_null() || config.get(name) == Json::object(),
         "nothing",
         name);
+  }
+  for (const auto* name : {"model_args", "model_kwargs"}) {
+    check(
+        are_without_effect(config.get(name)),
+        "nothing but attn_implementation, add_pooling_layer and dtype = "
+        "float32",
+        name);
+  }
+  const auto& modalities = config.get("modality_config");
+  check(
+      modalities.is_null() ||
+          (modalities.get("text").get("method").as_text() == "forward" &&
+           modalities.get("text").get("method_output_name").as_text() ==
+               "last_hidden_state"),
+      "last_hidden_state of forward for text",
+      "modality_config");
+}
+
+/// Throws c10::Error if the module Normalize takes or makes anything but the
+/// vector of a text. Older folders have no file for it.
+void check_normalize(const std::string& path) {
+  const auto config = read_json_if_there(path);
+  const std::string vector = "sentence_embedding";
+  for (const auto* name : {"module_input_name", "module_output_name"}) {
+    TORCH_ATTENTION_CHECK(
+        json_field(config, name, vector, path) == vector,
+        "expected {} as \"{}\" of \"{}\", but got {}",
+        vector,
+        name,
+        path,
+        config.get(name).shown(60));
   }
 }
 
@@ -178,10 +232,22 @@ SentenceEncoder::Tokenize word_pieces_of(const std::string& folder) {
   };
 }
 
+/// Reads how a GGUF file makes vectors. Whether they are normalised is not in
+/// it.
+SentenceEncoderOptions sentence_options_of_gguf(const std::string& path) {
+  const auto config = read_model_config(path);
+  return SentenceEncoderOptions()
+      .max_length(config.get("max_position_embeddings").as_integer())
+      .pooling({pooling_named(config.get("pooling_mode"), path)});
+}
+
 } // namespace
 
 SentenceEncoderOptions sentence_encoder_options_from_pretrained(
     const std::string& folder) {
+  if (is_gguf(folder)) {
+    return sentence_options_of_gguf(folder);
+  }
   auto options =
       SentenceEncoderOptions().max_length(read_model_max_length(folder));
   const auto path = folder + "/modules.json";
@@ -216,6 +282,9 @@ SentenceEncoderOptions sentence_encoder_options_from_pretrained(
               json_field(config, "include_prompt", true, file),
           "expected true as \"include_prompt\" of \"{}\", but got false",
           file);
+    }
+    if (i > 1) {
+      check_normalize(format_text("{}/{}/config.json", folder, place));
     }
     options.normalize(i > 1);
   }

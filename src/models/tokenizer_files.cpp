@@ -8,6 +8,7 @@
 #include <models/added_tokens.h>
 #include <models/json_fields.h>
 #include <regular_file.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <c10/util/Exception.h>
 
@@ -333,8 +334,11 @@ TokenizerFiles::TokenizerFiles(const std::string& folder) {
   const auto config_path = folder + "/tokenizer_config.json";
   const ConfigFile config{config_path, read_json_if_there(config_path)};
   check_config(config.fields, config.path);
-  const auto path = folder + "/tokenizer.json";
-  const auto tokenizer = read_json_if_there(path);
+  const bool is_in_gguf = is_gguf(folder);
+  const auto path = is_in_gguf ? folder : folder + "/tokenizer.json";
+  const auto tokenizer = is_in_gguf
+      ? parse_json(tokenizer_from_gguf(folder), folder)
+      : read_json_if_there(path);
   if (is_there(path)) {
     check_types(tokenizer, path);
   }

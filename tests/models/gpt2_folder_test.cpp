@@ -50,10 +50,15 @@ TEST_CASE("Attention that GPT-2's configuration lacks words for is not saved") {
       {"rotary", [](auto& options) { options.rotary(RotaryOptions()); }},
       {"clip_qkv", [](auto& options) { options.clip_qkv(1); }},
       {"value_norm_eps", [](auto& options) { options.value_norm_eps(1e-6); }},
+      {"value_scale", [](auto& options) { options.value_scale(0.5); }},
+      {"query_scale", [](auto& options) { options.query_scale(true); }},
+      {"out_norm", [](auto& options) { options.out_norm(HeadNormOptions()); }},
       {"temperature",
        [](auto& options) { options.temperature(TemperatureOptions(8)); }},
       {"context_length", [](auto& options) { options.context_length(7); }},
       {"needs_blocks", [](auto& options) { options.needs_blocks(true); }},
+      {"needs_value_input",
+       [](auto& options) { options.needs_value_input(true); }},
   };
   for (const auto& [name, change] : changes) {
     CAPTURE(name);

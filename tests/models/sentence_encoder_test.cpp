@@ -259,17 +259,47 @@ TEST_CASE("Folders that ask for more than pooling are refused") {
   refused({});
   settings.modules({"Transformer", "Pooling", "Normalize"});
   CHECK(settings.read().normalize());
+  settings.file(
+      "config.json",
+      R"({"module_input_name": "sentence_embedding",
+          "module_output_name": null})");
+  CHECK(settings.read().normalize());
+  for (const std::string name : {"module_input_name", "module_output_name"}) {
+    CAPTURE(name);
+    settings.file("config.json", "{\"" + name + "\": \"token_embeddings\"}");
+    THROWS_WITH(
+        settings.read(), "expected sentence_embedding as \"" + name + "\"");
+  }
+  settings.remove("config.json");
 
   for (const std::string field :
        {R"("do_lower_case": true)",
         R"("transformer_task": "fill-mask")",
         R"("module_output_name": "sentence_embedding")",
         R"("processing_kwargs": {"text": {}})",
-        R"("query_expansion": {"length": 32})"}) {
+        R"("query_expansion": {"length": 32})",
+        R"("config_args": {"hidden_act": "relu"})",
+        R"("config_kwargs": {"hidden_act": "relu"})",
+        R"("tokenizer_args": {"do_lower_case": false})",
+        R"("processor_kwargs": {"do_lower_case": false})",
+        R"("tokenizer_name_or_path": "other")",
+        R"("model_args": {"torch_dtype": "float16"})",
+        R"("model_args": [])",
+        R"("model_kwargs": {"subfolder": "other"})",
+        R"("modality_config": {"text": {"method": "forward",
+            "method_output_name": "pooler_output"}})"}) {
     CAPTURE(field);
     settings.file("sentence_bert_config.json", "{" + field + "}");
     THROWS_WITH(settings.read(), "as " + field.substr(0, field.find(':')));
   }
+  settings.file(
+      "sentence_bert_config.json",
+      R"({"config_args": {}, "tokenizer_args": null, "max_seq_length": 16,
+          "model_args": {"attn_implementation": "sdpa", "dtype": "float32",
+              "add_pooling_layer": false},
+          "modality_config": {"text": {"method": "forward",
+              "method_output_name": "last_hidden_state"}}})");
+  CHECK(settings.read().max_length() == 16);
 }
 
 TEST_CASE("An encoder refuses tokens that its model lacks") {
