@@ -5,6 +5,7 @@
 #include <format_text.h>
 #include <tools/model_type.h>
 #include <torch_attention/weights/dtype.h>
+#include <torch_attention/weights/gguf.h>
 #include <torch_attention/weights/inspect_pretrained.h>
 
 #include <nlohmann/json.hpp>
@@ -80,8 +81,11 @@ OrderedJson layers_json(const PretrainedInfo::Layers& found) {
       {"numbers", found.numbers},
       {"is_cross", found.is_cross},
       {"is_latent", found.is_latent},
+      {"is_relative", found.is_relative},
+      {"is_longformer", found.is_longformer},
       {"needs_bias", found.needs_bias},
       {"needs_rotary", found.needs_rotary},
+      {"needs_value_input", found.needs_value_input},
       {"has_image_blocks", found.has_image_blocks},
       {"has_image_windows", found.has_image_windows},
       {"description", found.description},
@@ -93,7 +97,7 @@ OrderedJson layers_json(const PretrainedInfo::Layers& found) {
 /// cannot be loaded; null for a file of weights alone.
 OrderedJson model_json(const std::string& path) {
   const auto type = model_type_in(path);
-  if (type.empty() && !has_adapter(path)) {
+  if (type.empty() && !has_adapter(path) && !is_gguf(path)) {
     return {};
   }
   OrderedJson json = {
@@ -309,7 +313,7 @@ void inspect_file(
     if (options.prefix().empty() && is_known) {
       print_layers(inspect_pretrained(path), out);
     } else {
-      if (has_adapter(path) || (!type.empty() && !is_known)) {
+      if (has_adapter(path) || is_gguf(path) || (!type.empty() && !is_known)) {
         print_refusal(path, out);
       }
       print_modules(info, out);

@@ -1,6 +1,8 @@
 #include <tools/model_type.h>
 
 #include <config_file.h>
+#include <torch_attention/weights/gguf.h>
+#include <torch_attention/weights/inspect_pretrained.h>
 #include <torch_attention/weights/pretrained.h>
 
 #include <algorithm>
@@ -10,6 +12,9 @@ namespace torch_attention::tools {
 
 std::string model_type_in(const std::string& path) {
   try {
+    if (is_gguf(path)) {
+      return inspect_pretrained(path).model_type;
+    }
     return read_config_file(path + "/config.json")
         .get("model_type")
         .as_text()

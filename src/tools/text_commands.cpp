@@ -4,9 +4,11 @@
 #include <tools/text/embed.h>
 #include <tools/text/generate.h>
 #include <tools/text/tokens.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -16,9 +18,15 @@ namespace torch_attention::tools {
 namespace {
 
 void add_folder(CLI::App& command, std::string& folder) {
-  command.add_option("FOLDER", folder, "the model")
+  command.add_option("MODEL", folder, "a folder, or a GGUF file")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->check(CLI::Validator(
+          [](const std::string& path) {
+            return std::filesystem::is_directory(path) || is_gguf(path)
+                ? std::string()
+                : "expected a folder or a GGUF file, but got " + path;
+          },
+          "PATH"));
 }
 
 void add_generation_options(CLI::App& command, GenerateArguments& arguments) {
@@ -69,7 +77,8 @@ void add_generation_options(CLI::App& command, GenerateArguments& arguments) {
 std::function<int()> add_generate(CLI::App& app) {
   auto arguments = std::make_shared<GenerateArguments>();
   auto* command = app.add_subcommand(
-      "generate", "Continue texts by a model of save_pretrained");
+      "generate",
+      "Continue texts by a model of save_pretrained, or of a GGUF file");
   add_folder(*command, arguments->folder);
   command
       ->add_option(
@@ -105,15 +114,17 @@ std::function<int()> add_generate(CLI::App& app) {
   command->footer(
       "Models: GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma 1 to 3. A single "
       "text is printed as it grows.\n"
-      "Texts become tokens by the folder's tokenizer.json, which ONNX Runtime "
-      "GenAI reads: pip install\n"
+      "Texts become tokens by the folder's tokenizer.json, or the tokenizer in "
+      "a GGUF file, which ONNX Runtime\nGenAI reads: pip install "
       "onnxruntime-genai, beside torch or in the active environment, or name the "
       "folder site-packages that\n"
       "has it in TORCH_ATTENTION_PYTHON_PACKAGES. Kinds of tokenizers that were "
       "not compared with Python's\n"
       "are refused; --ids works without. A prompt is taken as it is: special "
       "tokens in it are themselves, and\n"
-      "chat templates are not applied (docs/program.md).\n\n"
+      "chat templates are not applied (docs/program.md). Of a folder's "
+      "generation_config.json only eos_token_id\n"
+      "is read.\n\n"
       "Examples:\n"
       "  torch-attention generate Qwen3-0.6B --prompt \"Once upon a time\" "
       "--temperature 0.8 --top-k 40\n"

@@ -129,13 +129,13 @@ TEST_CASE("inspect prints the layers of a model as JSON") {
   }
   SECTION("or the reason why they cannot be loaded") {
     auto config = config_of("llama");
-    config["model_type"] = "deberta";
+    config["model_type"] = "yoso";
     const auto refused = inspect_json(Changed("llama", config).path())["model"];
-    CHECK(refused["model_type"] == "deberta");
+    CHECK(refused["model_type"] == "yoso");
     CHECK(refused["layers"].empty());
     CHECK_THAT(
         refused["refused"].get<std::string>(),
-        ContainsText("is not computed: its scores add products"));
+        ContainsText("is not computed: it does not compute the softmax"));
   }
 }
 
@@ -187,6 +187,10 @@ TEST_CASE("inspect lists the layers of a model and the lines that make them") {
       inspect(golden("pretrained/deepseek_v3")),
       ContainsText("layers 0-1: latent attention, ") &&
           ContainsText("\nlatent_attention_from_pretrained("));
+  CHECK_THAT(
+      inspect(golden("pretrained/wav2vec2-bert_clipped")),
+      ContainsText("learned relative positions from -3 to 2") &&
+          ContainsText("\nrelative_attention_from_pretrained("));
 }
 
 TEST_CASE("inspect says why a folder's attention is not computed") {
@@ -196,11 +200,11 @@ TEST_CASE("inspect says why a folder's attention is not computed") {
     return inspect(Changed("llama", config).path());
   };
   CHECK_THAT(
-      why("deberta"),
-      ContainsText("the attention of model_type \"deberta\" of") &&
+      why("yoso"),
+      ContainsText("the attention of model_type \"yoso\" of") &&
           ContainsText(
-              "is not computed: its scores add products of content and "
-              "position (disentangled attention)\n"));
+              "is not computed: it does not compute the softmax of all "
+              "scores\n"));
   CHECK_THAT(why("lama"), ContainsText("the nearest is \"llama\""));
 }
 

@@ -164,6 +164,18 @@ def test_refusals(program: str, folder: Path) -> None:
     place = save(nfc, folder / "nfc")
     error = run(program, "tokens", place, text=b"\xff\n", status=1)
     assert "expected a text in UTF-8" in error, error
+    error = run(program, "tokens", place, text=b"a\0b\n", status=1)
+    assert "expected a text without zero bytes" in error, error
+    whole = byte_tokenizer(["a b"], 260, None)
+    parts = json.loads(whole.to_str())
+    parts["model"]["vocab"]["xyz"] = len(parts["model"]["vocab"])
+    place = save(Tokenizer.from_str(json.dumps(parts)), folder / "whole")
+    error = run(program, "tokens", place, text="xyz\n", status=1)
+    assert 'a text with "xyz" would have other tokens' in error, error
+    config = folder / "whole" / "tokenizer_config.json"
+    config.write_text('{"add_prefix_space": true}')
+    error = run(program, "tokens", place, text="a\n", status=1)
+    assert "expected add_prefix_space = false" in error, error
 
 
 def test_missing_library(program: str, folder: Path) -> None:

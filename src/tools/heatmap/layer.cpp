@@ -49,15 +49,26 @@ LayerWeights layer_of_folder(
   auto options = PretrainedOptions().part(source.part);
   const auto model = inspect_pretrained(source.path);
   const auto* found = find_layer(model, source.part, layer);
-  if (!model.layers.empty() && model.layers.front().is_latent) {
-    auto attention =
-        latent_attention_from_pretrained(source.path, layer, options);
-    return {
-        layer,
-        std::get<1>(attention->forward_with_weights(x)),
-        /*causal=*/true};
-  }
   ForwardOptions call;
+  const auto weights_of = [&](auto attention, bool causal) {
+    return LayerWeights{
+        layer, std::get<1>(attention->forward_with_weights(x, call)), causal};
+  };
+  if (!model.layers.empty() && model.layers.front().is_latent) {
+    return weights_of(
+        latent_attention_from_pretrained(source.path, layer, options),
+        /*causal=*/true);
+  }
+  if (found != nullptr && found->is_relative) {
+    const auto attention =
+        relative_attention_from_pretrained(source.path, layer, options);
+    return weights_of(attention, attention->options.causal());
+  }
+  if (found != nullptr && found->is_longformer) {
+    return weights_of(
+        longformer_attention_from_pretrained(source.path, layer, options),
+        /*causal=*/false);
+  }
   // Loading says why there is no such layer.
   if (found != nullptr && found->needs_bias) {
     const auto T = x.size(1);
@@ -65,11 +76,8 @@ LayerWeights layer_of_folder(
                   ->forward(T, T));
     options.bias_by_caller(true);
   }
-  auto attention = attention_from_pretrained(source.path, layer, options);
-  return {
-      layer,
-      std::get<1>(attention->forward_with_weights(x, call)),
-      attention->options.causal()};
+  const auto attention = attention_from_pretrained(source.path, layer, options);
+  return weights_of(attention, attention->options.causal());
 }
 
 bool has_our_names(const StateDict& tensors) {

@@ -1,13 +1,15 @@
 #include <tools/text/genai_library.h>
+#include <tools/text/prepared_text.h>
 #include <tools/text/tokenizer_file.h>
 #include <tools/text/tokens.h>
 
 #include <check.h>
-#include <escape.h>
+#include <json_tree.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <c10/util/Exception.h>
 
-#include <utf8proc.h>
+#include <nlohmann/json.hpp>
 
 #include <stdlib.h>
 
@@ -15,22 +17,67 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <sstream>
+#include <utility>
 
 namespace torch_attention::tools {
 
 namespace {
 
+// As many as the reader of the file takes.
+constexpr size_t kMostValues = 4'000'000;
+
+/// Returns the text of a tokenizer.json, or of a GGUF file's tokenizer.
+std::string tokenizer_text(const std::string& path) {
+  if (is_gguf(path)) {
+    return tokenizer_from_gguf(path);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  TORCH_ATTENTION_CHECK(file, "cannot read \"{}\"", path);
+  return text.str();
+}
+
+/// Returns it without the space before texts: the library does not put it
+/// there, and `encode` does.
+std::string without_prefix_space(const std::string& text) {
+  constexpr size_t kDeepest = 64;
+  std::istringstream stream(text);
+  auto parts = Json::parse(stream, "tokenizer.json", kDeepest, kMostValues);
+  Json::List kept;
+  for (const auto& step :
+       parts.get("normalizer").get("normalizers").elements()) {
+    if (step.get("type").as_text() != "Prepend") {
+      kept.push_back(step);
+    }
+  }
+  parts.find_to_change("normalizer")->set("normalizers", Json(std::move(kept)));
+  return nlohmann::json(parts).dump();
+}
+
 /// A folder with the tokenizer of another, and the configurations without which
 /// the library reads none.
 class TokenizerFolder {
  public:
-  explicit TokenizerFolder(const std::string& tokenizer) {
+  TokenizerFolder(const std::string& tokenizer, bool has_prefix_space) {
     namespace fs = std::filesystem;
+    std::string text;
+    if (has_prefix_space) {
+      text = without_prefix_space(tokenizer_text(tokenizer));
+    } else if (is_gguf(tokenizer)) {
+      text = tokenizer_text(tokenizer);
+    }
     auto name = (fs::temp_directory_path() / "torch-attention-XXXXXX").string();
     TORCH_ATTENTION_CHECK(
         mkdtemp(name.data()) != nullptr, "cannot make {}", name);
     path_ = name;
-    fs::create_symlink(fs::absolute(tokenizer), path_ / "tokenizer.json");
+    const auto copy = path_ / "tokenizer.json";
+    if (text.empty()) {
+      fs::create_symlink(fs::absolute(tokenizer), copy);
+    } else {
+      std::ofstream(copy) << text;
+    }
     std::ofstream(path_ / "tokenizer_config.json")
         << R"({"tokenizer_class": "PreTrainedTokenizerFast"})";
     std::ofstream(path_ / "genai_config.json")
@@ -53,23 +100,11 @@ class TokenizerFolder {
   std::filesystem::path path_;
 };
 
-/// Returns the text in Unicode's normal form C.
-std::string composed(const std::string& text) {
-  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> result(
-      utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str())),
-      std::free);
-  TORCH_ATTENTION_CHECK(
-      result != nullptr,
-      "expected a text in UTF-8, but got \"{}\"",
-      escaped(text));
-  return reinterpret_cast<const char*>(result.get());
-}
-
 class GenaiTokens : public TextTokens {
  public:
   explicit GenaiTokens(const std::string& path)
       : file_(read_tokenizer_file(path)), api_(genai_library()) {
-    const TokenizerFolder copy(path);
+    const TokenizerFolder copy(path, file_.has_prefix_space);
     api_.check(api_.OgaCreateTokenizerFromPath(copy.path(), &tokenizer_));
   }
   ~GenaiTokens() override {
@@ -85,14 +120,7 @@ class GenaiTokens : public TextTokens {
   std::vector<int64_t> encode(
       const std::string& text,
       std::optional<int64_t> max_length) const override {
-    for (const auto& refused : file_.refused_texts) {
-      TORCH_ATTENTION_CHECK(
-          text.find(refused) == std::string::npos,
-          "tokenizer.json: a text with \"{}\" would have other tokens here "
-          "than in Python",
-          escaped(refused));
-    }
-    const auto ids = encode_between(file_.has_nfc ? composed(text) : text);
+    const auto ids = encode_between(prepared_text(file_, text));
     const auto around =
         static_cast<int64_t>(file_.before.size() + file_.after.size());
     const auto most =

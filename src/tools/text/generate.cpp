@@ -1,5 +1,7 @@
 #include <tools/text/generate.h>
 
+#include <config_file.h>
+#include <escape.h>
 #include <format_text.h>
 #include <tools/number_list.h>
 #include <tools/text/growing_text.h>
@@ -13,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <ostream>
 
@@ -90,6 +93,56 @@ std::shared_ptr<models::LanguageModel> load_model(
   return model;
 }
 
+/// A field of generation_config.json that changes tokens, and the number with
+/// which it does not.
+struct UnusedField {
+  const char* name;
+  double off;
+};
+
+constexpr double kNone = -1; // not off with any number
+constexpr std::array kUnusedFields{
+    UnusedField{"bad_words_ids", kNone},
+    UnusedField{"begin_suppress_tokens", kNone},
+    UnusedField{"do_sample", kNone},
+    UnusedField{"exponential_decay_length_penalty", kNone},
+    UnusedField{"force_words_ids", kNone},
+    UnusedField{"forced_bos_token_id", kNone},
+    UnusedField{"forced_eos_token_id", kNone},
+    UnusedField{"guidance_scale", 1},
+    UnusedField{"min_length", 0},
+    UnusedField{"min_new_tokens", 0},
+    UnusedField{"no_repeat_ngram_size", 0},
+    UnusedField{"num_beams", 1},
+    UnusedField{"penalty_alpha", 0},
+    UnusedField{"repetition_penalty", 1},
+    UnusedField{"sequence_bias", kNone},
+    UnusedField{"stop_strings", kNone},
+    UnusedField{"suppress_tokens", kNone}};
+
+/// Names the fields that `generate` of transformers obeys and this program does
+/// not.
+void print_unused_fields(const std::string& folder, std::ostream& log) {
+  const auto path = folder + "/generation_config.json";
+  const auto config = read_config_if_there(path);
+  std::vector<std::string> unused;
+  for (const auto& field : kUnusedFields) {
+    const auto& value = config.get(field.name);
+    const bool is_off = value.is_null() || value.as_flag() == false ||
+        value.as_number() == field.off ||
+        (value.is_list() && value.elements().empty());
+    if (!is_off) {
+      unused.push_back(format_text("{} = {}", field.name, value.shown(60)));
+    }
+  }
+  if (!unused.empty()) {
+    log << format_text(
+        "note: {} of \"{}\" is not used: see the options of this command\n",
+        fmt::join(unused, ", "),
+        escaped(path));
+  }
+}
+
 void print_speed(const models::Generation& generation, std::ostream& log) {
   const auto print = [&](const char* what, int64_t tokens, double seconds) {
     log << format_text("{}: {} tokens", what, tokens);
@@ -134,6 +187,7 @@ void generate_texts(
     tokens = open_tokens(arguments.folder);
   }
   const auto prompts = prompts_of(arguments, tokens.get());
+  print_unused_fields(arguments.folder, log);
   auto& options = arguments.options;
   if (!arguments.ignores_stop && options.stop_tokens().empty()) {
     options.stop_tokens(models::stop_tokens_from_pretrained(arguments.folder));

@@ -1,7 +1,10 @@
 #include <tools/text/token_bytes.h>
 
+#include <format_text.h>
+
 #include <utf8proc.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -82,6 +85,25 @@ std::string bytes_of_token(
     text.replace(found, space.size(), " ");
   }
   return text;
+}
+
+std::vector<std::string> tokens_of_bytes(bool as_letters) {
+  std::vector<std::string> tokens;
+  if (!as_letters) {
+    for (int byte = 0; byte < 256; ++byte) {
+      tokens.push_back(format_text("<0x{:02X}>", byte));
+    }
+    return tokens;
+  }
+  constexpr int32_t kAfterLetters = 0x100 + 68;
+  for (int32_t letter = 0; letter < kAfterLetters; ++letter) {
+    if (byte_of(letter)) {
+      std::array<utf8proc_uint8_t, 4> bytes{};
+      const auto size = utf8proc_encode_char(letter, bytes.data());
+      tokens.emplace_back(bytes.begin(), bytes.begin() + size);
+    }
+  }
+  return tokens;
 }
 
 } // namespace torch_attention::tools

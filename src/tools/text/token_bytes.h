@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace torch_attention::tools {
 
@@ -19,5 +20,9 @@ struct TokenDecoder {
 std::string bytes_of_token(
     const std::string& token,
     const TokenDecoder& decoder);
+
+/// Returns the tokens of the bytes from 0 to 255: the letters of GPT-2's
+/// alphabet in their order, or <0x00> to <0xFF>.
+std::vector<std::string> tokens_of_bytes(bool as_letters);
 
 } // namespace torch_attention::tools

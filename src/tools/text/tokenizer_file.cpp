@@ -3,10 +3,16 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
+#include <tools/text/composed.h>
+#include <tools/text/merges.h>
 #include <tools/text/token_bytes.h>
+#include <tools/text/tokenizer_config.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <c10/util/Exception.h>
 
+#include <set>
+#include <sstream>
 #include <string_view>
 
 namespace torch_attention::tools {
@@ -24,22 +30,39 @@ constexpr std::string_view kQwen2 =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+Json read_tokenizer_json(const std::string& path) {
+  if (!is_gguf(path)) {
+    return read_config_file(path, kTokenizerLimits);
+  }
+  constexpr size_t kDeepest = 16;
+  std::istringstream text(tokenizer_from_gguf(path));
+  return Json::parse(text, path, kDeepest, kTokenizerLimits.values);
+}
+
 /// Reads the parts of a file one by one.
 class TokenizerReader {
  public:
   explicit TokenizerReader(const std::string& path)
-      : path_(path), file_(read_config_file(path, kTokenizerLimits)) {}
+      : path_(path), file_(read_tokenizer_json(path)) {}
 
   TokenizerFile read() {
     read_model(file_.get("model"));
     read_normalizer(file_.get("normalizer"));
+    if (result_.has_prefix_space && !result_.has_replaced_spaces) {
+      refuse("normalizer", file_.get("normalizer"));
+    }
     read_splits(file_.get("pre_tokenizer"));
     read_post_processor(file_.get("post_processor"));
     read_decoder(file_.get("decoder"));
     for (const auto& [token, id] : file_.get("model").get("vocab").fields()) {
       set_bytes(id, token);
     }
+    check_byte_tokens(file_.get("model"));
     read_added(file_.get("added_tokens"));
+    refuse_whole_words(file_.get("model"));
+    if (!is_gguf(path_)) {
+      check_tokenizer_config(path_, file_, result_);
+    }
     return result_;
   }
 
@@ -83,6 +106,42 @@ class TokenizerReader {
         model.get("type").shown(60));
   }
 
+  /// Texts with a byte that is no token have unknown tokens, or lack some.
+  void check_byte_tokens(const Json& model) const {
+    const bool as_letters = !result_.has_replaced_spaces;
+    TORCH_ATTENTION_CHECK(
+        as_letters || model.get("byte_fallback").as_flag() == true,
+        "\"{}\": expected byte_fallback = true for a model whose tokens are "
+        "not bytes, but got {}. Give tokens by --ids",
+        path_,
+        model.get("byte_fallback").shown(60));
+    for (const auto& token : tokens_of_bytes(as_letters)) {
+      TORCH_ATTENTION_CHECK(
+          model.get("vocab").contains(token),
+          "\"{}\": expected a token for each byte, but the vocabulary lacks "
+          "\"{}\". Give tokens by --ids",
+          path_,
+          token);
+    }
+  }
+
+  /// Bytes are merged to words, unless a word is a token as a whole. Text whose
+  /// spaces are letters is not split into words.
+  void refuse_whole_words(const Json& model) {
+    if (result_.has_replaced_spaces ||
+        model.get("ignore_merges").as_flag() == true) {
+      return;
+    }
+    TokenDecoder letters;
+    letters.has_byte_letters = true;
+    for (const auto& token : tokens_without_merges(model, path_)) {
+      // Added tokens are found before the rest is split into words.
+      if (added_.count(token) == 0) {
+        result_.refused_texts.push_back(bytes_of_token(token, letters));
+      }
+    }
+  }
+
   void read_normalizer(const Json& part) {
     const auto type = type_of(part);
     if (type == "NFC") {
@@ -91,8 +150,12 @@ class TokenizerReader {
       for (const auto& one : part.get("normalizers").elements()) {
         read_normalizer(one);
       }
+    } else if (
+        type == "Prepend" && part.get("prepend").as_text() == "▁" &&
+        !result_.has_replaced_spaces) {
+      result_.has_prefix_space = true;
     } else if (is_space_replaced(part, " ", "▁")) {
-      has_replaced_spaces_ = true;
+      result_.has_replaced_spaces = true;
     } else if (!part.is_null()) {
       refuse("normalizer", part);
     }
@@ -110,7 +173,7 @@ class TokenizerReader {
   /// Texts are split by words, or where spaces were replaced.
   void read_splits(const Json& part) {
     const auto& parts = part.get("pretokenizers").elements();
-    const bool is_known = has_replaced_spaces_
+    const bool is_known = result_.has_replaced_spaces
         ? is_split(part, "MergedWithPrevious") &&
             part.get("pattern").get("String").as_text() == " "
         : is_byte_level(part, /*splits=*/true) ||
@@ -195,9 +258,18 @@ class TokenizerReader {
       decoder_.has_byte_tokens = true;
     } else if (is_space_replaced(part, "▁", " ")) {
       decoder_.has_replaced_spaces = true;
-    } else if (type != "Fuse") {
+    } else if (type != "Fuse" && !is_prefix_stripped(part)) {
       refuse("decoder", part);
     }
+  }
+
+  /// Returns whether it removes the space at the begin of a text. A text that
+  /// is continued keeps it.
+  bool is_prefix_stripped(const Json& part) const {
+    return result_.has_prefix_space && type_of(part) == "Strip" &&
+        part.get("content").as_text() == " " &&
+        part.get("start").as_integer() == 1 &&
+        part.get("stop").as_integer() == 0;
   }
 
   void set_bytes(const Json& id, const std::string& token) {
@@ -213,18 +285,43 @@ class TokenizerReader {
       };
       const auto content = token.get("content").as_text();
       set_bytes(token.get("id"), is_set("special") ? "" : content.value_or(""));
-      if (content &&
-          (is_set("lstrip") || is_set("rstrip") || is_set("single_word"))) {
-        result_.refused_texts.push_back(*content);
+      if (!content || content->empty()) {
+        continue; // never found in a text
+      }
+      added_.insert(*content);
+      const auto searched =
+          is_set("normalized") ? normalized(*content) : *content;
+      if (!is_set("normalized")) {
+        result_.raw_tokens.push_back(*content);
+      }
+      const bool is_changed = searched != *content ||
+          (is_set("normalized") && result_.has_replaced_spaces &&
+           content->find("▁") != std::string::npos);
+      if (result_.has_prefix_space || is_set("lstrip") || is_set("rstrip") ||
+          is_set("single_word") || is_changed) {
+        result_.refused_texts.push_back(searched);
       }
     }
+  }
+
+  std::string normalized(const std::string& text) const {
+    if (result_.has_nfc) {
+      return composed(text);
+    }
+    std::string letters;
+    for (const auto letter : text) {
+      letters += letter == ' ' && result_.has_replaced_spaces
+          ? "▁"
+          : std::string(1, letter);
+    }
+    return letters;
   }
 
   const std::string& path_;
   Json file_;
   TokenizerFile result_;
   TokenDecoder decoder_;
-  bool has_replaced_spaces_ = false;
+  std::set<std::string> added_;
 };
 
 } // namespace

@@ -5,6 +5,7 @@
 #include <format_text.h>
 #include <tools/text/growing_text.h>
 #include <torch_attention/models/word_piece.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <filesystem>
 #include <istream>
@@ -83,6 +84,9 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
   }
   if (auto tokens = open_word_pieces(folder)) {
     return tokens;
+  }
+  if (is_gguf(folder)) {
+    return open_genai_tokens(folder);
   }
   const auto path = folder + "/tokenizer.json";
   TORCH_ATTENTION_CHECK(

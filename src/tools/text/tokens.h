@@ -32,8 +32,8 @@ class TextTokens {
 /// has "tokens": "bytes", as examples/gpt writes it.
 bool has_bytes_as_tokens(const std::string& folder);
 
-/// Returns the tokens of a folder's model: bytes, WordPiece, or those of a
-/// `tokenizer.json` of another kind.
+/// Returns the tokens of a folder's model, or of a GGUF file: bytes, WordPiece,
+/// or those of a `tokenizer.json` of another kind.
 ///
 /// Throws c10::Error if there is no such file, if the library that reads it is
 /// not found, or if its tokens would not be Python's.
@@ -48,7 +48,8 @@ void print_tokens(
     std::istream& in,
     std::ostream& out);
 
-/// Returns the tokens of a tokenizer.json, by ONNX Runtime GenAI.
+/// Returns the tokens of a tokenizer.json or a GGUF file, by ONNX Runtime
+/// GenAI.
 std::unique_ptr<TextTokens> open_genai_tokens(const std::string& path);
 
 } // namespace torch_attention::tools
