@@ -3,6 +3,8 @@
 
 #include <jit/scripted_model.h>
 
+#include <cmath>
+
 namespace torch_attention {
 namespace swap_masks_test {
 
@@ -95,6 +97,56 @@ TEST_CASE("Queries that a finite fill hides everything from see all alike") {
   const auto [new_output, new_gradient] = run();
   CHECK_THAT(new_output, IsCloseTo(output, {1e-5, 1e-5}));
   CHECK_THAT(new_gradient, IsCloseTo(gradient, {1e-4, 1e-4}));
+}
+
+TEST_CASE("A bias that is not finite acts on hidden keys as before") {
+  const std::string fill = GENERATE("float('-inf')", "-1e9");
+  const double unusual = GENERATE(NAN, INFINITY);
+  CAPTURE(fill, unusual);
+  torch::jit::Module module("Model");
+  module.define(
+      "def forward(self, x, mask, bias):\n"
+      "    scores = torch.matmul(x, x.transpose(1, 2))\n"
+      "    scores = scores.masked_fill(mask, " +
+      fill +
+      ") + bias\n"
+      "    return torch.matmul(torch.softmax(scores, -1), x)\n");
+  const auto x = torch::randn({2, 5, 8});
+  const auto mask = torch::ones({5, 5}, torch::kBool).triu(1);
+  auto bias = torch::zeros({5, 5});
+  bias[0][4] = unusual;
+  const auto expected = module.forward({x, mask, bias}).toTensor();
+  REQUIRE(expected.isnan().any().item<bool>());
+  CHECK(swap_attention(module).swapped.size() == 1);
+  CHECK(torch::allclose(
+      module.forward({x, mask, bias}).toTensor(),
+      expected,
+      1e-5,
+      1e-5,
+      /*equal_nan=*/true));
+}
+
+TEST_CASE("A swapped model refuses what it refused before") {
+  torch::jit::Module filled("Model");
+  filled.define(
+      "def forward(self, x, mask):\n"
+      "    scores = torch.matmul(x, x.transpose(1, 2))\n"
+      "    scores = scores.masked_fill(mask, -1e9)\n"
+      "    return torch.matmul(torch.softmax(scores, -1), x)\n");
+  const auto x = torch::randn({2, 5, 8}).to(torch::kHalf);
+  const auto mask = torch::ones({5, 5}, torch::kBool).triu(1);
+  CHECK_THROWS_AS(filled.forward({x, mask}), std::exception);
+  CHECK(swap_attention(filled).swapped.size() == 1);
+  CHECK_THROWS_AS(filled.forward({x, mask}), std::exception);
+
+  torch::jit::Module masked("Model");
+  masked.define(
+      "def forward(self, q, mask):\n"
+      "    return torch.scaled_dot_product_attention(q, q, q, mask)\n");
+  const auto q = torch::randn({2, 3, 5, 8});
+  CHECK_THROWS_AS(masked.forward({q, torch::zeros({5})}), std::exception);
+  CHECK(swap_attention(masked).swapped.size() == 1);
+  CHECK_THROWS_AS(masked.forward({q, torch::zeros({5})}), std::exception);
 }
 
 TEST_CASE("LibTorch's operator keeps its alignment of causal masks") {
