@@ -8,14 +8,17 @@ models of the process.
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
 # Tensors that models hand to every implementation, and that say nothing about attention
@@ -78,13 +81,52 @@ def _check_call(module: nn.Module, sinks: Tensor | None, others: Mapping[str, An
         )
 
 
+def _is_own_attention(node: ast.stmt, source: str) -> bool:
+    """Returns whether a class computes weights from masked scores itself: it would add a
+    bool mask to them."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    if not any(word in node.name for word in ("Attention", "Compressor", "Indexer")):
+        return False
+    text = ast.get_source_segment(source, node) or ""
+    return "softmax" in text and "mask" in text and "ALL_ATTENTION_FUNCTIONS" not in text
+
+
+def _has_own_attention(module: ModuleType) -> bool:
+    try:
+        source = inspect.getsource(module)
+        return any(_is_own_attention(node, source) for node in ast.parse(source).body)
+    except (OSError, SyntaxError, TypeError):
+        return True
+
+
+@functools.cache
+def _find_own_attention(config: type) -> bool:
+    names = [base.__module__.replace("configuration_", "modeling_") for base in config.__mro__]
+    modules = [sys.modules[name] for name in names if "modeling_" in name and name in sys.modules]
+    # A configuration of another file tells nothing about its model.
+    return not modules or any(map(_has_own_attention, modules))
+
+
+@torch.compiler.assume_constant_result
+def _reads_float_masks(config: type) -> bool:
+    """Returns whether the file of a configuration's model may have attention that asks
+    for no implementation, as those of Bloom and the text of GIT. transformers gives it
+    our mask all the same."""
+    return _find_own_attention(config)
+
+
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:
     """Returns the mask (B, 1, T, S) of a model, True where a query sees a key, or None
-    if all see all.
+    if all see all. Models with attention of their own get the mask of "eager", which is
+    added to the scores.
 
     None never stands for a causal mask, as in "sdpa": eager knows no such meaning, and
     modules disagree on it.
     """
+    config = options.get("config")
+    if config is None or _reads_float_masks(type(config)):
+        return eager_mask(*args, **options)
     return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
 
 
