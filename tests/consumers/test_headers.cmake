@@ -1,4 +1,4 @@
-# Each public header compiles by itself, without warnings.
+# Public headers compile by themselves, without warnings.
 include("${CMAKE_CURRENT_LIST_DIR}/common.cmake")
 set(build "${binary_dir}/headers")
 configure(headers "${build}" "-DCMAKE_PREFIX_PATH=${prefix}"
