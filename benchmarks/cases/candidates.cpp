@@ -307,9 +307,10 @@ Candidate sdpa_attention(
     const AttentionData& data,
     const SdpaOptions& options) {
   auto dropout = std::make_shared<double>(options.dropout);
-  const auto mask = options.mask.defined()
-      ? std::optional<torch::Tensor>(options.mask)
-      : std::nullopt;
+  std::optional<torch::Tensor> mask;
+  if (options.mask.defined()) {
+    mask = options.mask;
+  }
   auto candidate = attention_candidate(
       name,
       data,

@@ -315,7 +315,7 @@ Case latent_case() {
               const auto turned = functional::rotary_embedding(
                   query.slice(-1, N),
                   at::full({1}, S, torch::kLong),
-                  attention->options.rotary());
+                  *attention->options.rotary());
               return project(
                   attention->o_proj,
                   joined(sdpa(

@@ -10,6 +10,7 @@
 
 #include <torch_attention/models/generate.h>
 #include <torch_attention/same_bits.h>
+#include <torch_attention/weights/gguf.h>
 
 #include <csignal>
 #include <exception>
@@ -64,6 +65,9 @@ std::string read_file(const std::string& path) {
 
 /// Returns whether `gpt train` made a folder's model, whose tokens are bytes.
 bool has_bytes_as_tokens(const std::string& folder) {
+  if (torch_attention::is_gguf(folder)) {
+    return false;
+  }
   const auto config = nlohmann::json::parse(
       read_file(folder + "/config.json"),
       nullptr,
@@ -155,9 +159,9 @@ void serve_folder(Arguments& arguments) {
 
 void add_options(CLI::App& app, Arguments& arguments) {
   auto& options = arguments.options;
-  app.add_option("FOLDER", arguments.folder, "the model")
+  app.add_option("MODEL", arguments.folder, "a folder, or a GGUF file")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->check(CLI::ExistingPath);
   const auto add_count = [&](const char* name, auto& value, const char* what) {
     app.add_option(name, value, what)
         ->check(CLI::PositiveNumber)
