@@ -80,11 +80,17 @@ struct AddedMemory {
         hidden(parts.take<KeyBits<T>>(key_words<T>(keys) * width)) {}
 };
 
+/// Returns the bytes of a mask. A tensor of bool may be a view of bytes, of
+/// which all but 0 hide; the compiler takes those of `bool` for 0 and 1.
+HWY_INLINE const uint8_t* bytes_of(const bool* mask) {
+  return reinterpret_cast<const uint8_t*>(mask);
+}
+
 /// Returns bits that are set where n bytes are not 0, at most 64.
 HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
   const hn::CappedTag<uint8_t, 32> d;
   constexpr auto N = static_cast<int64_t>(hn::MaxLanes(d));
-  const auto* bytes = reinterpret_cast<const uint8_t*>(mask);
+  const auto* bytes = bytes_of(mask);
   uint64_t bits = 0;
   int64_t i = 0;
   for (; i + N <= n; i += N) {
@@ -98,7 +104,7 @@ HWY_INLINE uint64_t bits_of(const bool* mask, int64_t n) {
     bits |= uint64_t{some} << i;
   }
   for (; i < n; ++i) {
-    bits |= uint64_t{mask[i]} << i;
+    bits |= uint64_t{bytes[i] != 0} << i;
   }
   return bits;
 }
@@ -250,12 +256,12 @@ int64_t fill_added_row(
     hide_low(head.low_limit(t), n, row);
   }
   int64_t hidden = 0;
-  const bool* mask = nullptr;
+  const uint8_t* mask = nullptr;
   if (head.mask != nullptr) {
-    mask = head.mask + head.offset(a.mask, t) + s * a.mask.key;
+    mask = bytes_of(head.mask) + head.offset(a.mask, t) + s * a.mask.key;
     const auto hide = [&](auto distance) {
       for (int64_t i = 0; i < n; ++i) {
-        const bool hides = mask[i * distance];
+        const bool hides = mask[i * distance] != 0;
         row[i] = hides ? -kInfinity<T> : row[i];
         hidden += hides ? 1 : 0;
       }
@@ -272,7 +278,7 @@ int64_t fill_added_row(
       bits = i % 64 == 0 ? hidden_by_tiles(head, t, s + i) : bits >> 1;
       if ((bits & 1) != 0) {
         row[i] = -kInfinity<T>;
-        hidden += mask == nullptr || !mask[i * a.mask.key] ? 1 : 0;
+        hidden += mask == nullptr || mask[i * a.mask.key] == 0 ? 1 : 0;
       }
     }
   }
@@ -309,7 +315,8 @@ Added<T> added_to_tile(
     return added;
   }
   const auto pack = [&](const auto& rows, int64_t first) {
-    pack_transposed(rows, first, range.rows, range.n, T(1), memory.tile, width);
+    pack_transposed(
+        rows, first, range.rows, range.n, Unscaled(), memory.tile, width);
     added.data = memory.tile;
   };
   if (head.mask == nullptr && !a.mask_tiles.defined() && added.per_row) {

@@ -50,6 +50,14 @@ constexpr int64_t kTileKeys = 128;
 /// leave the tiles.
 constexpr int64_t kWideQueries = 128;
 
+/// Returns true if the backward pass is computed by tiles, which fewer queries
+/// and keys would not fill.
+template <typename X>
+bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
+  return multiplies_tiles<X>() && !a.same_bits && a.num_queries > kTileRows &&
+      a.num_keys > kTileRows;
+}
+
 template <int64_t kMultiple>
 constexpr int64_t round_up_to(int64_t n) {
   return (n + kMultiple - 1) / kMultiple * kMultiple;

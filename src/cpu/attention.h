@@ -150,6 +150,15 @@ struct AttentionArguments {
   /// Whether each query's sums have one order, however many queries there are
   /// and at whichever it begins; costs time where there are few.
   bool same_bits = false;
+  /// Whether `backward` will compute the scores again, whose order of sums
+  /// `forward` then takes: large scores differ by more than 1 in another.
+  bool has_backward = false;
+
+  /// Returns whether rows sum their scores in the order of tiles.
+  bool sums_in_order() const {
+    return same_bits || has_backward;
+  }
+
   /// For tests: false reads mask and bias only tile by tile, without a map.
   bool maps_mask = true;
   /// The probability, in [0, 1] and in steps of 2^-16, that a weight is

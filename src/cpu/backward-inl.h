@@ -107,7 +107,7 @@ void pack_chunk(
         x.strides.token,
         seen,
         size,
-        T(1),
+        Unscaled(),
         to,
         round_up_to_lanes<T>(size));
   };

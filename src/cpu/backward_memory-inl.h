@@ -43,13 +43,6 @@ struct BackwardPlan {
   int64_t chunk_keys = 0;
 };
 
-/// Returns true if tiles of queries are computed by AMX, whose tiles would not
-/// be filled by fewer queries.
-template <typename X>
-bool backward_goes_by_tiles(const AttentionArguments<X>& a) {
-  return multiplies_tiles<X>() && a.num_queries > kTileRows;
-}
-
 template <typename X, typename T = Compute<X>>
 BackwardPlan backward_plan(const AttentionArguments<X>& a) {
   constexpr int64_t kEnoughTasks = 64;

@@ -147,9 +147,10 @@ bool load_tile(
   const auto query = head.rows_of(a.query);
   const auto output = head.rows_of(gradients.output);
   const auto grad_output = head.rows_of(gradients.grad_output);
-  bool finite = pack_rows(query, t, rows, a.head_dim, T(1), m.query_rows, D);
-  finite &=
-      pack_rows(grad_output, t, rows, a.value_dim, T(1), m.grad_output_rows, E);
+  bool finite =
+      pack_rows(query, t, rows, a.head_dim, Unscaled(), m.query_rows, D);
+  finite &= pack_rows(
+      grad_output, t, rows, a.value_dim, Unscaled(), m.grad_output_rows, E);
   // Scaled numbers may not fit bfloat16: with pairs the products are scaled.
   const bool pairs = multiplies_pairs<X>();
   pack_transposed(

@@ -225,13 +225,19 @@ KeyBlock<T> block_of(
     }
   }
   pack_rows(
-      key, a.key.strides.token, n, a.head_dim, T(1), memory.key, block.key_row);
+      key,
+      a.key.strides.token,
+      n,
+      a.head_dim,
+      Unscaled(),
+      memory.key,
+      block.key_row);
   pack_rows(
       value,
       a.value.strides.token,
       n,
       a.value_dim,
-      T(1),
+      Unscaled(),
       memory.value,
       block.value_row);
   return block;

@@ -55,10 +55,11 @@ struct ForwardPlan {
 constexpr int64_t kEnoughTasks = 64;
 
 /// Returns whether products are computed by the tiles of AMX, which round
-/// unlike rows.
+/// unlike rows: before a backward pass, if that computes by tiles.
 template <typename X>
 bool goes_by_tiles(const AttentionArguments<X>& a) {
-  return multiplies_tiles<X>() && !a.same_bits;
+  return multiplies_tiles<X>() && !a.same_bits &&
+      (!a.has_backward || backward_goes_by_tiles(a));
 }
 
 /// Returns the number of remainder rows, the last of all `n` rows of a head,
@@ -76,6 +77,9 @@ int64_t rows_beside_tiles(const AttentionArguments<X>& a, int64_t n) {
   // Measured: with more rows a tile of their own is faster, and so is one more
   // vector of an existing tile.
   constexpr int64_t kFewKeys = 64;
+  if (goes_by_tiles(a) && a.has_backward) {
+    return 0;
+  }
   if (goes_by_tiles(a) && a.num_keys >= kFewKeys) {
     return n <= N / 4 ? n : n % N <= 1 ? n % N : 0;
   }

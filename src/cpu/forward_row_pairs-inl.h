@@ -58,7 +58,7 @@ void multiply_keys_by_pairs(
     // The memory of values is free until the scores are weights.
     pack_pairs_of_columns(key, key_row, range.n, a.head_dim, memory.value, D);
   }
-  if (a.same_bits) {
+  if (a.sums_in_order()) {
     multiply_scores_in_order<PairProduct<Product<Start::kZero>>>(
         RowProduct<float, float>{
             memory.query, D, range.rows, keys, num_pairs(a.head_dim)},

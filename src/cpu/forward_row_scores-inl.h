@@ -185,7 +185,7 @@ void multiply_scores_in_order(
       first,
       in.keys.n - first,
       in.head_dim,
-      T(1),
+      Unscaled(),
       memory,
       left);
   for (int64_t i = 0; i < left; i += kMaxFeatureVectors * N) {

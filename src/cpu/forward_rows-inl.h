@@ -181,7 +181,7 @@ void multiply_keys(
       range.n,
       next_values(a, head, range, prefetches),
       prefetches ? kAhead : 0};
-  if (a.same_bits) {
+  if (a.sums_in_order()) {
     keys.ahead = prefetches ? 2 * kLanes<T> : 0;
     multiply_scores_in_order<Product<Start::kZero>>(
         RowProduct<X, T>{memory.query, D, range.rows, keys, a.head_dim},
@@ -197,7 +197,7 @@ void multiply_keys(
   if (D == a.head_dim) {
     multiply(keys);
   } else {
-    pack_rows(key, key_row, range.n, a.head_dim, T(1), memory.key, D);
+    pack_rows(key, key_row, range.n, a.head_dim, Unscaled(), memory.key, D);
     multiply(RowKeys<T>{memory.key, D, range.n});
   }
 }
@@ -242,7 +242,8 @@ void add_values_to_rows(
   if (E == a.value_dim) {
     multiply_value(value, value_row);
   } else {
-    pack_rows(value, value_row, range.n, a.value_dim, T(1), memory.value, E);
+    pack_rows(
+        value, value_row, range.n, a.value_dim, Unscaled(), memory.value, E);
     multiply_value(memory.value, E);
   }
 }

@@ -83,7 +83,7 @@ void multiply_few_rows(const StepsOfLayer<X, W>& in, int64_t begin, int64_t n) {
   for (int64_t k = 0; k < in.steps; k += kPartSteps) {
     const auto steps = std::min(kPartSteps, in.steps - k);
     const auto* stored = in.weight + begin * in.steps + k;
-    pack_rows(stored, in.steps, n, steps, 1.0F, weight, kRow);
+    pack_rows(stored, in.steps, n, steps, Unscaled(), weight, kRow);
     // Prefetches the next part; after the last one, the next outputs' weight.
     const NextRows next{
         k + kPartSteps < in.steps ? stored + kPartSteps
@@ -148,7 +148,7 @@ struct RowTiles {
         tile * kWidth,
         rows_of(tile),
         steps,
-        1.0F,
+        Unscaled(),
         at(tile),
         vectors_of(tile) * kLanes<float>);
   }
@@ -183,7 +183,7 @@ void multiply_tiles(
       weight.data = stored;
     } else {
       const auto row = round_up_to_lanes<float>(steps);
-      pack_rows(stored, in.steps, n, steps, 1.0F, wide, row);
+      pack_rows(stored, in.steps, n, steps, Unscaled(), wide, row);
       weight = {wide, row, 1};
     }
     for (auto i = first; i < last; ++i) {

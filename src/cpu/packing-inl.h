@@ -88,19 +88,43 @@ HWY_INLINE void for_column_blocks(int64_t columns, const Fn& fn) {
   }
 }
 
+/// In the place of a scale: numbers are moved and not multiplied. Pairs of
+/// bfloat16 that are held as floats would change: some are denormal or NaN as
+/// floats.
+struct Unscaled {};
+
+template <typename D, typename T>
+HWY_INLINE hn::VFromD<D> scaled(D d, hn::VFromD<D> x, T scale) {
+  return hn::Mul(x, hn::Set(d, scale));
+}
+
+template <typename D>
+HWY_INLINE hn::VFromD<D> scaled(D /*d*/, hn::VFromD<D> x, Unscaled /*scale*/) {
+  return x;
+}
+
+template <typename T>
+HWY_INLINE T scaled(T x, T scale) {
+  return x * scale;
+}
+
+template <typename T>
+HWY_INLINE T scaled(T x, Unscaled /*scale*/) {
+  return x;
+}
+
 /// Sets to[c * width + r] = from.at(first + r)[c] * scale; 0 for r >= rows.
-template <typename X, typename T = Compute<X>>
+template <typename X, typename Scale, typename T = Compute<X>>
 HWY_NOINLINE void pack_transposed(
     const Rows<const X>& from,
     int64_t first,
     int64_t rows,
     int64_t columns,
-    T scale,
+    Scale scale,
     T* to,
     int64_t width) {
   const BlockTag<T> d;
   constexpr int M = kBlock<T>;
-  const auto factor = hn::Set(d, scale);
   for (int64_t r = 0; r < width; r += M) {
     const X* row[M];
     HWY_UNROLL(8)
@@ -111,7 +135,7 @@ HWY_NOINLINE void pack_transposed(
       for (int64_t c = 0; c < columns; ++c) {
         for (int i = 0; i < M; ++i) {
           to[c * width + r + i] =
-              row[i] != nullptr ? get(row[i] + c) * scale : T(0);
+              row[i] != nullptr ? scaled(get(row[i] + c), scale) : T(0);
         }
       }
       continue;
@@ -121,12 +145,12 @@ HWY_NOINLINE void pack_transposed(
       if (r + M <= rows) {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          x[i] = hn::Mul(load(d, row[i] + c), factor);
+          x[i] = scaled(d, load(d, row[i] + c), scale);
         }
       } else {
         HWY_UNROLL(8)
         for (int i = 0; i < M; ++i) {
-          x[i] = row[i] != nullptr ? hn::Mul(load(d, row[i] + c), factor)
+          x[i] = row[i] != nullptr ? scaled(d, load(d, row[i] + c), scale)
                                    : hn::Zero(d);
         }
       }
@@ -193,18 +217,17 @@ HWY_NOINLINE void unpack_transposed(
 /// Sets to[r * to_row + c] = from.at(first + r)[c] * scale. `to_row` is
 /// `columns` rounded up to vectors; the rest of a row becomes 0. Returns
 /// whether all results are finite.
-template <typename X, typename T = Compute<X>>
+template <typename X, typename Scale, typename T = Compute<X>>
 HWY_NOINLINE bool pack_rows(
     const Rows<const X>& from,
     int64_t first,
     int64_t rows,
     int64_t columns,
-    T scale,
+    Scale scale,
     T* to,
     int64_t to_row) {
   const Tag<T> d;
   constexpr int N = kLanes<T>;
-  const auto factor = hn::Set(d, scale);
   const auto zero = hn::Zero(d);
   auto unusual = zero; // 0 * x is NaN for x that is not finite
   const auto whole = columns / N * N;
@@ -212,7 +235,7 @@ HWY_NOINLINE bool pack_rows(
     const auto* in = from.at(first + r);
     auto* out = to + r * to_row;
     for (int64_t c = 0; c < whole; c += N) {
-      const auto x = hn::Mul(load(d, in + c), factor);
+      const auto x = scaled(d, load(d, in + c), scale);
       unusual = hn::MulAdd(x, zero, unusual);
       store(x, d, out + c);
     }
@@ -220,7 +243,7 @@ HWY_NOINLINE bool pack_rows(
       HWY_ALIGN X rest[N] = {};
       std::memcpy(
           rest, in + whole, static_cast<size_t>(columns - whole) * sizeof(X));
-      const auto x = hn::Mul(load(d, rest), factor);
+      const auto x = scaled(d, load(d, rest), scale);
       unusual = hn::MulAdd(x, zero, unusual);
       store(x, d, out + whole);
     }
@@ -229,13 +252,13 @@ HWY_NOINLINE bool pack_rows(
 }
 
 /// Packs rows of one head, `from_row` apart.
-template <typename X, typename T = Compute<X>>
+template <typename X, typename Scale, typename T = Compute<X>>
 HWY_INLINE bool pack_rows(
     const X* from,
     int64_t from_row,
     int64_t rows,
     int64_t columns,
-    T scale,
+    Scale scale,
     T* to,
     int64_t to_row) {
   return pack_rows(

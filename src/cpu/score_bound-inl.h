@@ -91,10 +91,12 @@ class ScoreBound {
       : a_(a), grad_output_(grad_output) {}
 
   /// Returns whether numbers of the bias can hide keys: other rules might hide
-  /// the key of a row's largest number, and slopes lower its score.
+  /// the key of a row's largest number, and slopes lower its score. Norms of
+  /// int8 keys are not read.
   bool can_prove() const {
     return !a_.rule.hides_keys() && a_.key_lengths == nullptr &&
-        a_.mask.data == nullptr && a_.alibi_slopes == nullptr;
+        a_.mask.data == nullptr && !a_.mask_tiles.defined() &&
+        a_.alibi_slopes == nullptr && !a_.reads_int8();
   }
 
   /// Returns the number of tasks of `read_norm`: a head of one tensor each.

@@ -164,8 +164,10 @@ TiledResults run_forward(
     using X = decltype(element);
     using T = cpu::Compute<X>;
     const auto& statistics = results.statistics;
+    auto arguments = arguments_of<X>(a, dropout_seed);
+    arguments.has_backward = with_statistics;
     cpu::forward(
-        arguments_of<X>(a, dropout_seed),
+        arguments,
         write<X>(results.output),
         with_statistics
             ? rows_of(statistics.mutable_data_ptr<T>(), statistics.numel())

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #if __has_include(<sys/mman.h>)
@@ -35,14 +36,22 @@ std::vector<std::vector<double>> results_of(const Problem<X>& computed) {
       computed.grad_key.numbers(),
       computed.grad_value.numbers(),
       numbers(computed.grad_slopes),
+      numbers(computed.grad_bias),
       numbers(computed.grad_sinks)};
 }
 
+/// Returns whether results are equal. By AMX, a tile that the map knows to be
+/// unchanged is scaled in another step: there up to rounding.
+template <typename X>
 bool are_equal(
     const std::vector<std::vector<double>>& x,
     const std::vector<std::vector<double>>& y) {
-  const auto same = [](double a, double b) {
-    return a == b || (std::isnan(a) && std::isnan(b));
+  const bool rounds = std::is_same_v<X, BFloat16> &&
+      instruction_set() == InstructionSet::kAmxBf16;
+  const auto same = [rounds](double a, double b) {
+    return a == b || (std::isnan(a) && std::isnan(b)) ||
+        (rounds &&
+         std::abs(a - b) <= 0.02 * (1 + std::max(std::abs(a), std::abs(b))));
   };
   return std::equal(
       x.begin(),
@@ -160,7 +169,7 @@ TEMPLATE_TEST_CASE(
     problem.arguments.mask = mask.scores;
     INFO(description<TestType>(c));
     const auto expected = results_of(problem, false);
-    CHECK(are_equal(results_of(problem, true), expected));
+    CHECK(are_equal<TestType>(results_of(problem, true), expected));
     check_by_definition(problem);
   }
 }
@@ -189,7 +198,7 @@ TEMPLATE_TEST_CASE(
     INFO(description<TestType>(c) << ", others " << others);
     with_bias(random, problem, number_of, [&](const auto& /*memory*/) {
       const auto expected = results_of(problem, false);
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       check_by_definition(problem);
     });
   }
@@ -218,7 +227,7 @@ TEMPLATE_TEST_CASE(
     INFO(description<TestType>(c));
     with_bias(random, problem, number_of, [&](const auto& /*memory*/) {
       const auto expected = results_of(problem, false);
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       // Where all keys have -512, their sums are rounded.
       check_by_definition(problem, 1e-3);
     });
@@ -260,7 +269,7 @@ TEMPLATE_TEST_CASE(
     hidden = fill;
     again.seed(static_cast<unsigned>(seed));
     with_bias(again, problem, number_of, [&](const auto& /*memory*/) {
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       check_by_definition(problem);
     });
   }
@@ -304,7 +313,7 @@ TEMPLATE_TEST_CASE(
     INFO(description<TestType>(c) << ", reason " << reason);
     with_bias(random, problem, number_of, [&](const auto& /*memory*/) {
       const auto expected = results_of(problem, false);
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       if (reason != 0) {
         check_by_definition(problem, reason == 1 ? 0.0 : 1e-3);
       }
@@ -337,7 +346,7 @@ TEMPLATE_TEST_CASE(
     INFO(description<TestType>(c));
     with_bias(random, problem, causal, [&](const auto& /*memory*/) {
       const auto expected = results_of(problem, false);
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       // In Python, too, 0 times NaN is NaN.
       CHECK(
           std::isnan(number(problem.output(0, 0, c.T - 2, 0))) ==
@@ -370,9 +379,7 @@ TEMPLATE_TEST_CASE(
     }
     INFO(description<TestType>(c));
     const auto expected = results_of(problem, false);
-    const auto gradient = problem.grad_bias;
-    CHECK(are_equal(results_of(problem, true), expected));
-    CHECK(problem.grad_bias == gradient);
+    CHECK(are_equal<TestType>(results_of(problem, true), expected));
     check_by_definition(problem);
   }
 }
@@ -411,13 +418,13 @@ TEMPLATE_TEST_CASE(
           });
       a.wide_bias = bias.scores;
       const auto expected = results_of(problem, false);
-      CHECK(are_equal(results_of(problem, true), expected));
+      CHECK(are_equal<TestType>(results_of(problem, true), expected));
       continue;
     }
     const auto mask = draw_scores<bool>(random, padded, hides);
     problem.arguments.mask = mask.scores;
     const auto expected = results_of(problem, false);
-    CHECK(are_equal(results_of(problem, true), expected));
+    CHECK(are_equal<TestType>(results_of(problem, true), expected));
   }
 }
 
@@ -514,7 +521,7 @@ TEST_CASE("Keys that no query of a task sees are not read") {
     a.value.data = values.data();
     INFO(description<float>(c));
     problem.compute();
-    CHECK(are_equal(results_of(problem), expected));
+    CHECK(are_equal<float>(results_of(problem), expected));
   }
 }
 

@@ -99,7 +99,7 @@ std::vector<int64_t> sizes_of(std::initializer_list<int64_t> all) {
 }
 
 int random_cases(int usual) {
-  const int share = (torch_attention::testing::kIsSanitized ? 6 : 1) * every();
+  const int share = (torch_attention::testing::kIsSanitized ? 10 : 1) * every();
   return (usual + share - 1) / share;
 }
 

@@ -335,6 +335,20 @@ TEST_CASE("Attention to blocks of int8 is that to their numbers") {
   }
 }
 
+TEST_CASE("A bias hides rows of int8 by low numbers") {
+  torch::manual_seed(5);
+  const double low = GENERATE(-1e9, -1e30);
+  const Attended x({2, 2, 130, 48}, 8, 1);
+  auto bias = torch::zeros({130});
+  bias.slice(0, 20, 100).fill_(low);
+  const auto options = FuncOptions().enable_gqa(true).bias(bias);
+  CHECK(
+      relative_error(
+          x.by_blocks(options),
+          x.expected(FuncOptions(options).bias(bias.to(torch::kDouble)))) <
+      2e-4);
+}
+
 TEST_CASE("Attention to blocks of int8 has the query's gradients") {
   torch::manual_seed(5);
   Attended x({1, 2, 20, 8}, 2, 2);

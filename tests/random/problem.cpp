@@ -192,6 +192,14 @@ void choose_scores(Random& random, Problem& problem, const Shapes& x) {
     auto bias = make_bias(random, broadcastable(random, scores));
     if (random.once_in(3)) {
       bias.masked_fill_(torch::rand(bias.sizes()) < 0.2, -INFINITY);
+    } else if (random.once_in(3)) {
+      // As old masks of models hide, whole keys too.
+      const bool of_keys = bias.dim() > 0 && random.once_in(2);
+      bias.masked_fill_(
+          torch::rand(
+              of_keys ? bias.sizes().slice(bias.dim() - 1) : bias.sizes()) <
+              random.one_of({0.2, 0.7}),
+          -1e4);
     }
     problem.bases.push_back(bias);
   }

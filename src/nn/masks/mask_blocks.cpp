@@ -60,8 +60,8 @@ class Blocks final : public MaskExpression {
     for (auto r = queries.first; r <= queries.last; ++r) {
       const auto* row = row_of(x, r);
       for (auto c = keys.first; c <= keys.last; ++c) {
-        some = some || row[c];
-        all = all && row[c];
+        some = some || row[c] != 0;
+        all = all && row[c] != 0;
       }
       if (some && !all) {
         return Seen::kSome;
@@ -77,7 +77,7 @@ class Blocks final : public MaskExpression {
       const auto* row = row_of(x, q / query_size_);
       auto* word = words + (q - x.q);
       for (auto c = keys.first; c <= keys.last; ++c) {
-        if (row[c]) {
+        if (row[c] != 0) {
           const auto begin = std::max(c * key_size_, x.k) - x.k;
           // The end of a block may be beyond all numbers.
           const auto end = c == keys.last ? x.k_end : (c + 1) * key_size_;
@@ -88,10 +88,11 @@ class Blocks final : public MaskExpression {
   }
 
  private:
-  const bool* row_of(const MaskRegion& x, int64_t r) const {
+  /// Returns bytes, since a view of bytes as bool may have others than 0 and 1.
+  const uint8_t* row_of(const MaskRegion& x, int64_t r) const {
     const auto b = sees_.size(0) == 1 ? 0 : x.b;
     const auto h = sees_.size(1) == 1 ? 0 : x.h;
-    return sees_.const_data_ptr<bool>() +
+    return static_cast<const uint8_t*>(sees_.const_data_ptr()) +
         ((b * sees_.size(1) + h) * sees_.size(2) + r) * sees_.size(3);
   }
 

@@ -325,13 +325,14 @@ class Function final : public MaskExpression {
                                given.sizes(),
                                given.device()));
     const auto sees = given.expand({Q, K}).contiguous();
-    const auto* row = sees.const_data_ptr<bool>();
+    // A view of bytes as bool may have others than 0 and 1.
+    const auto* row = static_cast<const uint8_t*>(sees.const_data_ptr());
     for (int64_t q = 0; q < Q; ++q, row += K) {
       auto* word = words + q;
       for (int64_t k = 0; k < K; k += kMaskKeys, word += kMaskRows) {
         uint64_t bits = 0;
         for (int64_t i = std::min(K - k, kMaskKeys) - 1; i >= 0; --i) {
-          bits = bits << 1 | uint64_t{row[k + i]};
+          bits = bits << 1 | uint64_t{row[k + i] != 0};
         }
         *word = bits;
       }

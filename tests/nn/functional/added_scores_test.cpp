@@ -3,6 +3,7 @@
 #include <support/close.h>
 #include <support/test.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -231,6 +232,63 @@ TEST_CASE("A large bias of all keys rounds scores once") {
   }
   // Scores do not change if all keys move alike.
   CHECK(ours[2].sum(-2).abs().max().item<double>() <= 1e-5);
+}
+
+TEST_CASE("Low numbers of a bias hide no key that a block mask shows") {
+  // A kernel may leave out keys far below the largest score of a row, but that
+  // may be of a key that the block mask hides.
+  const bool rises = GENERATE(false, true);
+  constexpr int64_t T = 128;
+  CAPTURE(rises);
+  torch::manual_seed(12);
+  Inputs inputs(T, T, torch::kFloat);
+  inputs.slopes = torch::Tensor();
+  const auto query = torch::arange(T).unsqueeze(1);
+  const auto key = torch::arange(T);
+  const auto sees = rises ? key.le(query) : key.ge(64).expand({T, T});
+  inputs.bias = rises ? 8 * (key - query).to(torch::kDouble)
+                      : torch::where(sees, -1e4, 0.0).to(torch::kDouble);
+  inputs.options.causal(false).mask(sees.logical_not());
+  const auto expected =
+      inputs.attend(torch::kDouble, torch::kDouble, Kernel::kReference);
+  inputs.options.mask({}).block_mask(
+      BlockMask(MaskMod::blocks(sees, 1, 1), BlockMaskOptions(T)));
+  const auto result =
+      inputs.attend(torch::kFloat, torch::kFloat, Kernel::kFused);
+  for (size_t i = 0; i < result.size(); ++i) {
+    CAPTURE(i);
+    // Scores of 1e4 are rounded to 1e-3.
+    CHECK_THAT(
+        result[i].to(torch::kDouble),
+        IsCloseTo(expected[i], {.rtol = 0, .atol = 2e-2}));
+  }
+}
+
+TEST_CASE("The backward pass sums large scores as the forward pass did") {
+  // Rows of weights sum to 1: gradients of values sum to those of outputs.
+  const auto dtype = GENERATE(torch::kFloat, torch::kBFloat16, torch::kHalf);
+  const int64_t T = GENERATE(1, 4, 8, 12, 16, 20, 33);
+  const double size = GENERATE(1.0, 100.0, 1000.0);
+  const int64_t S = GENERATE(12, 64, 200);
+  CAPTURE(dtype, T, S, size);
+  torch::manual_seed(13);
+  // Products of two must be finite.
+  const auto draw = [&](int64_t n) {
+    return (torch::randn({1, 2, n, 64}) * size).to(dtype);
+  };
+  const auto value = torch::randn({1, 2, S, 64}).to(dtype).requires_grad_();
+  const auto grad_output = torch::randn({1, 2, T, 64}).to(dtype);
+  const auto output = F::scaled_dot_product_attention(
+      draw(T), draw(S), value, Options().kernel(Kernel::kFused));
+  const auto gradient =
+      torch::autograd::grad({output}, {value}, {grad_output})[0];
+  // Gradients of half precision are rounded before they are summed here.
+  const auto eps = dtype == torch::kFloat ? 1e-5 : 3e-2;
+  CHECK_THAT(
+      gradient.to(torch::kDouble).sum(2),
+      IsCloseTo(
+          grad_output.to(torch::kDouble).sum(2),
+          {.rtol = eps, .atol = eps * std::sqrt(static_cast<double>(T))}));
 }
 
 } // namespace added_scores_test

@@ -195,6 +195,35 @@ TEST_CASE("Padding may hold anything, NaN as well") {
       tensors.attend(visible.options(Kernel::kFused)), IsEqualTo(expected));
 }
 
+TEST_CASE("All bytes but 0 of a mask hide") {
+  const int64_t S = GENERATE(5, 50, 70);
+  constexpr int64_t T = 40;
+  torch::manual_seed(4);
+  CAPTURE(S);
+  const auto bytes = torch::randint(0, 256, {T, S}, torch::kByte)
+                         .mul(torch::rand({T, S}).lt(0.3));
+  const auto hides = bytes.ne(0);
+  const Operands tensors(T, S, torch::kFloat);
+  const auto attend = [&](const torch::Tensor& mask) {
+    return tensors.attend(
+        Options().mask(mask).enable_gqa(true).kernel(Kernel::kFused));
+  };
+  CHECK_THAT(attend(bytes.view(torch::kBool)), IsEqualTo(attend(hides)));
+  const auto sees = torch::where(hides, 0, 254).to(torch::kByte);
+  const BlockMask blocks(
+      MaskMod::blocks(sees.view(torch::kBool), 1, 1), BlockMaskOptions(T, S));
+  CHECK_THAT(blocks.hidden()[0][0], IsEqualTo(hides));
+  const BlockMask by_function(
+      MaskMod::function([&](const auto& /*b*/,
+                            const auto& /*h*/,
+                            const auto& q,
+                            const auto& k) {
+        return sees.index({q, k}).view(torch::kBool);
+      }),
+      BlockMaskOptions(T, S));
+  CHECK_THAT(by_function.hidden()[0][0], IsEqualTo(hides));
+}
+
 TEST_CASE("A module with a window equals one that is masked by hand") {
   const auto kernel =
       GENERATE(Kernel::kReference, Kernel::kFused, Kernel::kAuto);

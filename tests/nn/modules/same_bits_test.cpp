@@ -1,5 +1,6 @@
 // Bits of sequences of a cache of blocks, alone and in any batch.
 
+#include <support/close.h>
 #include <support/same_bits.h>
 #include <support/sanitized.h>
 #include <support/test.h>
@@ -7,9 +8,11 @@
 #include <torch_attention/nn/block_cache.h>
 #include <torch_attention/nn/modules/multi_head_attention.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -123,6 +126,44 @@ TEST_CASE("Sequences of any batch of a cache of blocks have the same bits") {
     decode_some(attention, cache, left, random);
   }
   at::set_num_threads(threads);
+}
+
+TEST_CASE("Pairs of bfloat16 are not taken for floats") {
+  // Next to a zero, a number's bits are those of a denormal float, which the
+  // processor may flush; next to infinity they are those of NaN.
+  const int64_t T = GENERATE(1, 8, 12, 40);
+  const bool is_infinite = GENERATE(false, true);
+  CAPTURE(T, is_infinite);
+  torch::manual_seed(8);
+  const auto draw = [](int64_t n) {
+    return torch::randn({1, 2, n, 64}, torch::kBFloat16);
+  };
+  const auto query = draw(T).abs();
+  auto key = draw(100);
+  const auto value = draw(100);
+  const auto odd = key.slice(3, 1, std::nullopt, 2);
+  odd.zero_();
+  if (is_infinite) {
+    odd.slice(2, 3, 5).fill_(-INFINITY);
+  }
+  const auto weight = key[0][0];
+  const auto attend = [&](Kernel kernel) {
+    using Options = functional::ScaledDotProductAttentionFuncOptions;
+    return functional::scaled_dot_product_attention(
+        query, key, value, Options().kernel(kernel));
+  };
+  const auto expected = attend(Kernel::kReference);
+  const auto layer = torch::linear(query, weight);
+  const SameBits same_bits;
+  const auto threads = at::get_num_threads();
+  at::set_num_threads(1);
+  at::globalContext().setFlushDenormal(true);
+  const auto found = attend(Kernel::kFused);
+  const auto found_layer = functional::linear(query, weight);
+  at::globalContext().setFlushDenormal(false);
+  at::set_num_threads(threads);
+  CHECK_THAT(found, IsCloseTo(expected));
+  CHECK_THAT(found_layer, IsCloseTo(layer));
 }
 
 } // namespace modules_same_bits_test
