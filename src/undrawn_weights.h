@@ -1,5 +1,7 @@
 #pragma once
 
+#include <large_pages.h>
+
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -48,7 +50,7 @@ inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
   // LibTorch's constructor draws: here no numbers, since there are no rows.
   torch::nn::Linear layer(torch::nn::LinearOptions(1, 0).bias(bias));
   layer->options = options;
-  layer->weight.set_data(torch::empty({out, in}));
+  layer->weight.set_data(empty_on_large_pages({out, in}));
   if (bias) {
     layer->bias.set_data(torch::empty(out));
   }
@@ -59,7 +61,7 @@ inline torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
 inline torch::nn::Embedding make_embedding(int64_t rows, int64_t size) {
   torch::nn::EmbeddingOptions options(rows, size);
   if (UndrawnWeights::are_wanted()) {
-    options._weight(torch::empty({rows, size}));
+    options._weight(empty_on_large_pages({rows, size}));
   }
   return torch::nn::Embedding(options);
 }

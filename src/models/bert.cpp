@@ -1,6 +1,7 @@
 #include <torch_attention/models/bert.h>
 
 #include <check.h>
+#include <large_pages.h>
 #include <models/activation.h>
 #include <models/layers.h>
 
@@ -127,7 +128,7 @@ BertImpl::BertImpl(
   const auto dtype = dtype_.value_or(dtype_of(attention));
   const auto size = options.embedding_size().value_or(options.hidden_size());
   const auto embedding = [&](const char* name, int64_t rows) {
-    return register_parameter(name, torch::empty({rows, size}, dtype));
+    return register_parameter(name, empty_on_large_pages({rows, size}, dtype));
   };
   word_embeddings = embedding("word_embeddings", options.vocab_size());
   position_embeddings =

@@ -1,5 +1,7 @@
 #include <torch_attention/models/projection.h>
 
+#include <large_pages.h>
+
 #include <torch_attention/nn/functional/linear.h>
 
 #include <ATen/ops/empty.h>
@@ -11,7 +13,9 @@ ProjectionImpl::ProjectionImpl(
     int64_t out,
     bool has_bias,
     torch::Dtype dtype)
-    : weight(register_parameter("weight", torch::empty({out, in}, dtype))) {
+    : weight(register_parameter(
+          "weight",
+          empty_on_large_pages({out, in}, dtype))) {
   if (has_bias) {
     bias = register_parameter("bias", torch::empty(out, dtype));
   }

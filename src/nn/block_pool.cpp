@@ -2,13 +2,12 @@
 
 #include <check.h>
 #include <kernels/attention.h>
+#include <large_pages.h>
 #include <nn/cache_checks.h>
 #include <nn/checks.h>
 
 #include <c10/core/InferenceMode.h>
 #include <c10/util/accumulate.h>
-
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -24,33 +23,23 @@ constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
 /// The bytes of a slab, if a block has fewer.
 constexpr int64_t kSlabBytes = int64_t{1} << 24;
 
-/// The bytes of a large page of Linux.
-constexpr int64_t kPageBytes = int64_t{1} << 21;
-
-/// Returns an uninitialised tensor, in large pages if it fills some on the CPU:
-/// the blocks of a sequence are on so many small ones that the processor would
-/// look for their addresses half the time.
+/// Returns an uninitialised tensor. If it fills large pages on the CPU, it
+/// begins with one: a slab has few of them.
 torch::Tensor empty_in_large_pages(
     torch::IntArrayRef sizes,
     const torch::TensorOptions& options) {
   const auto n = c10::multiply_integers(sizes);
   const auto size = static_cast<int64_t>(options.dtype().itemsize());
-  if (!options.device().is_cpu() || n * size < kPageBytes) {
+  if (!options.device().is_cpu() || n * size < kLargePageBytes) {
     return at::empty(sizes, options);
   }
-  const auto all = at::empty({n + kPageBytes / size}, options);
-  auto* begin = static_cast<std::byte*>(all.mutable_data_ptr());
+  const auto all = at::empty({n + kLargePageBytes / size}, options);
   const auto past = static_cast<int64_t>(
-      reinterpret_cast<std::uintptr_t>(begin) % kPageBytes);
-  const auto skipped = (kPageBytes - past) % kPageBytes;
-#ifdef MADV_HUGEPAGE
-  // Advice may be ignored, and then the pages are small.
-  (void)::madvise(
-      begin + skipped,
-      static_cast<size_t>(n * size / kPageBytes * kPageBytes),
-      MADV_HUGEPAGE);
-#endif
-  return all.narrow(0, skipped / size, n).view(sizes);
+      reinterpret_cast<std::uintptr_t>(all.const_data_ptr()) % kLargePageBytes);
+  const auto skipped = (kLargePageBytes - past) % kLargePageBytes;
+  const auto slab = all.narrow(0, skipped / size, n).view(sizes);
+  ask_for_large_pages(slab);
+  return slab;
 }
 
 /// Returns the number of bytes of `sizes` elements, at most kMostBytes.

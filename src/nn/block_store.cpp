@@ -363,8 +363,7 @@ torch::Tensor BlockStore::gather_values(
   const auto B = static_cast<int64_t>(sequences.size());
   const auto rows = options().values_in_keys()
       ? stored_keys(sequences)
-      : pool_.gather_values(padded_blocks(sequences), B)
-            .narrow(2, 0, most_tokens(sequences));
+      : used_rows(pool_.gather_values(padded_blocks(sequences), B), sequences);
   return options().dtype() == torch::kInt8
       ? kernels::dequantized(rows, size, int8_as)
       : rows.slice(-1, 0, size);
@@ -373,8 +372,22 @@ torch::Tensor BlockStore::gather_values(
 /// Returns a copy of the keys of the sequences, as they are stored.
 torch::Tensor BlockStore::stored_keys(torch::IntArrayRef sequences) const {
   const auto B = static_cast<int64_t>(sequences.size());
-  return pool_.gather_keys(padded_blocks(sequences), B)
-      .narrow(2, 0, most_tokens(sequences));
+  return used_rows(pool_.gather_keys(padded_blocks(sequences), B), sequences);
+}
+
+/// Cuts a copy of rows, (B, G, n, D), to the tokens of the longest sequence,
+/// and makes 0 of those that others do not have: a block may have held NaN,
+/// which attention of other devices multiplies by 0.
+torch::Tensor BlockStore::used_rows(
+    const torch::Tensor& rows,
+    torch::IntArrayRef sequences) const {
+  const auto used = rows.narrow(2, 0, most_tokens(sequences));
+  for (size_t b = 0; b < sequences.size(); ++b) {
+    used.select(0, static_cast<int64_t>(b))
+        .slice(1, length(sequences[b]))
+        .zero_();
+  }
+  return used;
 }
 
 } // namespace torch_attention::detail

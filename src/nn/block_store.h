@@ -116,6 +116,9 @@ class BlockStore {
       const torch::Tensor& values,
       torch::IntArrayRef counts);
   torch::Tensor stored_keys(torch::IntArrayRef sequences) const;
+  torch::Tensor used_rows(
+      const torch::Tensor& rows,
+      torch::IntArrayRef sequences) const;
   std::vector<int64_t> padded_blocks(torch::IntArrayRef sequences) const;
 
   BlockPool pool_;

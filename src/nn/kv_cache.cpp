@@ -3,6 +3,7 @@
 #include <check.h>
 #include <kernels/cache_rows.h>
 #include <kernels/int8_rows.h>
+#include <large_pages.h>
 #include <nn/cache_checks.h>
 #include <nn/checks.h>
 #include <physical_memory.h>
@@ -390,9 +391,10 @@ KVCache::Rows KVCache::allocate(int64_t capacity) const {
   // A tensor made in inference mode could not be written to outside of it.
   const c10::InferenceMode normal_tensors(false);
   const auto make = [&](int64_t size) {
-    return torch::zeros(
-        {options_.batch_size(), options_.num_kv_heads(), capacity, size},
-        torch::device(options_.device()).dtype(options_.dtype()));
+    return empty_on_large_pages(
+               {options_.batch_size(), options_.num_kv_heads(), capacity, size},
+               torch::device(options_.device()).dtype(options_.dtype()))
+        .zero_();
   };
   auto keys = make(checks::stored_key_size(options_));
   auto values = options_.values_in_keys()

@@ -1,5 +1,7 @@
 #include <weights/copy.h>
 
+#include <large_pages.h>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -167,6 +169,7 @@ void copy_all(
       continue;
     }
     auto made = at::empty_like(tensor, wanted);
+    ask_for_large_pages(made);
     if (source != nullptr) {
       add_copies(staged, made, *source, file.stored);
     } else {

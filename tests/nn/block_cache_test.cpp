@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace block_cache_test {
@@ -225,6 +226,22 @@ TEST_CASE("Values in keys are stored once") {
       functional::paged_attention(query, batch),
       IsEqualTo(functional::scaled_dot_product_attention(
           query, keys, keys.narrow(3, 0, kValueDim))));
+}
+
+TEST_CASE("Rows that a sequence does not have are 0") {
+  BlockCache cache(BlockCacheOptions(1, 4).block_size(64));
+  const auto nan =
+      torch::full({1, 1, 70, 4}, std::numeric_limits<float>::quiet_NaN());
+  const auto dropped = cache.admit();
+  cache.batch({dropped}).append(nan, nan);
+  cache.drop(dropped);
+  const auto sequences = std::vector<int64_t>{cache.admit(), cache.admit()};
+  const auto some = torch::ones({2, 1, 70, 4});
+  cache.batch(sequences).append(some, some, torch::tensor({70, 3}));
+  const auto expected = some.clone();
+  expected[1].slice(1, 3).zero_();
+  CHECK(cache.batch(sequences).keys().equal(expected));
+  CHECK(cache.batch(sequences).values().equal(expected));
 }
 
 TEST_CASE("Attention to blocks reads no keys beyond a sequence") {

@@ -93,8 +93,8 @@ class TORCH_ATTENTION_API BlockBatch {
   torch::Tensor lengths() const;
 
   /// Returns a copy (B, G, S, D) of the keys, where S is the length of the
-  /// longest sequence. Rows beyond a shorter sequence, and those of freed
-  /// blocks (`window`, `chunk`), are unspecified. Those of a cache of
+  /// longest sequence. Rows beyond a shorter sequence are 0, and those of freed
+  /// blocks (`window`, `chunk`) are unspecified. Those of a cache of
   /// torch::kInt8 are in float32.
   torch::Tensor keys() const;
 
