@@ -187,8 +187,9 @@ void check_parameters(const char* name, const RotaryOptions& options) {
 void check_turns(const char* name, const RotaryOptions& options) {
   const auto fast = fast_turns(options);
   const auto slow = options.slow_turns();
-  // Llama 4 sets both to the same number.
-  const bool may_be_equal = options.scaling() == RotaryScaling::kLlama3;
+  // Llama 4 and Kimi K2 set both to the same number.
+  const bool may_be_equal = options.scaling() == RotaryScaling::kLlama3 ||
+      options.scaling() == RotaryScaling::kYarn;
   TORCH_ATTENTION_CHECK(
       slow > 0 && (fast > slow || (fast == slow && may_be_equal)) &&
           std::isfinite(fast),

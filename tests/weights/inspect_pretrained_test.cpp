@@ -32,6 +32,15 @@ TEST_CASE("inspect_pretrained tells parts, types and layers apart") {
   REQUIRE(latent.layers.size() == 1);
   CHECK(latent.layers.front().is_latent);
 
+  auto shared = config_of("glm_moe_dsa");
+  shared["indexer_types"] = {"full", "shared"};
+  const Changed changed("glm_moe_dsa", shared);
+  const auto refused = inspect_pretrained(changed.path());
+  REQUIRE(refused.layers.size() == 2);
+  CHECK(refused.layers[0].numbers == std::vector<int64_t>{0});
+  CHECK(refused.layers[1].numbers.empty());
+  CHECK_THAT(refused.layers[1].description, ContainsText("layer 1 of"));
+
   const auto relative = inspect_pretrained(golden("pretrained/cohere_asr"));
   REQUIRE(relative.layers.size() == 3);
   const auto& encoder = relative.layers.front();

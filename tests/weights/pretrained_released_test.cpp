@@ -162,6 +162,56 @@ TEST_CASE("Fields that released files have beside those of the class") {
   check_hunyuan();
 }
 
+TEST_CASE("Latent attention and Longformer as in released files") {
+  const auto read = [](const std::string& model, const json& patch) {
+    auto config = config_of(model);
+    config.merge_patch(patch);
+    const Changed changed(model, config);
+    return latent_attention_from_pretrained(changed.path(), 0)->options;
+  };
+  const json yarn = {
+      {"beta_fast", 1.0},
+      {"beta_slow", 1.0},
+      {"factor", 4.0},
+      {"mscale", 1.0},
+      {"mscale_all_dim", 1.0},
+      {"original_max_position_embeddings", 8},
+      {"type", "yarn"}};
+  // Kimi K2
+  const auto kimi = read(
+      "deepseek_v3", {{"rope_parameters", nullptr}, {"rope_scaling", yarn}});
+  CHECK(kimi.rotary()->fast_turns() == kimi.rotary()->slow_turns());
+  auto lacks_factor = yarn;
+  lacks_factor.erase("factor");
+  THROWS_WITH(
+      read(
+          "deepseek_v3",
+          {{"rope_parameters", nullptr}, {"rope_scaling", lacks_factor}}),
+      "expected \"factor\" next to \"mscale_all_dim\"");
+  // GLM-5
+  CHECK_NOTHROW(read(
+      "glm_moe_dsa",
+      {{"rope_interleave", true}, {"indexer_rope_interleave", true}}));
+  // Sarvam
+  auto own_name = yarn;
+  own_name["type"] = "deepseek_yarn";
+  CHECK(
+      read(
+          "sarvam_mla",
+          {{"rope_parameters", nullptr},
+           {"rope_scaling", own_name},
+           {"q_head_dim", 10},
+           {"q_lora_rank", nullptr}})
+          .rotary()
+          ->scaling() == RotaryScaling::kYarn);
+
+  auto config = config_of("longformer");
+  config["attention_mode"] = "longformer";
+  config["ignore_attention_mask"] = false;
+  const Changed changed("longformer", config);
+  CHECK_NOTHROW(longformer_attention_from_pretrained(changed.path(), 0));
+}
+
 TEST_CASE("Sizes that a configuration lacks are those of its class") {
   // As in google/gemma-3-4b-it.
   const auto gemma = options_of(

@@ -13,11 +13,10 @@ torch::Tensor sinusoids_of_distances(
     int64_t size,
     SinusoidOrder order,
     const torch::TensorOptions& options) {
-  // Half precision could not represent the angles.
+  // As in Python, where half precision could not represent the angles, and
+  // float64 gets those of float32.
   const auto dtype = torch::typeMetaToScalarType(options.dtype());
-  const auto floats =
-      options.dtype(dtype == torch::kDouble ? torch::kDouble : torch::kFloat)
-          .requires_grad(false);
+  const auto floats = options.dtype(torch::kFloat).requires_grad(false);
   const auto step = -std::log(10000.0) / static_cast<double>(size);
   const auto frequencies = (torch::arange(0, size, 2, floats) * step).exp();
   const auto distances =

@@ -15,7 +15,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
+#include <vector>
 
 namespace torch_attention {
 
@@ -186,18 +188,28 @@ void add_layers(
   }
 }
 
-/// Describes the layers of a model that have latent attention, which are equal.
-Layers latent_layers(
+/// Describes the layers of a model that have latent attention, which are equal,
+/// and then the first one that is refused. Throws its error if all are.
+std::vector<Layers> latent_layers(
     const std::string& folder,
     ModelConfig& config,
     const std::string& model_type) {
   Layers result;
   result.model_type = model_type;
   result.is_latent = true;
+  std::optional<Layers> refused;
   const auto count = checked_count(count_latent_layers(config), config);
   for (int64_t layer = 0; layer < count; ++layer) {
-    if (has_latent_attention(config, layer)) {
+    if (!has_latent_attention(config, layer)) {
+      continue;
+    }
+    try {
+      (void)describe_latent(config, layer);
       result.numbers.push_back(layer);
+    } catch (const std::exception& error) {
+      if (!refused) {
+        refused.emplace().description = error_message(error);
+      }
     }
   }
   const auto first = result.numbers.empty() ? 0 : result.numbers.front();
@@ -215,7 +227,11 @@ Layers latent_layers(
           : "");
   result.call =
       format_text("latent_attention_from_pretrained(\"{}\", layer)", folder);
-  return result;
+  std::vector<Layers> all = {std::move(result)};
+  if (refused) {
+    all.push_back(std::move(*refused));
+  }
+  return all;
 }
 
 PretrainedInfo inspect(const std::string& folder) {
@@ -224,7 +240,7 @@ PretrainedInfo inspect(const std::string& folder) {
   PretrainedInfo info;
   info.model_type = config.text("model_type").value_or("");
   if (is_latent_type(info.model_type)) {
-    info.layers.push_back(latent_layers(folder, config, info.model_type));
+    info.layers = latent_layers(folder, config, info.model_type);
     return info;
   }
   const auto known = known_model_types();

@@ -87,6 +87,10 @@ double scale_of_yarn(ModelConfig& config) {
     return parameters.get(field).as_number().value_or(0);
   };
   const auto mscale = number("mscale_all_dim");
+  TORCH_ATTENTION_CHECK(
+      mscale == 0 || number("factor") != 0,
+      "expected \"factor\" next to \"mscale_all_dim\" in \"{}\"",
+      config.path());
   return mscale == 0 ? 1.0 : std::pow(yarn_scale(number("factor"), mscale), 2);
 }
 
@@ -251,6 +255,8 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
   const auto& entry = model_entries().at(type);
   if (!entry.indexer.empty()) {
     options.indexer(describe_indexer(config, layer, entry));
+    // Fixed by the class, which does not read them.
+    config.ignore({"indexer_rope_interleave", "rope_interleave"});
   }
   if (yarn != 1 && options.rotary()) {
     const auto all = options.nope_dim() + options.rope_dim();
@@ -262,6 +268,7 @@ DescribedLatent describe_latent(ModelConfig& config, int64_t layer) {
        "linear_head_dim",
        "linear_num_heads",
        "num_key_value_heads",
+       "q_head_dim",
        "qk_head_dim",
        "routed_scaling_factor",
        "scale_depth",

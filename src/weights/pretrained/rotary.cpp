@@ -407,7 +407,11 @@ RotaryOptions rotary_of(
       !rules.by_type && !rules.needs_types};
   RotaryOptions options;
   options.theta(parameters.number("rope_theta").value_or(rules.theta));
-  const auto type = parameters.type();
+  // Sarvam's name for the same.
+  const auto type = parameters.type() == "deepseek_yarn" &&
+          config.text("model_type") == "sarvam_mla"
+      ? "yarn"
+      : parameters.type();
   config.ignore("original_max_position_embeddings");
   if (type == "proportional") {
     const auto share = parameters.number("partial_rotary_factor")
