@@ -1,4 +1,5 @@
 #include <support/close.h>
+#include <support/sanitized.h>
 #include <support/test.h>
 
 #include <nn/small_blocks.h>
@@ -325,7 +326,7 @@ TEST_CASE(
     INFO("seed " << seed);
     torch::manual_seed(seed);
     Comparison comparison(seed, /*max_blocks=*/20 + 10 * seed);
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < unless_sanitized(2000, 1000); ++i) {
       comparison.step();
       if (i % 20 == 0) {
         comparison.check_rows();
@@ -345,7 +346,7 @@ TEST_CASE("A cache of blocks with a window frees those that no token reads") {
     INFO("window " << window);
     torch::manual_seed(7);
     Comparison comparison(7, /*max_blocks=*/80, window);
-    for (int i = 0; i < 2400; ++i) {
+    for (int i = 0; i < unless_sanitized(2400, 1200); ++i) {
       comparison.step();
       if (i % 20 == 0) {
         comparison.check_rows();
