@@ -173,7 +173,6 @@ BlockMask mask_of_head(const BlockMask& mask, size_t index) {
 
 /// Returns the arguments of `call` for one head, with scores (B, T, T).
 ForwardOptions call_of_head(
-    const torch::nn::ModuleList& heads,
     size_t index,
     const ForwardOptions& call,
     const functional::ScaledDotProductAttentionFuncOptions& checked) {
@@ -250,7 +249,7 @@ torch::Tensor MultiHeadAttentionWrapperImpl::forward(
   contexts.reserve(heads->size());
   for (size_t i = 0; i < heads->size(); ++i) {
     contexts.push_back(
-        head(heads, i).forward(x, call_of_head(heads, i, call, call_options)));
+        head(heads, i).forward(x, call_of_head(i, call, call_options)));
   }
   return torch::cat(contexts, -1);
 }
@@ -267,7 +266,7 @@ std::tuple<torch::Tensor, torch::Tensor> MultiHeadAttentionWrapperImpl::
   std::vector<torch::Tensor> weights;
   for (size_t i = 0; i < heads->size(); ++i) {
     auto [context, head_weights] = head(heads, i).forward_with_weights(
-        x, call_of_head(heads, i, call, call_options));
+        x, call_of_head(i, call, call_options));
     contexts.push_back(std::move(context));
     weights.push_back(std::move(head_weights));
   }
