@@ -205,10 +205,10 @@ TEST_CASE("Latent attention and Longformer as in released files") {
           .rotary()
           ->scaling() == RotaryScaling::kYarn);
 
-  auto config = config_of("longformer");
+  auto config = config_of("longformer_first");
   config["attention_mode"] = "longformer";
   config["ignore_attention_mask"] = false;
-  const Changed changed("longformer", config);
+  const Changed changed("longformer_first", config);
   CHECK_NOTHROW(longformer_attention_from_pretrained(changed.path(), 0));
 }
 

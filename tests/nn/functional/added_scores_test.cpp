@@ -260,7 +260,7 @@ TEST_CASE("Low numbers of a bias hide no key that a block mask shows") {
     // Scores of 1e4 are rounded to 1e-3.
     CHECK_THAT(
         result[i].to(torch::kDouble),
-        IsCloseTo(expected[i], {.rtol = 0, .atol = 2e-2}));
+        IsCloseTo(expected[i], Tolerance{0, 2e-2}));
   }
 }
 
@@ -288,7 +288,7 @@ TEST_CASE("The backward pass sums large scores as the forward pass did") {
       gradient.to(torch::kDouble).sum(2),
       IsCloseTo(
           grad_output.to(torch::kDouble).sum(2),
-          {.rtol = eps, .atol = eps * std::sqrt(static_cast<double>(T))}));
+          Tolerance{eps, eps * std::sqrt(static_cast<double>(T))}));
 }
 
 } // namespace added_scores_test

@@ -210,8 +210,10 @@ TEST_CASE("All bytes but 0 of a mask hide") {
   };
   CHECK_THAT(attend(bytes.view(torch::kBool)), IsEqualTo(attend(hides)));
   const auto sees = torch::where(hides, 0, 254).to(torch::kByte);
+  const auto options =
+      BlockMaskOptions(T, S).query_offsets(torch::zeros({1}, torch::kLong));
   const BlockMask blocks(
-      MaskMod::blocks(sees.view(torch::kBool), 1, 1), BlockMaskOptions(T, S));
+      MaskMod::blocks(sees.view(torch::kBool), 1, 1), options);
   CHECK_THAT(blocks.hidden()[0][0], IsEqualTo(hides));
   const BlockMask by_function(
       MaskMod::function([&](const auto& /*b*/,
@@ -220,7 +222,7 @@ TEST_CASE("All bytes but 0 of a mask hide") {
                             const auto& k) {
         return sees.index({q, k}).view(torch::kBool);
       }),
-      BlockMaskOptions(T, S));
+      options);
   CHECK_THAT(by_function.hidden()[0][0], IsEqualTo(hides));
 }
 

@@ -58,15 +58,15 @@ torch::Tensor vector_of(
                               : clipped + options.left()];
   }
   const auto size = options.d_in();
-  auto p = torch::empty({size}, torch::kDouble);
-  for (int64_t i = 0; i < size / 2; ++i) {
-    const auto angle = static_cast<double>(distance) *
-        std::pow(10000.0,
-                 -2.0 * static_cast<double>(i) / static_cast<double>(size));
-    const bool halves = options.order() == SinusoidOrder::kHalves;
-    p[halves ? i : 2 * i] = std::sin(angle);
-    p[halves ? size / 2 + i : 2 * i + 1] = std::cos(angle);
-  }
+  // Python computes them in float32.
+  const auto angles = distance *
+      (torch::arange(0, size, 2, torch::kFloat) *
+       (-std::log(10000.0) / static_cast<double>(size)))
+          .exp();
+  const bool halves = options.order() == SinusoidOrder::kHalves;
+  const auto p = torch::stack({angles.sin(), angles.cos()}, halves ? 0 : 1)
+                     .flatten()
+                     .to(torch::kDouble);
   return attention->W_pos(p).view({options.num_heads(), -1})[h];
 }
 
