@@ -1,5 +1,6 @@
 #include <models/added_tokens.h>
 
+#include <auto_tokenizer.h>
 #include <check.h>
 #include <models/json_fields.h>
 
@@ -21,16 +22,29 @@ struct File {
   Json fields;
 };
 
-/// The names of tokens, in the order of transformers, and what they are if the
-/// files do not say so.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kNames{
-    {{"bos_token", ""},
-     {"eos_token", ""},
-     {"unk_token", "[UNK]"},
-     {"sep_token", "[SEP]"},
-     {"pad_token", "[PAD]"},
-     {"cls_token", "[CLS]"},
-     {"mask_token", "[MASK]"}}};
+/// The name of a token, and what it is if the files do not say so: in BERT's
+/// class, and in MPNet's.
+struct TokenName {
+  const char* field;
+  const char* in_bert;
+  const char* in_mpnet;
+
+  std::string otherwise(const std::string& tokenizer_class) const {
+    return tokenizer_class == kGenericTokenizer ? ""
+        : tokenizer_class == "MPNetTokenizer"   ? in_mpnet
+                                                : in_bert;
+  }
+};
+
+/// In the order of transformers.
+constexpr std::array<TokenName, 7> kNames{
+    {{"bos_token", "", "<s>"},
+     {"eos_token", "", "</s>"},
+     {"unk_token", "[UNK]", "[UNK]"},
+     {"sep_token", "[SEP]", "</s>"},
+     {"pad_token", "[PAD]", "<pad>"},
+     {"cls_token", "[CLS]", "<s>"},
+     {"mask_token", "[MASK]", "<mask>"}}};
 
 /// Returns the text of a token, which is a text or an object with its
 /// "content".
@@ -137,8 +151,8 @@ std::vector<std::string> texts_of(
 }
 
 bool is_named(const std::string& field) {
-  return std::any_of(kNames.begin(), kNames.end(), [&](const auto& name) {
-    return name.first == field;
+  return std::any_of(kNames.begin(), kNames.end(), [&](const TokenName& name) {
+    return name.field == field;
   });
 }
 
@@ -152,11 +166,9 @@ bool ends_with_token(const std::string& field) {
 /// no token.
 std::string named(
     const std::vector<File>& files,
-    std::string_view name,
-    std::string_view otherwise) {
-  std::string text(otherwise);
+    const std::string& field,
+    std::string text) {
   for (const auto& file : files) {
-    const std::string field(name);
     if (file.fields.contains(field)) {
       const auto& token = file.fields.get(field);
       text = token.is_null() ? "" : text_of(token, /*is_special=*/true, file);
@@ -167,10 +179,13 @@ std::string named(
 
 /// Returns the tokens that fields name: those of kNames in its order, which may
 /// be empty, then others.
-std::vector<AddedToken> specials_of(const std::vector<File>& files) {
+std::vector<AddedToken> specials_of(
+    const std::vector<File>& files,
+    const std::string& tokenizer_class) {
   std::vector<AddedToken> specials;
-  for (const auto& [name, otherwise] : kNames) {
-    specials.push_back({named(files, name, otherwise)});
+  for (const auto& name : kNames) {
+    specials.push_back(
+        {named(files, name.field, name.otherwise(tokenizer_class))});
   }
   for (const auto& file : files) {
     for (const auto& [field, token] : file.fields.fields()) {
@@ -194,7 +209,8 @@ std::vector<AddedToken> specials_of(const std::vector<File>& files) {
 AddedTokens::AddedTokens(
     const std::string& folder,
     Json config,
-    const Json& listed) {
+    const Json& listed,
+    const std::string& tokenizer_class) {
   const bool has_decoder = config.contains("added_tokens_decoder");
   std::vector<File> files{
       {folder + "/tokenizer_config.json", std::move(config)}};
@@ -202,7 +218,7 @@ AddedTokens::AddedTokens(
     const auto path = folder + "/special_tokens_map.json";
     files.push_back({path, read_json_if_there(path)});
   }
-  auto specials = specials_of(files);
+  auto specials = specials_of(files, tokenizer_class);
   unknown = specials[2].text;
   end = specials[3].text;
   begin = specials[5].text;

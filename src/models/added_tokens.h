@@ -24,9 +24,15 @@ struct AddedTokens {
   /// Reads `tokenizer_config.json`, whose fields are `config`, and
   /// `special_tokens_map.json` and `added_tokens.json` if it lacks
   /// "added_tokens_decoder". `listed` are the "added_tokens" of
-  /// `tokenizer.json`. Throws c10::Error, which names the file, for tokens that
-  /// are found in another way than as they stand.
-  AddedTokens(const std::string& folder, Json config, const Json& listed);
+  /// `tokenizer.json`. `tokenizer_class` decides which tokens there are if the
+  /// files do not say so: none in the generic class. Throws c10::Error, which
+  /// names the file, for tokens that are found in another way than as they
+  /// stand.
+  AddedTokens(
+      const std::string& folder,
+      Json config,
+      const Json& listed,
+      const std::string& tokenizer_class);
 
   /// In the order in which transformers numbers those without a number.
   std::vector<AddedToken> all;

@@ -64,19 +64,6 @@ Tensor left_padded(const Texts& prompts, int64_t length) {
   return ids;
 }
 
-/// Returns what the class of a model's configuration has without a field.
-std::vector<int64_t> default_stop_tokens(const std::string& type) {
-  if (type == "gpt2") {
-    return {50256};
-  }
-  if (type == "llama" || type == "mistral") {
-    return {2};
-  }
-  // Qwen has none.
-  return type.rfind("gemma", 0) == 0 ? std::vector<int64_t>{1}
-                                     : std::vector<int64_t>();
-}
-
 } // namespace
 
 Generation generate(
@@ -150,11 +137,9 @@ std::vector<int64_t> stop_tokens_from_pretrained(const std::string& folder) {
   if (is_there(folder + "/" + generation)) {
     return ModelFields(folder, generation).integers(name).value_or(Tokens());
   }
-  const ModelFields fields(folder);
-  const auto otherwise = fields.contains(name)
-      ? Tokens()
-      : default_stop_tokens(fields.text("model_type").value_or(""));
-  return fields.integers(name).value_or(otherwise);
+  // The class's own token counts for no text: transformers reads the file
+  // alone.
+  return ModelFields(folder).integers(name).value_or(Tokens());
 }
 
 } // namespace torch_attention::models

@@ -54,11 +54,12 @@ LlamaOptions llama_options_of(
     options.intermediate_size(weights.matrix_sizes(gate)[0]);
     fields.check_size("intermediate_size", options.intermediate_size());
   }
-  if (type == "gemma2" || type == "gemma3_text") { // others do not read it
-    options.logit_softcap(fields.number("final_logit_softcapping"));
-  }
-  if (type == "gemma2" && !fields.contains("final_logit_softcapping")) {
-    options.logit_softcap(30); // the default of its class
+  // Others do not read it, nor do the classes of models with images.
+  if (!fields.are_of_part() && (type == "gemma2" || type == "gemma3_text")) {
+    const bool is_default =
+        type == "gemma2" && !fields.contains("final_logit_softcapping");
+    options.logit_softcap(
+        is_default ? 30 : fields.number("final_logit_softcapping"));
   }
   TORCH_ATTENTION_CHECK(
       options.logit_softcap().value_or(1) > 0,

@@ -27,6 +27,14 @@ ModelFields::ModelFields(std::string path, Json fields)
         text->set(field, fields_.get(field));
       }
     }
+    // Two classes put it into a text_config that lacks it (models.json has what
+    // they put there for attention).
+    const auto type = fields_.get("model_type").as_text();
+    const bool puts_eps = type == "glmasr" || type == "voxtral";
+    if (puts_eps && !text->contains("rms_norm_eps")) {
+      text->set("rms_norm_eps", Json(1e-5));
+    }
+    are_of_part_ = true;
     path_ += ": text_config";
     fields_ = *std::move(text);
   }

@@ -24,6 +24,11 @@ class ModelFields {
     return path_;
   }
 
+  /// Whether they are those of the text in a model of text and images or sound.
+  bool are_of_part() const {
+    return are_of_part_;
+  }
+
   /// Returns false for a field that is absent, and true for null.
   bool contains(const std::string& field) const {
     return fields_.contains(field);
@@ -66,6 +71,7 @@ class ModelFields {
 
   std::string path_;
   Json fields_;
+  bool are_of_part_ = false;
 };
 
 } // namespace torch_attention::models

@@ -7,6 +7,7 @@
 #include <check.h>
 #include <models/added_tokens.h>
 #include <models/json_fields.h>
+#include <models/tokenizer_json.h>
 #include <regular_file.h>
 #include <torch_attention/weights/gguf.h>
 
@@ -22,9 +23,10 @@ namespace torch_attention::models::detail {
 
 namespace {
 
-/// Classes of transformers whose tokens are those of `BertTokenizerFast`.
-constexpr std::array<std::string_view, 11> kClasses{
-    "BertJapaneseTokenizer",
+/// Classes of transformers whose tokens are those of `BertTokenizerFast`; an
+/// empty one if nothing names a class.
+constexpr std::array<std::string_view, 10> kClasses{
+    "",
     "BertTokenizer",
     "ConvBertTokenizer",
     "DPRContextEncoderTokenizer",
@@ -33,36 +35,15 @@ constexpr std::array<std::string_view, 11> kClasses{
     "ElectraTokenizer",
     "MPNetTokenizer",
     "MobileBertTokenizer",
-    "RetriBertTokenizer",
     "SqueezeBertTokenizer"};
 
-/// Classes that do what `tokenizer.json` says, and have no options of BERT.
-constexpr std::array<std::string_view, 2> kGenericClasses{
-    "PreTrainedTokenizer",
-    "TokenizersBackend"};
-
-template <typename Names>
-bool has(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-/// Returns the `tokenizer_class` without "Fast", empty if there is none.
-std::string class_of(const Json& config, const std::string& path) {
-  auto name = json_field(config, "tokenizer_class", "", path);
-  const std::string fast = "Fast";
-  if (name.size() > fast.size() &&
-      name.compare(name.size() - fast.size(), fast.size(), fast) == 0) {
-    name.resize(name.size() - fast.size());
-  }
-  return name;
-}
-
-void check_config(const Json& config, const std::string& path) {
-  const auto name = class_of(config, path);
+void check_config(const TokenizerConfig& file) {
+  const auto& [path, config, name] = file;
+  const auto* const found = std::find(kClasses.begin(), kClasses.end(), name);
   TORCH_ATTENTION_CHECK(
-      name.empty() || has(kClasses, name) || has(kGenericClasses, name),
+      found != kClasses.end() || file.is_generic(),
       "expected the tokenizer_class of a tokenizer of BERT in \"{}\", but "
-      "got \"{}\"",
+      "got \"{}\", by it or the config.json",
       path,
       name);
   for (const auto& [field, wanted] :
@@ -81,146 +62,6 @@ void check_config(const Json& config, const std::string& path) {
       !json_field(config, "split_special_tokens", false, path),
       "expected split_special_tokens = false in \"{}\", but got true",
       path);
-}
-
-/// Reads the options of both kinds of files. Accents are removed where letters
-/// become lower case, unless it is said otherwise.
-WordOptions word_options_of(
-    const Json& config,
-    const char* lowercase,
-    const char* ideographs,
-    const std::string& path) {
-  WordOptions options;
-  options.lowercase = json_field(config, lowercase, true, path);
-  options.strip_accents =
-      json_field(config, "strip_accents", options.lowercase, path);
-  options.ideographs_apart = json_field(config, ideographs, true, path);
-  return options;
-}
-
-/// Returns the type of a part of `tokenizer.json`. Older files name that of the
-/// model by its fields alone.
-std::string type_of(
-    const Json& tokenizer,
-    const char* part,
-    const std::string& path) {
-  const auto& found = tokenizer.get(part);
-  const bool is_untyped_model = part == std::string("model") &&
-      !found.contains("type") && found.contains("max_input_chars_per_word");
-  return is_untyped_model ? "WordPiece"
-      : found.is_object() ? json_field(found, "type", "none", path)
-                          : "none";
-}
-
-void check_types(const Json& tokenizer, const std::string& path) {
-  const auto model = type_of(tokenizer, "model", path);
-  const auto normalizer = type_of(tokenizer, "normalizer", path);
-  const auto splitter = type_of(tokenizer, "pre_tokenizer", path);
-  TORCH_ATTENTION_CHECK(
-      model == "WordPiece" && normalizer == "BertNormalizer" &&
-          splitter == "BertPreTokenizer",
-      "expected a tokenizer of BERT (BertNormalizer, BertPreTokenizer, "
-      "WordPiece) in \"{}\", but got {}, {}, {}",
-      path,
-      normalizer,
-      splitter,
-      model);
-}
-
-struct ConfigFile {
-  std::string path;
-  Json fields;
-};
-
-/// Throws c10::Error unless the configuration's options are those of
-/// `tokenizer.json`, which BertTokenizerFast does not read.
-void check_agree(
-    const Json& tokenizer,
-    const std::string& path,
-    const ConfigFile& config,
-    TokenizerFiles& files) {
-  const auto unknown =
-      json_field(tokenizer.get("model"), "unk_token", files.unknown, path);
-  if (has(kGenericClasses, class_of(config.fields, config.path))) {
-    files.unknown = unknown;
-    return;
-  }
-  const auto agree = [&](const char* field,
-                         const auto& value,
-                         const char* config_field,
-                         const auto& config_value) {
-    TORCH_ATTENTION_CHECK(
-        value == config_value,
-        "expected one tokenizer, but \"{}\" has {} = {}, and \"{}\" has {} "
-        "= {}, if only by default",
-        path,
-        field,
-        value,
-        config.path,
-        config_field,
-        config_value);
-  };
-  const auto words = word_options_of(
-      config.fields, "do_lower_case", "tokenize_chinese_chars", config.path);
-  agree("lowercase", files.words.lowercase, "do_lower_case", words.lowercase);
-  agree(
-      "strip_accents",
-      files.words.strip_accents,
-      "strip_accents",
-      words.strip_accents);
-  agree(
-      "handle_chinese_chars",
-      files.words.ideographs_apart,
-      "tokenize_chinese_chars",
-      words.ideographs_apart);
-  agree("unk_token", unknown, "unk_token", files.unknown);
-  TORCH_ATTENTION_CHECK(
-      files.longest_word == 100,
-      "expected max_input_chars_per_word = 100 in \"{}\", which "
-      "BertTokenizerFast has, but got {}",
-      path,
-      files.longest_word);
-}
-
-void read_tokenizer(
-    const Json& tokenizer,
-    const std::string& path,
-    const ConfigFile& config,
-    TokenizerFiles& files) {
-  const auto& model = tokenizer.get("model");
-  const auto next =
-      json_field(model, "continuing_subword_prefix", kContinuing, path);
-  TORCH_ATTENTION_CHECK(
-      next == kContinuing,
-      "expected {} before pieces in \"{}\", but got {}",
-      kContinuing,
-      path,
-      next);
-  const auto& normalizer = tokenizer.get("normalizer");
-  TORCH_ATTENTION_CHECK(
-      json_field(normalizer, "clean_text", true, path),
-      "expected a tokenizer that removes control characters in \"{}\"",
-      path);
-  files.words =
-      word_options_of(normalizer, "lowercase", "handle_chinese_chars", path);
-  const auto longest =
-      json_field(model, "max_input_chars_per_word", int64_t{100}, path);
-  TORCH_ATTENTION_CHECK(
-      longest >= 0,
-      "expected max_input_chars_per_word >= 0 in \"{}\", but got {}",
-      path,
-      longest);
-  files.longest_word = static_cast<size_t>(longest);
-  check_agree(tokenizer, path, config, files);
-  const auto& vocabulary = model.get("vocab");
-  TORCH_ATTENTION_CHECK(
-      vocabulary.is_object(),
-      "expected an object as \"vocab\" of \"{}\"",
-      path);
-  for (const auto& [text, id] : vocabulary.fields()) {
-    files.vocabulary.emplace_back(
-        text, json_field(vocabulary, text, int64_t{-1}, path));
-  }
 }
 
 /// Removes white space at the end of a line, as Rust does.
@@ -331,27 +172,38 @@ void number_tokens(
 } // namespace
 
 TokenizerFiles::TokenizerFiles(const std::string& folder) {
-  const auto config_path = folder + "/tokenizer_config.json";
-  const ConfigFile config{config_path, read_json_if_there(config_path)};
-  check_config(config.fields, config.path);
+  TokenizerConfig config{folder + "/tokenizer_config.json"};
+  config.fields = read_json_if_there(config.path);
   const bool is_in_gguf = is_gguf(folder);
+  if (!is_in_gguf) {
+    config.tokenizer_class =
+        auto_tokenizer_class(folder, config.fields, /*has_byte_level=*/false);
+  }
+  check_config(config);
   const auto path = is_in_gguf ? folder : folder + "/tokenizer.json";
   const auto tokenizer = is_in_gguf
       ? parse_json(tokenizer_from_gguf(folder), folder)
       : read_json_if_there(path);
   if (is_there(path)) {
-    check_types(tokenizer, path);
+    check_tokenizer_types(tokenizer, path);
   }
-  const AddedTokens added(folder, config.fields, tokenizer.get("added_tokens"));
+  cuts_left = auto_tokenizer_cuts_left(folder, config.fields, tokenizer);
+  const AddedTokens added(
+      folder,
+      config.fields,
+      tokenizer.get("added_tokens"),
+      config.tokenizer_class);
   begin = added.begin;
   end = added.end;
   unknown = added.unknown;
   if (is_there(path)) {
-    read_tokenizer(tokenizer, path, config, *this);
+    read_tokenizer_json(tokenizer, path, config, *this);
   } else {
     TORCH_ATTENTION_CHECK(
-        is_there(folder + "/vocab.txt"),
-        "expected tokenizer.json or vocab.txt in \"{}\"",
+        is_there(folder + "/vocab.txt") && !config.is_generic(),
+        "expected tokenizer.json{} in \"{}\"",
+        config.is_generic() ? ", which the tokenizer_class reads,"
+                            : " or vocab.txt",
         folder);
     read_vocabulary(folder + "/vocab.txt", *this);
     words = word_options_of(
@@ -366,10 +218,11 @@ TokenizerFiles::TokenizerFiles(const std::string& folder) {
   };
   // A vocabulary of MPNet has BERT's tokens as well.
   TORCH_ATTENTION_CHECK(
-      added.names_begin || !has_piece("<s>") || !has_piece("</s>"),
+      added.names_begin || !config.tokenizer_class.empty() ||
+          !has_piece("<s>") || !has_piece("</s>"),
       "expected cls_token and sep_token in \"{}\", since the vocabulary "
       "has [CLS] and <s>",
-      config_path);
+      config.path);
   number_tokens(folder, added.all, *this);
 }
 

@@ -30,6 +30,8 @@ struct TokenizerFiles {
   std::string begin;
   std::string end;
   std::string unknown;
+  /// Whether texts that are too long lose their begin and not their end.
+  bool cuts_left = false;
 };
 
 } // namespace torch_attention::models::detail

@@ -27,12 +27,7 @@ std::vector<int64_t> WordPiece::encode(
       max_length.value_or(2) >= 2,
       "expected a max_length of 2 tokens or more, but got {}",
       max_length.value_or(2));
-  auto ids = pieces_->encode(text);
-  if (max_length && static_cast<int64_t>(ids.size()) > *max_length) {
-    ids.resize(static_cast<size_t>(*max_length));
-    ids.back() = pieces_->end();
-  }
-  return ids;
+  return pieces_->encode(text, max_length);
 }
 
 std::vector<std::string> WordPiece::words(const std::string& text) const {

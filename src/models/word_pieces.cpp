@@ -6,7 +6,9 @@
 namespace torch_attention::models::detail {
 
 WordPieces::WordPieces(const TokenizerFiles& files)
-    : options_(files.words), longest_word_(files.longest_word) {
+    : options_(files.words),
+      longest_word_(files.longest_word),
+      cuts_left_(files.cuts_left) {
   const auto continuing = decode_utf8(kContinuing);
   for (const auto& [text, id] : files.vocabulary) {
     add_piece(text, id);
@@ -42,14 +44,26 @@ void WordPieces::add_piece(const std::string& text, int64_t id) {
   size_ = std::max(size_, id + 1);
 }
 
-/// `TokenizerFiles` has the token among the special ones.
+/// `TokenizerFiles` has the token among the special ones or the pieces.
 int64_t WordPieces::id_of(const std::string& text) const {
   const auto characters = decode_utf8(text);
   const auto found = std::find_if(
       specials_.begin(), specials_.end(), [&](const Special& special) {
         return special.text == characters;
       });
-  return found->id;
+  return found == specials_.end() ? first_pieces_.at(characters) : found->id;
+}
+
+std::vector<int64_t> WordPieces::encode(
+    const std::string& text,
+    std::optional<int64_t> max_length) const {
+  auto ids = encode(text);
+  const auto size = static_cast<int64_t>(ids.size());
+  const auto too_many = size - std::min(size, max_length.value_or(size));
+  // Behind the token that begins the text, or before the one that ends it.
+  const auto first = cuts_left_ ? ids.begin() + 1 : ids.end() - 1 - too_many;
+  ids.erase(first, first + too_many);
+  return ids;
 }
 
 std::vector<int64_t> WordPieces::encode(const std::string& text) const {

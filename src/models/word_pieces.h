@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,7 +17,11 @@ class WordPieces {
  public:
   explicit WordPieces(const TokenizerFiles& files);
 
-  std::vector<int64_t> encode(const std::string& text) const;
+  /// Returns the tokens of a text with those around it: no more than
+  /// `max_length`, which is 2 or more.
+  std::vector<int64_t> encode(
+      const std::string& text,
+      std::optional<int64_t> max_length) const;
   std::vector<std::u32string> words(const std::u32string& text) const {
     return split_words(text, options_);
   }
@@ -29,11 +34,6 @@ class WordPieces {
     return size_;
   }
 
-  /// The token that ends a text.
-  int64_t end() const {
-    return end_;
-  }
-
  private:
   /// A token that is found in texts as it stands, such as "[MASK]".
   struct Special {
@@ -41,6 +41,7 @@ class WordPieces {
     int64_t id;
   };
 
+  std::vector<int64_t> encode(const std::string& text) const;
   void add_piece(const std::string& text, int64_t id);
   int64_t id_of(const std::string& text) const;
 
@@ -52,6 +53,7 @@ class WordPieces {
 
   WordOptions options_;
   size_t longest_word_;
+  bool cuts_left_;
   size_t longest_piece_ = 0;
   int64_t size_ = 0;
   // Not a vector: numbers of the file may be far apart.

@@ -57,6 +57,11 @@ std::shared_ptr<models::LanguageModel> changed(
       ChangedFolder(decoder_folder(name), changes).path());
 }
 
+nlohmann::json config_of(const char* name) {
+  std::ifstream file(decoder_folder(name) + "/config.json");
+  return nlohmann::json::parse(file);
+}
+
 models::Bert changed_encoder(
     const std::string& folder,
     const nlohmann::json& changes) {
@@ -157,6 +162,30 @@ TEST_CASE("Only Gemma bounds its logits") {
   THROWS_WITH(
       changed("gemma2", {{"final_logit_softcapping", 0.0}}),
       "expected final_logit_softcapping > 0");
+}
+
+TEST_CASE("Models with images do not bound the logits of their text") {
+  const auto* name = "gemma3_with_images";
+  auto text = config_of(name)["text_config"];
+  text["final_logit_softcapping"] = 0.01;
+  CHECK_THAT(
+      changed(name, {{"text_config", text}})->forward(expected_of(name, "ids")),
+      IsCloseTo(expected_of(name, "logits"), {/*rtol=*/0, /*atol=*/1e-4}));
+}
+
+TEST_CASE("Models of sound put the epsilon of norms into their text") {
+  auto text = config_of("llama");
+  text.erase("rms_norm_eps");
+  for (const auto& [type, eps] :
+       {std::pair{"voxtral", 1e-5},
+        std::pair{"glmasr", 1e-5},
+        std::pair{"llava", 1e-6}}) {
+    CAPTURE(type);
+    const ChangedFolder folder(
+        decoder_folder("llama"), {{"model_type", type}, {"text_config", text}});
+    const auto model = models::llama_from_pretrained(folder.path());
+    CHECK(model->options.norm_eps() == eps);
+  }
 }
 
 TEST_CASE("ELECTRA's defaults are its own") {

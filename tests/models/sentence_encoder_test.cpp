@@ -48,10 +48,14 @@ class Settings {
   void modules(const std::vector<std::string>& types) const {
     std::string text;
     for (const auto& type : types) {
-      text += (text.empty() ? "" : ",") +
-          (R"({"type": "sentence_transformers.models.)" + type +
-           R"(", "path": ")") +
-          (type == "Pooling" ? "1_Pooling" : "") + "\"}";
+      // Without a package, that of versions 2 to 5.3.
+      const bool is_whole = type.find('.') != std::string::npos;
+      const bool is_pooling = type.find("Pooling") != std::string::npos;
+      text += text.empty() ? "" : ",";
+      text += R"({"type": ")";
+      text += is_whole ? type : "sentence_transformers.models." + type;
+      text += R"(", "path": ")";
+      text += is_pooling ? "1_Pooling\"}" : "\"}";
     }
     file("modules.json", "[" + text + "]");
   }
@@ -257,6 +261,18 @@ TEST_CASE("Folders that ask for more than pooling are refused") {
   refused({"Transformer", "Normalize", "Pooling"});
   refused({"Transformer"});
   refused({});
+  refused({"custom.Transformer", "Pooling"});
+  refused({"Transformer", "custom_st.Pooling"});
+  refused(
+      {"sentence_transformers.sparse_encoder.models.Transformer", "Pooling"});
+  for (const std::string normalize : {"base", "sentence_transformer"}) {
+    settings.modules(
+        {"sentence_transformers.base.modules.transformer.Transformer",
+         "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+         "sentence_transformers." + normalize +
+             ".modules.normalize.Normalize"});
+    CHECK(settings.read().normalize());
+  }
   settings.modules({"Transformer", "Pooling", "Normalize"});
   CHECK(settings.read().normalize());
   settings.file(

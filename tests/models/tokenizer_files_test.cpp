@@ -202,12 +202,146 @@ TEST_CASE("Files of a tokenizer that contradict each other are refused") {
           {{"added_tokens_decoder", json::object()}},
           {{"added_tokens", listed}}),
       ContainsText("adds the token \"x\""));
-  // Classes without options of their own do what tokenizer.json says.
+}
+
+TEST_CASE("The generic class does what tokenizer.json says") {
+  const Folder folder;
   folder.write(
       "tokenizer_config.json",
       json{{"tokenizer_class", "PreTrainedTokenizerFast"}});
-  folder.write_tokenizer({{"normalizer", {{"lowercase", false}}}});
-  CHECK(folder.encode("A foo") == Ids{1, 0, 5, 2});
+  CHECK_THAT(
+      folder.error(),
+      ContainsText("tokenizer.json, which the tokenizer_class"));
+  const auto around = [](const json& single) {
+    const auto token = [](const char* text, int64_t id) {
+      return json{{"id", text}, {"ids", {id}}, {"tokens", {text}}};
+    };
+    return json{
+        {"type", "TemplateProcessing"},
+        {"single", single},
+        {"special_tokens",
+         {{"[CLS]", token("[CLS]", 1)},
+          {"[SEP]", token("[SEP]", 2)},
+          {"a", token("a", 3)},
+          {"b", token("b", 7)}}}};
+  };
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const auto token = [](const char* name) {
+    return json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}};
+  };
+  const auto encode = [&](const json& post_processor) {
+    folder.write_tokenizer(
+        {{"normalizer", {{"lowercase", false}}},
+         {"post_processor", post_processor}});
+    return folder.encode("A foo [MASK]");
+  };
+  // [MASK] is none of the added tokens.
+  const Ids whole{1, 0, 5, 0, 0, 0, 2};
+  CHECK(encode(around({token("[CLS]"), text, token("[SEP]")})) == whole);
+  CHECK(
+      encode(
+          {{"type", "BertProcessing"},
+           {"cls", {"[CLS]", 1}},
+           {"sep", {"[SEP]", 2}}}) == whole);
+  CHECK(
+      encode(around({token("a"), text, token("[SEP]")})) ==
+      Ids{3, 0, 5, 0, 0, 0, 2});
+  for (const auto& post_processor :
+       {json(),
+        around({text, token("[SEP]")}),
+        around({token("[CLS]"), text}),
+        around({token("[CLS]"), token("[SEP]"), text}),
+        around({token("b"), text, token("[SEP]")}),
+        json{{"type", "ByteLevel"}}}) {
+    CAPTURE(post_processor.dump());
+    folder.write_tokenizer({{"post_processor", post_processor}});
+    CHECK_THAT(
+        folder.error(),
+        ContainsText("a post_processor with one token of the vocabulary"));
+  }
+}
+
+TEST_CASE("A folder's class is the one that AutoTokenizer chooses") {
+  const Folder folder;
+  const auto class_error = [&](const char* type, const json& named) {
+    folder.write("config.json", json{{"model_type", type}});
+    folder.write("tokenizer_config.json", json{{"tokenizer_class", named}});
+    return folder.error();
+  };
+  folder.write("config.json", json{{"model_type", "electra"}});
+  CHECK(folder.encode("a foo") == Ids{1, 3, 5, 2});
+  for (const auto* name : {"TokenizersBackend", "RetriBertTokenizer"}) {
+    CHECK_THAT(
+        class_error("bert", name), ContainsText("expected tokenizer.json, "));
+  }
+  CHECK_THAT(
+      class_error("nystromformer", "BertTokenizer"),
+      ContainsText("expected tokenizer.json, "));
+  CHECK_THAT(
+      class_error("bert", "BertJapaneseTokenizer"),
+      ContainsText("but got \"BertJapaneseTokenizer\""));
+  CHECK_THAT(
+      class_error("roberta", nullptr),
+      ContainsText("but got \"RobertaTokenizer\""));
+  CHECK_THAT(
+      class_error("qwen2", "BertTokenizer"),
+      ContainsText("but got \"Qwen2Tokenizer\""));
+  CHECK_THAT(
+      class_error("gpt_neox", nullptr),
+      ContainsText("but got \"a class of its own\""));
+  // The class of config.json, if tokenizer_config.json names none.
+  folder.remove("tokenizer_config.json");
+  folder.write(
+      "config.json",
+      json{{"model_type", "bert"}, {"tokenizer_class", "GPT2TokenizerFast"}});
+  CHECK_THAT(folder.error(), ContainsText("but got \"GPT2Tokenizer\""));
+  folder.write(
+      "config.json",
+      json{{"model_type", "bert"}, {"tokenizer_class", "ElectraTokenizer"}});
+  CHECK(folder.encode("a foo") == Ids{1, 3, 5, 2});
+  // MPNet's class puts other tokens around texts.
+  folder.write_text("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\nb\nfoo\n<s>\n</s>\n");
+  folder.write("config.json", json{{"model_type", "mpnet"}});
+  CHECK(folder.encode("a <mask>") == Ids{6, 3, 9, 7});
+  CHECK(folder.encode("[MASK]") == Ids{6, 0, 0, 0, 7});
+}
+
+TEST_CASE("Tokenizers of other files and of Python code are refused") {
+  const Folder folder;
+  const auto error = [&](const json& config) {
+    folder.write("tokenizer_config.json", config);
+    return folder.error();
+  };
+  CHECK_THAT(
+      error({{"auto_map", {{"AutoTokenizer", {"a.B", nullptr}}}}}),
+      ContainsText("names Python code"));
+  CHECK_THAT(
+      error({{"fast_tokenizer_files", {"tokenizer.4.0.0.json"}}}),
+      ContainsText("but got \"tokenizer.4.0.0.json\", which is not read"));
+  folder.write(
+      "tokenizer_config.json",
+      json{
+          {"auto_map", {{"AutoModel", "a.B"}}},
+          {"fast_tokenizer_files", {"tokenizer.json"}}});
+  CHECK(folder.encode("a foo") == Ids{1, 3, 5, 2});
+}
+
+TEST_CASE("A text that is too long loses its begin if the folder says so") {
+  const Folder folder;
+  const auto encode = [&](int64_t most) {
+    return folder.open().encode("a b foo b", most);
+  };
+  CHECK(encode(4) == Ids{1, 3, 4, 2});
+  folder.write_tokenizer({{"truncation", {{"direction", "Left"}}}});
+  CHECK(encode(4) == Ids{1, 5, 4, 2});
+  CHECK(encode(2) == Ids{1, 2});
+  CHECK(encode(6) == Ids{1, 3, 4, 5, 4, 2});
+  folder.write("tokenizer_config.json", json{{"truncation_side", "right"}});
+  CHECK(encode(4) == Ids{1, 3, 4, 2});
+  folder.write("tokenizer_config.json", json{{"truncation_side", "left"}});
+  CHECK(encode(4) == Ids{1, 5, 4, 2});
+  folder.write("tokenizer_config.json", json{{"truncation_side", "middle"}});
+  CHECK_THAT(folder.error(), ContainsText("expected left or right"));
 }
 
 TEST_CASE("An older tokenizer.json names the type of its model by its fields") {

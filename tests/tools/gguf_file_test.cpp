@@ -139,9 +139,9 @@ TEST_CASE("The tokenizer of a GGUF file is one that was compared") {
   auto file = scored_tokens();
   file.write(path);
   auto read = read_tokenizer_file(path);
-  CHECK(read.has_prefix_space);
-  CHECK(read.before == std::vector<int64_t>{1});
-  CHECK(read.after.empty());
+  CHECK(read.normalizer.has_prefix_space);
+  CHECK(read.around.before == std::vector<int64_t>{1});
+  CHECK(read.around.after.empty());
   CHECK(read.bytes.at(3 + 65) == "A");
   CHECK(read.bytes.at(263) == " ab");
   file.set_flag("tokenizer.ggml.add_space_prefix", false);
@@ -149,13 +149,13 @@ TEST_CASE("The tokenizer of a GGUF file is one that was compared") {
   file.set_flag("tokenizer.ggml.add_eos_token", true);
   file.write(path);
   read = read_tokenizer_file(path);
-  CHECK_FALSE(read.has_prefix_space);
-  CHECK(read.before.empty());
-  CHECK(read.after == std::vector<int64_t>{2});
+  CHECK_FALSE(read.normalizer.has_prefix_space);
+  CHECK(read.around.before.empty());
+  CHECK(read.around.after == std::vector<int64_t>{2});
   all_byte_tokens().write(path);
   read = read_tokenizer_file(path);
-  CHECK(read.before == std::vector<int64_t>{257});
-  CHECK_FALSE(read.has_nfc);
+  CHECK(read.around.before == std::vector<int64_t>{257});
+  CHECK_FALSE(read.normalizer.has_nfc);
   byte_tokens().write(path);
   THROWS_WITH(read_tokenizer_file(path), "expected a token for each byte");
 }

@@ -41,6 +41,10 @@ LETTERS = (
     # With these, texts have other forms than Unicode's normal form C.
     "e\u0301o\u0308\u1100\u1161\u212b"
 )
+# Added tokens that are found after those that are not normalized.
+ADDED = ("<new>", "he e", "  ")
+# They change places in later versions of Unicode than that of tokenizers.
+LATER_MARKS = "\u07fd\u0898\u08cf\u1abf\u1ace\u1df6\U00010f46\U00011930\U0001e130"
 
 
 def run(*command: str, text: str | bytes = "", status: int = 0) -> str:
@@ -72,13 +76,13 @@ def byte_tokenizer(texts: list[str], size: int, pattern: str | None) -> Tokenize
     return tokenizer
 
 
-def gemma_tokenizer(texts: list[str]) -> Tokenizer:
-    """Spaces are letters; a token begins each text."""
+def gemma_tokenizer(texts: list[str], spans_words: bool) -> Tokenizer:
+    """Spaces are letters; a token begins each text. Tokens may span words."""
     special = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    # Tokens do not span words.
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    if not spans_words:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     trainer = trainers.BpeTrainer(
         vocab_size=700,
         special_tokens=special,
@@ -118,7 +122,11 @@ def tokenizers_of(texts: list[str]) -> dict[str, Tokenizer]:
     begin, end = ((name, roberta.token_to_id(name)) for name in ("<s>", "</s>"))
     roberta.post_processor = processors.RobertaProcessing(end, begin)
     made["roberta"] = roberta
-    made["gemma"] = gemma_tokenizer(texts)
+    made["gemma"] = gemma_tokenizer(texts, spans_words=False)
+    made["gemma_across_words"] = gemma_tokenizer(texts, spans_words=True)
+    for tokenizer in made.values():
+        tokenizer.add_tokens([AddedToken(text, normalized=True) for text in ADDED])
+        tokenizer.add_tokens([AddedToken("e n<", normalized=False)])
     return made
 
 
@@ -137,6 +145,12 @@ def test_encoding(program: str, folder: Path, texts: list[str]) -> None:
     ]
     lines = [*texts, *hostile, "I'M don'T we'Re", "    x", "1234567", TEXT]
     lines += ["<|im_start|>user", "a<|im_end|>b", "x <|im_start|> y"]
+    lines += ["<new>", "a<new> b", "the e n<", "the e n", "a    b", "he e<new>e n<new"]
+    lines += [f"a\u0345{mark}\u0316e\u0301" for mark in LATER_MARKS]
+    # Words of more than 100 characters.
+    joined = "".join(texts).replace(" ", "")
+    lines += [joined[:400], "猫是" * 60, "=" * 150, " " * 130 + "a", "ab" * 300]
+    lines += ["".join(draw.choice(LETTERS.split()[0]) for _ in range(500))]
     for name, tokenizer in tokenizers_of(texts).items():
         place = save(tokenizer, folder / name)
         out = run(program, "tokens", place, text="\n".join(lines) + "\n")

@@ -120,8 +120,8 @@ class TORCH_ATTENTION_MODELS_API Sampler {
 
 /// The tokens that end a text of a folder's model, as `generate` of
 /// `transformers` has them: `eos_token_id` of `generation_config.json`, or
-/// without that file of `config.json`, or the default of the model's class.
-/// None if that is null, or `generation_config.json` does not name it.
+/// without that file of `config.json`. None if that is absent, whatever the
+/// default of the model's class is, or null.
 ///
 /// Throws c10::Error for a field that is neither a token nor a list of them.
 TORCH_ATTENTION_MODELS_API std::vector<int64_t> stop_tokens_from_pretrained(

@@ -17,7 +17,7 @@ class WordPieces;
 /// The tokenizer of BERT, DistilBERT, ELECTRA and MPNet: words, cut into the
 /// longest pieces that the vocabulary has (Wu et al. 2016, "Google's Neural
 /// Machine Translation System", section 4.1). Gives the tokens of
-/// `BertTokenizerFast`.
+/// `BertTokenizerFast`, or of `AutoTokenizer` if the folder has a config.json.
 ///
 /// Texts are UTF-8; bytes that are not count as U+FFFD, which BERT removes.
 /// Copies share the vocabulary.
@@ -34,8 +34,9 @@ class TORCH_ATTENTION_MODELS_API WordPiece {
   /// "added_tokens_decoder", `special_tokens_map.json` and `added_tokens.json`.
   ///
   /// Throws c10::Error, which names the file and the field, if there is no such
-  /// tokenizer, if `tokenizer.json` contradicts `tokenizer_config.json`, and
-  /// for added tokens that are found in other forms than their own
+  /// tokenizer, if `tokenizer.json` contradicts `tokenizer_config.json`, if
+  /// transformers would open it as a class of another kind, and for added
+  /// tokens that are found in other forms than their own
   /// ("normalized", "single_word").
   explicit WordPiece(const std::string& folder);
 
@@ -46,7 +47,8 @@ class TORCH_ATTENTION_MODELS_API WordPiece {
   /// Returns the tokens of a text between those of its begin and end, such as
   /// [CLS] and [SEP]. Special tokens in the text, such as [MASK], are
   /// themselves. With `max_length` there are no more than so many: the text's
-  /// end is cut off. Throws c10::Error if that is less than 2.
+  /// end is cut off, or its begin if the folder's `truncation_side` is left.
+  /// Throws c10::Error if that is less than 2.
   std::vector<int64_t> encode(
       const std::string& text,
       std::optional<int64_t> max_length = std::nullopt) const;

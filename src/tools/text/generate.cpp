@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <ostream>
 
@@ -93,8 +94,8 @@ std::shared_ptr<models::LanguageModel> load_model(
   return model;
 }
 
-/// A field of generation_config.json that changes tokens, and the number with
-/// which it does not.
+/// A field of a configuration that changes tokens, and the number with which it
+/// does not.
 struct UnusedField {
   const char* name;
   double off;
@@ -105,6 +106,8 @@ constexpr std::array kUnusedFields{
     UnusedField{"bad_words_ids", kNone},
     UnusedField{"begin_suppress_tokens", kNone},
     UnusedField{"do_sample", kNone},
+    UnusedField{"encoder_no_repeat_ngram_size", 0},
+    UnusedField{"encoder_repetition_penalty", 1},
     UnusedField{"exponential_decay_length_penalty", kNone},
     UnusedField{"force_words_ids", kNone},
     UnusedField{"forced_bos_token_id", kNone},
@@ -118,16 +121,22 @@ constexpr std::array kUnusedFields{
     UnusedField{"repetition_penalty", 1},
     UnusedField{"sequence_bias", kNone},
     UnusedField{"stop_strings", kNone},
-    UnusedField{"suppress_tokens", kNone}};
+    UnusedField{"suppress_tokens", kNone},
+    UnusedField{"watermarking_config", kNone}};
 
 /// Names the fields that `generate` of transformers obeys and this program does
-/// not.
+/// not: of config.json if there is no other file.
 void print_unused_fields(const std::string& folder, std::ostream& log) {
-  const auto path = folder + "/generation_config.json";
+  auto path = folder + "/generation_config.json";
+  if (!std::filesystem::exists(path)) {
+    path = folder + "/config.json";
+  }
   const auto config = read_config_if_there(path);
+  const auto& text = config.get("text_config");
   std::vector<std::string> unused;
   for (const auto& field : kUnusedFields) {
-    const auto& value = config.get(field.name);
+    const auto& outer = config.get(field.name);
+    const auto& value = outer.is_null() ? text.get(field.name) : outer;
     const bool is_off = value.is_null() || value.as_flag() == false ||
         value.as_number() == field.off ||
         (value.is_list() && value.elements().empty());

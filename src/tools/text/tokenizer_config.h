@@ -8,13 +8,14 @@
 
 namespace torch_attention::tools {
 
-/// Throws c10::Error, which names the field, if the `tokenizer_config.json` or
-/// `special_tokens_map.json` next to a tokenizer.json makes transformers give
-/// other tokens than the tokenizer.json alone. `path` is that of the
-/// tokenizer.json, `tokenizer` its content, and `file` what was read of it.
-void check_tokenizer_config(
+/// Reads the `tokenizer_config.json` and the older files next to a
+/// tokenizer.json into `file`, which has what was read of it. `path` is that of
+/// the tokenizer.json, `tokenizer` its content. Throws c10::Error, which names
+/// the field, if they or config.json make transformers give other tokens than
+/// the tokenizer.json alone.
+void read_tokenizer_config(
     const std::string& path,
     const Json& tokenizer,
-    const TokenizerFile& file);
+    TokenizerFile& file);
 
 } // namespace torch_attention::tools

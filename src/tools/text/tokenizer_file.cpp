@@ -3,17 +3,17 @@
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
-#include <tools/text/composed.h>
-#include <tools/text/merges.h>
 #include <tools/text/token_bytes.h>
 #include <tools/text/tokenizer_config.h>
 #include <torch_attention/weights/gguf.h>
 
 #include <c10/util/Exception.h>
 
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 namespace torch_attention::tools {
 
@@ -30,6 +30,7 @@ constexpr std::string_view kQwen2 =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+/// Reads it as a file, or as part of a GGUF file.
 Json read_tokenizer_json(const std::string& path) {
   if (!is_gguf(path)) {
     return read_config_file(path, kTokenizerLimits);
@@ -48,22 +49,24 @@ class TokenizerReader {
   TokenizerFile read() {
     read_model(file_.get("model"));
     read_normalizer(file_.get("normalizer"));
-    if (result_.has_prefix_space && !result_.has_replaced_spaces) {
+    if (normalizer_.has_prefix_space && !normalizer_.has_replaced_spaces) {
       refuse("normalizer", file_.get("normalizer"));
     }
     read_splits(file_.get("pre_tokenizer"));
-    read_post_processor(file_.get("post_processor"));
+    read_surrounding(file_.get("post_processor"));
     read_decoder(file_.get("decoder"));
     for (const auto& [token, id] : file_.get("model").get("vocab").fields()) {
       set_bytes(id, token);
     }
     check_byte_tokens(file_.get("model"));
-    read_added(file_.get("added_tokens"));
-    refuse_whole_words(file_.get("model"));
+    set_bytes_of_added(file_.get("added_tokens"));
+    result_.added = read_added_tokens(file_, normalizer_, path_);
+    result_.refused_texts = result_.added.refused;
+    read_merges(file_.get("model"));
     if (!is_gguf(path_)) {
-      check_tokenizer_config(path_, file_, result_);
+      read_tokenizer_config(path_, file_, result_);
     }
-    return result_;
+    return std::move(result_);
   }
 
  private:
@@ -80,14 +83,6 @@ class TokenizerReader {
 
   static std::string type_of(const Json& part) {
     return part.get("type").as_text().value_or("");
-  }
-
-  int64_t id_of(const Json& id, const Json& part) const {
-    const auto value = id.as_integer();
-    if (!value) {
-      refuse("post_processor", part);
-    }
-    return *value;
   }
 
   void read_model(const Json& model) {
@@ -108,7 +103,7 @@ class TokenizerReader {
 
   /// Texts with a byte that is no token have unknown tokens, or lack some.
   void check_byte_tokens(const Json& model) const {
-    const bool as_letters = !result_.has_replaced_spaces;
+    const bool as_letters = !normalizer_.has_replaced_spaces;
     TORCH_ATTENTION_CHECK(
         as_letters || model.get("byte_fallback").as_flag() == true,
         "\"{}\": expected byte_fallback = true for a model whose tokens are "
@@ -125,16 +120,20 @@ class TokenizerReader {
     }
   }
 
-  /// Bytes are merged to words, unless a word is a token as a whole. Text whose
-  /// spaces are letters is not split into words.
-  void refuse_whole_words(const Json& model) {
-    if (result_.has_replaced_spaces ||
-        model.get("ignore_merges").as_flag() == true) {
+  /// A word that is a token as a whole is this one in ONNX Runtime GenAI, as
+  /// "ignore_merges" asks for.
+  void read_merges(const Json& model) {
+    auto merges = std::make_shared<const Merges>(model, path_);
+    if (normalizer_.has_replaced_spaces) {
+      result_.merges = std::move(merges);
+      return;
+    }
+    if (model.get("ignore_merges").as_flag() == true) {
       return;
     }
     TokenDecoder letters;
     letters.has_byte_letters = true;
-    for (const auto& token : tokens_without_merges(model, path_)) {
+    for (const auto& token : merges->tokens_without_merges()) {
       // Added tokens are found before the rest is split into words.
       if (added_.count(token) == 0) {
         result_.refused_texts.push_back(bytes_of_token(token, letters));
@@ -145,17 +144,17 @@ class TokenizerReader {
   void read_normalizer(const Json& part) {
     const auto type = type_of(part);
     if (type == "NFC") {
-      result_.has_nfc = true;
+      normalizer_.has_nfc = true;
     } else if (type == "Sequence") {
       for (const auto& one : part.get("normalizers").elements()) {
         read_normalizer(one);
       }
     } else if (
         type == "Prepend" && part.get("prepend").as_text() == "▁" &&
-        !result_.has_replaced_spaces) {
-      result_.has_prefix_space = true;
+        !normalizer_.has_replaced_spaces) {
+      normalizer_.has_prefix_space = true;
     } else if (is_space_replaced(part, " ", "▁")) {
-      result_.has_replaced_spaces = true;
+      normalizer_.has_replaced_spaces = true;
     } else if (!part.is_null()) {
       refuse("normalizer", part);
     }
@@ -173,7 +172,7 @@ class TokenizerReader {
   /// Texts are split by words, or where spaces were replaced.
   void read_splits(const Json& part) {
     const auto& parts = part.get("pretokenizers").elements();
-    const bool is_known = result_.has_replaced_spaces
+    const bool is_known = normalizer_.has_replaced_spaces
         ? is_split(part, "MergedWithPrevious") &&
             part.get("pattern").get("String").as_text() == " "
         : is_byte_level(part, /*splits=*/true) ||
@@ -202,48 +201,12 @@ class TokenizerReader {
         part.get("use_regex").as_flag().value_or(true) == splits;
   }
 
-  void read_post_processor(const Json& part) {
-    const auto type = type_of(part);
-    if (type == "Sequence") {
-      for (const auto& one : part.get("processors").elements()) {
-        read_post_processor(one);
-      }
-    } else if (type == "TemplateProcessing") {
-      read_template(part);
-    } else if (type == "RobertaProcessing") {
-      const auto second = [&](const char* name) {
-        const auto& pair = part.get(name).elements();
-        return id_of(pair.size() == 2 ? pair[1] : part, part);
-      };
-      result_.before.push_back(second("cls"));
-      result_.after.push_back(second("sep"));
-    } else if (!part.is_null() && type != "ByteLevel") {
+  void read_surrounding(const Json& part) {
+    auto around = read_post_processor(part);
+    if (!around) {
       refuse("post_processor", part);
     }
-  }
-
-  void read_template(const Json& part) {
-    auto* place = &result_.before;
-    int64_t texts = 0;
-    for (const auto& piece : part.get("single").elements()) {
-      if (piece.contains("Sequence")) {
-        place = &result_.after;
-        ++texts;
-        continue;
-      }
-      const auto name = piece.get("SpecialToken").get("id").as_text();
-      const auto& ids =
-          part.get("special_tokens").get(name.value_or("")).get("ids");
-      if (!ids.is_list()) {
-        refuse("post_processor", part);
-      }
-      for (const auto& id : ids.elements()) {
-        place->push_back(id_of(id, part));
-      }
-    }
-    if (texts != 1) {
-      refuse("post_processor", part);
-    }
+    result_.around = *std::move(around);
   }
 
   void read_decoder(const Json& part) {
@@ -266,7 +229,7 @@ class TokenizerReader {
   /// Returns whether it removes the space at the begin of a text. A text that
   /// is continued keeps it.
   bool is_prefix_stripped(const Json& part) const {
-    return result_.has_prefix_space && type_of(part) == "Strip" &&
+    return normalizer_.has_prefix_space && type_of(part) == "Strip" &&
         part.get("content").as_text() == " " &&
         part.get("start").as_integer() == 1 &&
         part.get("stop").as_integer() == 0;
@@ -278,48 +241,20 @@ class TokenizerReader {
     }
   }
 
-  void read_added(const Json& tokens) {
+  /// Special tokens are no text.
+  void set_bytes_of_added(const Json& tokens) {
     for (const auto& token : tokens.elements()) {
-      const auto is_set = [&](const char* name) {
-        return token.get(name).as_flag().value_or(false);
-      };
-      const auto content = token.get("content").as_text();
-      set_bytes(token.get("id"), is_set("special") ? "" : content.value_or(""));
-      if (!content || content->empty()) {
-        continue; // never found in a text
-      }
-      added_.insert(*content);
-      const auto searched =
-          is_set("normalized") ? normalized(*content) : *content;
-      if (!is_set("normalized")) {
-        result_.raw_tokens.push_back(*content);
-      }
-      const bool is_changed = searched != *content ||
-          (is_set("normalized") && result_.has_replaced_spaces &&
-           content->find("▁") != std::string::npos);
-      if (result_.has_prefix_space || is_set("lstrip") || is_set("rstrip") ||
-          is_set("single_word") || is_changed) {
-        result_.refused_texts.push_back(searched);
-      }
+      const auto content = token.get("content").as_text().value_or("");
+      const bool is_special = token.get("special").as_flag().value_or(false);
+      set_bytes(token.get("id"), is_special ? "" : content);
+      added_.insert(content);
     }
-  }
-
-  std::string normalized(const std::string& text) const {
-    if (result_.has_nfc) {
-      return composed(text);
-    }
-    std::string letters;
-    for (const auto letter : text) {
-      letters += letter == ' ' && result_.has_replaced_spaces
-          ? "▁"
-          : std::string(1, letter);
-    }
-    return letters;
   }
 
   const std::string& path_;
   Json file_;
   TokenizerFile result_;
+  TextNormalizer& normalizer_ = result_.normalizer;
   TokenDecoder decoder_;
   std::set<std::string> added_;
 };
@@ -328,6 +263,13 @@ class TokenizerReader {
 
 TokenizerFile read_tokenizer_file(const std::string& path) {
   return TokenizerReader(path).read();
+}
+
+bool is_word_piece_file(const std::string& path) {
+  const auto tokenizer = read_tokenizer_json(path);
+  const auto& model = tokenizer.get("model");
+  return model.get("type").as_text() == "WordPiece" ||
+      (!model.contains("type") && model.contains("max_input_chars_per_word"));
 }
 
 } // namespace torch_attention::tools

@@ -1,33 +1,36 @@
 #pragma once
 
+#include <tools/text/added_tokens.h>
+#include <tools/text/merges.h>
+#include <tools/text/post_processor.h>
+#include <tools/text/text_normalizer.h>
+
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace torch_attention::tools {
 
-/// The parts of a tokenizer.json that ONNX Runtime GenAI leaves to us.
+/// The parts of a tokenizer.json of byte pairs.
 struct TokenizerFile {
-  /// The tokens that surround each text, such as one that begins it.
-  std::vector<int64_t> before;
-  std::vector<int64_t> after;
-  /// Whether texts are brought to Unicode's normal form C.
-  bool has_nfc = false;
-  /// Whether a space is put before texts ("Prepend"), which the library does
-  /// not do.
-  bool has_prefix_space = false;
-  /// Whether the letter "▁" stands for a space within tokens.
-  bool has_replaced_spaces = false;
+  TokensAround around;
+  TextNormalizer normalizer;
+  AddedTokens added;
+  /// The merges of a text whose spaces are letters: it is one word, however
+  /// long. Null if texts are split into words first, which ONNX Runtime GenAI
+  /// does; it would end such a word after 101 characters.
+  std::shared_ptr<const Merges> merges;
   /// The UTF-8 of each token but special ones. The library's own decoder leaves
   /// out all that follows a zero, or bytes that are no character.
   std::unordered_map<int64_t, std::string> bytes;
-  /// Texts of tokens that take in the spaces next to them, after which another
-  /// space would be put, that are searched for after a text is normalized, or
-  /// that merges do not make though the vocabulary has them.
+  /// Texts whose tokens would be others than Python's: those of added tokens
+  /// that depend on what is next to them or that only a class of transformers
+  /// has, and of tokens that no merges make.
   std::vector<std::string> refused_texts;
-  /// Texts of added tokens that are searched for before a text is normalized.
-  std::vector<std::string> raw_tokens;
+  /// Whether texts that are too long lose their begin and not their end.
+  bool cuts_left = false;
 };
 
 /// Reads a tokenizer.json. Throws c10::Error, which names the part, unless all
@@ -36,5 +39,8 @@ struct TokenizerFile {
 /// and Gemma. The path may be that of a GGUF file. A tokenizer_config.json next
 /// to a tokenizer.json must not ask for other tokens.
 TokenizerFile read_tokenizer_file(const std::string& path);
+
+/// Returns whether a tokenizer.json is one of WordPiece, which it is not for.
+bool is_word_piece_file(const std::string& path);
 
 } // namespace torch_attention::tools

@@ -4,6 +4,7 @@
 #include <config_file.h>
 #include <format_text.h>
 #include <tools/text/growing_text.h>
+#include <tools/text/tokenizer_file.h>
 #include <torch_attention/models/word_piece.h>
 #include <torch_attention/weights/gguf.h>
 
@@ -82,18 +83,30 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
   if (has_bytes_as_tokens(folder)) {
     return std::make_unique<ByteTokens>();
   }
-  if (auto tokens = open_word_pieces(folder)) {
-    return tokens;
+  std::string refusal;
+  try {
+    return std::make_unique<WordPieceTokens>(models::WordPiece(folder));
+  } catch (const c10::Error& error) {
+    refusal = error.what_without_backtrace();
   }
-  if (is_gguf(folder)) {
-    return open_genai_tokens(folder);
+  const auto path = is_gguf(folder) ? folder : folder + "/tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    TORCH_ATTENTION_CHECK(
+        !std::filesystem::exists(folder + "/vocab.txt"), "{}", refusal);
+    C10_THROW_ERROR(
+        Error,
+        format_text(
+            "expected a file \"{}\" for texts: without it, give tokens by "
+            "--ids",
+            path));
   }
-  const auto path = folder + "/tokenizer.json";
-  TORCH_ATTENTION_CHECK(
-      std::filesystem::exists(path),
-      "expected a file \"{}\" for texts: without it, give tokens by --ids",
-      path);
-  return open_genai_tokens(path);
+  // Each kind is refused by its own reason.
+  try {
+    return open_byte_pairs(path);
+  } catch (const c10::Error&) {
+    TORCH_ATTENTION_CHECK(!is_word_piece_file(path), "{}", refusal);
+    throw;
+  }
 }
 
 std::unique_ptr<TextTokens> open_word_pieces(const std::string& folder) {

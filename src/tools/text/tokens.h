@@ -15,7 +15,8 @@ class TextTokens {
   virtual ~TextTokens() = default;
 
   /// Returns the tokens of a text with those that begin and end it. With
-  /// `max_length` there are no more than so many: the text's end is cut off.
+  /// `max_length` there are no more than so many: the text's end is cut off, or
+  /// its begin if the folder's `truncation_side` is left.
   virtual std::vector<int64_t> encode(
       const std::string& text,
       std::optional<int64_t> max_length = std::nullopt) const = 0;
@@ -48,8 +49,7 @@ void print_tokens(
     std::istream& in,
     std::ostream& out);
 
-/// Returns the tokens of a tokenizer.json or a GGUF file, by ONNX Runtime
-/// GenAI.
-std::unique_ptr<TextTokens> open_genai_tokens(const std::string& path);
+/// Returns the tokens of a tokenizer.json of byte pairs, or of a GGUF file.
+std::unique_ptr<TextTokens> open_byte_pairs(const std::string& path);
 
 } // namespace torch_attention::tools
