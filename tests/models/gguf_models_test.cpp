@@ -60,21 +60,16 @@ std::string refusal_of(
   return "nothing was thrown";
 }
 
-void set_word_pieces(GgufModelFile& file, const std::string& vocabulary) {
+void set_word_pieces(
+    GgufModelFile& file,
+    const std::string& vocabulary,
+    bool is_cased = false) {
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
   std::ifstream lines(vocabulary);
   for (std::string line; std::getline(lines, line);) {
     const bool is_special = line.front() == '[' && line.size() > 2;
-    // No text in lower case without accents has them.
-    const bool is_unused = std::any_of(
-                               line.begin(),
-                               line.end(),
-                               [](char c) { return c >= 'A' && c <= 'Z'; }) ||
-        line.find("\u00e0") != std::string::npos ||
-        line.find("\u00e9") != std::string::npos ||
-        line.find("\u00c9") != std::string::npos;
-    types.push_back(is_special ? 3 : is_unused ? 5 : 1);
+    types.push_back(is_special ? 3 : 1);
     tokens.push_back(
         is_special                     ? line
             : line.rfind("##", 0) == 0 ? line.substr(2)
@@ -83,6 +78,7 @@ void set_word_pieces(GgufModelFile& file, const std::string& vocabulary) {
   file.set("tokenizer.ggml.model", std::string("bert"));
   file.set_texts("tokenizer.ggml.tokens", tokens);
   file.set_numbers("tokenizer.ggml.token_type", 5, types);
+  file.set_flag("tokenizer.ggml.normalizer.lowercase", !is_cased);
 }
 
 } // namespace
@@ -140,6 +136,65 @@ TEST_CASE("Tokens that end a text are in the metadata") {
       models::stop_tokens_from_pretrained(path) == std::vector<int64_t>{5, 7});
 }
 
+TEST_CASE("Tokens with the texts of ends are some, too") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.gguf");
+  auto file = gguf_of_folder(decoder_folder("qwen3"));
+  std::vector<std::string> tokens{
+      "<|endoftext|>", "a", "<|im_end|>", "</s>", "<|fim_pad|>", "<|end|>"};
+  const auto stops = [&] {
+    file.set_texts("tokenizer.ggml.tokens", tokens);
+    file.write(path);
+    return models::stop_tokens_from_pretrained(path);
+  };
+  CHECK(stops() == std::vector<int64_t>{0, 2, 5});
+  file.set("tokenizer.ggml.eos_token_id", int64_t{2});
+  CHECK(stops() == std::vector<int64_t>{2, 0, 5});
+  // A tag of HTML, unless it is a control token.
+  file.set_numbers(
+      "tokenizer.ggml.token_type", 5, std::vector<int32_t>{3, 1, 3, 3, 3, 3});
+  CHECK(stops() == std::vector<int64_t>{2, 0, 3, 5});
+  tokens.insert(tokens.end(), {"<|return|>", "<|call|>"});
+  CHECK(stops() == std::vector<int64_t>{2, 0, 3, 6, 7});
+}
+
+TEST_CASE("Biases of joined queries, keys and values are loaded") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.gguf");
+  auto file = gguf_of_folder(decoder_folder("llama"));
+  torch::manual_seed(1);
+  for (int layer = 0;; ++layer) {
+    const auto name = "blk." + std::to_string(layer) + ".attn_";
+    if (file.tensors.count(name + "q.weight") == 0) {
+      break;
+    }
+    for (const auto* part : {"q", "k", "v", "output"}) {
+      const auto rows = file.tensors.at(name + part + ".weight").size(0);
+      file.tensors[name + part + ".bias"] = torch::randn({rows});
+    }
+  }
+  file.write(path);
+  const auto ids = expected_of("llama", "ids");
+  const auto expected = logits_of(path, ids);
+  auto joined = file;
+  for (const auto& [name, tensor] : file.tensors) {
+    const auto at = name.find("attn_q.");
+    if (at == std::string::npos) {
+      continue;
+    }
+    const auto start = name.substr(0, at);
+    const auto suffix = name.substr(at + 7);
+    std::vector<torch::Tensor> parts;
+    for (const auto* part : {"attn_q.", "attn_k.", "attn_v."}) {
+      parts.push_back(file.tensors.at(start + part + suffix));
+      joined.tensors.erase(start + part + suffix);
+    }
+    joined.tensors[start + "attn_qkv." + suffix] = torch::cat(parts);
+  }
+  joined.write(path);
+  CHECK_THAT(logits_of(path, ids), IsCloseTo(expected, kLogits));
+}
+
 TEST_CASE("A BERT in a GGUF file has the folder's hidden states and tokens") {
   const TemporaryFolder folder;
   const torch::NoGradGuard no_gradients;
@@ -162,6 +217,30 @@ TEST_CASE("A BERT in a GGUF file has the folder's hidden states and tokens") {
   const auto options = models::sentence_encoder_options_from_pretrained(path);
   CHECK(options.max_length() == 66);
   CHECK((options.pooling() == std::vector{models::Pooling::kMean}));
+}
+
+TEST_CASE("Words of a cased BERT in a GGUF file keep case and accents") {
+  const TemporaryFolder folder;
+  const auto path = folder.file("model.gguf");
+  const auto vocabulary = encoder_folder("bert") + "/vocab.txt";
+  GgufModelFile file;
+  set_word_pieces(file, vocabulary, /*is_cased=*/true);
+  file.write(path);
+  const TemporaryFolder ours_folder;
+  const TemporaryFolder theirs_folder;
+  std::ofstream(ours_folder.file("tokenizer.json"))
+      << tokenizer_from_gguf(path);
+  std::ofstream(theirs_folder.file("vocab.txt"))
+      << std::ifstream(vocabulary).rdbuf();
+  for (const auto* each : {&ours_folder, &theirs_folder}) {
+    std::ofstream(each->file("tokenizer_config.json"))
+        << R"({"do_lower_case": false, "tokenizer_class": "BertTokenizer"})";
+  }
+  const models::WordPiece ours(ours_folder.path());
+  const models::WordPiece theirs(theirs_folder.path());
+  for (const auto& text : hostile_texts()) {
+    REQUIRE(ours.encode(text) == theirs.encode(text));
+  }
 }
 
 TEST_CASE("Metadata that is missing, impossible or unknown is named") {

@@ -10,6 +10,7 @@
 #include <weights/files/gguf.h>
 #include <weights/files/mapped_file.h>
 #include <weights/pretrained/gguf_fields.h>
+#include <weights/pretrained/gguf_special.h>
 
 #include <nlohmann/json.hpp>
 
@@ -180,14 +181,25 @@ class GgufConfig {
     const auto bos = fields_.integer(tokenizer + "bos_token_id");
     config_.set("bos_token_id", bos ? Json(*bos) : Json());
     Json::List ends;
+    const auto add = [&](int64_t id) {
+      if (std::count(ends.begin(), ends.end(), Json(id)) == 0) {
+        ends.emplace_back(id);
+      }
+    };
     for (const auto* name : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
-      const auto id = fields_.integer(tokenizer + name);
-      if (id && std::count(ends.begin(), ends.end(), Json(*id)) == 0) {
-        ends.emplace_back(*id);
+      if (const auto id = fields_.integer(tokenizer + name)) {
+        add(*id);
+      }
+    }
+    const bool is_bert = model_.kind == GgufModel::Kind::kBert;
+    if (!is_bert) {
+      // The metadata of chat models often name the end of a text alone.
+      for (const auto id : tokens_that_end(header_)) {
+        add(id);
       }
     }
     config_.set("eos_token_id", ends.empty() ? Json() : Json(std::move(ends)));
-    if (model_.kind != GgufModel::Kind::kBert) {
+    if (!is_bert) {
       set("tie_word_embeddings", !has_tensor("output.weight"));
       check_causal(true);
     }
@@ -216,7 +228,8 @@ class GgufConfig {
         fields_.has(base) ? fields_.required_positive(base) : 10000.0);
     read_scaling();
     if (model_.architecture == "llama") {
-      set("attention_bias", has_tensor("blk.0.attn_q.bias"));
+      set("attention_bias",
+          has_tensor("blk.0.attn_q.bias") || has_tensor("blk.0.attn_qkv.bias"));
       set("mlp_bias", has_tensor("blk.0.ffn_up.bias"));
       if (fields_.has(key("attention.sliding_window"))) {
         config_.set("model_type", json_text("mistral"));

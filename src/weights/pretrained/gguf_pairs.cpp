@@ -1,5 +1,5 @@
 // Byte pair encoding in GGUF files: by merges, as of GPT-2, and by the scores
-// of SentencePiece.
+// of SentencePiece, whose merges gguf_pieces.cpp finds.
 
 #include <check.h>
 #include <weights/pretrained/gguf_tokens.h>
@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <initializer_list>
-#include <tuple>
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
@@ -94,45 +92,67 @@ Written byte_pairs(
       {"merges", std::move(merges)}};
 }
 
-/// Sets the tokens that surround a text.
+/// Sets the tokens that surround a text, and each text of a pair.
 void set_surrounding(GgufTokens& tokens, bool adds_bos, Written& tokenizer) {
   auto& fields = tokens.fields();
   auto one = Written::array();
+  auto two = Written::array();
   auto special = Written::object();
-  const auto place = [](const char* kind, std::string_view id) {
-    return Written::object({{kind, {{"id", id}, {"type_id", 0}}}});
+  const auto place = [](const char* kind, std::string_view id, int type) {
+    return Written::object({{kind, {{"id", id}, {"type_id", type}}}});
   };
-  const auto add = [&](const char* name) {
+  const auto text_of = [&](const char* name) {
     const auto id = tokens.named(name);
     TORCH_ATTENTION_CHECK(
         id,
         "expected \"{}\" in the metadata, since it is put around texts",
         GgufTokens::key(name));
-    const std::string text(tokens.text(*id));
-    one.push_back(place("SpecialToken", text));
+    std::string text(tokens.text(*id));
     special[text] = Written::object(
         {{"id", text},
          {"ids", Written::array({*id})},
          {"tokens", Written::array({text})}});
+    return text;
   };
-  if (fields.flag(GgufTokens::key("add_bos_token")).value_or(adds_bos)) {
-    add("bos_token_id");
-  }
-  one.push_back(place("Sequence", "A"));
-  if (fields.flag(GgufTokens::key("add_eos_token")).value_or(false)) {
-    add("eos_token_id");
+  const bool has_bos =
+      fields.flag(GgufTokens::key("add_bos_token")).value_or(adds_bos);
+  const bool has_eos =
+      fields.flag(GgufTokens::key("add_eos_token")).value_or(false);
+  const auto bos = has_bos ? text_of("bos_token_id") : "";
+  const auto eos = has_eos ? text_of("eos_token_id") : "";
+  for (const int type : {0, 1}) {
+    if (has_bos) {
+      two.push_back(place("SpecialToken", bos, type));
+    }
+    two.push_back(place("Sequence", type == 0 ? "A" : "B", type));
+    if (has_eos) {
+      two.push_back(place("SpecialToken", eos, type));
+    }
+    if (type == 0) {
+      one = two;
+    }
   }
   tokens.refuse_true("add_sep_token");
   if (special.empty()) {
     return;
   }
-  auto two = one;
-  two.push_back(place("Sequence", "B"));
   tokenizer["post_processor"] = {
       {"type", "TemplateProcessing"},
       {"single", std::move(one)},
       {"pair", std::move(two)},
       {"special_tokens", std::move(special)}};
+}
+
+/// Returns whether a pair of the file makes a token.
+bool is_merged(GgufTokens& tokens, size_t id) {
+  const auto text = tokens.text(id);
+  const auto pairs = tokens.fields().texts(GgufTokens::key("merges"));
+  return std::any_of(pairs.begin(), pairs.end(), [&](std::string_view pair) {
+    const auto space = pair.find(' ');
+    return space != std::string_view::npos && pair.size() == text.size() + 1 &&
+        pair.substr(0, space) == text.substr(0, space) &&
+        pair.substr(space + 1) == text.substr(space);
+  });
 }
 
 /// Returns the pairs of the file, after checking that they are tokens.
@@ -159,73 +179,6 @@ Written merges_of_file(GgufTokens& tokens) {
     merges.push_back(Written::array({left, right}));
   }
   return merges;
-}
-
-struct ScoredMerge {
-  double score = 0;
-  size_t left = 0;
-  size_t right = 0;
-};
-
-/// Returns the pairs of pieces that make a piece.
-std::vector<ScoredMerge> pairs_of_pieces(
-    const GgufTokens& tokens,
-    const std::vector<double>& scores) {
-  std::vector<ScoredMerge> merges;
-  const auto is_piece = [&](std::optional<size_t> id) {
-    return id &&
-        (tokens.type(*id) == GgufTokenType::kNormal ||
-         tokens.type(*id) == GgufTokenType::kUserDefined);
-  };
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    TORCH_ATTENTION_CHECK(
-        std::isfinite(scores[i]),
-        "expected finite numbers in \"tokenizer.ggml.scores\", but got {} for "
-        "token {}",
-        scores[i],
-        i);
-    const auto text = tokens.text(i);
-    for (size_t at = 1; is_piece(i) && at < text.size(); ++at) {
-      const auto left = tokens.find(std::string(text.substr(0, at)));
-      const auto right = tokens.find(std::string(text.substr(at)));
-      if (is_piece(left) && is_piece(right)) {
-        merges.push_back({scores[i], *left, *right});
-      }
-    }
-  }
-  return merges;
-}
-
-/// Returns the pairs, the best score first, as transformers orders them
-/// (`generate_merges`).
-Written merges_of_scores(GgufTokens& tokens) {
-  const auto scores = tokens.fields().numbers(GgufTokens::key("scores"));
-  TORCH_ATTENTION_CHECK(
-      scores.size() == tokens.size(),
-      "expected {} elements of \"tokenizer.ggml.scores\", one for each token, "
-      "but got {}",
-      tokens.size(),
-      scores.size());
-  auto merges = pairs_of_pieces(tokens, scores);
-  // Equal scores are those of one piece: its earlier parts come first.
-  const auto characters = [&](size_t id) {
-    return num_characters(tokens.text(id)).value_or(0);
-  };
-  std::stable_sort(
-      merges.begin(),
-      merges.end(),
-      [&](const ScoredMerge& a, const ScoredMerge& b) {
-        return a.score != b.score
-            ? a.score > b.score
-            : std::tuple(characters(a.left), characters(a.right)) >
-                std::tuple(characters(b.left), characters(b.right));
-      });
-  auto written = Written::array();
-  for (const auto& merge : merges) {
-    written.push_back(
-        Written::array({tokens.text(merge.left), tokens.text(merge.right)}));
-  }
-  return written;
 }
 
 /// Returns the unknown token, after checking that all bytes are tokens.
@@ -275,6 +228,7 @@ void set_byte_pairs(GgufTokens& tokens, nlohmann::json& tokenizer) {
             {split_by("Regex", split->regex, "Isolated"),
              byte_level(/*splits=*/false)});
   tokenizer["decoder"] = byte_level(/*splits=*/true);
+  tokens.set_control([&](size_t id) { return is_merged(tokens, id); });
   auto vocabulary = tokens.vocabulary();
   tokenizer["model"] = byte_pairs(
       std::move(vocabulary),
@@ -293,6 +247,7 @@ void set_scored_pairs(GgufTokens& tokens, nlohmann::json& tokenizer) {
       "scores, but got \"{}\"",
       pre);
   tokens.refuse_true("remove_extra_whitespaces");
+  // Put before texts and what follows a special token, as in llama.cpp.
   const bool has_prefix =
       tokens.fields().flag(GgufTokens::key("add_space_prefix")).value_or(true);
   const auto replace = replaced(" ", kSpaceSign);
@@ -310,12 +265,10 @@ void set_scored_pairs(GgufTokens& tokens, nlohmann::json& tokenizer) {
   tokenizer["decoder"] = has_prefix
       ? sequence_of("decoders", {restore, by_bytes, fuse, strip})
       : sequence_of("decoders", {restore, by_bytes, fuse});
+  auto merges = merges_of_pieces(tokens, has_prefix);
   auto vocabulary = tokens.vocabulary();
   tokenizer["model"] = byte_pairs(
-      std::move(vocabulary),
-      merges_of_scores(tokens),
-      unknown_token(tokens),
-      false);
+      std::move(vocabulary), std::move(merges), unknown_token(tokens), false);
   set_surrounding(tokens, /*adds_bos=*/true, tokenizer);
 }
 

@@ -5,6 +5,7 @@
 #include <weights/files/gguf.h>
 #include <weights/files/mapped_file.h>
 #include <weights/pretrained/gguf_tokens.h>
+#include <weights/text.h>
 
 #include <nlohmann/json.hpp>
 
@@ -16,9 +17,29 @@ namespace weights::pretrained {
 
 namespace {
 
+/// Throws c10::Error for a tokenizer that removes spaces after special tokens:
+/// the metadata do not have it, and llama.cpp knows it by the model's name.
+void refuse_phi3(GgufTokens& tokens) {
+  for (const auto* key : {"general.architecture", "general.name"}) {
+    const auto value = tokens.fields().text(key).value_or("");
+    const auto name = in_lower_case(value);
+    const auto has = [&](const char* part) {
+      return name.find(part) != std::string::npos;
+    };
+    TORCH_ATTENTION_CHECK(
+        !has("phi3") && !has("phi-3") && !has("phimoe"),
+        "expected a tokenizer other than Phi-3's, which removes spaces after "
+        "special tokens without saying so in the file, but got \"{}\" as "
+        "\"{}\"",
+        value,
+        key);
+  }
+}
+
 /// Returns a tokenizer.json, which `tokenizers` of Python reads, too.
 nlohmann::json tokenizer_of_gguf(const files::GgufHeader& header) {
   GgufTokens tokens(header);
+  refuse_phi3(tokens);
   nlohmann::json tokenizer = {
       {"version", "1.0"},
       {"truncation", nullptr},

@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <utf8.h>
+#include <weights/pretrained/gguf_special.h>
 #include <weights/text.h>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,17 @@
 #include <utility>
 
 namespace torch_attention::weights::pretrained {
+
+namespace {
+
+/// Returns whether a text is "<s>", "[PAD]" and the like.
+bool is_in_brackets(std::string_view text) {
+  return text.size() > 2 &&
+      ((starts_with(text, "<") && ends_with(text, ">")) ||
+       (starts_with(text, "[") && ends_with(text, "]")));
+}
+
+} // namespace
 
 std::optional<size_t> num_characters(std::string_view text) {
   size_t count = 0;
@@ -61,6 +73,7 @@ GgufTokens::GgufTokens(const files::GgufHeader& header)
 
 nlohmann::json GgufTokens::vocabulary(const std::vector<std::string>& texts) {
   nlohmann::json::object_t vocabulary;
+  ids_.clear();
   ids_.reserve(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
     if (types_[i] == GgufTokenType::kUnused) {
@@ -99,6 +112,39 @@ std::optional<size_t> GgufTokens::named(const std::string& name) {
       key(name),
       *id);
   return static_cast<size_t>(*id);
+}
+
+void GgufTokens::set_control(const std::function<bool(size_t)>& is_made) {
+  for (const auto* name :
+       {"bos_token_id",
+        "eos_token_id",
+        "eot_token_id",
+        "eom_token_id",
+        "padding_token_id",
+        "mask_token_id",
+        "cls_token_id",
+        "seperator_token_id",
+        "unknown_token_id"}) {
+    // Configurations have numbers beyond the vocabulary, such as of a padding
+    // that is not used.
+    const auto found = fields_.integer(key(name)).value_or(-1);
+    const auto id = static_cast<size_t>(found);
+    if (found < 0 || id >= size()) {
+      continue;
+    }
+    const bool is_of_text = types_[id] == GgufTokenType::kNormal &&
+        !is_in_brackets(texts_[id]) &&
+        (num_characters(texts_[id]).value_or(0) < 2 || is_made(id));
+    if (!is_of_text && types_[id] != GgufTokenType::kUnknown &&
+        types_[id] != GgufTokenType::kByte) {
+      types_[id] = GgufTokenType::kControl;
+    }
+  }
+  for (size_t i = 0; i < size(); ++i) {
+    if (types_[i] == GgufTokenType::kNormal && is_control_text(texts_[i])) {
+      types_[i] = GgufTokenType::kControl;
+    }
+  }
 }
 
 void GgufTokens::refuse_true(const char* name) {

@@ -7,10 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace torch_attention::weights::pretrained {
@@ -44,6 +47,9 @@ class GgufTokens {
   void set_type(size_t id, GgufTokenType type) {
     types_[id] = type;
   }
+  void set_text(size_t id, std::string text) {
+    texts_[id] = changed_.emplace_back(std::move(text));
+  }
 
   /// Names a key: "pre" is "tokenizer.ggml.pre".
   static std::string key(const std::string& name) {
@@ -67,6 +73,12 @@ class GgufTokens {
   /// not there.
   std::optional<size_t> named(const std::string& name);
 
+  /// Makes control tokens of those that the metadata name as a begin, an end,
+  /// a padding and so on, and of normal ones with the text of one. A token that
+  /// is named may be one of the text's: a normal one of which `is_made` is true
+  /// stays as it is, unless it is in angle or square brackets.
+  void set_control(const std::function<bool(size_t)>& is_made);
+
   /// Throws c10::Error for a flag that is true.
   void refuse_true(const char* name);
 
@@ -80,6 +92,8 @@ class GgufTokens {
   const files::GgufHeader& header_;
   GgufFields fields_;
   std::vector<std::string_view> texts_;
+  /// The texts that `set_text` was given, which do not move.
+  std::deque<std::string> changed_;
   std::vector<GgufTokenType> types_;
   std::unordered_map<std::string, size_t> ids_;
 };
@@ -96,5 +110,10 @@ constexpr std::string_view kSpaceSign = "\u2581";
 void set_byte_pairs(GgufTokens& tokens, nlohmann::json& tokenizer);
 void set_scored_pairs(GgufTokens& tokens, nlohmann::json& tokenizer);
 void set_word_pieces(GgufTokens& tokens, nlohmann::json& tokenizer);
+
+/// Returns the merges of SentencePiece's byte pairs by scores, after making
+/// control tokens and user-defined symbols of pieces that are none. Its tokens
+/// have their numbers in a vocabulary that is made afterwards.
+nlohmann::json merges_of_pieces(GgufTokens& tokens, bool has_prefix);
 
 } // namespace torch_attention::weights::pretrained

@@ -2,6 +2,7 @@
 // that begin a word, and removes "##" before others.
 
 #include <check.h>
+#include <utf8.h>
 #include <weights/pretrained/gguf_tokens.h>
 #include <weights/text.h>
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -19,42 +19,93 @@ namespace {
 
 using Pieces = nlohmann::json;
 
-/// Returns whether lower case without accents changes a letter, of the scripts
-/// whose letters have two bytes: Latin, Greek and Cyrillic.
-bool changes_in_lower_case(uint32_t letter) {
-  const auto is_in = [&](uint32_t first, uint32_t last) {
-    return letter >= first && letter <= last;
-  };
-  // Letters that have no accent: Latin-1's signs, and sharp s, ae, eth, thorn
-  // and o with a stroke in lower case.
-  constexpr std::array<uint32_t, 7> kPlain{
-      0xD7, 0xDF, 0xE6, 0xF0, 0xF7, 0xF8, 0xFE};
-  if (is_in(0xC0, 0xFF)) {
-    return std::find(kPlain.begin(), kPlain.end(), letter) == kPlain.end();
-  }
-  // Latin letters with accents; Greek and Cyrillic capitals.
-  return is_in('A', 'Z') || is_in(0x100, 0x110) || is_in(0x112, 0x125) ||
-      is_in(0x128, 0x130) || is_in(0x134, 0x137) || is_in(0x139, 0x13E) ||
-      is_in(0x143, 0x148) || is_in(0x14C, 0x151) || is_in(0x154, 0x165) ||
-      is_in(0x168, 0x17E) || is_in(0x386, 0x3AB) || is_in(0x400, 0x42F);
+bool is_in_square_brackets(std::string_view text) {
+  return starts_with(text, "[") && ends_with(text, "]") && text.size() > 2;
+}
+
+struct Letters {
+  char32_t first;
+  char32_t last;
+};
+
+/// Letters that lower case without accents changes: those of Latin, Greek,
+/// Cyrillic and Armenian that are capitals or have an accent, and syllables of
+/// Hangul, which are taken apart.
+constexpr std::array kChanged{
+    Letters{'A', 'Z'},       Letters{0xC0, 0xD6},     Letters{0xD8, 0xDE},
+    Letters{0xE0, 0xE5},     Letters{0xE7, 0xEF},     Letters{0xF1, 0xF6},
+    Letters{0xF9, 0xFD},     Letters{0xFF, 0x110},    Letters{0x112, 0x126},
+    Letters{0x128, 0x130},   Letters{0x132, 0x132},   Letters{0x134, 0x137},
+    Letters{0x139, 0x13F},   Letters{0x141, 0x141},   Letters{0x143, 0x148},
+    Letters{0x14A, 0x14A},   Letters{0x14C, 0x152},   Letters{0x154, 0x166},
+    Letters{0x168, 0x17E},   Letters{0x1A0, 0x1A1},   Letters{0x1AF, 0x1B0},
+    Letters{0x1CD, 0x1DC},   Letters{0x1DE, 0x1E3},   Letters{0x1E6, 0x1F0},
+    Letters{0x1F8, 0x21B},   Letters{0x21E, 0x21F},   Letters{0x226, 0x233},
+    Letters{0x386, 0x38A},   Letters{0x38C, 0x38C},   Letters{0x38E, 0x3A1},
+    Letters{0x3A3, 0x3B0},   Letters{0x3CA, 0x3CE},   Letters{0x400, 0x42F},
+    Letters{0x439, 0x439},   Letters{0x450, 0x451},   Letters{0x453, 0x453},
+    Letters{0x457, 0x457},   Letters{0x45C, 0x45E},   Letters{0x531, 0x556},
+    Letters{0x1E00, 0x1E99}, Letters{0x1E9B, 0x1E9B}, Letters{0x1E9E, 0x1E9E},
+    Letters{0x1EA0, 0x1EFA}, Letters{0x1EFC, 0x1EFC}, Letters{0x1EFE, 0x1EFE},
+    Letters{0xAC00, 0xD7A3}};
+
+/// Kana with a mark of sound. Katakana lie 0x60 after hiragana.
+constexpr std::u32string_view kMarkedKana =
+    U"\u304C\u304E\u3050\u3052\u3054\u3056\u3058\u305A\u305C\u305E\u3060"
+    U"\u3062\u3065\u3067\u3069\u3070\u3071\u3073\u3074\u3076\u3077\u3079"
+    U"\u307A\u307C\u307D\u3094\u309E";
+constexpr std::u32string_view kMarkedKatakana = U"\u30F7\u30F8\u30F9\u30FA";
+
+bool changes_in_lower_case(char32_t letter) {
+  constexpr char32_t kToKatakana = 0x60;
+  constexpr auto kNone = std::u32string_view::npos;
+  return kMarkedKana.find(letter) != kNone ||
+      (letter > kToKatakana &&
+       kMarkedKana.find(letter - kToKatakana) != kNone) ||
+      kMarkedKatakana.find(letter) != kNone ||
+      std::any_of(kChanged.begin(), kChanged.end(), [&](const Letters& each) {
+           return letter >= each.first && letter <= each.last;
+         });
 }
 
 /// Returns whether lower case without accents changes a piece.
 bool changes_in_lower_case(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool has_two = byte >= 0xC0 && byte < 0xE0 && i + 1 < text.size();
-    if (byte < 0x80 && changes_in_lower_case(uint32_t{byte})) {
+  while (!text.empty()) {
+    const auto character = first_character(text);
+    if (changes_in_lower_case(character.code)) {
       return true;
     }
-    if (has_two &&
-        changes_in_lower_case(
-            (byte & 0x1FU) << 6U |
-            (static_cast<unsigned char>(text[i + 1]) & 0x3FU))) {
-      return true;
-    }
+    text.remove_prefix(character.size);
   }
   return false;
+}
+
+/// Returns the normalizer, as llama.cpp's converter writes its options. Older
+/// files lack them: such a model is known by its pieces to be uncased.
+Pieces normalizer_of(GgufTokens& tokens) {
+  const auto flag = [&](const char* name) {
+    return tokens.fields().flag(GgufTokens::key(name));
+  };
+  const auto lowercase = flag("normalizer.lowercase");
+  const auto strip_accents = flag("normalizer.strip_accents");
+  for (size_t i = 0; i < tokens.size() && !lowercase && !strip_accents; ++i) {
+    TORCH_ATTENTION_CHECK(
+        tokens.type(i) != GgufTokenType::kNormal ||
+            is_in_square_brackets(tokens.text(i)) ||
+            !changes_in_lower_case(tokens.text(i)),
+        "expected a tokenizer of BERT without upper case and accents, since "
+        "the metadata do not say by \"{}\" whether texts lose them, but token "
+        "{} is \"{}\"",
+        GgufTokens::key("normalizer.lowercase"),
+        i,
+        tokens.text(i));
+  }
+  return {
+      {"type", "BertNormalizer"},
+      {"clean_text", true},
+      {"handle_chinese_chars", true},
+      {"strip_accents", strip_accents ? Pieces(*strip_accents) : Pieces()},
+      {"lowercase", lowercase.value_or(true)}};
 }
 
 /// Returns the tokens as BERT has them.
@@ -68,15 +119,8 @@ std::vector<std::string> pieces_of(const GgufTokens& tokens) {
         "the token {} of a tokenizer of BERT has the type {}",
         i,
         static_cast<int64_t>(type));
-    const bool is_itself = type != GgufTokenType::kNormal ||
-        (starts_with(text, "[") && ends_with(text, "]") && text.size() > 2);
-    TORCH_ATTENTION_CHECK(
-        is_itself || !changes_in_lower_case(text),
-        "expected a tokenizer of BERT without upper case and accents, since "
-        "the metadata does not say whether texts lose them, but token {} is "
-        "\"{}\"",
-        i,
-        text);
+    const bool is_itself =
+        type != GgufTokenType::kNormal || is_in_square_brackets(text);
     if (is_itself) {
       pieces.emplace_back(text);
     } else if (starts_with(text, kSpaceSign)) {
@@ -104,7 +148,9 @@ void check_names(GgufTokens& tokens, const std::vector<std::string>& pieces) {
         GgufTokens::key(name),
         id ? pieces[*id] : "");
   }
-  for (const auto* name : {"add_bos_token", "add_eos_token", "add_sep_token"}) {
+  // Concerns a second text only, before which a [SEP] always is.
+  tokens.fields().flag(GgufTokens::key("add_sep_token"));
+  for (const auto* name : {"add_bos_token", "add_eos_token"}) {
     TORCH_ATTENTION_CHECK(
         tokens.fields().flag(GgufTokens::key(name)).value_or(true),
         "expected true as \"{}\" of a tokenizer of BERT, but got false",
@@ -149,16 +195,15 @@ Pieces between_special_pieces(GgufTokens& tokens) {
 } // namespace
 
 void set_word_pieces(GgufTokens& tokens, nlohmann::json& tokenizer) {
+  tokens.set_control([](size_t) { return true; });
   const auto pieces = pieces_of(tokens);
   check_names(tokens, pieces);
   auto vocabulary = tokens.vocabulary(pieces);
   special_piece(tokens, "[UNK]");
-  tokenizer["normalizer"] = {
-      {"type", "BertNormalizer"},
-      {"clean_text", true},
-      {"handle_chinese_chars", true},
-      {"strip_accents", nullptr},
-      {"lowercase", true}};
+  if (const auto mask = tokens.find("[MASK]")) {
+    tokens.set_type(*mask, GgufTokenType::kControl);
+  }
+  tokenizer["normalizer"] = normalizer_of(tokens);
   tokenizer["pre_tokenizer"] = Pieces::object({{"type", "BertPreTokenizer"}});
   tokenizer["post_processor"] = between_special_pieces(tokens);
   tokenizer["decoder"] = {
