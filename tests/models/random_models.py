@@ -35,7 +35,7 @@ WINDOWS = [2, 3, 4, 5, 8, 17, 32, 64]
 LENGTHS = [24, 40, 72, 130]
 # Numbers are so small that a difference in `eps` shows.
 SCALES = [1.0, 1.0, 0.1, 0.02]
-# Of the largest number of an output. Larger errors have to be rounding errors.
+# The share of the largest number of an output. Larger errors have to be rounding.
 TOLERANCE = 1e-5
 POOLINGS = {
     "cls": lambda x: x[0],

@@ -1,5 +1,5 @@
-// What the files next to a tokenizer.json change, by AutoTokenizer of
-// transformers 5.24.
+// Files next to a tokenizer.json change tokens, as AutoTokenizer of
+// transformers 5.24 does.
 
 #include <support/test.h>
 

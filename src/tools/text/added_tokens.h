@@ -13,7 +13,7 @@ namespace torch_attention::tools {
 /// The "added_tokens" of a tokenizer.json, which are found in a text before the
 /// rest is cut into others.
 struct AddedTokens {
-  /// Those that are found in the text as it is, and then those that are found
+  /// Tokens that are found in the text as it is, and tokens that are then found
   /// in what the normalizer makes of the rest.
   TokenFinder raw;
   TokenFinder normalized;

@@ -23,7 +23,7 @@ struct TextPart {
 /// there the longest.
 class TokenFinder {
  public:
-  /// Of equal texts the first one counts. An empty one is never found.
+  /// The first of several equal texts counts. An empty one is never found.
   void add(const std::string& text, int64_t id);
 
   /// Returns the tokens in a text and what is between them, all not empty.

@@ -37,7 +37,7 @@ struct TokenizerOptions {
   std::string tokenizer_path;
   const Json& tokenizer;
   std::string folder;
-  /// Of tokenizer_config.json.
+  /// The path and fields of tokenizer_config.json.
   std::string path;
   Json config;
   /// Its fields and those of special_tokens_map.json, if that is read.
