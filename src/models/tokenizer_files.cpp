@@ -175,10 +175,9 @@ TokenizerFiles::TokenizerFiles(const std::string& folder) {
   TokenizerConfig config{folder + "/tokenizer_config.json"};
   config.fields = read_json_if_there(config.path);
   const bool is_in_gguf = is_gguf(folder);
-  if (!is_in_gguf) {
-    config.tokenizer_class =
-        auto_tokenizer_class(folder, config.fields, /*has_byte_level=*/false);
-  }
+  config.tokenizer_class = is_in_gguf
+      ? kGenericTokenizer
+      : auto_tokenizer_class(folder, config.fields, /*has_byte_level=*/false);
   check_config(config);
   const auto path = is_in_gguf ? folder : folder + "/tokenizer.json";
   const auto tokenizer = is_in_gguf
