@@ -38,6 +38,8 @@ TEST_CASE("A tokenizer_config.json that asks for other tokens is refused") {
   check(R"({"tokenizer_class": "LlamaTokenizerFast"})", "");
   check(R"({"add_prefix_space": true})", "expected add_prefix_space = false");
   check(R"({"split_special_tokens": true})", "split_special_tokens = false");
+  // replaces the regular expression of tokenizer.json
+  check(R"({"fix_mistral_regex": true})", "fix_mistral_regex = false");
   // transformers drops these where there is a tokenizer.json.
   check(
       R"({"add_bos_token": true, "add_eos_token": true, "bos_token": "<s>",

@@ -81,8 +81,10 @@ class ConfigChecker {
               "add_prefix_space = {}", file_.normalizer.has_prefix_space),
           options_.config.get("add_prefix_space").shown(60));
     }
-    if (options_.config.get("split_special_tokens").as_flag() == true) {
-      options_.refuse("split_special_tokens = false", "true");
+    for (const auto* name : {"split_special_tokens", "fix_mistral_regex"}) {
+      if (options_.config.get(name).as_flag() == true) {
+        options_.refuse(format_text("{} = false", name), "true");
+      }
     }
   }
 
