@@ -96,6 +96,12 @@ constexpr std::array<std::string_view, 4> kGenericNames{
     "RetriBertTokenizer",
     kGenericTokenizer};
 
+/// Names of a class of which they are subclasses without changes.
+constexpr std::array<std::string_view, 3> kRobertaNames{
+    "BartTokenizer",
+    "LEDTokenizer",
+    "LongformerTokenizer"};
+
 template <typename Names>
 bool has_name(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -124,7 +130,9 @@ std::string named_class(const Json& config) {
   if (name.substr(end) == fast) {
     name.resize(end);
   }
-  return has_name(kGenericNames, name) ? kGenericTokenizer : name;
+  return has_name(kGenericNames, name) ? kGenericTokenizer
+      : has_name(kRobertaNames, name)  ? "RobertaTokenizer"
+                                       : name;
 }
 
 void check_files(const std::string& path, const Json& config) {

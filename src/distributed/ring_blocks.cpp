@@ -171,7 +171,7 @@ void add_keys(
     const auto results = kernels::run_forward(
         block.attention,
         call.dropout_seed,
-        /*with_statistics=*/true,
+        kernels::Statistics::kForBackward,
         kernels::OutputLayout::kHeadsFirst);
     const auto rows = [&](const torch::Tensor& x) {
       return x.narrow(2, block.row, block.queries.size());

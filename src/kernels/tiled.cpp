@@ -147,7 +147,7 @@ cpu::AttentionArguments<X> arguments_of(
 TiledResults run_forward(
     const Attention& a,
     uint64_t dropout_seed,
-    bool with_statistics,
+    Statistics wanted,
     OutputLayout layout) {
   // Tensors allocated here need no tracking of views.
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -155,6 +155,7 @@ TiledResults run_forward(
   TiledResults results;
   results.dropout_seed = dropout_seed;
   results.output = empty_output(a, layout);
+  const bool with_statistics = wanted != Statistics::kNone;
   if (with_statistics) {
     results.statistics = at::empty(
         {2, query.size(0), query.size(1), query.size(2)},
@@ -165,7 +166,7 @@ TiledResults run_forward(
     using T = cpu::Compute<X>;
     const auto& statistics = results.statistics;
     auto arguments = arguments_of<X>(a, dropout_seed);
-    arguments.has_backward = with_statistics;
+    arguments.has_backward = wanted == Statistics::kForBackward;
     cpu::forward(
         arguments,
         write<X>(results.output),
@@ -259,7 +260,7 @@ torch::Tensor kept_weights(const Attention& attention, uint64_t dropout_seed) {
   a.key = at::zeros({sizes[0], 1, S, 1}, options);
   a.value = at::eye(S, options).expand({sizes[0], 1, S, S});
   const auto results = run_forward(
-      a, dropout_seed, /*with_statistics=*/false, OutputLayout::kHeadsFirst);
+      a, dropout_seed, Statistics::kNone, OutputLayout::kHeadsFirst);
   return (results.output * S).to(attention.query.scalar_type());
 }
 
@@ -303,10 +304,7 @@ struct TiledBackward {
  private:
   TiledResults computed_again(const Attention& a) const {
     return run_forward(
-        a,
-        dropout_seed,
-        /*with_statistics=*/true,
-        OutputLayout::kTokensFirst);
+        a, dropout_seed, Statistics::kForBackward, OutputLayout::kTokensFirst);
   }
 
   /// Returns the attention of the first of `tensors`.
@@ -416,8 +414,11 @@ torch::Tensor tiled(const Attention& attention, OutputLayout layout) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
   const bool recorded = is_recorded(tensors_of(a));
-  const auto results =
-      run_forward(a, dropout_seed, /*with_statistics=*/recorded, layout);
+  const auto results = run_forward(
+      a,
+      dropout_seed,
+      recorded ? Statistics::kForBackward : Statistics::kNone,
+      layout);
   if (recorded) {
     record(a, results);
   }
@@ -433,7 +434,7 @@ TiledResults tiled_forward(const Attention& attention) {
   const auto a = prepared(attention);
   const auto dropout_seed = a.dropout > 0 ? draw_seed() : 0;
   auto results = run_forward(
-      a, dropout_seed, /*with_statistics=*/true, OutputLayout::kTokensFirst);
+      a, dropout_seed, Statistics::kForBackward, OutputLayout::kTokensFirst);
   results.output = from_rank_4(results.output, attention.query);
   results.statistics = results.statistics.flatten();
   return results;

@@ -35,12 +35,17 @@ Attention prepared(const Attention& attention);
 /// Draws from LibTorch's default generator.
 uint64_t draw_seed();
 
+/// Which statistics `run_forward` returns. For the backward pass it sums scores
+/// in the order in which they are computed again, which takes longer for few
+/// queries.
+enum class Statistics { kNone, kAlone, kForBackward };
+
 /// Computes the `prepared` attention. Statistics stay undefined unless
 /// requested.
 TiledResults run_forward(
     const Attention& attention,
     uint64_t dropout_seed,
-    bool with_statistics,
+    Statistics statistics,
     OutputLayout layout);
 
 /// Returns the gradients of the first tensors of `tensors_of`; of slopes, sinks

@@ -116,10 +116,12 @@ std::tuple<torch::Tensor, torch::Tensor> flash_attention(
         prepared_flash({query, key, value, mask, dropout, causal, scale});
     count_call(a.has_value());
     if (a) {
+      // Below autograd, which calls with gradients enabled.
       const auto results = kernels::run_forward(
           *a,
           /*dropout_seed=*/0,
-          /*with_statistics=*/true,
+          c10::GradMode::is_enabled() ? kernels::Statistics::kForBackward
+                                      : kernels::Statistics::kAlone,
           layout_of_flash());
       return {results.output, logsumexp_of(results.statistics)};
     }
@@ -172,7 +174,7 @@ std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> flash_backward(
         results = kernels::run_forward(
             *a,
             /*dropout_seed=*/0,
-            /*with_statistics=*/true,
+            kernels::Statistics::kForBackward,
             layout_of_flash());
       }
       kernels::BackwardRequest request;

@@ -112,7 +112,7 @@ torch::Tensor output_of(const NativeModule& m) {
   const auto context = kernels::run_forward(
       kernels::prepared(a),
       /*dropout_seed=*/0,
-      /*with_statistics=*/false,
+      kernels::Statistics::kNone,
       kernels::OutputLayout::kTokensFirst);
   return kernels::linear(
       kernels::combine_heads(context.output), m.out_weight, m.out_bias);

@@ -41,7 +41,8 @@ TEST_CASE(
     replace_sdpa();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     restore_sdpa();
-    std::this_thread::yield();
+    // A mere yield takes as long as the other threads like.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (auto& thread : threads) {
     thread.join();

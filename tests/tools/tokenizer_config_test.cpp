@@ -161,6 +161,20 @@ TEST_CASE("The class of a tokenizer is the one that AutoTokenizer chooses") {
   CHECK_THAT(
       refusal(gpt2, "roberta", nullptr),
       ContainsText("expected a token as \"cls_token\""));
+  CHECK_THAT(
+      refusal(gpt2, "bart", "BartTokenizerFast"),
+      ContainsText("expected a token as \"cls_token\""));
+  auto prepends = gemma_tokenizer();
+  prepends["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers",
+       {{{"type", "Prepend"}, {"prepend", "▁"}}, prepends["normalizer"]}}};
+  const TokenizerFolder llama2(prepends);
+  llama2.write("config.json", {{"model_type", "mistral"}});
+  llama2.write(
+      "tokenizer_config.json",
+      {{"tokenizer_class", "LlamaTokenizer"}, {"add_prefix_space", false}});
+  CHECK(llama2.refusal().empty());
   const TokenizerFolder gemma(gemma_tokenizer());
   CHECK(refusal(gemma, "gemma3", nullptr).empty());
   CHECK_THAT(

@@ -195,6 +195,11 @@ TEST_CASE("A text whose spaces are letters is one word, however long") {
   CHECK(folder.encode("aé") == Ids{262, 0xC3, 0xA9});
   CHECK(folder.encode("").empty());
 
+  SECTION("also if nothing splits it") {
+    tokenizer["pre_tokenizer"] = nullptr;
+    CHECK(
+        TokenizerFolder(tokenizer).encode("abab a") == Ids{264, 264, 259, 262});
+  }
   SECTION("which may be a token that no merges make") {
     add_pieces(tokenizer, {"abab"});
     CHECK(TokenizerFolder(tokenizer).encode("abab") == Ids{264, 264});
@@ -291,6 +296,13 @@ TEST_CASE("Added tokens have the numbers that Python gives them") {
   tokenizer["added_tokens"] = {
       added_token(256, "zz", false),
       added_token(a, "a", false),
+      added_token(257, "yy", true)};
+  CHECK(refusal_of(tokenizer).empty());
+  // The numbers of the vocabulary may have gaps, and do not count.
+  tokenizer["model"]["vocab"]["b"] = 1000;
+  tokenizer["added_tokens"] = {
+      added_token(256, "zz", false),
+      added_token(1000, "b", false),
       added_token(257, "yy", true)};
   CHECK(refusal_of(tokenizer).empty());
 }

@@ -2,7 +2,6 @@
 
 #include <check.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -14,23 +13,19 @@ namespace {
 /// Numbers tokens in their order: by the vocabulary, or with the next number.
 class TokenNumbers {
  public:
-  explicit TokenNumbers(const Json& vocabulary)
-      : vocabulary_(vocabulary),
-        next_(static_cast<int64_t>(vocabulary.fields().size())) {}
+  explicit TokenNumbers(const Json& vocabulary) : vocabulary_(vocabulary) {}
 
   int64_t number(const std::string& token) {
-    const auto found = numbers_.find(token);
-    const auto known = found != numbers_.end()
-        ? found->second
-        : vocabulary_.get(token).as_integer().value_or(next_);
-    numbers_[token] = known;
-    next_ = std::max(next_, known + 1);
-    return known;
+    if (const auto known = vocabulary_.get(token).as_integer()) {
+      return *known;
+    }
+    const auto next = vocabulary_.fields().size() + numbers_.size();
+    return numbers_.try_emplace(token, static_cast<int64_t>(next))
+        .first->second;
   }
 
  private:
   const Json& vocabulary_;
-  int64_t next_;
   std::map<std::string, int64_t> numbers_;
 };
 

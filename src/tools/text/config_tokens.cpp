@@ -4,9 +4,9 @@
 #include <config_file.h>
 #include <format_text.h>
 
-#include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_set>
 
 namespace torch_attention::tools {
 
@@ -79,9 +79,10 @@ class TokenChecker {
         !options_.config.contains(TokenizerOptions::kDecoder)) {
       return;
     }
+    const auto stated = stated_texts();
     for (const auto& token :
          options_.tokenizer.get("added_tokens").elements()) {
-      if (!is_stated(token.get("content").as_text().value_or(""))) {
+      if (stated.count(token.get("content").as_text().value_or("")) == 0) {
         options_.refuse(
             format_text(
                 "the token {} in \"{}\"",
@@ -92,24 +93,25 @@ class TokenChecker {
     }
   }
 
-  bool is_stated(const std::string& text) const {
-    const auto is_this = [&](const Json& token) {
-      return TokenizerOptions::text_of(token) == text;
+  /// Returns the texts of the tokens that the files name.
+  std::unordered_set<std::string> stated_texts() const {
+    std::unordered_set<std::string> texts;
+    const auto add = [&](const Json& token) {
+      texts.insert(TokenizerOptions::text_of(token).value_or(""));
     };
-    const auto& stated =
-        options_.config.get(TokenizerOptions::kDecoder).fields();
-    return std::any_of(
-               stated.begin(),
-               stated.end(),
-               [&](const auto& field) { return is_this(field.second); }) ||
-        std::any_of(
-               options_.fields.fields().begin(),
-               options_.fields.fields().end(),
-               [&](const auto& field) {
-                 const auto& list = field.second.elements();
-                 return std::any_of(list.begin(), list.end(), is_this) ||
-                     (is_token_field(field.first) && is_this(field.second));
-               });
+    for (const auto& [id, token] :
+         options_.config.get(TokenizerOptions::kDecoder).fields()) {
+      add(token);
+    }
+    for (const auto& [name, token] : options_.fields.fields()) {
+      for (const auto& one : token.elements()) {
+        add(one);
+      }
+      if (is_token_field(name)) {
+        add(token);
+      }
+    }
+    return texts;
   }
 
   /// A token that is none of "added_tokens" would become one.

@@ -75,7 +75,10 @@ class ConfigChecker {
 
   void check_switches() const {
     const auto prefix = options_.config.get("add_prefix_space").as_flag();
-    if (prefix && *prefix != file_.normalizer.has_prefix_space) {
+    // Of generic classes it concerns the part ByteLevel alone.
+    const bool is_ignored =
+        options_.is_generic() && file_.normalizer.has_replaced_spaces;
+    if (prefix && *prefix != file_.normalizer.has_prefix_space && !is_ignored) {
       options_.refuse(
           format_text(
               "add_prefix_space = {}", file_.normalizer.has_prefix_space),

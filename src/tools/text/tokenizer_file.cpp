@@ -172,9 +172,11 @@ class TokenizerReader {
   /// Texts are split by words, or where spaces were replaced.
   void read_splits(const Json& part) {
     const auto& parts = part.get("pretokenizers").elements();
+    // No space is left to split at.
     const bool is_known = normalizer_.has_replaced_spaces
-        ? is_split(part, "MergedWithPrevious") &&
-            part.get("pattern").get("String").as_text() == " "
+        ? part.is_null() ||
+            (is_split(part, "MergedWithPrevious") &&
+             part.get("pattern").get("String").as_text() == " ")
         : is_byte_level(part, /*splits=*/true) ||
             (type_of(part) == "Sequence" && parts.size() == 2 &&
              is_split_by_words(parts[0]) &&

@@ -6,7 +6,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace torch_attention::tools {
@@ -25,6 +24,9 @@ TokenizerOptions::TokenizerOptions(
           folder,
           config,
           /*has_byte_level=*/!file.normalizer.has_replaced_spaces)) {
+  for (const auto& token : tokenizer.get("added_tokens").elements()) {
+    added.emplace(token.get("content").as_text().value_or(""), &token);
+  }
   if (!config.contains(kDecoder)) {
     fields.update(read_config_if_there(folder + "/special_tokens_map.json"));
   }
@@ -40,12 +42,8 @@ std::optional<std::string> TokenizerOptions::text_of(const Json& token) {
 }
 
 const Json* TokenizerOptions::find_added(const std::string& text) const {
-  const auto& added = tokenizer.get("added_tokens").elements();
-  const auto found =
-      std::find_if(added.begin(), added.end(), [&](const Json& token) {
-        return token.get("content").as_text() == text;
-      });
-  return found == added.end() ? nullptr : &*found;
+  const auto found = added.find(text);
+  return found == added.end() ? nullptr : found->second;
 }
 
 std::optional<int64_t> TokenizerOptions::id_of(const std::string& text) const {

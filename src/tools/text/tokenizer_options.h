@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 namespace torch_attention::tools {
 
@@ -33,6 +34,10 @@ struct TokenizerOptions {
 
   [[noreturn]] void refuse(const std::string& expected, const std::string& got)
       const;
+
+  /// The added_tokens of tokenizer.json by their texts; the first of equal
+  /// ones.
+  std::unordered_map<std::string, const Json*> added;
 
   std::string tokenizer_path;
   const Json& tokenizer;

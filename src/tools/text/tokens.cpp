@@ -83,30 +83,19 @@ std::unique_ptr<TextTokens> open_tokens(const std::string& folder) {
   if (has_bytes_as_tokens(folder)) {
     return std::make_unique<ByteTokens>();
   }
-  std::string refusal;
-  try {
-    return std::make_unique<WordPieceTokens>(models::WordPiece(folder));
-  } catch (const c10::Error& error) {
-    refusal = error.what_without_backtrace();
-  }
   const auto path = is_gguf(folder) ? folder : folder + "/tokenizer.json";
-  if (!std::filesystem::exists(path)) {
-    TORCH_ATTENTION_CHECK(
-        !std::filesystem::exists(folder + "/vocab.txt"), "{}", refusal);
-    C10_THROW_ERROR(
-        Error,
-        format_text(
-            "expected a file \"{}\" for texts: without it, give tokens by "
-            "--ids",
-            path));
+  const bool has_file = std::filesystem::exists(path);
+  const bool has_words = has_file
+      ? is_word_piece_file(path)
+      : std::filesystem::exists(folder + "/vocab.txt");
+  if (has_words) {
+    return std::make_unique<WordPieceTokens>(models::WordPiece(folder));
   }
-  // Each kind is refused by its own reason.
-  try {
-    return open_byte_pairs(path);
-  } catch (const c10::Error&) {
-    TORCH_ATTENTION_CHECK(!is_word_piece_file(path), "{}", refusal);
-    throw;
-  }
+  TORCH_ATTENTION_CHECK(
+      has_file,
+      "expected a file \"{}\" for texts: without it, give tokens by --ids",
+      path);
+  return open_byte_pairs(path);
 }
 
 std::unique_ptr<TextTokens> open_word_pieces(const std::string& folder) {

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cctype>
 #include <exception>
 
 namespace torch_attention {
@@ -24,7 +25,10 @@ void refuse_phi3(GgufTokens& tokens) {
     const auto value = tokens.fields().text(key).value_or("");
     const auto name = in_lower_case(value);
     const auto has = [&](const char* part) {
-      return name.find(part) != std::string::npos;
+      const auto place = name.find(part);
+      return place != std::string::npos &&
+          (place == 0 ||
+           std::isalpha(static_cast<unsigned char>(name[place - 1])) == 0);
     };
     TORCH_ATTENTION_CHECK(
         !has("phi3") && !has("phi-3") && !has("phimoe"),
@@ -39,7 +43,6 @@ void refuse_phi3(GgufTokens& tokens) {
 /// Returns a tokenizer.json, which `tokenizers` of Python reads, too.
 nlohmann::json tokenizer_of_gguf(const files::GgufHeader& header) {
   GgufTokens tokens(header);
-  refuse_phi3(tokens);
   nlohmann::json tokenizer = {
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -50,6 +53,7 @@ nlohmann::json tokenizer_of_gguf(const files::GgufHeader& header) {
   if (model == "gpt2") {
     set_byte_pairs(tokens, tokenizer);
   } else if (model == "llama") {
+    refuse_phi3(tokens);
     set_scored_pairs(tokens, tokenizer);
   } else {
     TORCH_ATTENTION_CHECK(
