@@ -59,7 +59,7 @@ def test_errors(folder: Path) -> None:
     empty.write_text("\n \n")
     check_error("Expected lines with text", "search", empty, *model)
     other = ["--model", f"{GOLDEN}/models/gpt2"]
-    check_error("expected tokenizer.json or vocab.txt", "search", text, *other)
+    check_error("expected the tokenizer_class of a tokenizer of BERT", "search", text, *other)
     weights = f"{MODEL}/model.safetensors"
     check_error("not an index", "search", text, *model, "--index", weights)
     check_error("vectors.png", "embed", text, *model, "--out", folder / "vectors.png")
