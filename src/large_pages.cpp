@@ -9,15 +9,19 @@
 
 namespace torch_attention {
 
+int64_t bytes_to_large_page(const void* data) {
+  const auto past = static_cast<int64_t>(
+      reinterpret_cast<std::uintptr_t>(data) % kLargePageBytes);
+  return (kLargePageBytes - past) % kLargePageBytes;
+}
+
 void ask_for_large_pages(const at::Tensor& x) {
 #ifdef MADV_HUGEPAGE
   if (!x.device().is_cpu() || !x.is_contiguous()) {
     return;
   }
   auto* data = static_cast<std::byte*>(x.mutable_data_ptr());
-  const auto past = static_cast<int64_t>(
-      reinterpret_cast<std::uintptr_t>(data) % kLargePageBytes);
-  const auto skipped = (kLargePageBytes - past) % kLargePageBytes;
+  const auto skipped = bytes_to_large_page(data);
   const auto left = static_cast<int64_t>(x.nbytes()) - skipped;
   if (left >= kLargePageBytes) {
     // Advice may be ignored, and then the pages are small.

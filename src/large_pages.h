@@ -9,6 +9,9 @@ namespace torch_attention {
 /// The bytes of a large page.
 constexpr int64_t kLargePageBytes = int64_t{1} << 21;
 
+/// Returns the number of bytes from an address to the next large page.
+int64_t bytes_to_large_page(const void* data);
+
 /// Asks Linux for pages of 2 MB for the memory of a tensor on the CPU that was
 /// just allocated, as far as it covers such pages. Does nothing for other
 /// tensors, and for memory that was written before: only new pages are large.

@@ -21,7 +21,7 @@ set(may_include_include/torch_attention/weights
 
 # The sources.
 set(helpers
-    "atomic_file.h|auto_tokenizer.h|check.h|config_file.h|descriptor.h|edit_distance.h|elementwise.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|large_pages.h|physical_memory.h|regular_file.h|undrawn_weights.h|utf8.h"
+    "affixes.h|atomic_file.h|auto_tokenizer.h|check.h|config_file.h|descriptor.h|edit_distance.h|elementwise.h|error_message.h|escape.h|format_text.h|json.h|json_tree.h|large_pages.h|physical_memory.h|regular_file.h|undrawn_weights.h|utf8.h"
 )
 set(may_include_src "${public}|${helpers}")
 set(may_include_src/device.cpp "check.h|cpu/attention.h|${public}")

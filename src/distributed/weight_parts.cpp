@@ -51,7 +51,7 @@ std::vector<int64_t> writers_of(
 } // namespace
 
 bool is_path_of_index(const std::string& path) {
-  return weights::ends_with(path, kIndex);
+  return ends_with(path, kIndex);
 }
 
 WeightParts::WeightParts(
@@ -113,8 +113,7 @@ int64_t WeightParts::free_series() const {
 
 bool WeightParts::is_name_of_part(const std::string& name) const {
   if (name.size() < begin_.size() + extension_.size() ||
-      !weights::starts_with(name, begin_) ||
-      !weights::ends_with(name, extension_)) {
+      !starts_with(name, begin_) || !ends_with(name, extension_)) {
     return false;
   }
   // Parses a suffix such as "-2-00001-of-00002" from its end.
@@ -123,7 +122,7 @@ bool WeightParts::is_name_of_part(const std::string& name) const {
   const auto take_number = [&rest](size_t least, const std::string& before) {
     const auto digits = rest.size() - 1 - rest.find_last_not_of("0123456789");
     rest.resize(rest.size() - digits);
-    if (digits < least || !weights::ends_with(rest, before)) {
+    if (digits < least || !ends_with(rest, before)) {
       return false;
     }
     rest.resize(rest.size() - before.size());

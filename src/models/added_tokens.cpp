@@ -1,5 +1,6 @@
 #include <models/added_tokens.h>
 
+#include <affixes.h>
 #include <auto_tokenizer.h>
 #include <check.h>
 #include <models/json_fields.h>
@@ -8,7 +9,6 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -156,12 +156,6 @@ bool is_named(const std::string& field) {
   });
 }
 
-bool ends_with_token(const std::string& field) {
-  const std::string_view end = "_token";
-  return field.size() > end.size() &&
-      field.compare(field.size() - end.size(), end.size(), end) == 0;
-}
-
 /// Returns the token with this name; the last file that has it counts. Null is
 /// no token.
 std::string named(
@@ -191,7 +185,7 @@ std::vector<AddedToken> specials_of(
     for (const auto& [field, token] : file.fields.fields()) {
       // Others, such as add_bos_token, are switches.
       const bool is_token = token.is_text() || token.is_object();
-      if (is_token && ends_with_token(field) && !is_named(field)) {
+      if (is_token && ends_with(field, "_token") && !is_named(field)) {
         specials.push_back(
             {text_of(token, /*is_special=*/true, file), std::nullopt, field});
       }

@@ -1,5 +1,6 @@
 #include <models/folder_weights.h>
 
+#include <affixes.h>
 #include <check.h>
 #include <format_text.h>
 #include <models/gguf_names.h>
@@ -13,22 +14,9 @@
 
 #include <fmt/ranges.h>
 
-#include <ATen/ops/empty.h>
-
-#include <string_view>
-
 namespace torch_attention::models {
 
 namespace {
-
-bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() &&
-      text.substr(text.size() - end.size()) == end;
-}
 
 /// Returns the name that older files give to a parameter of a layer norm.
 std::string older_name(const std::string& name) {

@@ -25,7 +25,7 @@ constexpr int64_t kSlabBytes = int64_t{1} << 24;
 
 /// Returns an uninitialised tensor. If it fills large pages on the CPU, it
 /// begins with one: a slab has few of them.
-torch::Tensor empty_in_large_pages(
+torch::Tensor empty_slab(
     torch::IntArrayRef sizes,
     const torch::TensorOptions& options) {
   const auto n = c10::multiply_integers(sizes);
@@ -34,9 +34,7 @@ torch::Tensor empty_in_large_pages(
     return at::empty(sizes, options);
   }
   const auto all = at::empty({n + kLargePageBytes / size}, options);
-  const auto past = static_cast<int64_t>(
-      reinterpret_cast<std::uintptr_t>(all.const_data_ptr()) % kLargePageBytes);
-  const auto skipped = (kLargePageBytes - past) % kLargePageBytes;
+  const auto skipped = bytes_to_large_page(all.const_data_ptr());
   const auto slab = all.narrow(0, skipped / size, n).view(sizes);
   ask_for_large_pages(slab);
   return slab;
@@ -111,7 +109,7 @@ size_t BlockPool::nbytes() const {
 BlockPool::Slab BlockPool::make_slab(int64_t num_blocks) const {
   const c10::InferenceMode normal_tensors(false);
   const auto make = [&](int64_t row) {
-    return empty_in_large_pages(
+    return empty_slab(
         {num_blocks, options_.num_kv_heads(), options_.block_size(), row},
         torch::device(options_.device()).dtype(options_.dtype()));
   };

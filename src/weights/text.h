@@ -1,5 +1,6 @@
 #pragma once
 
+#include <affixes.h>
 #include <format_text.h>
 
 #include <torch/types.h>
@@ -11,15 +12,6 @@
 #include <vector>
 
 namespace torch_attention::weights {
-
-inline bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
-}
-
-inline bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() &&
-      text.substr(text.size() - end.size()) == end;
-}
 
 /// Returns whether a path of names is `end`, or ends with it after a dot.
 inline bool ends_with_names(std::string_view path, std::string_view end) {

@@ -1,5 +1,6 @@
 #include <tools/text/config_tokens.h>
 
+#include <affixes.h>
 #include <check.h>
 #include <config_file.h>
 #include <format_text.h>
@@ -42,12 +43,6 @@ constexpr std::array kDefaultTokens{
     DefaultToken{"GemmaTokenizer", "pad_token", "<pad>"},
     DefaultToken{"GemmaTokenizer", "mask_token", "<mask>"}};
 
-bool is_token_field(std::string_view field) {
-  const std::string_view end = "_token";
-  return field.size() >= end.size() &&
-      field.substr(field.size() - end.size()) == end;
-}
-
 /// Compares the tokens that files name with those of tokenizer.json.
 class TokenChecker {
  public:
@@ -64,7 +59,7 @@ class TokenChecker {
     for (const auto& [name, token] : options_.fields.fields()) {
       const bool is_list =
           name == "additional_special_tokens" || name == "extra_special_tokens";
-      if (is_token_field(name) && TokenizerOptions::text_of(token)) {
+      if (ends_with(name, "_token") && TokenizerOptions::text_of(token)) {
         check_token(name.c_str(), token); // others are switches
       } else if (is_list || name == TokenizerOptions::kDecoder) {
         for (const auto& one : token.elements()) {
@@ -107,7 +102,7 @@ class TokenChecker {
       for (const auto& one : token.elements()) {
         add(one);
       }
-      if (is_token_field(name)) {
+      if (ends_with(name, "_token")) {
         add(token);
       }
     }

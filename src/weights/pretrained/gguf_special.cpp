@@ -57,14 +57,6 @@ bool is_in(const List& list, std::string_view text) {
   return std::find(std::begin(list), std::end(list), text) != std::end(list);
 }
 
-bool is_between(
-    std::string_view text,
-    std::string_view start,
-    std::string_view end) {
-  return text.size() > start.size() + end.size() && starts_with(text, start) &&
-      ends_with(text, end);
-}
-
 } // namespace
 
 bool is_control_text(std::string_view text) {

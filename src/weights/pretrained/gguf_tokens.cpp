@@ -15,12 +15,18 @@ namespace {
 
 /// Returns whether a text is "<s>", "[PAD]" and the like.
 bool is_in_brackets(std::string_view text) {
-  return text.size() > 2 &&
-      ((starts_with(text, "<") && ends_with(text, ">")) ||
-       (starts_with(text, "[") && ends_with(text, "]")));
+  return is_between(text, "<", ">") || is_between(text, "[", "]");
 }
 
 } // namespace
+
+bool is_between(
+    std::string_view text,
+    std::string_view begin,
+    std::string_view end) {
+  return text.size() > begin.size() + end.size() && starts_with(text, begin) &&
+      ends_with(text, end);
+}
 
 std::optional<size_t> num_characters(std::string_view text) {
   size_t count = 0;

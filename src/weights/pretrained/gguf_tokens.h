@@ -98,6 +98,12 @@ class GgufTokens {
   std::unordered_map<std::string, size_t> ids_;
 };
 
+/// Returns whether a text is `begin` and `end` with more between them.
+bool is_between(
+    std::string_view text,
+    std::string_view begin,
+    std::string_view end);
+
 /// Returns the number of characters; none if the text is no UTF-8.
 std::optional<size_t> num_characters(std::string_view text);
 

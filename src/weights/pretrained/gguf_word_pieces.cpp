@@ -19,10 +19,6 @@ namespace {
 
 using Pieces = nlohmann::json;
 
-bool is_in_square_brackets(std::string_view text) {
-  return starts_with(text, "[") && ends_with(text, "]") && text.size() > 2;
-}
-
 struct Letters {
   char32_t first;
   char32_t last;
@@ -91,7 +87,7 @@ Pieces normalizer_of(GgufTokens& tokens) {
   for (size_t i = 0; i < tokens.size() && !lowercase && !strip_accents; ++i) {
     TORCH_ATTENTION_CHECK(
         tokens.type(i) != GgufTokenType::kNormal ||
-            is_in_square_brackets(tokens.text(i)) ||
+            is_between(tokens.text(i), "[", "]") ||
             !changes_in_lower_case(tokens.text(i)),
         "expected a tokenizer of BERT without upper case and accents, since "
         "the metadata do not say by \"{}\" whether texts lose them, but token "
@@ -120,7 +116,7 @@ std::vector<std::string> pieces_of(const GgufTokens& tokens) {
         i,
         static_cast<int64_t>(type));
     const bool is_itself =
-        type != GgufTokenType::kNormal || is_in_square_brackets(text);
+        type != GgufTokenType::kNormal || is_between(text, "[", "]");
     if (is_itself) {
       pieces.emplace_back(text);
     } else if (starts_with(text, kSpaceSign)) {
