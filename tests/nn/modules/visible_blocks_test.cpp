@@ -77,6 +77,26 @@ MultiHeadAttention without_rule(const MultiHeadAttention& attention) {
   return result;
 }
 
+/// Compares a module that is given blocks with one that has no rule and is
+/// given what they hide. Sequence b is padded from token lengths[b] on.
+template <typename Module>
+void check_padded(
+    Module& module,
+    Module& plain,
+    const torch::Tensor& ids,
+    const torch::Tensor& mask,
+    const torch::Tensor& lengths) {
+  const auto x = torch::randn({ids.size(0), kTokens, 8});
+  const auto padding = torch::arange(kTokens).ge(lengths.unsqueeze(1));
+  const auto call =
+      ForwardOptions().visible_blocks(ids).key_padding_mask(padding);
+  const auto expected =
+      plain(x, ForwardOptions().mask(mask).key_padding_mask(padding));
+  CHECK_THAT(module(x, call), IsCloseTo(expected));
+  const auto with_weights = module->forward_with_weights(x, call);
+  CHECK_THAT(std::get<0>(with_weights), IsCloseTo(expected));
+}
+
 } // namespace
 
 TEST_CASE("Tokens of a block see each other to both sides") {
@@ -89,18 +109,13 @@ TEST_CASE("Tokens of a block see each other to both sides") {
   MultiHeadAttention attention(options_of(scope, window));
   auto plain = without_rule(attention);
   for (int round = 0; round < 6; ++round) {
-    const auto x = torch::randn({2, kTokens, 8});
     const auto ids = random_blocks(2, engine);
-    const auto mask = hidden(ids, scope, window);
-    const auto padding = torch::arange(kTokens).ge(
-        torch::tensor({kTokens, kTokens - 4}).unsqueeze(1));
-    const auto call =
-        ForwardOptions().visible_blocks(ids).key_padding_mask(padding);
-    const auto expected =
-        plain(x, ForwardOptions().mask(mask).key_padding_mask(padding));
-    CHECK_THAT(attention(x, call), IsCloseTo(expected));
-    const auto with_weights = attention->forward_with_weights(x, call);
-    CHECK_THAT(std::get<0>(with_weights), IsCloseTo(expected));
+    check_padded(
+        attention,
+        plain,
+        ids,
+        hidden(ids, scope, window),
+        torch::tensor({kTokens, kTokens - 4}));
   }
 }
 
@@ -127,18 +142,13 @@ TEST_CASE("Tokens of a block see each other in all heads of a wrapper") {
       to[i].copy_(from[i]);
     }
   }
-  const auto x = torch::randn({B, kTokens, 8});
   const auto ids = random_blocks(B, engine);
-  const auto padding = torch::arange(kTokens).ge(
-      torch::randint(5, kTokens, {B}, torch::kLong).unsqueeze(1));
-  const auto mask = hidden(ids, BlockScope::kCausal, window);
-  const auto call =
-      ForwardOptions().visible_blocks(ids).key_padding_mask(padding);
-  const auto expected =
-      plain(x, ForwardOptions().mask(mask).key_padding_mask(padding));
-  CHECK_THAT(wrapper(x, call), IsCloseTo(expected));
-  const auto with_weights = wrapper->forward_with_weights(x, call);
-  CHECK_THAT(std::get<0>(with_weights), IsCloseTo(expected));
+  check_padded(
+      wrapper,
+      plain,
+      ids,
+      hidden(ids, BlockScope::kCausal, window),
+      torch::randint(5, kTokens, {B}, torch::kLong));
 }
 
 TEST_CASE("Blocks in new tokens of a cache see each other") {

@@ -15,7 +15,7 @@ from .model import (
     blocks_of_images,
     blocks_of_prefix,
 )
-from .own_rules import GEMMA4
+from .own_rules import GEMMA4, KOSMOS_2
 
 # Sizes of images that are not run, to keep the making short.
 VISION = {
@@ -75,14 +75,7 @@ MULTIMODAL_ROPE = {
     "mrope_section": [1, 1, 1],
 }
 KOSMOS = {
-    "text_config": {
-        "embed_dim": 24,
-        "layers": LAYERS,
-        "attention_heads": 4,
-        "ffn_dim": 8,
-        "vocab_size": 12,
-        "max_position_embeddings": 32,
-    },
+    "text_config": {**KOSMOS_2["text_config"]},
     "vision_config": {
         "hidden_size": 24,
         "intermediate_size": 8,
