@@ -188,13 +188,13 @@ TEST_CASE("Autocast on a device keeps its kernels") {
   for (const auto& x : inputs) {
     moved.push_back(x.to(device()));
   }
-  constexpr auto kDevice = c10::DeviceType::PrivateUse1;
-  at::autocast::set_autocast_enabled(kDevice, true);
-  at::autocast::set_autocast_dtype(kDevice, torch::kBFloat16);
+  const auto type = device().type();
+  at::autocast::set_autocast_enabled(type, true);
+  at::autocast::set_autocast_dtype(type, torch::kBFloat16);
   const DeviceLog log;
   const auto output =
       F::scaled_dot_product_attention(moved[0], moved[1], moved[2], options);
-  at::autocast::set_autocast_enabled(kDevice, false);
+  at::autocast::set_autocast_enabled(type, false);
   CHECK(log.count("aten::_flash_attention_forward") == 1);
   CHECK(log.largest() < shape.T * shape.S);
   CHECK(output.scalar_type() == torch::kBFloat16);

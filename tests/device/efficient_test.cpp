@@ -113,7 +113,9 @@ void check_drawn(Random& random) {
 
 } // namespace
 
-TEST_CASE("Efficient attention of drawn sizes and masks, with gradients") {
+TEST_CASE(
+    "Efficient attention of drawn sizes and masks, with gradients",
+    "[emulated]") {
   for (uint64_t i = 0; i < 60; ++i) {
     torch::manual_seed(i);
     Random random(i);
@@ -121,7 +123,7 @@ TEST_CASE("Efficient attention of drawn sizes and masks, with gradients") {
   }
 }
 
-TEST_CASE("Efficient attention in a window, with gradients") {
+TEST_CASE("Efficient attention in a window, with gradients", "[emulated]") {
   torch::manual_seed(1);
   const int64_t T = 7;
   const int64_t S = 7;
@@ -170,7 +172,9 @@ TEST_CASE("Efficient attention in a window, with gradients") {
   CHECK_THAT(as_double(std::get<2>(actual)), IsCloseTo(expected[3], close));
 }
 
-TEST_CASE("Efficient attention of packed sequences, with gradients") {
+TEST_CASE(
+    "Efficient attention of packed sequences, with gradients",
+    "[emulated]") {
   torch::manual_seed(2);
   const std::vector<int64_t> starts{0, 3, 4, 9};
   const auto counts = torch::tensor(starts, torch::kInt).to(device());
@@ -204,7 +208,9 @@ TEST_CASE("Efficient attention of packed sequences, with gradients") {
   check_all_close(actual, expected, Tolerance(2e-5, 2e-5));
 }
 
-TEST_CASE("Rows of efficient attention that see no key are not numbers") {
+TEST_CASE(
+    "Rows of efficient attention that see no key are not numbers",
+    "[emulated]") {
   const auto x = leaf({1, 3, 1, 8}, torch::kFloat).detach();
   auto bias = torch::zeros({1, 1, 3, 8}).to(device()).slice(-1, 0, 3);
   bias.select(2, 1).fill_(-std::numeric_limits<float>::infinity());
@@ -219,7 +225,9 @@ TEST_CASE("Rows of efficient attention that see no key are not numbers") {
   CHECK(logsumexp.slice(2, 3).isnan().all().item<bool>());
 }
 
-TEST_CASE("Dropout of efficient attention is the same in both directions") {
+TEST_CASE(
+    "Dropout of efficient attention is the same in both directions",
+    "[emulated]") {
   torch::manual_seed(4);
   const Tensors leaves{
       leaf({2, 5, 2, 8}, torch::kFloat),
@@ -238,7 +246,7 @@ TEST_CASE("Dropout of efficient attention is the same in both directions") {
   CHECK_FALSE(attend().cpu().equal(attend().cpu()));
 }
 
-TEST_CASE("Efficient attention refuses what CUDA's does") {
+TEST_CASE("Efficient attention refuses what CUDA's does", "[emulated]") {
   const torch::NoGradGuard no_grad;
   const auto x = leaf({2, 3, 4, 8}, torch::kFloat);
   CHECK_NOTHROW(forward({x, x, x}, 0));

@@ -119,7 +119,9 @@ torch::Tensor counts(const std::vector<int64_t>& numbers) {
 
 } // namespace
 
-TEST_CASE("Flash attention of drawn sizes and windows, with gradients") {
+TEST_CASE(
+    "Flash attention of drawn sizes and windows, with gradients",
+    "[emulated]") {
   for (uint64_t i = 0; i < 60; ++i) {
     torch::manual_seed(i);
     Random random(i);
@@ -127,7 +129,7 @@ TEST_CASE("Flash attention of drawn sizes and windows, with gradients") {
   }
 }
 
-TEST_CASE("Flash attention of packed sequences, with gradients") {
+TEST_CASE("Flash attention of packed sequences, with gradients", "[emulated]") {
   torch::manual_seed(1);
   const std::vector<int64_t> queries{0, 3, 4, 4, 9};
   const std::vector<int64_t> keys{0, 5, 6, 9, 11};
@@ -163,7 +165,9 @@ TEST_CASE("Flash attention of packed sequences, with gradients") {
   check_all_close(actual, expected, tolerance_of(torch::kHalf));
 }
 
-TEST_CASE("Flash attention reads the rows of a cache that are used, only") {
+TEST_CASE(
+    "Flash attention reads the rows of a cache that are used, only",
+    "[emulated]") {
   torch::manual_seed(2);
   const int64_t B = 2;
   const int64_t G = 2;
@@ -210,7 +214,7 @@ TEST_CASE("Flash attention reads the rows of a cache that are used, only") {
   }
 }
 
-TEST_CASE("Rows of flash attention that see no key are zero") {
+TEST_CASE("Rows of flash attention that see no key are zero", "[emulated]") {
   const auto x = on_device({1, 3, 1, 8}, torch::kHalf);
   const auto two = x.slice(1, 0, 2);
   const auto found = at::_flash_attention_forward(
@@ -226,7 +230,9 @@ TEST_CASE("Rows of flash attention that see no key are zero") {
   CHECK(logsumexp.slice(2, 1).isfinite().all().item<bool>());
 }
 
-TEST_CASE("Gradients of flash attention follow the logsumexp that is given") {
+TEST_CASE(
+    "Gradients of flash attention follow the logsumexp that is given",
+    "[emulated]") {
   torch::manual_seed(3);
   const auto x = on_device({1, 2, 1, 8}, torch::kHalf);
   const auto found = at::_flash_attention_forward(
@@ -255,7 +261,9 @@ TEST_CASE("Gradients of flash attention follow the logsumexp that is given") {
       IsCloseTo(full.cpu().to(torch::kFloat) * std::exp(-1.0F), {1e-2, 1e-3}));
 }
 
-TEST_CASE("Dropout of flash attention is the same in both directions") {
+TEST_CASE(
+    "Dropout of flash attention is the same in both directions",
+    "[emulated]") {
   torch::manual_seed(4);
   const auto leaves = leaves_of(
       {on_device({2, 5, 2, 8}, torch::kHalf),
@@ -279,7 +287,7 @@ TEST_CASE("Dropout of flash attention is the same in both directions") {
   CHECK_THAT(attend().cpu(), IsEqualTo(first));
 }
 
-TEST_CASE("Flash attention refuses what CUDA's does") {
+TEST_CASE("Flash attention refuses what CUDA's does", "[emulated]") {
   const auto x = on_device({2, 3, 4, 8}, torch::kHalf);
   const auto call = [](const Tensors& t) { return flash(t, {}); };
   CHECK_NOTHROW(call({x, x, x}));
@@ -299,7 +307,9 @@ TEST_CASE("Flash attention refuses what CUDA's does") {
   refuses({large, large, large});
 }
 
-TEST_CASE("Flash attention refuses packed sequences that CUDA's does") {
+TEST_CASE(
+    "Flash attention refuses packed sequences that CUDA's does",
+    "[emulated]") {
   using Optional = std::optional<torch::Tensor>;
   const auto x = on_device({2, 3, 4, 8}, torch::kHalf);
   const auto starts = counts({0, 3});

@@ -9,6 +9,7 @@
 
 #include <operators/library.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -267,6 +268,68 @@ TEST_CASE("The operator decode reads no lengths that lie on the device") {
     const auto tolerance = dtype == torch::kFloat ? 1e-5 : 4e-3;
     check_all_close(found, expected, Tolerance(tolerance, tolerance));
   }
+}
+
+namespace {
+
+/// Calls the operator `decode` with tensors, and the defaults of its options.
+torch::Tensor decode(const std::vector<torch::Tensor>& tensors) {
+  REQUIRE(operators::attention_name());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      "torch_attention::decode", "");
+  torch::jit::Stack stack;
+  for (const auto& argument : op.schema().arguments()) {
+    stack.push_back(argument.default_value().value_or(c10::IValue()));
+  }
+  std::copy(tensors.begin(), tensors.end(), stack.begin());
+  op.callBoxed(&stack);
+  return stack[0].toTensor();
+}
+
+} // namespace
+
+TEST_CASE(
+    "The device refuses lengths for which a cache has no rows",
+    "[emulated]") {
+  const auto rows = torch::randn({2, 2, 1, 16}).to(device());
+  const auto cache = torch::zeros({2, 2, 8, 16});
+  for (const int64_t length : {-1, 8}) {
+    CAPTURE(length);
+    const auto lengths = torch::tensor({int64_t{3}, length}).to(device());
+    CHECK_THROWS_WITH(
+        decode(
+            {rows,
+             rows,
+             rows,
+             cache.to(device()),
+             cache.to(device()),
+             lengths}),
+        ContainsText("out of bounds"));
+  }
+}
+
+TEST_CASE("Equal lengths on the CPU are no lengths for LibTorch's kernels") {
+  torch::manual_seed(7);
+  const auto T = GENERATE(int64_t{1}, int64_t{3});
+  const auto query = torch::randn({3, 8, T, 16}).to(torch::kBFloat16);
+  const auto key = torch::randn({3, 2, T, 16}).to(torch::kBFloat16);
+  const auto cache = torch::randn({3, 2, 256, 16}).to(torch::kBFloat16);
+  const auto lengths = torch::tensor({200, 200, 200});
+  const auto run = [&](torch::Device to) {
+    return decode({query.to(to),
+                   key.to(to),
+                   key.neg().to(to),
+                   cache.to(to).clone(),
+                   cache.neg().to(to).clone(),
+                   lengths})
+        .cpu();
+  };
+  const auto expected = run(torch::kCPU);
+  const DeviceLog log;
+  CHECK_THAT(run(device()), IsCloseTo(expected, Tolerance(1e-2, 1e-2)));
+  CHECK(log.count("aten::_flash_attention_forward") == 1);
+  // Not the starts of sequences either.
+  CHECK(log.count("aten::arange") == 0);
 }
 
 TEST_CASE("A module decodes without waiting for the device") {

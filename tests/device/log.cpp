@@ -1,5 +1,8 @@
 #include <device/log.h>
 
+#include <device/cuda_record.h>
+#include <device/memory.h>
+
 #include <support/test.h>
 
 #include <algorithm>
@@ -42,6 +45,9 @@ X read(const X& x) {
 } // namespace
 
 DeviceLog::DeviceLog() {
+  if (on_cuda()) {
+    record_cuda();
+  }
   const std::lock_guard<std::mutex> lock(logs().mutex);
   logs().alive.push_back(this);
 }

@@ -8,15 +8,22 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/cuda.h>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace torch_attention::testing {
 
 namespace {
+
+torch::Device emulated() {
+  return {c10::DeviceType::PrivateUse1, 0};
+}
 
 size_t whole_pages(size_t bytes) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -48,14 +55,14 @@ class DeviceAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) {
-      return {nullptr, device()};
+      return {nullptr, emulated()};
     }
     const auto size = whole_pages(bytes);
     auto* begin = mmap(
         nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
     TORCH_CHECK(
         begin != MAP_FAILED, "the test's device: no memory for ", bytes);
-    return {begin, new Pages{begin, size}, &unmap, device()};
+    return {begin, new Pages{begin, size}, &unmap, emulated()};
   }
 
   void copy_data(void* /*to*/, const void* /*from*/, size_t /*bytes*/)
@@ -70,19 +77,19 @@ std::mutex& opened_mutex() {
 }
 
 c10::Stream default_stream() {
-  return c10::Stream(c10::Stream::DEFAULT, device());
+  return c10::Stream(c10::Stream::DEFAULT, emulated());
 }
 
 /// The guard of a single device, whose only stream is the default one.
 struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override {
-    return device().type();
+    return emulated().type();
   }
   c10::Device exchangeDevice(c10::Device /*other*/) const override {
-    return device();
+    return emulated();
   }
   c10::Device getDevice() const override {
-    return device();
+    return emulated();
   }
   void setDevice(c10::Device /*other*/) const override {}
   void uncheckedSetDevice(c10::Device /*other*/) const noexcept override {}
@@ -123,8 +130,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 // The accelerator of the process, or else autograd would ask for CUDA's
 // streams.
 const bool registered = [] {
-  c10::register_privateuse1_backend("test_device");
-  at::RegisterPrivateUse1HooksInterface(new Hooks());
+  if (!on_cuda()) {
+    c10::register_privateuse1_backend("test_device");
+    at::RegisterPrivateUse1HooksInterface(new Hooks());
+  }
   return true;
 }();
 
@@ -135,14 +144,27 @@ c10::Allocator* device_allocator() {
   return &allocator;
 }
 
+bool on_cuda() {
+  static const bool is_asked_for = [] {
+    const auto* name = std::getenv("TORCH_ATTENTION_TEST_DEVICE");
+    return name != nullptr && std::string(name) == "cuda";
+  }();
+  return is_asked_for;
+}
+
 torch::Device device() {
-  return {c10::DeviceType::PrivateUse1, 0};
+  if (!on_cuda()) {
+    return emulated();
+  }
+  static const bool is_there = torch::cuda::is_available();
+  TORCH_CHECK(is_there, "there is no CUDA device");
+  return {torch::kCUDA, 0};
 }
 
 OpenedMemory::OpenedMemory(const std::vector<torch::Tensor>& tensors)
     : lock_(opened_mutex()) {
   for (const auto& x : tensors) {
-    if (x.device() == device()) {
+    if (x.device() == emulated()) {
       storages_.push_back(x.storage());
       protect(storages_.back(), PROT_READ | PROT_WRITE);
     }

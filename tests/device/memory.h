@@ -6,14 +6,18 @@
 #include <mutex>
 #include <vector>
 
-/// Memory of the device: pages of this process that neither reads nor writes,
-/// so that code which takes a device's pointer for the host's faults.
+/// Memory of the emulated device: pages of this process that neither reads nor
+/// writes, so that code which takes a device's pointer for the host's faults.
 namespace torch_attention::testing {
 
-/// Returns the allocator of the device.
+/// Returns the allocator of the emulated device.
 c10::Allocator* device_allocator();
 
-/// Returns the only device.
+/// Returns whether the environment asks for a real device, by
+/// `TORCH_ATTENTION_TEST_DEVICE=cuda`.
+bool on_cuda();
+
+/// Returns the device of the tests: the first CUDA device, or the emulated one.
 torch::Device device();
 
 /// Makes the memory of some tensors of the device readable and writable during

@@ -30,7 +30,9 @@ int signal_of(const std::function<void()>& fn) {
 
 } // namespace
 
-TEST_CASE("Code of the host cannot read or write the device's memory") {
+TEST_CASE(
+    "Code of the host cannot read or write the device's memory",
+    "[emulated]") {
   const auto x = torch::ones({3}).to(device());
   auto* first = static_cast<volatile float*>(x.mutable_data_ptr());
   CHECK(signal_of([&] { static_cast<void>(*first); }) == SIGSEGV);
@@ -38,7 +40,7 @@ TEST_CASE("Code of the host cannot read or write the device's memory") {
   CHECK(signal_of([] {}) == 0);
 }
 
-TEST_CASE("Opened memory can be read and written") {
+TEST_CASE("Opened memory can be read and written", "[emulated]") {
   const auto x = torch::ones({3}).to(device());
   auto* first = static_cast<float*>(x.mutable_data_ptr());
   {
@@ -50,7 +52,7 @@ TEST_CASE("Opened memory can be read and written") {
   CHECK(signal_of([&] { *first = 3; }) == SIGSEGV);
 }
 
-TEST_CASE("Tensors of the device return from it as they went") {
+TEST_CASE("Tensors of the device return from it as they went", "[emulated]") {
   for (const auto dtype :
        {torch::kFloat,
         torch::kDouble,

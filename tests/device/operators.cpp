@@ -4,6 +4,8 @@
 #include <device/log.h>
 #include <device/memory.h>
 
+#include <operators/decode.h>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/native/CPUFallback.h>
@@ -233,6 +235,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   library.impl("unfold", TORCH_FN(at::native::unfold));
+}
+
+// Our operator, which is not to be computed on the host, as on CUDA devices.
+TORCH_LIBRARY_IMPL(torch_attention, PrivateUse1, library) {
+  library.impl(
+      "decode",
+      torch::CppFunction::makeFromBoxedFunction<&operators::decode>());
 }
 
 } // namespace

@@ -8,7 +8,7 @@ namespace operators_test {
 
 using namespace torch_attention::testing;
 
-TEST_CASE("Operators of the device compute what the CPU's do") {
+TEST_CASE("Operators of the device compute what the CPU's do", "[emulated]") {
   torch::manual_seed(1);
   const auto x = torch::randn({3, 4});
   const auto y = torch::randn({4, 5});
@@ -26,7 +26,7 @@ TEST_CASE("Operators of the device compute what the CPU's do") {
       IsEqualTo(torch::arange(5)));
 }
 
-TEST_CASE("Views of the device's tensors share their memory") {
+TEST_CASE("Views of the device's tensors share their memory", "[emulated]") {
   const auto x = torch::zeros({2, 3, 4}).to(device());
   x.select(1, 2).fill_(1);
   x.view({6, 4}).narrow(0, 0, 1).add_(2);
@@ -40,7 +40,7 @@ TEST_CASE("Views of the device's tensors share their memory") {
   CHECK(x.reshape({24}).data_ptr() == x.data_ptr());
 }
 
-TEST_CASE("Tensors of the device grow, and take other memory") {
+TEST_CASE("Tensors of the device grow, and take other memory", "[emulated]") {
   const auto x = torch::arange(6.0).to(device());
   x.resize_({2, 2});
   CHECK_THAT(x.cpu(), IsEqualTo(torch::tensor({{0.0F, 1.0F}, {2.0F, 3.0F}})));
@@ -53,7 +53,7 @@ TEST_CASE("Tensors of the device grow, and take other memory") {
   CHECK_THAT(y.cpu(), IsEqualTo(torch::ones({4})));
 }
 
-TEST_CASE("Autograd records on the device") {
+TEST_CASE("Autograd records on the device", "[emulated]") {
   torch::manual_seed(2);
   const auto gradients = [](const torch::Tensor& x, const torch::Tensor& w) {
     const auto leaf = x.detach().requires_grad_();
@@ -69,7 +69,9 @@ TEST_CASE("Autograd records on the device") {
   CHECK_THAT(actual.second, IsCloseTo(expected.second));
 }
 
-TEST_CASE("Tensors of the CPU are refused among those of the device") {
+TEST_CASE(
+    "Tensors of the CPU are refused among those of the device",
+    "[emulated]") {
   const auto here = torch::ones({3}).to(device());
   const auto there = torch::ones({3});
   THROWS_WITH(here + there, "to be on the same device");
@@ -77,7 +79,7 @@ TEST_CASE("Tensors of the CPU are refused among those of the device") {
   CHECK_THAT((here + torch::tensor(1.0)).cpu(), IsEqualTo(there + 1));
 }
 
-TEST_CASE("Modules move to the device and back") {
+TEST_CASE("Modules move to the device and back", "[emulated]") {
   torch::manual_seed(3);
   torch::nn::Linear module(4, 3);
   const auto x = torch::randn({2, 4});
@@ -96,7 +98,7 @@ TEST_CASE("Modules move to the device and back") {
   CHECK_THAT(module(x).detach(), IsCloseTo(expected));
 }
 
-TEST_CASE("The log has what is asked of the device") {
+TEST_CASE("The log has what is asked of the device", "[emulated]") {
   const auto x = torch::ones({2, 3});
   const DeviceLog log;
   const auto y = x.to(device());
@@ -125,7 +127,7 @@ TEST_CASE("The log has what is asked of the device") {
   CHECK(log.count("aten::copy_") == 1);
 }
 
-TEST_CASE("The log counts elements of tensors that grow") {
+TEST_CASE("The log counts elements of tensors that grow", "[emulated]") {
   const DeviceLog log;
   torch::arange(10, torch::device(device()).dtype(torch::kLong));
   CHECK(log.largest() == 10);

@@ -3,6 +3,7 @@
 #include <device/arguments.h>
 #include <device/efficient.h>
 #include <device/flash.h>
+#include <device/memory.h>
 #include <device/sequences.h>
 #include <support/test.h>
 
@@ -335,6 +336,13 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
 } // namespace sdpa_function
 
 at::SDPBackend choose(at::SDPBackend preferred) {
+  // LibTorch's own choice, on CUDA devices.
+  auto& context = at::globalContext();
+  if (on_cuda()) {
+    context.setSDPUseCuDNN(false);
+    context.setSDPUseFlash(preferred == at::SDPBackend::flash_attention);
+    context.setSDPUseMemEfficient(preferred != at::SDPBackend::math);
+  }
   return sdpa_function::preferred_backend.exchange(preferred);
 }
 

@@ -2,8 +2,8 @@
 
 #include <ATen/SDPBackend.h>
 
-/// `at::scaled_dot_product_attention` on the device, which chooses kernels as
-/// on CUDA's.
+/// `at::scaled_dot_product_attention` on the emulated device, which chooses
+/// kernels as on CUDA's.
 namespace torch_attention::testing {
 
 /// Sets the kernel that `at::_fused_sdp_choice` prefers on the device, and

@@ -78,7 +78,9 @@ constexpr const char* kEfficientName =
 
 } // namespace
 
-TEST_CASE("Flash attention serves half precision without a mask") {
+TEST_CASE(
+    "Flash attention serves half precision without a mask",
+    "[emulated]") {
   torch::manual_seed(1);
   const DeviceLog log;
   // Sizes that are no multiple of 8 are padded.
@@ -100,7 +102,7 @@ TEST_CASE("Flash attention serves half precision without a mask") {
   CHECK(log.count(kEfficientName) == 0);
 }
 
-TEST_CASE("Efficient attention serves masks and float32") {
+TEST_CASE("Efficient attention serves masks and float32", "[emulated]") {
   torch::manual_seed(2);
   const DeviceLog log;
   const auto hidden = torch::rand({5, 7}) < 0.3;
@@ -126,7 +128,9 @@ TEST_CASE("Efficient attention serves masks and float32") {
   CHECK(log.count(kFlashName) == 0);
 }
 
-TEST_CASE("The mask of efficient attention begins at the first key") {
+TEST_CASE(
+    "The mask of efficient attention begins at the first key",
+    "[emulated]") {
   torch::manual_seed(3);
   const auto x = inputs(torch::kFloat, 5, 7, 8);
   const auto hidden =
@@ -137,7 +141,7 @@ TEST_CASE("The mask of efficient attention begins at the first key") {
       Options().mask(hidden));
 }
 
-TEST_CASE("What kernels do not compute is left to others") {
+TEST_CASE("What kernels do not compute is left to others", "[emulated]") {
   const auto choice = [](const Tensors& x,
                          const std::optional<torch::Tensor>& mask = {},
                          bool causal = false,
