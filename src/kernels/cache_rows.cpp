@@ -165,12 +165,16 @@ void write_rows(
 void write_rows(
     std::initializer_list<NewRows> all,
     const torch::Tensor& first) {
-  const auto& some = all.begin()->rows;
-  const auto sequence =
-      torch::arange(some.size(0), first.options()).unsqueeze(1);
-  const auto token = torch::arange(some.size(2), first.options());
-  const auto row = first.unsqueeze(1) + token;
-  copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
+  const auto T = all.begin()->rows.size(2);
+  auto row = first.view({-1, 1, 1, 1});
+  if (T > 1) {
+    row = row + torch::arange(T, first.options()).unsqueeze(1);
+  }
+  for (const auto& x : all) {
+    auto cache = x.cache;
+    cache.scatter_(
+        2, row.expand(x.rows.sizes()), x.rows.to(cache.scalar_type()));
+  }
 }
 
 void write_rows_to_memory(

@@ -24,7 +24,8 @@ void write_rows(
     torch::IntArrayRef counts);
 
 /// Writes all rows of each sequence b to its caches from row `first[b]` on:
-/// int64 (B) on the caches' device, which does not have to be waited for.
+/// int64 (B) on the caches' device, which does not have to be waited for. The
+/// device refuses rows that a cache does not have.
 void write_rows(std::initializer_list<NewRows> all, const torch::Tensor& first);
 
 /// Returns whether the memory of `x` may be copied, as `write_rows_to_memory`

@@ -1,18 +1,23 @@
 #include <kernels/attention.h>
 
+#include <kernels/backward_node.h>
 #include <kernels/choice.h>
 #include <kernels/heads.h>
+#include <kernels/libtorch/chunks.h>
 #include <kernels/libtorch/equal_heads.h>
 #include <kernels/libtorch/fused_rules.h>
+#include <kernels/libtorch/positions_as_features.h>
 #include <kernels/plain.h>
 #include <kernels/positions.h>
 #include <kernels/sequences.h>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 namespace torch_attention::kernels {
 
@@ -41,13 +46,18 @@ bool rounds_what_is_added(const Attention& a) {
 
 /// Computes what LibTorch has no half-precision kernel for, since its kernels
 /// round the biases: few queries by the reference, whose scores are fewer than
-/// the keys' numbers; else in float32, rounded at the end.
+/// the keys' numbers; ALiBi under causal as features of queries and keys; else
+/// in float32, rounded at the end.
 torch::Tensor with_exact_biases(const Attention& attention) {
   const auto G = attention.key.dim() < 3 ? 1 : attention.key.size(-3);
   const auto H = attention.query.dim() < 3 ? 1 : attention.query.size(-3);
   const auto queries_of_key = attention.query.size(-2) * (H / G);
   if (queries_of_key <= attention.query.size(-1) && attention.dropout == 0) {
     return std::get<0>(reference(attention));
+  }
+  if (may_have_positions_as_features(attention)) {
+    const auto output = libtorch(with_positions_as_features(attention));
+    return output.slice(-1, 0, attention.value.size(-1));
   }
   const auto dtype = attention.query.scalar_type();
   auto a = attention;
@@ -79,16 +89,24 @@ Attention rank_4(const Attention& attention) {
   return a;
 }
 
-/// Returns `x`, copied unless its rows begin where the kernels of devices load
-/// vectors from: some refuse others, some fault.
-torch::Tensor aligned(const torch::Tensor& x) {
+/// Returns `given`, copied unless its rows begin where the kernels of devices
+/// load vectors from: some refuse others, some fault.
+torch::Tensor aligned(const torch::Tensor& given) {
   constexpr int64_t kBytes = 16;
-  const auto size = static_cast<int64_t>(x.element_size());
+  const auto size = static_cast<int64_t>(given.element_size());
+  auto x = given;
   bool is_aligned =
       x.stride(-1) == 1 && x.storage_offset() * size % kBytes == 0;
   for (int64_t d = 0; d + 1 < x.dim(); ++d) {
-    is_aligned =
-        is_aligned && (x.size(d) == 1 || x.stride(d) * size % kBytes == 0);
+    if (x.stride(d) * size % kBytes == 0) {
+      continue;
+    }
+    if (x.size(d) == 1) {
+      // Kernels look at the stride of a single head, too.
+      x = x.squeeze(d).unsqueeze(d);
+    } else {
+      is_aligned = false;
+    }
   }
   return is_aligned ? x : x.clone(torch::MemoryFormat::Contiguous);
 }
@@ -228,6 +246,39 @@ torch::Tensor by_libtorch(const Attention& a, bool is_causal) {
                                  : output;
 }
 
+/// Returns the output of attention that `has_chunks_alone`. What is after the
+/// last whole chunk is a chunk as well.
+torch::Tensor by_chunks(const Attention& a) {
+  const auto T = a.query.size(2);
+  const auto end = T - T % *a.rule.chunk;
+  std::vector<torch::Tensor> outputs;
+  if (end > 0) {
+    const auto whole = tokens_between(a, 0, end);
+    const auto apart = with_chunks_apart(whole);
+    outputs.push_back(
+        joined_chunks(whole, by_libtorch(apart, apart.rule.causal)));
+  }
+  if (end < T) {
+    auto rest = tokens_between(a, end, T);
+    rest.rule.chunk = std::nullopt;
+    outputs.push_back(by_libtorch(rest, rest.rule.causal));
+  }
+  return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 2);
+}
+
+/// Returns whether matrix products of queries and many keys are faster than
+/// LibTorch's kernel for float32, in which one block of threads reads all keys
+/// of a head.
+bool has_few_queries(const Attention& a) {
+  constexpr int64_t kFewQueries = 16;
+  constexpr int64_t kManyKeys = 1024;
+  const auto queries_of_key =
+      a.query.size(2) * (a.query.size(1) / a.key.size(1));
+  return !a.query.is_cpu() && a.query.scalar_type() == torch::kFloat &&
+      queries_of_key <= kFewQueries && a.key.size(2) >= kManyKeys &&
+      a.dropout == 0 && !is_recorded(tensors_of(a));
+}
+
 torch::Tensor by_best_kernel(const Attention& attention) {
   const auto a = simplified(attention);
   const bool has_rule_only = !a.mask.defined() && !a.bias.defined() &&
@@ -236,6 +287,12 @@ torch::Tensor by_best_kernel(const Attention& attention) {
       (a.rule.is_only_causal() || !a.rule.hides_keys());
   if (has_rule_only && a.query.size(2) == a.key.size(2)) {
     return by_libtorch(a, a.rule.causal);
+  }
+  if (has_chunks_alone(a)) {
+    return by_chunks(a);
+  }
+  if (has_few_queries(a)) {
+    return std::get<0>(reference(a));
   }
   // A query after cached keys: cuDNN, which LibTorch may choose, would make a
   // plan for each number of keys.

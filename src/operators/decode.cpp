@@ -11,7 +11,6 @@
 #include <torch_attention/nn/functional/attention.h>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/_assert_async.h>
 
 #include <algorithm>
 
@@ -108,7 +107,13 @@ torch::Tensor decode_of_known_lengths(
       first,
       std::vector<int64_t>(static_cast<size_t>(B), T));
   const auto most = B > 0 ? *std::max_element(first.begin(), first.end()) : 0;
-  options.query_offsets(lengths).key_lengths(lengths + T);
+  const bool even = std::all_of(
+      first.begin(), first.end(), [most](int64_t n) { return n == most; });
+  // Without lengths LibTorch's kernels for devices share the keys of a
+  // sequence among blocks of threads.
+  if (query.is_cpu() || !even) {
+    options.query_offsets(lengths).key_lengths(lengths + T);
+  }
   return functional::scaled_dot_product_attention(
       query,
       call.key_cache.narrow(2, 0, most + T),
@@ -119,7 +124,7 @@ torch::Tensor decode_of_known_lengths(
 /// Returns the output of lengths on the caches' device. They are not read here,
 /// which would wait for the device and could not be captured in a graph, so
 /// that all rows of the caches are given to attention, and the device itself
-/// checks them.
+/// checks them as it writes the new rows.
 torch::Tensor decode_of_lengths_on_device(
     const DecodeCall& call,
     int64_t capacity) {
@@ -127,10 +132,6 @@ torch::Tensor decode_of_lengths_on_device(
   const auto T = query.size(2);
   checks::check_counts(kDecode, "lengths", call.lengths, query.size(0));
   const auto lengths = checks::to_int64(call.lengths);
-  at::_assert_async(
-      lengths.ge(0).logical_and(lengths.le(capacity - T)).all(),
-      "torch_attention::decode: expected lengths >= 0 that leave room for the "
-      "new tokens in the cache");
   kernels::write_rows(
       {{call.key_cache, key}, {call.value_cache, value}}, lengths);
   options.query_offsets(lengths).key_lengths(lengths + T);

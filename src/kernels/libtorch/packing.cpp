@@ -225,10 +225,12 @@ FusedAttention pack_cache(
   const auto S = x.key.size(2);
   const auto keys = key_rows(x.key, x.value, /*may_have_gaps=*/true);
   auto result = with_operands(call, x, query_rows(x.query), keys);
+  // Few operators: in a step of decoding each takes as long as its attention.
   const auto ints = torch::device(x.query.device()).dtype(torch::kInt);
+  const auto sequences = at::arange(B + 1, ints);
   PackedStarts packed{
-      at::arange(0, B * T + 1, T, ints),
-      at::arange(B + 1, ints) * keys.distance,
+      T == 1 ? sequences : sequences * T,
+      sequences * keys.distance,
       a.key_lengths.clamp(0, S).to(torch::kInt),
       T,
       S};
