@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
+from ._mask_rules import noted, one_slice, rule_of
+
 # Tensors that models hand to every implementation, and that say nothing about attention
 # that the mask does not say.
 REDUNDANT = {
@@ -127,19 +129,13 @@ def attention_mask(*args: Any, **options: Any) -> Tensor | None:
     config = options.get("config")
     if config is None or _reads_float_masks(type(config)):
         return eager_mask(*args, **options)
-    return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+    mask = sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+    return mask if mask is None else noted(mask, options.get("local_size"))
 
 
-def _hidden(visible: Tensor) -> Tensor:
-    """Returns the mask of our operator, True where a key is hidden, of one slice where
-    all slices of a dimension are one in memory."""
-    for dim in range(visible.dim()):
-        if visible.stride(dim) == 0 and visible.shape[dim] > 1:
-            visible = visible.narrow(dim, 0, 1)
-    return ~visible
-
-
-def _rules_of_mask(mask: Any, position_bias: Tensor | None) -> dict[str, Tensor]:
+def _rules_of_mask(
+    mask: Any, position_bias: Tensor | None, query: Tensor, key: Tensor
+) -> dict[str, Any]:
     """Returns our operator's arguments for a mask of transformers: bool, True where a
     query sees a key, or a float mask that is added to the scores."""
     if mask is None:
@@ -150,7 +146,9 @@ def _rules_of_mask(mask: Any, position_bias: Tensor | None) -> dict[str, Tensor]
             f"torch_attention: expected a bool or float tensor as attention_mask, but got {found}"
         )
     if mask.dtype == torch.bool:
-        rules = {"mask": _hidden(mask)}
+        rules = rule_of(mask, query, key)
+        if rules is None:
+            rules = {"mask": ~one_slice(mask)}
         return rules if position_bias is None else rules | {"bias": position_bias}
     return {"bias": mask if position_bias is None else mask + position_bias}
 
@@ -195,7 +193,7 @@ def attention_forward(
         sinks=s_aux,
         enable_gqa=query.shape[1] != key.shape[1],
         dropout_p=dropout if module.training else 0.0,
-        **_rules_of_mask(attention_mask, position_bias),
+        **_rules_of_mask(attention_mask, position_bias, query, key),
     )
     output, weights = result if output_attentions else (result, None)
     return output.transpose(1, 2).contiguous(), weights

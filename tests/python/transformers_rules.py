@@ -13,7 +13,9 @@ import transformers
 from torch import Tensor, nn
 
 import torch_attention  # noqa: F401: registers itself
-from small_models import DECODERS, VOCABULARY, Comparison, assert_close
+from small_models import DECODERS, VOCABULARY, WINDOW, Comparison, assert_close
+from torch_attention import _transformers
+from torch_attention._mask_rules import noted, rule_of
 from torch_attention._transformers import attention_forward
 
 
@@ -108,6 +110,82 @@ def test_masks_are_those_of_eager() -> None:
                 assert weights is None
 
 
+def rules_used(model: nn.Module, call: Callable[[], object]) -> list[dict[str, object]]:
+    """Returns the arguments of our operator that stand for masks, by layer."""
+    used = []
+    found = _transformers._rules_of_mask
+
+    def spy(*args: object) -> dict[str, object]:
+        used.append(found(*args))
+        return used[-1]
+
+    model.config._attn_implementation = "torch_attention"
+    _transformers._rules_of_mask = spy
+    try:
+        call()
+    finally:
+        _transformers._rules_of_mask = found
+    return used
+
+
+def test_rules_of_masks() -> None:
+    """Masks that are a rule of positions become that rule, others stay masks."""
+    ids = torch.randint(3, VOCABULARY, (2, 9))
+    padding = torch.ones_like(ids)
+    padding[1, :3] = 0
+    causal, window = {"causal": True}, {"causal": True, "window": WINDOW}
+    expected = {
+        "llama": [causal, causal],
+        "mistral": [window, window],
+        "gemma3_text": [window, causal],
+        "gpt2": [causal, causal],
+    }
+    for kind in DECODERS:
+        if kind.model_type not in expected:
+            continue
+        model = kind.make(1, torch.float32)
+        for guard in (torch.no_grad, torch.inference_mode):
+            with guard():
+                used = rules_used(model, lambda: model(ids, use_cache=False))
+                assert used == expected[kind.model_type], (kind.model_type, used)
+                used = rules_used(model, lambda: model(ids, attention_mask=padding))
+                assert all(each.keys() == {"mask"} for each in used), (kind.model_type, used)
+    # A token after a cache sees all of it.
+    model = DECODERS[0].make(1, torch.float32)
+    with torch.no_grad():
+        cache = model(ids).past_key_values
+        assert rules_used(model, lambda: model(ids[:, :1], past_key_values=cache)) == [{}, {}]
+        assert rules_used(model, lambda: model(ids[:, :3], past_key_values=cache)) == [causal] * 2
+
+
+def test_notes_on_masks() -> None:
+    """A note holds for the mask on which it was made, as long as nobody changes it."""
+    q, k = draw(4, 2)
+    rows = torch.arange(6)
+    far = rows[:, None] - rows
+    for size, seen, rule in (
+        (None, far >= 0, {"causal": True}),
+        (3, far >= 0, {"causal": True}),
+        (3, (far >= 0) & (far < 3), {"causal": True, "window": 3}),
+        (4, (far >= 0) & (rows[:, None] // 4 == rows // 4), {"causal": True, "chunk": 4}),
+        (2, far.abs() <= 2, {"window": 3, "window_after": 2}),
+        (None, far >= 1, None),
+        (3, (far >= 0) & (far < 4), None),
+    ):
+        mask = noted(seen.expand(2, 1, 6, 6), size)
+        assert rule_of(mask, q, k) == rule, (size, rule)
+        assert rule_of(mask.clone(), q, k) is None
+        assert rule_of(mask, q[:, :, :3], k) is None
+        output = attention_forward(nn.Identity(), q, k, k, mask)[0]
+        expected = attention_forward(nn.Identity(), q, k, k, seen.expand(2, 1, 6, 6).clone())[0]
+        torch.testing.assert_close(output, expected)
+    mask = noted((far >= 0).expand(2, 1, 6, 6).clone(), None)
+    mask[1, :, :, 0] = False
+    assert rule_of(mask, q, k) is None
+    one = noted((far >= 0).expand(2, 1, 6, 6).clone().index_fill_(3, torch.tensor([1]), False), None)
+    assert rule_of(one, q, k) is None
+
+
 def test_loss_of_a_trainer() -> None:
     """A trainer hands the number of tokens, which is a tensor, to the whole model."""
     ids = torch.randint(3, VOCABULARY, (2, 9))
@@ -146,6 +224,8 @@ torch.manual_seed(1)
 test_dropout()
 test_compiled()
 test_masks_are_those_of_eager()
+test_rules_of_masks()
+test_notes_on_masks()
 test_loss_of_a_trainer()
 test_refused()
 print("passed")
