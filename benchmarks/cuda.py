@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from harness.agreement import difference
+from harness.cuda import event_timer
 from harness.measure import Effort, interleave, ratio, spread
 from harness.report import ratio_text, time_text
 
@@ -54,21 +55,6 @@ class Case:
     bytes_read: float = 0.0
     # False for dropout: it is drawn from different streams.
     same: bool = True
-
-
-def event_timer(run: Run) -> Callable[[int], float]:
-    """Returns what takes the device's time of a number of calls."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def take(calls: int) -> float:
-        start.record()
-        for _ in range(calls):
-            run()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-
-    return take
 
 
 def draw(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ model of random weights: a prompt, a step of decoding after it, and a training s
 without the optimizer. Outputs and gradients are compared first. Needs the wheel
 and transformers.
 
-    python benchmarks/transformers_attention.py [--model llama] [--quick]
+    python benchmarks/transformers_attention.py [--model llama] [--quick] [--device cuda]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import torch_attention  # noqa: F401: registers itself
 from harness.agreement import difference
+from harness.cuda import event_timer
 from harness.machine import describe_machine
 from harness.measure import Effort, interleave, ratio, spread, timer
 from harness.report import ratio_text, time_text
@@ -31,7 +32,7 @@ IMPLEMENTATIONS = ("torch_attention", "sdpa", "eager")
 EFFORT = Effort(20, 3, 41, 1e-2)
 QUICK = Effort(2, 2, 3, 1e-2)
 # The part of the largest element by which outputs may differ.
-ALLOWED = 1e-4
+ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 CONFIGS = {
     # Two layers of the sizes of Llama 3.2 1B's.
     "llama": (
@@ -81,20 +82,28 @@ class Work:
     run: Callable[[], list[Tensor]]
 
 
-def make(name: str) -> nn.Module:
+def describe_device(device: str) -> str:
+    machine = describe_machine()
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    return f"{machine['cpu']}, {machine['threads']} threads"
+
+
+def make(name: str, device: str, dtype: torch.dtype) -> nn.Module:
     model_type, config = CONFIGS[name]
     transformers.logging.set_verbosity_error()
     made = transformers.CONFIG_MAPPING[model_type](vocab_size=1000, **config)
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(made, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_config(made, dtype=dtype).eval().to(device)
 
 
 def works(model: nn.Module, tokens: int) -> Iterator[Work]:
-    ids = torch.randint(0, 1000, (1, tokens))
-    padding = torch.ones(4, tokens // 4, dtype=torch.long)
+    device = model.device
+    ids = torch.randint(0, 1000, (1, tokens), device=device)
+    padding = torch.ones(4, tokens // 4, dtype=torch.long, device=device)
     for i, row in enumerate(padding):
         row[: i * tokens // 32] = 0
-    rows = torch.randint(0, 1000, padding.shape)
+    rows = torch.randint(0, 1000, padding.shape, device=device)
 
     def prompt() -> list[Tensor]:
         with torch.no_grad():
@@ -148,10 +157,11 @@ def measure(name: str, model: nn.Module, work: Work, effort: Effort) -> bool:
     ours, *others = [run() for run in runs]
     for implementation, theirs in zip(IMPLEMENTATIONS[1:], others):
         distance = difference(theirs, ours)
-        if not distance <= ALLOWED:
+        if not distance <= ALLOWED[model.dtype]:
             print(f"| {name}, {work.name} | no figures: {implementation} differs by {distance:.1e} |")
             return False
-    seconds = interleave([timer(run) for run in runs], effort)
+    timed = event_timer if model.device.type == "cuda" else timer
+    seconds = interleave([timed(run) for run in runs], effort)
     own = time_text(spread(seconds[0])["median"])
     ratios = " | ".join(ratio_text(ratio(theirs, seconds[0])) for theirs in seconds[1:])
     print(f"| {name}, {work.name} | {own} | {ratios} |", flush=True)
@@ -162,17 +172,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=CONFIGS, action="append")
     parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    machine = describe_machine()
     print(
-        f"{machine['cpu']}, {machine['threads']} threads, PyTorch {machine['libtorch']}, "
-        f"transformers {transformers.__version__}\n"
+        f"{describe_device(options.device)}, PyTorch {torch.__version__}, "
+        f"transformers {transformers.__version__}, {options.dtype}\n"
     )
     print("| work | ours | sdpa / ours | eager / ours |\n| --- | --- | --- | --- |")
     agree = True
     for name in options.model or CONFIGS:
-        model = make(name)
+        model = make(name, options.device, getattr(torch, options.dtype))
         for work in works(model, options.tokens):
             agree &= measure(name, model, work, QUICK if options.quick else EFFORT)
     return 0 if agree else 1

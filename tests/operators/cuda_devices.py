@@ -207,6 +207,34 @@ def check_autocast() -> None:
     close(output.float(), expected, 2e-2, "autocast")
 
 
+def check_block_mask() -> None:
+    host = inputs(130, 130)
+    documents = torch.randint(4, (2, 130)).sort()[0]
+    mask = ops.block_mask("causal documents 0 none and", [documents], 130, 130, batch_size=2)
+    expected = ops.attention(*host, enable_gqa=True, block_mask=mask)
+    found = ops.attention(*(x.cuda() for x in host), enable_gqa=True, block_mask=mask)
+    close(found, expected, 1e-5, "a block mask")
+
+
+def check_replaced() -> None:
+    """LibTorch's attention of CUDA tensors is LibTorch's after replace_sdpa()."""
+    host = inputs(130, 130)
+    there = [x.cuda().requires_grad_() for x in host]
+    results = []
+    for replaced in (False, True):
+        if replaced:
+            ops.replace_sdpa()
+        try:
+            output = torch.nn.functional.scaled_dot_product_attention(
+                *there, is_causal=True, enable_gqa=True
+            )
+            results.append([output, *torch.autograd.grad(output.sum(), there)])
+        finally:
+            ops.restore_sdpa()
+    for found, expected in zip(*results, strict=True):
+        close(found, expected, 1e-4, "after replace_sdpa()")
+
+
 def check_rotary() -> None:
     torch.manual_seed(5)
     x = torch.randn(2, 4, 30, 64)
@@ -224,6 +252,8 @@ CHECKS: tuple[Callable[[], None], ...] = (
     check_streams,
     check_compiled,
     check_autocast,
+    check_block_mask,
+    check_replaced,
     check_rotary,
 )
 
