@@ -49,7 +49,7 @@ struct Side {
   BlockCache cache;
 };
 
-/// Does the same on the CPU and on the device, and compares.
+/// Two caches, on the CPU and on the device, of which one life is compared.
 class Sides {
  public:
   Sides(const MultiHeadAttentionOptions& made, const BlockCacheOptions& cache)
