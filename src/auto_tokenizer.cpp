@@ -140,7 +140,7 @@ void check_files(const std::string& path, const Json& config) {
   TORCH_ATTENTION_CHECK(
       !code.is_list() && code.get("AutoTokenizer").is_null(),
       "expected a tokenizer of transformers, but the auto_map of \"{}\" names "
-      "Python code: {}",
+      "Python code, as transformers runs with trust_remote_code: {}",
       path,
       code.shown(60));
   for (const auto& file : config.get("fast_tokenizer_files").elements()) {
