@@ -57,7 +57,7 @@ constexpr std::array<ModelTypes, 9> kModelTypes{{
     {"RobertaTokenizer",
      "bart bridgetower clap data2vec-text florence2 ibert lilt longformer "
      "mega mra roberta roberta-prelayernorm"},
-    {"a class of its own",
+    {"the class of this model_type",
      "aimv2 albert aya_vision barthez bartpho bert-generation bert-japanese "
      "bertweet big_bird biogpt blenderbot blenderbot-small byt5 camembert "
      "canine clip clipseg clvp code_llama cohere cohere2 cpm cpmant ctrl "

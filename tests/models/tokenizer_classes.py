@@ -25,7 +25,7 @@ SAME = {
     "MobileBertTokenizer": "BertTokenizer",
     "Qwen2TokenizerFast": "Qwen2Tokenizer",
 }
-OTHER = "a class of its own"
+OTHER = "the class of this model_type"
 
 
 def rows(source: str) -> Iterator[tuple[str, list[str]]]:

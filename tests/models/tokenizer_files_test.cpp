@@ -288,7 +288,7 @@ TEST_CASE("A folder's class is the one that AutoTokenizer chooses") {
       ContainsText("but got \"Qwen2Tokenizer\""));
   CHECK_THAT(
       class_error("gpt_neox", nullptr),
-      ContainsText("but got \"a class of its own\""));
+      ContainsText("but got \"the class of this model_type\""));
   // The class of config.json, if tokenizer_config.json names none.
   folder.remove("tokenizer_config.json");
   folder.write(
