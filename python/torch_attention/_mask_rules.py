@@ -28,6 +28,8 @@ def _has_numbers(mask: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._functorch.is_functorch_wrapped_tensor(mask)
+        # Modes record as well, such as that of make_fx.
+        and torch._C._len_torch_dispatch_stack() == 0
         and not (mask.is_cuda and torch.cuda.is_current_stream_capturing())
     )
 
@@ -43,7 +45,7 @@ def _candidates(
     queries = torch.arange(S - T, S, device=device)[:, None]
     causal = keys <= queries
     yield {"causal": True}, causal
-    if size is None:
+    if not size:
         return
     yield {"causal": True, "window": size}, causal & (keys > queries - size)
     yield {"causal": True, "chunk": size}, causal & (keys >= queries - queries % size)
@@ -88,7 +90,7 @@ def noted(mask: Tensor, size: int | None) -> Tensor:
 def rule_of(mask: Tensor, query: Tensor, key: Tensor) -> Rule | None:
     """Returns the arguments of our operator that stand for the mask: what was noted, if
     the mask was not changed since, and is for such queries and keys. None: the mask."""
-    if torch.compiler.is_compiling():
+    if not _has_numbers(mask):
         return None
     version, rule = getattr(mask, NOTE, (None, None))
     fits = mask.shape[-2:] == (query.shape[-2], key.shape[-2])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
-from ._mask_rules import noted, one_slice, rule_of
+from . import _mask_rules
 
 # Tensors that models hand to every implementation, and that say nothing about attention
 # that the mask does not say.
@@ -130,14 +130,15 @@ def attention_mask(*args: Any, **options: Any) -> Tensor | None:
     if config is None or _reads_float_masks(type(config)):
         return eager_mask(*args, **options)
     mask = sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
-    return mask if mask is None else noted(mask, options.get("local_size"))
+    return mask if mask is None else _mask_rules.noted(mask, options.get("local_size"))
 
 
 def _rules_of_mask(
-    mask: Any, position_bias: Tensor | None, query: Tensor, key: Tensor
+    mask: Any, position_bias: Tensor | None, query: Tensor, key: Tensor, *, noted: bool
 ) -> dict[str, Any]:
     """Returns our operator's arguments for a mask of transformers: bool, True where a
-    query sees a key, or a float mask that is added to the scores."""
+    query sees a key, or a float mask that is added to the scores. `noted`: the rule that
+    is noted on it may stand for it."""
     if mask is None:
         return {} if position_bias is None else {"bias": position_bias}
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
@@ -146,9 +147,9 @@ def _rules_of_mask(
             f"torch_attention: expected a bool or float tensor as attention_mask, but got {found}"
         )
     if mask.dtype == torch.bool:
-        rules = rule_of(mask, query, key)
+        rules = _mask_rules.rule_of(mask, query, key) if noted else None
         if rules is None:
-            rules = {"mask": ~one_slice(mask)}
+            rules = {"mask": ~_mask_rules.one_slice(mask)}
         return rules if position_bias is None else rules | {"bias": position_bias}
     return {"bias": mask if position_bias is None else mask + position_bias}
 
@@ -184,6 +185,10 @@ def attention_forward(
     attend = torch.ops.torch_attention.attention
     if output_attentions:
         attend = torch.ops.torch_attention.attention_with_weights
+    dropped = dropout if module.training else 0.0
+    # Checkpointing may compute again with a mask that lost its note: by the mask both
+    # times, so that both drop the same.
+    rules = _rules_of_mask(attention_mask, position_bias, query, key, noted=dropped == 0)
     result = attend(
         query,
         key,
@@ -192,8 +197,8 @@ def attention_forward(
         softcap=softcap,
         sinks=s_aux,
         enable_gqa=query.shape[1] != key.shape[1],
-        dropout_p=dropout if module.training else 0.0,
-        **_rules_of_mask(attention_mask, position_bias, query, key),
+        dropout_p=dropped,
+        **rules,
     )
     output, weights = result if output_attentions else (result, None)
     return output.transpose(1, 2).contiguous(), weights

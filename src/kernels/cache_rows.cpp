@@ -2,7 +2,9 @@
 
 #include <kernels/plain.h>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/_assert_async.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -165,7 +167,23 @@ void write_rows(
 void write_rows(
     std::initializer_list<NewRows> all,
     const torch::Tensor& first) {
-  const auto T = all.begin()->rows.size(2);
+  const auto& some = all.begin()->rows;
+  const auto T = some.size(2);
+  if (at::globalContext().deterministicAlgorithms()) {
+    // scatter_ becomes index_put_ there, which takes rows from the end.
+    for (const auto& x : all) {
+      at::_assert_async(
+          first.ge(0).logical_and(first.le(x.cache.size(2) - T)).all(),
+          "decode: expected lengths >= 0 that leave room for the new tokens in "
+          "the cache");
+    }
+    const auto sequence =
+        torch::arange(some.size(0), first.options()).unsqueeze(1);
+    const auto token = torch::arange(T, first.options());
+    const auto row = first.unsqueeze(1) + token;
+    copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
+    return;
+  }
   auto row = first.view({-1, 1, 1, 1});
   if (T > 1) {
     row = row + torch::arange(T, first.options()).unsqueeze(1);

@@ -56,8 +56,10 @@ torch::Tensor with_exact_biases(const Attention& attention) {
     return std::get<0>(reference(attention));
   }
   if (may_have_positions_as_features(attention)) {
-    const auto output = libtorch(with_positions_as_features(attention));
-    return output.slice(-1, 0, attention.value.size(-1));
+    const auto changed = with_positions_as_features(attention);
+    if (sums_in_float(changed)) {
+      return libtorch(changed).slice(-1, 0, attention.value.size(-1));
+    }
   }
   const auto dtype = attention.query.scalar_type();
   auto a = attention;
@@ -97,7 +99,8 @@ torch::Tensor aligned(const torch::Tensor& given) {
   auto x = given;
   bool is_aligned =
       x.stride(-1) == 1 && x.storage_offset() * size % kBytes == 0;
-  for (int64_t d = 0; d + 1 < x.dim(); ++d) {
+  // From the last one, which gives others of size 1 their stride.
+  for (auto d = x.dim() - 2; d >= 0; --d) {
     if (x.stride(d) * size % kBytes == 0) {
       continue;
     }
@@ -268,7 +271,8 @@ torch::Tensor by_chunks(const Attention& a) {
 
 /// Returns whether matrix products of queries and many keys are faster than
 /// LibTorch's kernel for float32, in which one block of threads reads all keys
-/// of a head.
+/// of a head. Not with lengths, since they read what is beyond them, too, where
+/// a cache may hold NaN.
 bool has_few_queries(const Attention& a) {
   constexpr int64_t kFewQueries = 16;
   constexpr int64_t kManyKeys = 1024;
@@ -276,7 +280,7 @@ bool has_few_queries(const Attention& a) {
       a.query.size(2) * (a.query.size(1) / a.key.size(1));
   return !a.query.is_cpu() && a.query.scalar_type() == torch::kFloat &&
       queries_of_key <= kFewQueries && a.key.size(2) >= kManyKeys &&
-      a.dropout == 0 && !is_recorded(tensors_of(a));
+      !a.key_lengths.defined() && a.dropout == 0 && !is_recorded(tensors_of(a));
 }
 
 torch::Tensor by_best_kernel(const Attention& attention) {

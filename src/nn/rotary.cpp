@@ -325,8 +325,8 @@ RotaryAngles rotary_angles_at(
   const auto of_text = length        ? *length
       : changes_with_length(options) ? end_of(positions)
                                      : 0;
-  const auto step = kernels::sent_to(
-      positions.device(), frequencies(options, head_dim, of_text));
+  const auto step =
+      frequencies(options, head_dim, of_text).to(positions.device());
   // Devices compute float64 slowly, and the sines of float32 well.
   const auto dtype = positions.is_cpu() ? torch::kDouble : torch::kFloat;
   const auto angles =
@@ -453,8 +453,7 @@ RotaryAngles RotaryTable::up_to(
         have >= rows ? have : std::max({rows, 2 * have, kFirstLength});
     const auto made =
         rotary_angles_at(torch::arange(wanted), options_, head_dim_, length);
-    table = {
-        kernels::sent_to(device, made.cos), kernels::sent_to(device, made.sin)};
+    table = {made.cos.to(device), made.sin.to(device)};
   }
   return table;
 }

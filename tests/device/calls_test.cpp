@@ -133,6 +133,69 @@ TEST_CASE("Gradients of LibTorch's kernels are differentiated again") {
   CHECK_THROWS_WITH(second(device(), 0.5), ContainsText("expected no dropout"));
 }
 
+TEST_CASE("Gradients of ALiBi in half precision are differentiated again") {
+  torch::manual_seed(12);
+  const Chosen chosen(kFlash);
+  const auto inputs = inputs_of({1, 4, 2, 40, 700, 16});
+  const auto slopes = F::alibi_slopes(4);
+  const auto second = [&](torch::Device to, torch::Dtype dtype) {
+    std::vector<torch::Tensor> leaves;
+    for (const auto& x : inputs) {
+      leaves.push_back(
+          x.to(torch::kBFloat16).to(dtype).to(to).requires_grad_());
+    }
+    const auto output = F::scaled_dot_product_attention(
+        leaves[0],
+        leaves[1],
+        leaves[2],
+        Options().causal(true).enable_gqa(true).alibi_slopes(slopes.to(to)));
+    auto results = torch::autograd::grad(
+        {output.square().sum()}, leaves, {}, {}, /*create_graph=*/true);
+    auto sum = torch::zeros({}, output.options().dtype(torch::kFloat));
+    for (const auto& x : results) {
+      sum = sum + x.to(torch::kFloat).square().sum();
+    }
+    const auto more = torch::autograd::grad({sum}, leaves);
+    results.insert(results.end(), more.begin(), more.end());
+    for (auto& x : results) {
+      x = x.detach().cpu().to(torch::kFloat);
+      x = x / x.abs().max();
+    }
+    return results;
+  };
+  check_all_close(
+      second(device(), torch::kBFloat16),
+      second(torch::kCPU, torch::kDouble),
+      Tolerance(3e-2, 3e-2));
+}
+
+TEST_CASE("A single head may have any stride on the device") {
+  torch::manual_seed(13);
+  const Chosen chosen(kEfficient);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const auto wide = torch::randn({1, 1, 1, 17}).to(dtype);
+    const auto tall = torch::randn({1, 5, 16, 1}).to(dtype);
+    const auto attend = [&](torch::Device to) {
+      const auto query =
+          wide.to(to).narrow(-1, 0, 16).detach().requires_grad_();
+      // (1, 1, 5, 16), whose heads have the stride 1
+      const auto value = tall.to(to).permute({0, 3, 1, 2});
+      const auto output = F::scaled_dot_product_attention(
+          query,
+          value,
+          value,
+          Options().mask(
+              torch::tensor({true, false, false, false, true}).to(to)));
+      const auto gradient =
+          torch::autograd::grad({output}, {query}, {torch::ones_like(output)});
+      return std::vector<torch::Tensor>{
+          output.detach().cpu(), gradient[0].cpu()};
+    };
+    check_all_close(
+        attend(device()), attend(torch::kCPU), Tolerance(2e-2, 2e-2));
+  }
+}
+
 TEST_CASE("An output on a device that was changed has no gradients") {
   const Chosen chosen(kEfficient);
   auto inputs = inputs_of({2, 4, 4, 9, 9, 8});

@@ -9,7 +9,10 @@
 
 #include <operators/library.h>
 
+#include <ATen/Context.h>
+
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -291,20 +294,62 @@ torch::Tensor decode(const std::vector<torch::Tensor>& tensors) {
 TEST_CASE(
     "The device refuses lengths for which a cache has no rows",
     "[emulated]") {
+  const bool deterministic = GENERATE(false, true);
+  auto& context = at::globalContext();
+  context.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
   const auto rows = torch::randn({2, 2, 1, 16}).to(device());
   const auto cache = torch::zeros({2, 2, 8, 16});
+  const auto decode_at = [&](int64_t length) {
+    const auto there = cache.to(device());
+    decode(
+        {rows,
+         rows,
+         rows,
+         there,
+         cache.to(device()),
+         torch::tensor({int64_t{3}, length}).to(device())});
+    return there.cpu();
+  };
+  CHECK_THAT(
+      decode_at(7)[1].select(1, 7), IsEqualTo(rows.cpu()[1].select(1, 0)));
   for (const int64_t length : {-1, 8}) {
-    CAPTURE(length);
-    const auto lengths = torch::tensor({int64_t{3}, length}).to(device());
+    CAPTURE(length, deterministic);
     CHECK_THROWS_WITH(
-        decode(
-            {rows,
-             rows,
-             rows,
-             cache.to(device()),
-             cache.to(device()),
-             lengths}),
-        ContainsText("out of bounds"));
+        decode_at(length),
+        ContainsText(deterministic ? "leave room" : "out of bounds"));
+  }
+  context.setDeterministicAlgorithms(false, /*warn_only=*/false);
+}
+
+TEST_CASE("Rows that a cache does not use may hold NaN on the device") {
+  torch::manual_seed(8);
+  const auto capacity = GENERATE(int64_t{100}, int64_t{1100});
+  const auto on_host = GENERATE(false, true);
+  for (const auto backend : {kFlash, kEfficient}) {
+    CAPTURE(capacity, on_host, static_cast<int>(backend));
+    const Chosen chosen(backend);
+    const auto dtype = backend == kFlash ? torch::kBFloat16 : torch::kFloat;
+    const auto lengths = torch::tensor({int64_t{5}, int64_t{60}});
+    auto cache = torch::randn({2, 2, capacity, 16}).to(dtype);
+    for (int64_t b = 0; b < 2; ++b) {
+      const auto used = lengths[b].item<int64_t>();
+      cache[b].slice(1, used).fill_(std::numeric_limits<double>::quiet_NaN());
+    }
+    const auto query = torch::randn({2, 4, 1, 16}).to(dtype);
+    const auto key = torch::randn({2, 2, 1, 16}).to(dtype);
+    const auto run = [&](torch::Device to, const torch::Tensor& counts) {
+      const auto rows = key.to(to);
+      return decode({query.to(to),
+                     rows,
+                     rows,
+                     cache.to(to).clone(),
+                     cache.to(to).clone(),
+                     counts})
+          .cpu();
+    };
+    CHECK_THAT(
+        run(device(), on_host ? lengths : lengths.to(device())),
+        IsCloseTo(run(torch::kCPU, lengths), Tolerance(2e-2, 2e-2)));
   }
 }
 

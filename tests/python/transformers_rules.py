@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torch_attention  # noqa: F401: registers itself
 from small_models import DECODERS, VOCABULARY, WINDOW, Comparison, assert_close
@@ -115,8 +116,8 @@ def rules_used(model: nn.Module, call: Callable[[], object]) -> list[dict[str, o
     used = []
     found = _transformers._rules_of_mask
 
-    def spy(*args: object) -> dict[str, object]:
-        used.append(found(*args))
+    def spy(*args: object, **options: object) -> dict[str, object]:
+        used.append(found(*args, **options))
         return used[-1]
 
     model.config._attn_implementation = "torch_attention"
@@ -179,7 +180,22 @@ def test_notes_on_masks() -> None:
         output = attention_forward(nn.Identity(), q, k, k, mask)[0]
         expected = attention_forward(nn.Identity(), q, k, k, seen.expand(2, 1, 6, 6).clone())[0]
         torch.testing.assert_close(output, expected)
-    mask = noted((far >= 0).expand(2, 1, 6, 6).clone(), None)
+    mask = noted((far >= 0).expand(2, 1, 6, 6).clone(), 0)
+    # What records a call would keep the rule for other masks.
+    others = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+
+    def attend(q: Tensor, mask: Tensor) -> Tensor:
+        return attention_forward(nn.Identity(), q, k, k, mask)[0]
+
+    for recorded in (torch.jit.trace(attend, (q, mask)), make_fx(attend)(q, mask)):
+        torch.testing.assert_close(recorded(q, others), attend(q, others))
+    # Dropout of a layer that is computed again is that of the mask.
+    dropping = nn.Identity().train()
+    with_mask, with_note = (
+        torch.manual_seed(1) and attention_forward(dropping, q, k, k, each, dropout=0.5)[0]
+        for each in (mask.clone(), mask)
+    )
+    assert torch.equal(with_mask, with_note)
     mask[1, :, :, 0] = False
     assert rule_of(mask, q, k) is None
     one = noted((far >= 0).expand(2, 1, 6, 6).clone().index_fill_(3, torch.tensor([1]), False), None)

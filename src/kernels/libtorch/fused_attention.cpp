@@ -83,22 +83,28 @@ torch::Tensor by_definition(
       "attention: expected no dropout where gradients are differentiated "
       "again (create_graph) on this device, since LibTorch's kernels do not "
       "say what they dropped");
+  // Kernels sum in float32: half precision would round large products.
+  const auto dtype = inputs[kQueryRows].scalar_type();
+  const auto heads = [&](Saved input) {
+    const auto x = inputs[input].transpose(1, 2);
+    return dtype == torch::kDouble ? x : x.to(torch::kFloat);
+  };
   Attention a;
   a.rule = call.rule;
-  a.query = inputs[kQueryRows].transpose(1, 2);
-  a.key = inputs[kKeyRows].transpose(1, 2);
-  a.value = inputs[kValueRows].transpose(1, 2);
+  a.query = heads(kQueryRows);
+  a.key = heads(kKeyRows);
+  a.value = heads(kValueRows);
   a.bias = call.added;
   a.sinks = inputs[kRowSinks];
   const auto output_of = [](const Attention& one) {
     return std::get<0>(reference(one));
   };
-  if (!call.packed) {
-    return output_of(a).transpose(1, 2);
+  if (call.packed) {
+    a.query_starts = fused.query_starts;
+    a.key_starts = fused.key_starts;
   }
-  a.query_starts = fused.query_starts;
-  a.key_starts = fused.key_starts;
-  return by_sequences(a, output_of).transpose(1, 2);
+  const auto output = call.packed ? by_sequences(a, output_of) : output_of(a);
+  return output.to(dtype).transpose(1, 2);
 }
 
 /// Returns the gradient of sinks (b, h, t) which broadcast to the rows: those

@@ -332,6 +332,12 @@ bool takes_groups(const Attention& a) {
       choice == at::SDPBackend::cudnn_attention;
 }
 
+bool sums_in_float(const Attention& a) {
+  return has_fused_kernels(a.query) &&
+      !at::globalContext().allowFP16BF16ReductionMathSDP() &&
+      choice_of(a) != at::SDPBackend::math;
+}
+
 bool has_fused_rules(const Attention& a) {
   return has_fused_kernels(a.query) &&
       (has_flash_rules(a) || has_efficient_rules(a));

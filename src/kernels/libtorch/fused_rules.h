@@ -15,6 +15,10 @@ bool has_fused_rules(const Attention& attention);
 /// a kernel that knows grouped heads.
 bool takes_groups(const Attention& attention);
 
+/// Returns whether LibTorch would compute `attention`, of four dimensions, by a
+/// kernel that adds products in float32, whatever mask it gets.
+bool sums_in_float(const Attention& attention);
+
 /// Returns the output of `attention`, whose query is (B, H, T, D), key (B, G,
 /// S, D) and value (B, G, S, Dv). Nothing: other kernels have to compute it.
 std::optional<torch::Tensor> by_fused_kernels(const Attention& attention);
