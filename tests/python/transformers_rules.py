@@ -181,7 +181,7 @@ def test_notes_on_masks() -> None:
         expected = attention_forward(nn.Identity(), q, k, k, seen.expand(2, 1, 6, 6).clone())[0]
         torch.testing.assert_close(output, expected)
     mask = noted((far >= 0).expand(2, 1, 6, 6).clone(), 0)
-    # What records a call would keep the rule for other masks.
+    # A recorded call would keep the rule for other masks.
     others = torch.ones(2, 1, 6, 6, dtype=torch.bool)
 
     def attend(q: Tensor, mask: Tensor) -> Tensor:
