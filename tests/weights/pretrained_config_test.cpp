@@ -264,6 +264,14 @@ TEST_CASE("Odd and proportional rotary embeddings have the same pairs") {
        {"partial_rotary_factor", 0.5},
        {"factor", 2}});
   CHECK(proportional.short_factors() == std::vector<double>{2, 1e30, 1e30});
+  // null beside the parameters means all to transformers, the share to others.
+  auto config = config_of("glm");
+  config["rope_parameters"] = {
+      {"rope_theta", 50.0}, {"rope_type", "proportional"}};
+  config["partial_rotary_factor"] = nullptr;
+  THROWS_WITH(
+      options_from_config(Changed("glm", config).path(), 0),
+      "expected a number as partial_rotary_factor of");
 }
 
 } // namespace pretrained_config_test

@@ -75,6 +75,39 @@ TEST_CASE("Angles of images are refused where there are none") {
       "expected num_register_tokens from 0 to 4096 in");
 }
 
+TEST_CASE("Angles of images have the parameters of older configurations") {
+  for (const auto* model : {"pixtral", "qwen2_5_vl_vision", "gemma4_vision"}) {
+    CAPTURE(model);
+    const auto angles = [&](const auto& change) {
+      auto config = config_of(model);
+      config.erase("rope_parameters");
+      config.erase("rope_theta");
+      change(config);
+      return rotary_from_pretrained(Changed(model, config).path(), 4, 6).cos;
+    };
+    const auto newer = angles(
+        [](auto& config) { config["rope_parameters"]["rope_theta"] = 77.0; });
+    const auto older = angles([](auto& config) {
+      config["rope_scaling"]["rope_theta"] = 77.0;
+      config["rope_theta"] = 7.5;
+    });
+    CHECK_THAT(older, IsEqualTo(newer));
+    CHECK_FALSE(newer.equal(angles([](auto& /*config*/) {})));
+    THROWS_WITH(
+        angles([](auto& config) {
+          config["rope_parameters"]["rope_theta"] = 77.0;
+          config["rope_scaling"]["type"] = "default";
+        }),
+        "expected rope_parameters or rope_scaling in");
+    THROWS_WITH(
+        angles([](auto& config) {
+          config["rope_scaling"]["type"] = "linear";
+          config["rope_scaling"]["factor"] = 2.0;
+        }),
+        "expected a rotary embedding of type axial in");
+  }
+}
+
 TEST_CASE("Images without patch_size have that of their class") {
   auto config = config_of("qwen2_5_vl_vision");
   config["window_size"] = 56;

@@ -112,18 +112,6 @@ struct Parameters {
   }
 };
 
-/// Returns `rope_parameters`, or `rope_scaling` in older configurations.
-Json common_parameters(ModelConfig& config) {
-  const auto newer = config.object("rope_parameters");
-  const auto older = config.object("rope_scaling");
-  TORCH_ATTENTION_CHECK(
-      newer.fields().empty() || older.fields().empty() || newer == older,
-      "expected rope_parameters or rope_scaling in \"{}\", but got both, "
-      "and they differ",
-      config.path());
-  return newer.fields().empty() ? older : newer;
-}
-
 /// Replaces `truncate` by the one at the level of the layers' types, as
 /// `transformers` does.
 Json with_truncate_of(const Json& all, Json own) {
@@ -325,6 +313,21 @@ std::optional<double> share_beside(
                                         : config.number(rules.partial_field);
 }
 
+/// Classes differ in what null beside the parameters means.
+void check_share_beside(
+    ModelConfig& config,
+    const Parameters& parameters,
+    const RotaryRules& rules) {
+  const bool is_null = rules.partial_field != nullptr &&
+      config.contains(rules.partial_field) && !share_beside(config, rules);
+  TORCH_ATTENTION_CHECK(
+      !is_null || rules.partial.value_or(1) == 1 ||
+          parameters.number("partial_rotary_factor"),
+      "expected a number as {} of \"{}\", but got null",
+      rules.partial_field,
+      config.path());
+}
+
 /// Returns the share of each head that is rotated.
 double share_of(
     ModelConfig& config,
@@ -335,15 +338,6 @@ double share_of(
       ? rules.partial_of_default_type
       : std::nullopt;
   const auto of_class = of_type ? of_type : rules.partial;
-  // Classes differ in what null beside the parameters means.
-  const bool is_null = rules.partial_field != nullptr &&
-      config.contains(rules.partial_field) && !of_config;
-  TORCH_ATTENTION_CHECK(
-      !is_null || rules.partial.value_or(1) == 1 ||
-          parameters.number("partial_rotary_factor"),
-      "expected a number as {} of \"{}\", but got null",
-      rules.partial_field,
-      config.path());
   // Whether a class copies it to its types depends on the kinds of all of them.
   TORCH_ATTENTION_CHECK(
       !rules.needs_types || !of_config ||
@@ -369,6 +363,17 @@ double share_of(
 }
 
 } // namespace
+
+Json common_parameters(ModelConfig& config) {
+  const auto newer = config.object("rope_parameters");
+  const auto older = config.object("rope_scaling");
+  TORCH_ATTENTION_CHECK(
+      newer.fields().empty() || older.fields().empty() || newer == older,
+      "expected rope_parameters or rope_scaling in \"{}\", but got both, "
+      "and they differ",
+      config.path());
+  return newer.fields().empty() ? older : newer;
+}
 
 std::string rope_type_of(const Json& parameters) {
   for (const auto* field : {"rope_type", "type"}) {
@@ -413,6 +418,7 @@ RotaryOptions rotary_of(
       ? "yarn"
       : parameters.type();
   config.ignore("original_max_position_embeddings");
+  check_share_beside(config, parameters, rules);
   if (type == "proportional") {
     const auto share = parameters.number("partial_rotary_factor")
                            .value_or(share_beside(config, rules)

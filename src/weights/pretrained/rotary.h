@@ -53,6 +53,10 @@ RotaryOptions rotary_of(
     int64_t head_dim,
     const RotaryRules& rules);
 
+/// Returns `rope_parameters`, or `rope_scaling` in older configurations. Throws
+/// c10::Error if both are there and differ.
+Json common_parameters(ModelConfig& config);
+
 /// Returns `rope_type`, or `type` in older parameters; by default "default".
 std::string rope_type_of(const Json& parameters);
 

@@ -16,8 +16,8 @@ namespace {
 /// Returns angles by rows and columns, with the configuration's theta.
 ImageRotary image_rotary_of(Layer& layer, double theta = 10000) {
   auto& config = layer.config;
-  const auto parameters = config.object("rope_parameters");
-  const auto type = parameters.get("rope_type").as_text().value_or("axial");
+  const auto parameters = common_parameters(config);
+  const auto type = rope_type_of(parameters);
   TORCH_ATTENTION_CHECK(
       type == "axial" || type == "default",
       "expected a rotary embedding of type axial in \"{}\", but got \"{}\"",
@@ -105,6 +105,7 @@ void set_dinov3_patches(Layer& layer) {
   auto& config = layer.config;
   // The class reads rope_theta alone.
   config.forget("rope_parameters");
+  config.forget("rope_scaling");
   layer.image_rotary = image_rotary_of(layer, /*theta=*/100);
   layer.image_rotary->goes_by_centers = true;
   constexpr int64_t kMostRegisters = 4096;
