@@ -167,8 +167,16 @@ void write_rows(
 void write_rows(
     std::initializer_list<NewRows> all,
     const torch::Tensor& first) {
-  const auto& some = all.begin()->rows;
-  const auto T = some.size(2);
+  const auto B = first.size(0);
+  const auto T = all.begin()->rows.size(2);
+  const auto count = [&](int64_t n) {
+    return torch::arange(n, first.options());
+  };
+  // (B, T); a single token's takes no operator.
+  auto row = first.unsqueeze(1);
+  if (T != 1) {
+    row = row + count(T);
+  }
   if (at::globalContext().deterministicAlgorithms()) {
     // scatter_ becomes index_put_ there, which takes rows from the end.
     for (const auto& x : all) {
@@ -177,21 +185,19 @@ void write_rows(
           "decode: expected lengths >= 0 that leave room for the new tokens in "
           "the cache");
     }
-    const auto sequence =
-        torch::arange(some.size(0), first.options()).unsqueeze(1);
-    const auto token = torch::arange(T, first.options());
-    const auto row = first.unsqueeze(1) + token;
-    copy_by_indices(all, sequence.expand_as(row), token.expand_as(row), row);
+    copy_by_indices(
+        all,
+        count(B).unsqueeze(1).expand_as(row),
+        count(T).expand_as(row),
+        row);
     return;
-  }
-  auto row = first.view({-1, 1, 1, 1});
-  if (T > 1) {
-    row = row + torch::arange(T, first.options()).unsqueeze(1);
   }
   for (const auto& x : all) {
     auto cache = x.cache;
     cache.scatter_(
-        2, row.expand(x.rows.sizes()), x.rows.to(cache.scalar_type()));
+        2,
+        row.view({B, 1, T, 1}).expand(x.rows.sizes()),
+        x.rows.to(cache.scalar_type()));
   }
 }
 

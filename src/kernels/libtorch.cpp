@@ -12,12 +12,10 @@
 #include <kernels/sequences.h>
 
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 namespace torch_attention::kernels {
 
@@ -249,24 +247,20 @@ torch::Tensor by_libtorch(const Attention& a, bool is_causal) {
                                  : output;
 }
 
-/// Returns the output of attention that `has_chunks_alone`. What is after the
-/// last whole chunk is a chunk as well.
-torch::Tensor by_chunks(const Attention& a) {
-  const auto T = a.query.size(2);
-  const auto end = T - T % *a.rule.chunk;
-  std::vector<torch::Tensor> outputs;
-  if (end > 0) {
-    const auto whole = tokens_between(a, 0, end);
-    const auto apart = with_chunks_apart(whole);
-    outputs.push_back(
-        joined_chunks(whole, by_libtorch(apart, apart.rule.causal)));
-  }
-  if (end < T) {
-    auto rest = tokens_between(a, end, T);
-    rest.rule.chunk = std::nullopt;
-    outputs.push_back(by_libtorch(rest, rest.rule.causal));
-  }
-  return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 2);
+/// Returns the output for a rule that is at most `causal`, of all tokens.
+torch::Tensor of_all_tokens(const Attention& a) {
+  return by_libtorch(a, a.rule.causal);
+}
+
+/// Returns whether `a` has as many queries as keys, and only a rule for its
+/// scores.
+bool has_all_tokens(const Attention& a) {
+  const auto tensors = tensors_of(a);
+  return a.query.size(2) == a.key.size(2) &&
+      std::none_of(
+             tensors.begin() + kBias,
+             tensors.end(),
+             [](const torch::Tensor* x) { return x->defined(); });
 }
 
 /// Returns whether matrix products of queries and many keys are faster than
@@ -285,15 +279,13 @@ bool has_few_queries(const Attention& a) {
 
 torch::Tensor by_best_kernel(const Attention& attention) {
   const auto a = simplified(attention);
-  const bool has_rule_only = !a.mask.defined() && !a.bias.defined() &&
-      !a.alibi_slopes.defined() && !a.sinks.defined() &&
-      !a.key_lengths.defined() && !a.query_offsets.defined() &&
-      (a.rule.is_only_causal() || !a.rule.hides_keys());
-  if (has_rule_only && a.query.size(2) == a.key.size(2)) {
-    return by_libtorch(a, a.rule.causal);
-  }
-  if (has_chunks_alone(a)) {
-    return by_chunks(a);
+  if (has_all_tokens(a)) {
+    if (a.rule.is_only_causal() || !a.rule.hides_keys()) {
+      return of_all_tokens(a);
+    }
+    if (has_chunks_alone(a)) {
+      return by_chunks(a, of_all_tokens);
+    }
   }
   if (has_few_queries(a)) {
     return std::get<0>(reference(a));
