@@ -18,6 +18,33 @@ using namespace torch_attention::testing;
 namespace F = torch_attention::functional;
 using Options = AttentionOptions;
 
+namespace {
+
+/// Returns the gradients of the squared output's sum, then those of the sum of
+/// their squares; float32 on the CPU.
+std::vector<torch::Tensor> gradients_twice(
+    const torch::Tensor& output,
+    const std::vector<torch::Tensor>& leaves) {
+  auto results = torch::autograd::grad(
+      {output.square().sum()},
+      leaves,
+      {},
+      /*retain_graph=*/true,
+      /*create_graph=*/true);
+  auto sum = torch::zeros({}, output.options().dtype(torch::kFloat));
+  for (const auto& x : results) {
+    sum = sum + x.to(torch::kFloat).square().sum();
+  }
+  const auto second = torch::autograd::grad({sum}, leaves);
+  results.insert(results.end(), second.begin(), second.end());
+  for (auto& x : results) {
+    x = x.detach().cpu().to(torch::kFloat);
+  }
+  return results;
+}
+
+} // namespace
+
 TEST_CASE("Calls at which LibTorch's kernels err give the definition") {
   torch::manual_seed(11);
   const auto sinks = torch::randn({4});
@@ -112,24 +139,10 @@ TEST_CASE("Gradients of LibTorch's kernels are differentiated again") {
             .enable_gqa(true)
             .sinks(leaves[3])
             .dropout(dropout));
-    const auto first = torch::autograd::grad(
-        {output.square().sum()},
-        leaves,
-        {},
-        /*retain_graph=*/true,
-        /*create_graph=*/true);
-    auto sum = torch::zeros({}, output.options());
-    for (const auto& x : first) {
-      sum = sum + x.square().sum();
-    }
-    return torch::autograd::grad({sum}, leaves);
+    return gradients_twice(output, leaves);
   };
-  const auto expected = second(torch::kCPU, 0);
-  const auto found = second(device(), 0);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    CHECK_THAT(found[i].cpu(), IsCloseTo(expected[i], Tolerance(1e-4, 1e-4)));
-  }
+  check_all_close(
+      second(device(), 0), second(torch::kCPU, 0), Tolerance(1e-4, 1e-4));
   CHECK_THROWS_WITH(second(device(), 0.5), ContainsText("expected no dropout"));
 }
 
@@ -149,16 +162,8 @@ TEST_CASE("Gradients of ALiBi in half precision are differentiated again") {
         leaves[1],
         leaves[2],
         Options().causal(true).enable_gqa(true).alibi_slopes(slopes.to(to)));
-    auto results = torch::autograd::grad(
-        {output.square().sum()}, leaves, {}, {}, /*create_graph=*/true);
-    auto sum = torch::zeros({}, output.options().dtype(torch::kFloat));
-    for (const auto& x : results) {
-      sum = sum + x.to(torch::kFloat).square().sum();
-    }
-    const auto more = torch::autograd::grad({sum}, leaves);
-    results.insert(results.end(), more.begin(), more.end());
+    auto results = gradients_twice(output, leaves);
     for (auto& x : results) {
-      x = x.detach().cpu().to(torch::kFloat);
       x = x / x.abs().max();
     }
     return results;

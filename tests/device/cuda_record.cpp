@@ -16,21 +16,6 @@ namespace {
 
 using Memories = std::vector<const void*>;
 
-template <typename Values>
-std::vector<torch::Tensor> tensors_of(const Values& values) {
-  std::vector<torch::Tensor> tensors;
-  for (const auto& value : values) {
-    if (value.isTensor() && value.toTensor().defined()) {
-      tensors.push_back(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const auto& x : value.toTensorVector()) {
-        tensors.push_back(x);
-      }
-    }
-  }
-  return tensors;
-}
-
 bool is_on_cuda(const std::vector<torch::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [](const auto& x) {
     return x.is_cuda();
@@ -86,7 +71,9 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& fn) {
   if (begun->is_inside) {
     return begun;
   }
-  const auto inputs = tensors_of(fn.inputs());
+  const auto given = fn.inputs();
+  const auto inputs =
+      tensors_in(c10::ArrayRef<c10::IValue>(given.data(), given.size()));
   for (const auto& x : inputs) {
     begun->sizes.push_back(x.sizes().vec());
     begun->memories.push_back(x.storage().unsafeGetStorageImpl());
@@ -103,7 +90,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& fn) {
 
 void end(const at::RecordFunction& fn, at::ObserverContext* context) {
   const auto& begun = static_cast<const Begun&>(*context);
-  const auto outputs = tensors_of(fn.outputs());
+  const auto outputs = tensors_in(fn.outputs());
   attention_depth -= is_attention(fn.name()) ? 1 : 0;
   if (begun.is_inside || !is_on_cuda(outputs)) {
     return;

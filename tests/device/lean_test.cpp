@@ -103,6 +103,26 @@ void check_kind(
   check_all_close(computed.results, expected, Tolerance(tolerance, tolerance));
 }
 
+/// Calls the operator `decode` with tensors, a window if there is one, and the
+/// defaults of its other options.
+torch::Tensor decode(
+    const std::vector<torch::Tensor>& tensors,
+    const std::optional<int64_t>& window = std::nullopt) {
+  REQUIRE(operators::attention_name());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      "torch_attention::decode", "");
+  torch::jit::Stack stack;
+  for (const auto& argument : op.schema().arguments()) {
+    stack.push_back(
+        argument.name() == "window"
+            ? c10::IValue(window)
+            : argument.default_value().value_or(c10::IValue()));
+  }
+  std::copy(tensors.begin(), tensors.end(), stack.begin());
+  op.callBoxed(&stack);
+  return stack[0].toTensor();
+}
+
 } // namespace
 
 TEST_CASE("Flash gets what it can compute, without masks or copies of keys") {
@@ -221,9 +241,6 @@ TEST_CASE("Scores that LibTorch has no kernel for are formed in blocks") {
 
 TEST_CASE("The operator decode reads no lengths that lie on the device") {
   torch::manual_seed(5);
-  REQUIRE(operators::attention_name());
-  const auto decode = c10::Dispatcher::singleton().findSchemaOrThrow(
-      "torch_attention::decode", "");
   const auto T = GENERATE(int64_t{1}, int64_t{3});
   const auto window =
       GENERATE(std::optional<int64_t>(), std::optional<int64_t>(7));
@@ -238,33 +255,22 @@ TEST_CASE("The operator decode reads no lengths that lie on the device") {
     const auto run = [&](torch::Device to) {
       auto keys = cache.to(to).clone();
       auto values = cache.neg().to(to).clone();
-      torch::jit::Stack stack;
-      for (const auto& argument : decode.schema().arguments()) {
-        stack.push_back(
-            argument.default_value() ? *argument.default_value()
-                                     : c10::IValue());
-      }
-      stack[0] = query.to(to);
-      stack[1] = key.to(to);
-      stack[2] = key.neg().to(to);
-      stack[3] = keys;
-      stack[4] = values;
-      stack[5] = lengths.to(to);
-      for (size_t i = 0; i < stack.size(); ++i) {
-        if (decode.schema().arguments()[i].name() == "window" && window) {
-          stack[i] = *window;
-        }
-      }
+      const std::vector<torch::Tensor> tensors{
+          query.to(to),
+          key.to(to),
+          key.neg().to(to),
+          keys,
+          values,
+          lengths.to(to)};
       const DeviceLog log;
-      decode.callBoxed(&stack);
+      const auto output = decode(tensors, window);
       CHECK(log.waits().empty());
       CHECK(log.copies_to_device() == 0);
       if (to != torch::kCPU && backend != at::SDPBackend::math) {
         // No keys are copied: (3, 2, 256, 16) elements.
         CHECK(log.largest() < cache.numel());
       }
-      return std::vector<torch::Tensor>{
-          stack[0].toTensor().cpu(), keys.cpu(), values.cpu()};
+      return std::vector<torch::Tensor>{output.cpu(), keys.cpu(), values.cpu()};
     };
     const auto expected = run(torch::kCPU);
     const auto found = run(device());
@@ -272,24 +278,6 @@ TEST_CASE("The operator decode reads no lengths that lie on the device") {
     check_all_close(found, expected, Tolerance(tolerance, tolerance));
   }
 }
-
-namespace {
-
-/// Calls the operator `decode` with tensors, and the defaults of its options.
-torch::Tensor decode(const std::vector<torch::Tensor>& tensors) {
-  REQUIRE(operators::attention_name());
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      "torch_attention::decode", "");
-  torch::jit::Stack stack;
-  for (const auto& argument : op.schema().arguments()) {
-    stack.push_back(argument.default_value().value_or(c10::IValue()));
-  }
-  std::copy(tensors.begin(), tensors.end(), stack.begin());
-  op.callBoxed(&stack);
-  return stack[0].toTensor();
-}
-
-} // namespace
 
 TEST_CASE(
     "The device refuses lengths for which a cache has no rows",

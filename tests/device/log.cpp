@@ -117,11 +117,11 @@ HostWork::~HostWork() {
   --depth;
 }
 
-std::vector<Sizes> sizes_of_tensors(c10::ArrayRef<c10::IValue> values) {
-  std::vector<Sizes> sizes;
+std::vector<torch::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values) {
+  std::vector<torch::Tensor> tensors;
   const auto add = [&](const torch::Tensor& x) {
     if (x.defined()) {
-      sizes.push_back(x.sizes().vec());
+      tensors.push_back(x);
     }
   };
   for (const auto& value : values) {
@@ -136,6 +136,14 @@ std::vector<Sizes> sizes_of_tensors(c10::ArrayRef<c10::IValue> values) {
         add(x.value_or(torch::Tensor()));
       }
     }
+  }
+  return tensors;
+}
+
+std::vector<Sizes> sizes_of_tensors(c10::ArrayRef<c10::IValue> values) {
+  std::vector<Sizes> sizes;
+  for (const auto& x : tensors_in(values)) {
+    sizes.push_back(x.sizes().vec());
   }
   return sizes;
 }

@@ -92,7 +92,10 @@ class HostWork {
   HostWork& operator=(HostWork&&) = delete;
 };
 
-/// Returns the sizes of all tensors in `values`, those in lists included.
+/// Returns all defined tensors in `values`, those in lists included.
+std::vector<torch::Tensor> tensors_in(c10::ArrayRef<c10::IValue> values);
+
+/// Returns the sizes of `tensors_in(values)`.
 std::vector<Sizes> sizes_of_tensors(c10::ArrayRef<c10::IValue> values);
 
 } // namespace torch_attention::testing

@@ -1,9 +1,7 @@
 // LibTorch's `scaled_dot_product_attention` on the device.
 
+#include <device/computed.h>
 #include <device/expected.h>
-#include <device/log.h>
-#include <device/memory.h>
-#include <device/sdpa.h>
 
 #include <support/close.h>
 #include <support/test.h>
@@ -22,24 +20,7 @@ using Options = functional::ScaledDotProductAttentionFuncOptions;
 
 namespace {
 
-constexpr auto kFlash = at::SDPBackend::flash_attention;
-constexpr auto kEfficient = at::SDPBackend::efficient_attention;
 constexpr auto kMath = at::SDPBackend::math;
-
-class Chosen {
- public:
-  explicit Chosen(at::SDPBackend backend) : before_(choose(backend)) {}
-  ~Chosen() {
-    choose(before_);
-  }
-  Chosen(const Chosen&) = delete;
-  Chosen& operator=(const Chosen&) = delete;
-  Chosen(Chosen&&) = delete;
-  Chosen& operator=(Chosen&&) = delete;
-
- private:
-  at::SDPBackend before_;
-};
 
 torch::Tensor leaf(torch::IntArrayRef sizes, torch::ScalarType dtype) {
   return torch::randn(sizes).to(dtype).to(device()).requires_grad_();
