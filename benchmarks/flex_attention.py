@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from harness.agreement import difference
+from harness.agreement import difference, results_of
 from harness.machine import describe_machine
 from harness.measure import Effort, interleave, ratio, spread, timer
 from harness.report import ratio_text, time_text
@@ -72,14 +72,9 @@ class Masks:
 def compare(name: str, ways: dict[str, Callable[[], Any]], allowed: float) -> bool:
     """Prints the times of `ways`, ours first. Returns whether their results agree."""
     print(name)
-
-    def results(run: Callable[[], Any]) -> list[Tensor]:
-        found = run()
-        return [found] if isinstance(found, Tensor) else list(found)
-
-    expected = results(ways["ours"])
+    expected = results_of(ways["ours"])
     for way, run in ways.items():
-        distance = difference(results(run), expected)
+        distance = difference(results_of(run), expected)
         if not distance <= allowed:
             print(f"  no figures: {way} differs from ours by {distance:.1e}")
             return False

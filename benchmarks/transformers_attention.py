@@ -83,9 +83,9 @@ class Work:
 
 
 def describe_device(device: str) -> str:
-    machine = describe_machine()
     if device != "cpu":
         return torch.cuda.get_device_name(device)
+    machine = describe_machine()
     return f"{machine['cpu']}, {machine['threads']} threads"
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from torch import Tensor
+
+
+def results_of(run: Callable[[], Tensor | Iterable[Tensor]]) -> list[Tensor]:
+    """Calls `run`, which returns a tensor or several."""
+    found = run()
+    return [found] if isinstance(found, Tensor) else list(found)
 
 
 def difference(theirs: list[Tensor], ours: list[Tensor]) -> float:
